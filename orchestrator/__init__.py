@@ -1,0 +1,1 @@
+"""Turn a handful of unequal machines on a LAN into one PyTorch training run."""

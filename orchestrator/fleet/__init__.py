@@ -1,0 +1,1 @@
+"""The verbs, on many machines at once, callable from Python and never printing."""

@@ -1,0 +1,1 @@
+"""A LAN in a box: N simulated machines on this computer."""

@@ -1,0 +1,1 @@
+"""One machine: the seam (ssh, local, fake), its engine, the fact probes. All effects live here."""

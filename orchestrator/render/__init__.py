@@ -1,0 +1,1 @@
+"""Data to people: tables, prefixed logs, progress, JSON."""

@@ -1,0 +1,1 @@
+"""The in-image training package: torch, never orchestrator."""
