@@ -1,0 +1,154 @@
+"""The one seam to a machine: run a command, copy files, talk to its container engine.
+
+Everything that leaves this process goes through `Node` and its `Engine`. Three implementations: ssh, local and
+fake; the same contract tests run on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from orchestrator.specs.errors import CommandFailedError
+from orchestrator.specs.facts import EngineFacts, ImageFacts
+from orchestrator.specs.plan import ContainerSpec
+from orchestrator.specs.run import ContainerFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """A command that has ended. The exit code decides; the text is for people and parsers."""
+
+    node: str
+    argv: tuple[str, ...]
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    def check(self, doing: str, *, hint: str = "") -> str:
+        """Its stdout, or an error that says what was being done, where, and the last line the command wrote."""
+        if self.exit_code == 0:
+            return self.stdout
+        last = (self.stderr.strip() or self.stdout.strip()).rsplit("\n", 1)[-1]
+        raise CommandFailedError(
+            f"{doing} failed: {self.argv[0]} exited with {self.exit_code}: {last}", node=self.node, hint=hint
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """One line that a container wrote."""
+
+    time: str
+    """RFC 3339 with nanoseconds, the node's clock; sorts as text."""
+    stream: str
+    """`stdout` or `stderr`."""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What an engine needs to build one image."""
+
+    tag: str
+    dockerfile: str
+    """Path inside the context."""
+    args: Mapping[str, str]
+    labels: Mapping[str, str]
+    no_cache: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a long transfer or build is. `total` is 0 where nobody knows it."""
+
+    text: str
+    done: int = 0
+    total: int = 0
+
+
+class Engine(Protocol):
+    """A node's container engine. Every method raises `EngineError` with the node's name where the engine refuses."""
+
+    def facts(self) -> EngineFacts: ...
+
+    def image(self, reference: str) -> ImageFacts | None:
+        """The image of this id or tag; None where the engine has none."""
+
+    def images(self) -> list[ImageFacts]: ...
+
+    def build(self, request: BuildRequest, context: BinaryIO) -> Iterator[Progress]:
+        """Build from a tar archive; the engine's own lines as they come."""
+
+    def save(self, reference: str) -> Iterator[bytes]:
+        """The image as the tar archive that `load` takes."""
+
+    def load(self, archive: Iterable[bytes]) -> None: ...
+
+    def tag(self, image_id: str, reference: str) -> None: ...
+
+    def remove_image(self, reference: str) -> None: ...
+
+    def create(self, spec: ContainerSpec) -> str:
+        """Create, not start; its id. `ConflictError` where the name is taken."""
+
+    def start(self, container: str) -> None: ...
+
+    def rename(self, container: str, name: str) -> None: ...
+
+    def container(self, container: str) -> ContainerFacts | None: ...
+
+    def containers(self, labels: Mapping[str, str]) -> list[ContainerFacts]:
+        """All containers, ended ones included, that carry these labels (an empty value stands for any)."""
+
+    def logs(
+        self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None
+    ) -> Iterator[LogLine]:
+        """What it wrote, oldest first; with `follow`, until it ends. `since` is a `LogLine.time`."""
+
+    def wait(self, container: str) -> ContainerFacts:
+        """Block until it has ended."""
+
+    def signal(self, container: str, signal: str) -> None: ...
+
+    def stop(self, container: str, timeout_s: int) -> None:
+        """SIGTERM, then SIGKILL after `timeout_s`. No error where it has ended already."""
+
+    def remove(self, container: str) -> None:
+        """Kill and remove it. No error where it is gone already."""
+
+    def execute(self, container: str, argv: Sequence[str]) -> Completed:
+        """Run a command inside a running container."""
+
+    def run_once(self, spec: ContainerSpec, *, timeout_s: float = 60.0) -> Completed:
+        """Create, start, wait, collect and remove: a short command in a container of its own."""
+
+
+class Node(Protocol):
+    """One machine of the inventory, connected."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def address(self) -> str:
+        """Its IPv4 address, as the controller reaches it."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
+        """Run a command. It gets these very arguments: nothing is ever read by a shell.
+
+        Raises `DeadlineError` after `timeout_s` without an end, `NodeUnreachableError` where the connection is gone.
+        """
+
+    def put(self, source: Path, target: str) -> None:
+        """Copy a file, or the contents of a folder, to this path; parents are made."""
+
+    def get(self, source: str, target: Path) -> None:
+        """Copy a file, or the contents of a folder, from the node."""
+
+    def close(self) -> None: ...

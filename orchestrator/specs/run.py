@@ -1,0 +1,94 @@
+"""A run, as the labels on its containers tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+LABEL_RUN = "orch.run_id"
+LABEL_PROJECT = "orch.project"
+LABEL_NODE = "orch.node"
+LABEL_NODE_RANK = "orch.node_rank"
+LABEL_NNODES = "orch.nnodes"
+LABEL_FIRST_RANK = "orch.first_rank"
+LABEL_NPROC = "orch.nproc_per_node"
+LABEL_ATTEMPT = "orch.attempt"
+LABEL_USER = "orch.user"
+LABEL_STARTED = "orch.started_at"
+LABEL_COMMAND = "orch.command"
+LABEL_BACKEND = "orch.backend"
+LABEL_MASTER = "orch.master"
+
+
+class State(str, Enum):
+    """Of a container, and, by the worst of its members, of a run."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LOST = "lost"
+    """The node does not answer, or holds no container where the run's labels say there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerFacts:
+    """One container as its engine reports it."""
+
+    id: str
+    name: str
+    image: str
+    labels: Mapping[str, str]
+    status: str
+    """Docker's own word: created, running, restarting, exited, dead."""
+    exit_code: int | None = None
+    oom_killed: bool = False
+    started_at: str = ""
+    finished_at: str = ""
+    error: str = ""
+    restarts: int = 0
+
+    @property
+    def state(self) -> State:
+        """Docker's status and exit code in one word."""
+        if self.status in ("running", "restarting", "paused"):
+            return State.RUNNING
+        if self.status == "created":
+            return State.CREATED
+        return State.SUCCEEDED if self.exit_code == 0 else State.FAILED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One node's part of a run; `container` is None where the node is lost."""
+
+    node: str
+    node_rank: int
+    state: State
+    container: ContainerFacts | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run, put together from all nodes that answered."""
+
+    run_id: str
+    project: str
+    attempt: int
+    user: str
+    started_at: str
+    nnodes: int
+    command: str
+    master: str
+    members: tuple[Member, ...]
+
+    @property
+    def state(self) -> State:
+        """As healthy as the worst member; a group without members is lost, not successful."""
+        states = {member.state for member in self.members}
+        for worst in (State.FAILED, State.LOST, State.RUNNING, State.CREATED):
+            if worst in states:
+                return worst
+        return State.SUCCEEDED if states else State.LOST
