@@ -87,6 +87,9 @@ class Engine(Protocol):
 
     def load(self, archive: Iterable[bytes]) -> None: ...
 
+    def import_root(self, archive: Iterable[bytes], reference: str) -> None:
+        """An image of one layer from the tar archive of a root file system (what `docker import` does)."""
+
     def tag(self, image_id: str, reference: str) -> None: ...
 
     def remove_image(self, reference: str) -> None: ...

@@ -43,7 +43,7 @@ class Limits(_Spec):
     cpus: float = Field(2.0, gt=0, le=1024, description="CPU cores (Docker's quota)")
     memory_reservation_mib: SizeMib = Field(1024, alias="memory_reservation", description="kept free for it, e.g. 1g")
     memory_mib: SizeMib = Field(4096, alias="memory", description="most it may use before it is ended, e.g. 4g")
-    shm_mib: SizeMib = Field(1024, alias="shm", description="/dev/shm, for DataLoader workers and NCCL, e.g. 1g")
+    shm_mib: SizeMib = Field(1024, alias="shm", description="shared memory for DataLoader workers and NCCL, e.g. 1g")
 
 
 class NodeSpec(_Spec):
@@ -56,13 +56,9 @@ class NodeSpec(_Spec):
     identity: str | None = Field(None, pattern=PATH, description="private key file; else your agent and ~/.ssh/id_*")
     jump: str | None = Field(None, description="host to go through: [user@]host[:port], or a Host of ~/.ssh/config")
     connection: Literal["ssh", "local"] = Field("ssh", description="local: this very computer, without SSH")
-    engine: Literal["docker", "process"] = Field(
-        "docker", description="process: a local process in place of a container"
-    )
+    engine: Literal["docker", "process"] = Field("docker", description="process: a process, not a container")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where nvidia-smi shows a GPU")
-    nproc_per_node: int | Literal["auto"] = Field(
-        "auto", description="ranks here; auto: one per GPU, one on a CPU node"
-    )
+    nproc_per_node: int | Literal["auto"] = Field("auto", description="ranks here; auto: one per GPU, else one")
     interface: str | None = Field(None, pattern=INTERFACE, description="network interface; else the route decides")
     labels: dict[str, str] = Field(default_factory=dict, description="your own words, for --label")
     limits: Limits = Field(default_factory=Limits, description="what the container may use")
