@@ -43,8 +43,6 @@ class LogLine:
 
     time: str
     """RFC 3339 with nanoseconds, the node's clock; sorts as text."""
-    stream: str
-    """`stdout` or `stderr`."""
     text: str
 
 

@@ -1,0 +1,51 @@
+"""Files and folders as a tar stream: how they travel, whatever the connection."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+CHUNK = 1024 * 1024
+
+
+def pack(source: Path, *, name: str = ".") -> Iterator[bytes]:
+    """A file (as `name`), or the contents of a folder, as the chunks of a tar archive. Memory stays flat."""
+    for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
+        info = _header(path, str(path.relative_to(source)) if source.is_dir() else name)
+        yield info.tobuf(tarfile.PAX_FORMAT)
+        if info.isreg():
+            yield from _content(path, info.size)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _header(path: Path, name: str) -> tarfile.TarInfo:
+    """Name, kind, size and mode; whose it is, is the other end's matter."""
+    stat = path.lstat()
+    info = tarfile.TarInfo(name)
+    info.mode, info.mtime = stat.st_mode & 0o7777, int(stat.st_mtime)
+    if path.is_symlink():
+        info.type, info.linkname = tarfile.SYMTYPE, str(path.readlink())
+    elif path.is_dir():
+        info.type = tarfile.DIRTYPE
+    else:
+        info.size = stat.st_size
+    return info
+
+
+def _content(path: Path, size: int) -> Iterator[bytes]:
+    """Exactly `size` bytes (a file that shrinks or grows meanwhile must not shift what follows), then the padding."""
+    left = size
+    with path.open("rb") as content:
+        while left and (chunk := content.read(min(CHUNK, left))):
+            left -= len(chunk)
+            yield chunk
+    yield bytes(left + -size % tarfile.BLOCKSIZE)
+
+
+def unpack(stream: BinaryIO, target: Path) -> None:
+    """Unpack into a folder. The archive comes from another machine: `data` refuses what leaves the folder."""
+    target.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        archive.extractall(target, filter="data")

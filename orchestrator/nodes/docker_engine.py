@@ -1,0 +1,299 @@
+"""A node's Docker Engine through the Docker SDK: structured answers, never the text of a command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, BinaryIO
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
+
+from orchestrator.nodes.log_stream import rejoin_lines
+from orchestrator.nodes.seam import BuildRequest, Completed, LogLine, Progress
+from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
+from orchestrator.specs.facts import EngineFacts, ImageFacts
+from orchestrator.specs.plan import ContainerSpec
+from orchestrator.specs.run import ContainerFacts
+
+MIB = 1024 * 1024
+TMPFS = "rw,exec,nosuid,nodev,mode=1777"
+"""With exec: torch.compile loads the libraries that it has just written there."""
+
+
+class DockerEngine:
+    """`Engine` over a Docker SDK client, whatever that client's connection is."""
+
+    def __init__(self, node: str, connect: Callable[[], docker.APIClient], *, explain: Callable[[], str]) -> None:
+        """`connect` is called at the first use; `explain` asks the node why its engine does not answer."""
+        self._node = node
+        self._connect = connect
+        self._explain = explain
+        self._client: docker.APIClient | None = None
+
+    def facts(self) -> EngineFacts:
+        with self._asking("describe itself") as api:
+            info = api.info()
+        return EngineFacts(
+            kind="docker",
+            version=info["ServerVersion"],
+            id=info["ID"],
+            architecture=info["Architecture"],
+            operating_system=info["OperatingSystem"],
+            runtimes=tuple(sorted(info.get("Runtimes") or {})),
+            storage_driver=info["Driver"],
+            cgroup_version=info.get("CgroupVersion", ""),
+            rootless="name=rootless" in (info.get("SecurityOptions") or ()),
+            cpus=info["NCPU"],
+            memory_mib=info["MemTotal"] // MIB,
+        )
+
+    def image(self, reference: str) -> ImageFacts | None:
+        with self._asking(f"inspect image {reference}") as api:
+            try:
+                return _image_facts(api.inspect_image(reference))
+            except ImageNotFound:
+                return None
+
+    def images(self) -> list[ImageFacts]:
+        with self._asking("list its images") as api:
+            ids = {entry["Id"] for entry in api.images()}
+        return [facts for id in sorted(ids) if (facts := self.image(id))]
+
+    def build(self, request: BuildRequest, context: BinaryIO) -> Iterator[Progress]:
+        with self._asking(f"build {request.tag}") as api:
+            answers = api.build(
+                fileobj=context,
+                custom_context=True,
+                dockerfile=request.dockerfile,
+                tag=request.tag,
+                buildargs=dict(request.args),
+                labels=dict(request.labels),
+                nocache=request.no_cache,
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+            for answer in answers:
+                if "error" in answer:
+                    raise EngineError(f"building {request.tag} failed: {answer['error'].strip()}", node=self._node)
+                if text := answer.get("stream", answer.get("status", "")).rstrip():
+                    yield Progress(text=text)
+
+    def save(self, reference: str) -> Iterator[bytes]:
+        with self._asking(f"save image {reference}") as api:
+            yield from api.get_image(reference, chunk_size=MIB)
+
+    def load(self, archive: Iterable[bytes]) -> None:
+        with self._asking("load an image") as api:
+            for answer in api.load_image(iter(archive)) or ():
+                if "error" in answer:
+                    raise EngineError(f"loading an image failed: {answer['error'].strip()}", node=self._node)
+
+    def import_root(self, archive: Iterable[bytes], reference: str) -> None:
+        repository, _, tag = reference.rpartition(":")
+        with self._asking(f"import {reference}") as api:
+            answer = api.import_image_from_data(iter(archive), repository=repository, tag=tag)
+            if '"error"' in answer:
+                raise EngineError(f"importing {reference} failed: {json.loads(answer)['error']}", node=self._node)
+
+    def tag(self, image_id: str, reference: str) -> None:
+        repository, _, tag = reference.rpartition(":")
+        with self._asking(f"tag {image_id} as {reference}") as api:
+            api.tag(image_id, repository, tag, force=True)
+
+    def remove_image(self, reference: str) -> None:
+        with self._asking(f"remove image {reference}") as api:
+            try:
+                api.remove_image(reference)
+            except ImageNotFound:
+                return
+
+    def create(self, spec: ContainerSpec) -> str:
+        with self._asking(f"create container {spec.name}") as api:
+            answer = api.create_container(
+                image=spec.image,
+                name=spec.name,
+                command=list(spec.command),
+                environment=dict(spec.environment),
+                labels=dict(spec.labels),
+                user=spec.user,
+                working_dir=spec.working_dir,
+                stop_timeout=spec.stop_timeout_s,
+                host_config=_host_config(api, spec),
+            )
+        return str(answer["Id"])
+
+    def start(self, container: str) -> None:
+        with self._asking(f"start container {container[:12]}") as api:
+            api.start(container)
+
+    def rename(self, container: str, name: str) -> None:
+        with self._asking(f"rename container {container[:12]}") as api:
+            api.rename(container, name)
+
+    def container(self, container: str) -> ContainerFacts | None:
+        with self._asking(f"inspect container {container[:12]}") as api:
+            try:
+                return _container_facts(api.inspect_container(container))
+            except NotFound:
+                return None
+
+    def containers(self, labels: Mapping[str, str]) -> list[ContainerFacts]:
+        wanted = [f"{key}={value}" if value else key for key, value in labels.items()]
+        with self._asking("list its containers") as api:
+            ids = [entry["Id"] for entry in api.containers(all=True, filters={"label": wanted})]
+        return [facts for id in ids if (facts := self.container(id))]
+
+    def logs(
+        self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None
+    ) -> Iterator[LogLine]:
+        options = {"since": _seconds(since)} if since else {}
+        with self._asking(f"give the logs of container {container[:12]}") as api:
+            frames = api.logs(
+                container, stream=True, follow=follow, timestamps=True, tail="all" if tail is None else tail, **options
+            )
+            yield from (line for line in rejoin_lines(frames) if line.time > since)
+
+    def wait(self, container: str) -> ContainerFacts:
+        with self._asking(f"wait for container {container[:12]}") as api:
+            api.wait(container, timeout=None)
+        facts = self.container(container)
+        if facts is None:
+            raise EngineError(f"container {container[:12]} was removed while it was waited for", node=self._node)
+        return facts
+
+    def signal(self, container: str, signal: str) -> None:
+        with self._asking(f"signal container {container[:12]}") as api:
+            api.kill(container, signal)
+
+    def stop(self, container: str, timeout_s: int) -> None:
+        with self._asking(f"stop container {container[:12]}") as api:
+            try:
+                api.stop(container, timeout=timeout_s)
+            except NotFound:
+                return
+
+    def remove(self, container: str) -> None:
+        with self._asking(f"remove container {container[:12]}") as api:
+            try:
+                api.remove_container(container, force=True, v=True)
+            except NotFound:
+                return
+
+    def execute(self, container: str, argv: Sequence[str]) -> Completed:
+        with self._asking(f"run {argv[0]} in container {container[:12]}") as api:
+            handle = api.exec_create(container, list(argv))
+            stdout, stderr = api.exec_start(handle, demux=True)
+            code = api.exec_inspect(handle)["ExitCode"]
+        return Completed(
+            node=self._node,
+            argv=tuple(argv),
+            exit_code=code,
+            stdout=(stdout or b"").decode(errors="replace"),
+            stderr=(stderr or b"").decode(errors="replace"),
+        )
+
+    def run_once(self, spec: ContainerSpec, *, timeout_s: float = 60.0) -> Completed:
+        container = self.create(spec)
+        try:
+            self.start(container)
+            with self._asking(f"run {spec.command[0]}") as api:
+                try:
+                    code = api.wait(container, timeout=timeout_s)["StatusCode"]
+                except requests.exceptions.Timeout:
+                    raise DeadlineError(
+                        f"{spec.command[0]} had not ended after {timeout_s:.0f} s", node=self._node
+                    ) from None
+                out = api.logs(container, stdout=True, stderr=False).decode(errors="replace")
+                err = api.logs(container, stdout=False, stderr=True).decode(errors="replace")
+        finally:
+            self.remove(container)
+        return Completed(node=self._node, argv=spec.command, exit_code=code, stdout=out, stderr=err)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[Any]:
+        """The SDK's client, its many exceptions turned into ours."""
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            yield self._client
+        except APIError as error:
+            kind = ConflictError if error.status_code == 409 else EngineError
+            raise kind(f"the engine would not {what}: {error.explanation}", node=self._node) from error
+        except (DockerException, requests.exceptions.ConnectionError) as error:
+            reason = self._explain() or str(error)
+            raise EngineError(f"no answer from the container engine: {reason}", node=self._node) from error
+
+
+def _host_config(api: Any, spec: ContainerSpec) -> Any:
+    restart = {"Name": "on-failure", "MaximumRetryCount": spec.restart_on_failure} if spec.restart_on_failure else None
+    return api.create_host_config(
+        network_mode=spec.network,
+        init=True,  # torchrun as PID 1 ignores SIGTERM while it waits for peers
+        read_only=True,
+        tmpfs={"/tmp": TMPFS},  # noqa: S108  # a path inside the container
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges:true"],
+        mounts=[Mount(mount.target, mount.source, type="bind", read_only=mount.read_only) for mount in spec.mounts],
+        nano_cpus=int(spec.cpus * 1e9),
+        mem_limit=spec.memory_mib * MIB,
+        mem_reservation=spec.memory_reservation_mib * MIB,
+        shm_size=spec.shm_mib * MIB,
+        pids_limit=spec.pids_limit,
+        ulimits=[Ulimit(name=name, soft=value, hard=value) for name, value in spec.ulimits.items()],
+        restart_policy=restart,
+        log_config=LogConfig(
+            type="json-file", config={"max-size": spec.log_max_size, "max-file": str(spec.log_max_files)}
+        ),
+        device_requests=[DeviceRequest(count=-1, capabilities=[["gpu"]])] if spec.gpus else None,
+    )
+
+
+def _image_facts(answer: Mapping[str, Any]) -> ImageFacts:
+    return ImageFacts(
+        id=answer["Id"],
+        tags=tuple(sorted(answer.get("RepoTags") or ())),
+        layers=tuple((answer.get("RootFS") or {}).get("Layers") or ()),
+        labels=dict((answer.get("Config") or {}).get("Labels") or {}),
+        size_bytes=answer.get("Size", 0),
+        architecture=answer.get("Architecture", ""),
+    )
+
+
+def _container_facts(answer: Mapping[str, Any]) -> ContainerFacts:
+    state = answer["State"]
+    ended = state["Status"] in ("exited", "dead")
+    return ContainerFacts(
+        id=answer["Id"],
+        name=answer["Name"].lstrip("/"),
+        image=answer["Image"],
+        labels=dict(answer["Config"].get("Labels") or {}),
+        status=state["Status"],
+        exit_code=state["ExitCode"] if ended else None,
+        oom_killed=bool(state.get("OOMKilled")),
+        started_at=_time(state["StartedAt"]),
+        finished_at=_time(state["FinishedAt"]),
+        error=state.get("Error", ""),
+        restarts=answer.get("RestartCount", 0),
+    )
+
+
+def _time(text: str) -> str:
+    """Docker writes the year 1 for "never"."""
+    return "" if text.startswith("0001-") else text
+
+
+def _seconds(time: str) -> float:
+    """A log line's time as Docker's `since` takes it; rounded down, so that the caller's comparison decides."""
+    whole, _, fraction = time.removesuffix("Z").partition(".")
+    seconds = datetime.fromisoformat(f"{whole}+00:00").timestamp()
+    return seconds + float(f"0.{fraction[:6] or 0}")

@@ -1,0 +1,239 @@
+"""A machine that exists in memory alone: for tests, ours and those of whoever builds on this package.
+
+It keeps the contract of the real ones. A command that nobody scripted is a failure, not a silent success.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Condition
+from typing import BinaryIO
+
+from orchestrator.nodes.seam import BuildRequest, Completed, LogLine, Progress
+from orchestrator.specs.errors import ConflictError, EngineError, OrchError
+from orchestrator.specs.facts import EngineFacts, ImageFacts
+from orchestrator.specs.plan import ContainerSpec
+from orchestrator.specs.run import ContainerFacts
+
+Answer = tuple[int, str, str]
+"""Exit code, stdout, stderr."""
+
+
+class UnexpectedCallError(AssertionError):
+    """The test did not say what this call should answer."""
+
+
+@dataclass
+class FakeEngine:
+    """`Engine` in memory. `programs` answers `run_once`; containers end when the test calls `finish`."""
+
+    node: str
+    programs: Callable[[ContainerSpec], Answer] | None = None
+    failures: dict[str, OrchError] = field(default_factory=dict)
+    """By method name: raised instead of doing it."""
+    description: EngineFacts = field(
+        default_factory=lambda: EngineFacts(kind="docker", version="20.10.24", id="fake", architecture="x86_64")
+    )
+    held: dict[str, ImageFacts] = field(default_factory=dict)
+    """Images by id."""
+    made: dict[str, tuple[ContainerSpec, ContainerFacts]] = field(default_factory=dict)
+    lines: dict[str, list[LogLine]] = field(default_factory=dict)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    changed: Condition = field(default_factory=Condition)
+
+    def facts(self) -> EngineFacts:
+        self._called("facts")
+        return self.description
+
+    def image(self, reference: str) -> ImageFacts | None:
+        self._called("image", reference)
+        return next((image for image in self.held.values() if reference in (image.id, *image.tags)), None)
+
+    def images(self) -> list[ImageFacts]:
+        self._called("images")
+        return list(self.held.values())
+
+    def build(self, request: BuildRequest, context: BinaryIO) -> Iterator[Progress]:
+        self._called("build", request.tag)
+        yield Progress(text=f"read {len(context.read())} bytes")
+        self._hold(ImageFacts(id=f"sha256:built-{len(self.held)}", tags=(request.tag,), labels=dict(request.labels)))
+
+    def save(self, reference: str) -> Iterator[bytes]:
+        self._called("save", reference)
+        if (image := self.image(reference)) is None:
+            raise EngineError(f"no image {reference}", node=self.node)
+        yield image.id.encode()
+
+    def load(self, archive: Iterable[bytes]) -> None:
+        self._called("load")
+        self._hold(ImageFacts(id=b"".join(archive).decode()))
+
+    def import_root(self, archive: Iterable[bytes], reference: str) -> None:
+        self._called("import_root", reference)
+        self._hold(ImageFacts(id=f"sha256:root-{len(b''.join(archive))}", tags=(reference,)))
+
+    def tag(self, image_id: str, reference: str) -> None:
+        self._called("tag", image_id, reference)
+        self.held[image_id] = replace(self.held[image_id], tags=(*self.held[image_id].tags, reference))
+
+    def remove_image(self, reference: str) -> None:
+        self._called("remove_image", reference)
+        if image := self.image(reference):
+            del self.held[image.id]
+
+    def create(self, spec: ContainerSpec) -> str:
+        self._called("create", spec.name)
+        with self.changed:
+            if any(facts.name == spec.name for _, facts in self.made.values()):
+                raise ConflictError(f"the name {spec.name} is taken", node=self.node)
+            id = f"{self.node}-{len(self.calls)}"
+            facts = ContainerFacts(id=id, name=spec.name, image=spec.image, labels=spec.labels, status="created")
+            self.made[id] = (spec, facts)
+            self.lines[id] = []
+        return id
+
+    def start(self, container: str) -> None:
+        self._called("start", container)
+        self._change(container, status="running", started_at="2026-01-01T00:00:00Z")
+
+    def rename(self, container: str, name: str) -> None:
+        self._called("rename", container, name)
+        self._change(container, name=name)
+
+    def container(self, container: str) -> ContainerFacts | None:
+        self._called("container", container)
+        return next((facts for _, facts in self.made.values() if container in (facts.id, facts.name)), None)
+
+    def containers(self, labels: Mapping[str, str]) -> list[ContainerFacts]:
+        self._called("containers")
+        return [
+            facts
+            for _, facts in self.made.values()
+            if all(key in facts.labels and value in ("", facts.labels[key]) for key, value in labels.items())
+        ]
+
+    def logs(
+        self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None
+    ) -> Iterator[LogLine]:
+        self._called("logs", container)
+        if follow:
+            self.wait(container)
+        lines = [line for line in self.lines[container] if line.time > since]
+        yield from lines if tail is None else lines[len(lines) - tail :]
+
+    def wait(self, container: str) -> ContainerFacts:
+        with self.changed:
+            self.changed.wait_for(lambda: container not in self.made or self._facts(container).status == "exited")
+        if container not in self.made:
+            raise EngineError(f"container {container} was removed while it was waited for", node=self.node)
+        return self._facts(container)
+
+    def signal(self, container: str, signal: str) -> None:
+        self._called("signal", container, signal)
+        self._change(container)
+
+    def stop(self, container: str, timeout_s: int) -> None:
+        self._called("stop", container, str(timeout_s))
+        if container in self.made and self._facts(container).status == "running":
+            self.finish(container, 0)
+
+    def remove(self, container: str) -> None:
+        self._called("remove", container)
+        with self.changed:
+            self.made.pop(container, None)
+            self.changed.notify_all()
+
+    def execute(self, container: str, argv: Sequence[str]) -> Completed:
+        self._called("execute", container, *argv)
+        raise UnexpectedCallError(f"{self.node}: execute {list(argv)}")
+
+    def run_once(self, spec: ContainerSpec, *, timeout_s: float = 60.0) -> Completed:
+        self._called("run_once", *spec.command, str(timeout_s))
+        if self.programs is None:
+            raise UnexpectedCallError(f"{self.node}: run_once {list(spec.command)}")
+        code, out, err = self.programs(spec)
+        return Completed(node=self.node, argv=spec.command, exit_code=code, stdout=out, stderr=err)
+
+    def write(self, container: str, time: str, text: str) -> None:
+        """What a test lets the container write."""
+        self.lines[container].append(LogLine(time=time, text=text))
+
+    def finish(self, container: str, exit_code: int) -> None:
+        """What a test lets the container end with."""
+        self._change(container, status="exited", exit_code=exit_code, finished_at="2026-01-01T00:01:00Z")
+
+    def _called(self, *call: str) -> None:
+        self.calls.append(call)
+        if error := self.failures.get(call[0]):
+            raise error
+
+    def _hold(self, image: ImageFacts) -> None:
+        self.held[image.id] = image
+
+    def _facts(self, container: str) -> ContainerFacts:
+        return self.made[container][1]
+
+    def _change(self, container: str, **change: object) -> None:
+        with self.changed:
+            if container not in self.made:
+                raise EngineError(f"no container {container}", node=self.node)
+            spec, facts = self.made[container]
+            self.made[container] = (spec, replace(facts, **change))  # type: ignore[arg-type]  # names are ours
+            self.changed.notify_all()
+
+
+@dataclass
+class FakeNode:
+    """`Node` in memory; its files lie under `root`. `answers` holds what a command gives, by its argv."""
+
+    name: str
+    root: Path = Path("/nonexistent")
+    address: str = "10.0.0.1"
+    answers: dict[tuple[str, ...], Answer | OrchError] = field(default_factory=dict)
+    engine: FakeEngine = None  # type: ignore[assignment]  # made in __post_init__, for the node's name
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.engine is None:
+            self.engine = FakeEngine(self.name)
+
+    def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
+        self.calls.append(tuple(argv))
+        answer = self.answers.get(tuple(argv))
+        if answer is None:
+            answer = next(
+                (self.answers[key] for key in self.answers if key[-1:] == ("*",) and _begins(argv, key)), None
+            )
+        if answer is None:
+            raise UnexpectedCallError(f"{self.name}: {list(argv)} within {timeout_s} s")
+        if isinstance(answer, OrchError):
+            raise answer
+        for _ in () if isinstance(stdin, bytes) else stdin:
+            pass
+        code, out, err = answer
+        return Completed(node=self.name, argv=tuple(argv), exit_code=code, stdout=out, stderr=err)
+
+    def put(self, source: Path, target: str) -> None:
+        _copy(source, self.root / target.lstrip("/"))
+
+    def get(self, source: str, target: Path) -> None:
+        _copy(self.root / source.lstrip("/"), target)
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+
+def _begins(argv: Sequence[str], key: tuple[str, ...]) -> bool:
+    """A key that ends in `*` stands for every command that begins like it."""
+    return tuple(argv[: len(key) - 1]) == key[:-1]
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
+    else:
+        shutil.copy2(source, target)

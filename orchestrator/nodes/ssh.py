@@ -1,0 +1,278 @@
+"""A machine over SSH: one connection for its commands, its files and its Docker Engine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
+from threading import Lock, Thread
+from typing import Any
+
+import docker
+import fabric
+import paramiko
+from docker.transport import SSHHTTPAdapter
+from docker.transport.sshconn import SSHConnectionPool
+
+from orchestrator.nodes import host_keys
+from orchestrator.nodes.archive import CHUNK, pack, unpack
+from orchestrator.nodes.docker_engine import DockerEngine
+from orchestrator.nodes.seam import Completed
+from orchestrator.specs.errors import DeadlineError, NodeUnreachableError, OrchError
+from orchestrator.specs.inventory import NodeSpec
+
+CONNECT_TIMEOUT_S = 5.0
+KEEPALIVE_S = 15
+TRANSFER_TIMEOUT_S = 3600.0
+WINDOW = 16 * CHUNK
+"""SSH's default window of 2 MiB holds an image transfer below the rate of the link."""
+
+
+class SshNode:
+    """`Node` over SSH. Connects at the first use, once, whichever thread comes first."""
+
+    def __init__(self, spec: NodeSpec) -> None:
+        self._spec = spec
+        self._lock = Lock()
+        self._connection: Any = None  # fabric ships no types
+        self._engine = DockerEngine(spec.name, self._docker_client, explain=self._why_no_engine)
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def address(self) -> str:
+        return resolve(self._spec)
+
+    @property
+    def engine(self) -> DockerEngine:
+        return self._engine
+
+    def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
+        out = bytearray()
+        code, err = self._execute(argv, stdin, out.extend, timeout_s)
+        return Completed(
+            node=self.name,
+            argv=tuple(argv),
+            exit_code=code,
+            stdout=out.decode(errors="replace"),
+            stderr=err.decode(errors="replace"),
+        )
+
+    def put(self, source: Path, target: str) -> None:
+        folder, name = (target, ".") if source.is_dir() else os.path.split(target)
+        self.run(["mkdir", "-p", folder]).check(f"making {folder}")
+        unpacking = self.run(["tar", "-x", "-C", folder], stdin=pack(source, name=name), timeout_s=TRANSFER_TIMEOUT_S)
+        unpacking.check(f"copying {source} to {target}", hint="is the disk full? df -h")
+
+    def get(self, source: str, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if self.run(["test", "-d", source]).exit_code == 0:
+            self._fetch(["tar", "-c", "-C", source, "."], target)
+            return
+        folder, name = os.path.split(source)
+        with TemporaryDirectory(dir=target.parent) as aside:
+            self._fetch(["tar", "-c", "-C", folder or ".", "--", name], Path(aside))
+            (Path(aside) / name).replace(target)
+
+    def _fetch(self, argv: Sequence[str], target: Path) -> None:
+        """Unpack what a tar command on the node writes, as it comes."""
+        read, write = os.pipe()
+        outcome: SimpleQueue[tuple[int, bytes] | OrchError] = SimpleQueue()
+
+        def send() -> None:
+            with os.fdopen(write, "wb") as writing:
+                try:
+                    outcome.put(self._execute(argv, b"", writing.write, TRANSFER_TIMEOUT_S))
+                except OrchError as error:
+                    outcome.put(error)
+
+        Thread(target=send, daemon=True).start()
+        with os.fdopen(read, "rb") as reading, suppress(tarfile.TarError):  # a broken archive: the outcome says why
+            unpack(reading, target)
+        ended = outcome.get()
+        if isinstance(ended, OrchError):
+            raise ended
+        code, errors = ended
+        completed = Completed(
+            node=self.name, argv=tuple(argv), exit_code=code, stdout="", stderr=errors.decode(errors="replace")
+        )
+        completed.check(f"copying {argv[-1]}")
+
+    def close(self) -> None:
+        self._engine.close()
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _execute(
+        self, argv: Sequence[str], stdin: bytes | Iterable[bytes], sink: Callable[[bytes], object], timeout_s: float
+    ) -> tuple[int, bytes]:
+        """Exit code and stderr; stdout goes to `sink` as it comes."""
+        deadline = time.monotonic() + timeout_s
+        channel = self._transport().open_session(window_size=WINDOW)
+        errors = bytearray()
+        try:
+            # The one place where an argv becomes text: sshd hands it to the user's shell, which gives back these words.
+            channel.exec_command(shlex.join(argv))
+            helpers = [
+                Thread(target=_feed, args=(channel, stdin), daemon=True),
+                Thread(target=_drain, args=(channel.recv_stderr, errors.extend), daemon=True),
+            ]
+            for helper in helpers:
+                helper.start()
+            for chunk in _chunks(channel, deadline):
+                sink(chunk)
+            helpers[1].join(max(0.0, deadline - time.monotonic()))
+            if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError
+            code = channel.recv_exit_status()
+        except TimeoutError:
+            raise DeadlineError(f"{argv[0]} had not ended after {timeout_s:.0f} s", node=self.name) from None
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise NodeUnreachableError(f"the connection broke during {argv[0]}: {error}", node=self.name) from error
+        finally:
+            channel.close()
+        if code < 0:
+            raise NodeUnreachableError(f"the connection broke during {argv[0]}", node=self.name)
+        return code, bytes(errors)
+
+    def _transport(self) -> paramiko.Transport:
+        with self._lock:
+            if self._connection is None:
+                self._connection = self._connect()
+            transport: paramiko.Transport = self._connection.client.get_transport()
+            return transport
+
+    def _connect(self) -> Any:
+        spec = self._spec
+        keys = {"key_filename": str(Path(spec.identity).expanduser())} if spec.identity else {}
+        connection = fabric.Connection(
+            self.address,
+            user=spec.user,
+            port=spec.port,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            gateway=_gateway(spec),
+            connect_kwargs={**keys, "banner_timeout": CONNECT_TIMEOUT_S, "auth_timeout": 2 * CONNECT_TIMEOUT_S},
+        )
+        hold_to_known_keys(connection.client, spec.name)
+        place = f"{connection.user}@{spec.address}:{spec.port}"
+        try:
+            connection.open()
+        except paramiko.BadHostKeyException as error:
+            raise host_keys.changed_key(spec.name, error) from error
+        except paramiko.AuthenticationException as error:
+            tried = spec.identity or "your agent's keys and ~/.ssh/id_*"
+            identity = f"-i {shlex.quote(spec.identity)}.pub " if spec.identity else ""
+            raise NodeUnreachableError(
+                f"{place} refused the key (tried {tried})",
+                node=spec.name,
+                hint=f"ssh-copy-id {identity}-p {spec.port} {connection.user}@{spec.address}",
+            ) from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise NodeUnreachableError(
+                f"{place} no answer in {CONNECT_TIMEOUT_S:.0f} s ({_plain(error)})",
+                node=spec.name,
+                hint="is it on, and its address right in the inventory? try: "
+                f"ssh -p {spec.port} {connection.user}@{spec.address}",
+            ) from error
+        connection.client.get_transport().set_keepalive(KEEPALIVE_S)
+        return connection
+
+    def _docker_client(self) -> docker.APIClient:
+        return docker_client_over(self._transport)
+
+    def _why_no_engine(self) -> str:
+        answer = self.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout_s=10)
+        return answer.stderr.strip().rsplit("\n", 1)[-1] if answer.exit_code else ""
+
+
+def resolve(spec: NodeSpec) -> str:
+    """The node's IPv4 address. Names are resolved here alone: on the nodes, host names hang runs."""
+    try:
+        return socket.gethostbyname(spec.address)
+    except OSError as error:
+        raise NodeUnreachableError(
+            f"{spec.address} has no IPv4 address ({_plain(error)})",
+            node=spec.name,
+            hint="write its address into the inventory: on that machine, `ip -4 address` shows it",
+        ) from error
+
+
+def hold_to_known_keys(client: paramiko.SSHClient, node: str) -> None:
+    """Check host keys. Fabric alone would accept any, a changed one too (fabric/fabric#2071)."""
+    for file in host_keys.known_files():
+        client.load_system_host_keys(str(file))
+    client.set_missing_host_key_policy(host_keys.RefuseUnknown(node))
+
+
+class _TransportAdapter(SSHHTTPAdapter):
+    """The SDK's SSH adapter on a connection that is open already, in place of one of its own.
+
+    One pool for all addresses: the SDK's pool for each would soon use up the ten sessions that sshd allows.
+    """
+
+    def __init__(self, transport: Callable[[], paramiko.Transport], timeout_s: int) -> None:
+        super().__init__("ssh://node", timeout=timeout_s, shell_out=True)
+        self._pool: Any = SSHConnectionPool(timeout=timeout_s, maxsize=self.max_pool_size)
+        self._pool.ssh_transport = transport()
+
+    def get_connection(self, url: Any, proxies: Any = None) -> Any:  # noqa: ARG002  # the SDK's signature
+        return self._pool
+
+
+def docker_client_over(transport: Callable[[], paramiko.Transport], *, timeout_s: int = 60) -> docker.APIClient:
+    """A Docker SDK client that talks to the engine at the other end through `docker system dial-stdio`."""
+    client: Any = docker.APIClient(base_url="tcp://node:1", version="1.41", timeout=timeout_s)
+    client._custom_adapter = _TransportAdapter(transport, timeout_s)
+    client.mount("http+docker://ssh", client._custom_adapter)
+    client.base_url = "http+docker://ssh"
+    client._version = client._retrieve_server_version()
+    return client  # type: ignore[no-any-return]  # Any above: these attributes are the SDK's own, not its public ones
+
+
+def _gateway(spec: NodeSpec) -> Any:
+    if not spec.jump:
+        return None
+    gateway = fabric.Connection(spec.jump, connect_timeout=CONNECT_TIMEOUT_S)
+    hold_to_known_keys(gateway.client, spec.name)
+    return gateway
+
+
+def _feed(channel: paramiko.Channel, stdin: bytes | Iterable[bytes]) -> None:
+    try:
+        for chunk in (stdin,) if isinstance(stdin, bytes) else stdin:
+            channel.sendall(chunk)
+        channel.shutdown_write()
+    except OSError:
+        return  # the command ended without reading all of it; its exit code tells
+
+
+def _drain(receive: Callable[[int], bytes], sink: Callable[[bytes], object]) -> None:
+    try:
+        while chunk := receive(CHUNK):
+            sink(chunk)
+    except OSError:
+        return
+
+
+def _chunks(channel: paramiko.Channel, deadline: float) -> Iterator[bytes]:
+    while True:
+        channel.settimeout(max(0.001, deadline - time.monotonic()))
+        if not (chunk := channel.recv(CHUNK)):
+            return
+        yield chunk
+
+
+def _plain(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error)
+    return text.splitlines()[0] if text else type(error).__name__
