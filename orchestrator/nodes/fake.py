@@ -202,11 +202,7 @@ class FakeNode:
 
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
         self.calls.append(tuple(argv))
-        answer = self.answers.get(tuple(argv))
-        if answer is None:
-            answer = next(
-                (self.answers[key] for key in self.answers if key[-1:] == ("*",) and _begins(argv, key)), None
-            )
+        answer = next((self.answers[key] for key in self.answers if _matches(argv, key)), None)
         if answer is None:
             raise UnexpectedCallError(f"{self.name}: {list(argv)} within {timeout_s} s")
         if isinstance(answer, OrchError):
@@ -226,9 +222,9 @@ class FakeNode:
         self.calls.append(("close",))
 
 
-def _begins(argv: Sequence[str], key: tuple[str, ...]) -> bool:
+def _matches(argv: Sequence[str], key: tuple[str, ...]) -> bool:
     """A key that ends in `*` stands for every command that begins like it."""
-    return tuple(argv[: len(key) - 1]) == key[:-1]
+    return tuple(argv) == key or (key[-1] == "*" and tuple(argv[: len(key) - 1]) == key[:-1])
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -1,0 +1,59 @@
+"""What runs in a container: torchrun around a workload of the trainer, or around the user's own script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.specs.errors import UsageError
+
+CONTAINER_WORKSPACE = "/workspace"
+SHUTDOWN_TIMEOUT_S = 60
+"""How long torchrun lets ranks write their last checkpoint after SIGTERM (its default is 30)."""
+STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15
+
+
+def is_own_script(command: Sequence[str]) -> bool:
+    """Whether this runs the user's code rather than the trainer."""
+    return bool(command) and (command[0] in ("python", "python3") or command[0].endswith(".py"))
+
+
+def worker_command(command: Sequence[str]) -> tuple[str, ...]:
+    """What torchrun starts for each rank: a script or `-m MODULE`, with its arguments."""
+    if not command:
+        raise UsageError("no command to run", hint="orch launch --nodes 5 -- gpt2 --epochs 1")
+    if not is_own_script(command):
+        return ("-m", "trainer", *command)
+    words = tuple(command[1:] if command[0] in ("python", "python3") else command)
+    while words and words[0] == "-u":  # the image sets PYTHONUNBUFFERED
+        words = words[1:]
+    if words and words[0].startswith("-") and words[0] != "-m":
+        raise UsageError(
+            f"torchrun starts a script or a module, not `python {words[0]}`",
+            hint="orch launch --workdir ./mine -- python train.py --lr 1e-3",
+        )
+    if not words or words == ("-m",):
+        raise UsageError("`python` needs a script or `-m MODULE`", hint="orch launch -- python train.py")
+    return words
+
+
+def torchrun_command(
+    command: Sequence[str], *, nnodes: int, node_rank: int, nproc_per_node: int, master: tuple[str, int], run: str
+) -> tuple[str, ...]:
+    """One node's torchrun line. `master` is address and port; `run` names this attempt.
+
+    Static rendezvous: NODE_RANK takes effect only there, and rank 0 is where the checkpoints lie. No restarts of
+    torchrun's own: two nodes race for them and burn two attempts for one failure.
+    """
+    return (
+        "torchrun",
+        "--nnodes", str(nnodes),
+        "--node-rank", str(node_rank),
+        "--nproc-per-node", str(nproc_per_node),
+        "--master-addr", master[0],
+        "--master-port", str(master[1]),
+        "--rdzv-id", run,
+        "--max-restarts", "0",
+        "--tee", "3",
+        "--log-dir", f"{CONTAINER_WORKSPACE}/runs/{run.rpartition('.')[0]}/logs",
+        *worker_command(command),
+    )  # fmt: skip

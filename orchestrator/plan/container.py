@@ -1,0 +1,136 @@
+"""One node's training container, whole: command, environment, labels, mounts, limits."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from orchestrator.plan.command import CONTAINER_WORKSPACE, STOP_TIMEOUT_S, is_own_script, torchrun_command
+from orchestrator.specs import run as labels
+from orchestrator.specs.facts import NodeFacts
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.plan import ContainerSpec, Mount, NodePlan
+from orchestrator.specs.request import LaunchRequest, RunIdentity
+
+LOCK_NAME = "orch-run"
+"""Every machine has one container of this name at most: the name is the lock that keeps two runs apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """What the whole run decides for one node."""
+
+    node_rank: int
+    first_rank: int
+    nproc_per_node: int
+    device: str
+    interface: str
+    nnodes: int
+    world_size: int
+    master: str
+    master_addr: str
+    master_port: int
+    backend: str
+
+
+def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, facts: NodeFacts, seat: Seat) -> NodePlan:
+    """This node's part of the run."""
+    folder = project_folder(node, facts, request.project)
+    run_folder = f"{folder}/runs/{identity.run_id}"
+    own_code = request.workdir is not None and is_own_script(request.command)
+    container = ContainerSpec(
+        name=LOCK_NAME,
+        image=facts.image.id if facts.image else request.image,
+        command=torchrun_command(
+            request.command,
+            nnodes=seat.nnodes,
+            node_rank=seat.node_rank,
+            nproc_per_node=seat.nproc_per_node,
+            master=(seat.master_addr, seat.master_port),
+            run=f"{identity.run_id}.{identity.attempt}",
+        ),
+        environment=_environment(request, identity, node, seat),
+        labels=_labels(request, identity, node, seat),
+        mounts=(Mount(source=folder, target=CONTAINER_WORKSPACE), *_data(request, folder), *request.mounts),
+        working_dir=f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}/code" if own_code else CONTAINER_WORKSPACE,
+        user=f"{facts.uid}:{facts.gid}",
+        gpus=seat.device == "cuda",
+        cpus=min(node.limits.cpus, facts.cpus or node.limits.cpus),
+        memory_mib=node.limits.memory_mib,
+        memory_reservation_mib=node.limits.memory_reservation_mib,
+        shm_mib=node.limits.shm_mib,
+        ulimits={"memlock": -1, "stack": 67108864} if seat.device == "cuda" else {},
+        restart_on_failure=request.max_restarts,
+        stop_timeout_s=STOP_TIMEOUT_S,
+    )
+    return NodePlan(
+        node=node.name,
+        address=facts.address,
+        node_rank=seat.node_rank,
+        nproc_per_node=seat.nproc_per_node,
+        first_rank=seat.first_rank,
+        device=seat.device,
+        interface=seat.interface,
+        folders=(folder, f"{folder}/Data", run_folder),
+        container=container,
+    )
+
+
+def project_folder(node: NodeSpec, facts: NodeFacts, project: str) -> str:
+    """Where this project lies on the node. `~` stays where its user's home was not asked."""
+    workspace = node.workspace
+    if workspace.startswith("~") and facts.home:
+        workspace = facts.home + workspace[1:]
+    return str(PurePosixPath(workspace) / project)
+
+
+def _data(request: LaunchRequest, folder: str) -> tuple[Mount, ...]:
+    if not request.data_digest:
+        return ()
+    source = f"{folder}/data/{request.data_digest}"
+    return (Mount(source=source, target=f"{CONTAINER_WORKSPACE}/Data", read_only=True),)
+
+
+def _environment(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, seat: Seat) -> dict[str, str]:
+    interface = {"GLOO_SOCKET_IFNAME": seat.interface, "NCCL_SOCKET_IFNAME": seat.interface} if seat.interface else {}
+    return {
+        # as the seed's guide names them; torchrun's own flags decide
+        "MASTER_ADDR": seat.master_addr,
+        "MASTER_PORT": str(seat.master_port),
+        "NNODES": str(seat.nnodes),
+        "NODE_RANK": str(seat.node_rank),
+        "GPUS_PER_NODE": str(seat.nproc_per_node),
+        # more threads than cores cost 14 % (4 on 2), and a quota does not show in the core count
+        "OMP_NUM_THREADS": str(max(1, int(node.limits.cpus) // seat.nproc_per_node)),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(STOP_TIMEOUT_S - 15),
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}]: ",
+        **interface,
+        "ORCH_RUN_ID": identity.run_id,
+        "ORCH_ATTEMPT": str(identity.attempt),
+        "ORCH_NODE": node.name,
+        "ORCH_NODE_RANK": str(seat.node_rank),
+        "ORCH_RUN_DIR": f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}",
+        "ORCH_BACKEND": seat.backend,
+        "ORCH_PG_TIMEOUT_S": str(request.process_group_timeout_s),
+        "ORCH_EVENTS": "1",
+        **request.environment,
+    }
+
+
+def _labels(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, seat: Seat) -> dict[str, str]:
+    return {
+        labels.LABEL_RUN: identity.run_id,
+        labels.LABEL_PROJECT: request.project,
+        labels.LABEL_ATTEMPT: str(identity.attempt),
+        labels.LABEL_USER: identity.user,
+        labels.LABEL_STARTED: identity.started_at,
+        labels.LABEL_COMMAND: shlex.join(request.command),
+        labels.LABEL_NODE: node.name,
+        labels.LABEL_NODE_RANK: str(seat.node_rank),
+        labels.LABEL_FIRST_RANK: str(seat.first_rank),
+        labels.LABEL_NPROC: str(seat.nproc_per_node),
+        labels.LABEL_NNODES: str(seat.nnodes),
+        labels.LABEL_BACKEND: seat.backend,
+        labels.LABEL_MASTER: seat.master,
+    }

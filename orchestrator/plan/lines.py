@@ -1,0 +1,68 @@
+"""The plan as lines that a person can paste: what `--dry-run` prints is what would be carried out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.plan import ContainerSpec, NodePlan, Plan
+
+SCRATCH = "/tmp:rw,exec,nosuid,nodev,mode=1777"  # noqa: S108  # a path inside the container
+
+
+def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
+    """Comments and commands, node by node in order of rank."""
+    yield f"# run {plan.run_id}: {plan.nnodes} nodes, {plan.world_size} ranks, {plan.backend}"
+    yield f"# master {plan.master} {plan.master_addr}:{plan.master_port}"
+    for note in plan.notes:
+        yield f"# note: {note}"
+    for part in plan.nodes:
+        yield f"# rank {part.first_rank}: {part.node} ({part.device}{_by(part)})"
+        yield from node_lines(part, nodes[part.node])
+
+
+def node_lines(part: NodePlan, node: NodeSpec) -> Iterator[str]:
+    """What is done on one node."""
+    folders = " ".join(_path(folder) for folder in part.folders)
+    if node.connection == "local":
+        yield f"mkdir -p {folders}"
+        yield shlex.join(["docker", *run_words(part.container)])
+        return
+    target = f"{node.user}@{part.address}" if node.user else part.address
+    reach = [*(["-p", str(node.port)] if node.port != 22 else []), *(["-i", node.identity] if node.identity else [])]
+    yield shlex.join(["ssh", *reach, *(["-J", node.jump] if node.jump else []), target]) + f" 'mkdir -p {folders}'"
+    yield shlex.join(["docker", "-H", f"ssh://{target}:{node.port}", *run_words(part.container)])
+
+
+def run_words(spec: ContainerSpec) -> tuple[str, ...]:
+    """`docker run …` for a container spec."""
+    words = ["run", "--detach", "--name", spec.name, "--init", "--network", spec.network, "--user", spec.user]
+    words += ["--read-only", "--tmpfs", SCRATCH, "--cap-drop", "ALL", "--security-opt", "no-new-privileges:true"]
+    words += ["--cpus", f"{spec.cpus:g}", "--memory", f"{spec.memory_mib}m"]
+    words += ["--memory-reservation", f"{spec.memory_reservation_mib}m", "--shm-size", f"{spec.shm_mib}m"]
+    words += ["--pids-limit", str(spec.pids_limit), "--stop-timeout", str(spec.stop_timeout_s)]
+    words += ["--log-driver", "json-file", "--log-opt", f"max-size={spec.log_max_size}"]
+    words += ["--log-opt", f"max-file={spec.log_max_files}", "--workdir", spec.working_dir]
+    if spec.restart_on_failure:
+        words += ["--restart", f"on-failure:{spec.restart_on_failure}"]
+    if spec.gpus:
+        words += ["--gpus", "all"]
+    for name, value in spec.ulimits.items():
+        words += ["--ulimit", f"{name}={value}"]
+    for mount in spec.mounts:
+        words += ["--volume", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
+    for key, value in spec.environment.items():
+        words += ["--env", f"{key}={value}"]
+    for key, value in spec.labels.items():
+        words += ["--label", f"{key}={value}"]
+    return (*words, spec.image, *spec.command)
+
+
+def _by(part: NodePlan) -> str:
+    return f" by {part.interface}" if part.interface else ""
+
+
+def _path(path: str) -> str:
+    """Quoted, but with a leading `~` left for the node's shell."""
+    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)

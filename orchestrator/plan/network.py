@@ -1,0 +1,51 @@
+"""Which interface and which port a run uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.specs.errors import PreflightError
+from orchestrator.specs.facts import NodeFacts
+from orchestrator.specs.inventory import NodeSpec
+
+PORTS_TRIED = 64
+
+
+def interface_of(node: NodeSpec, facts: NodeFacts, peers: Sequence[NodeFacts]) -> str:
+    """The interface that carries this node's traffic to its peers: the inventory's word, else the route's.
+
+    Guessing by name failed others twice in both directions (ray-project/ray#28633, #30333, #31824, #42652). Empty where
+    the node was not asked.
+    """
+    if node.interface:
+        return node.interface
+    if facts.assumed:
+        return ""
+    others = [peer.address for peer in peers if peer.name != node.name]
+    if not others or all(address.startswith("127.") for address in others):
+        return "lo"
+    used = {facts.routes[address].interface for address in others if address in facts.routes}
+    unknown = [address for address in others if address not in facts.routes]
+    if unknown:
+        raise PreflightError(
+            f"it knows no way to {', '.join(unknown)}", node=node.name, hint=f"on it, try: ip route get {unknown[0]}"
+        )
+    if len(used) > 1:
+        ways = ", ".join(f"{address} by {facts.routes[address].interface}" for address in others)
+        raise PreflightError(
+            f"it reaches its peers by different interfaces ({ways}); gloo and NCCL use one",
+            node=node.name,
+            hint=f"choose one in the inventory: nodes.{node.name}.interface",
+        )
+    return used.pop()
+
+
+def choose_port(master: NodeFacts, wanted: int) -> tuple[int, str]:
+    """The first free port from the wanted one on, and a note where it is another."""
+    for port in range(wanted, min(wanted + PORTS_TRIED, 65536)):
+        if port not in master.ports_in_use:
+            note = f"port {wanted} is taken on {master.name}: using {port}" if port != wanted else ""
+            return port, note
+    raise PreflightError(
+        f"ports {wanted} to {wanted + PORTS_TRIED - 1} are all taken", node=master.name, hint="set another master_port"
+    )

@@ -1,0 +1,43 @@
+"""What a rank says of itself, between its log lines: `@orch {json}`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MARK = "@orch "
+_RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
+"""What torchrun puts before each line of a worker; lines of torchrun's own agent have none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One event of one rank. `kind` is started, joined, resumed, step, evaluation, checkpoint, sample, stopped, done
+    or failed; a kind that is not known is kept, for newer trainers."""
+
+    kind: str
+    rank: int | None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def split_rank(text: str) -> tuple[int | None, str]:
+    """A line of a container into the rank that wrote it (None: torchrun's agent) and what it wrote."""
+    if match := _RANK_PREFIX.match(text):
+        return int(match.group(1)), text[match.end() :]
+    return None, text
+
+
+def parse_event(text: str, rank: int | None = None) -> Event | None:
+    """The event of a line without its prefix; None for an ordinary line and for what only looks like an event."""
+    if not text.startswith(MARK):
+        return None
+    try:
+        values = json.loads(text[len(MARK) :])
+        kind = values.pop("event")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    reported = values.get("rank", rank)
+    return Event(kind=str(kind), rank=reported if isinstance(reported, int) else rank, values=values)
