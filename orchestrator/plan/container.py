@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from orchestrator.plan.command import CONTAINER_WORKSPACE, STOP_TIMEOUT_S, is_own_script, torchrun_command
+from orchestrator.plan.command import CONTAINER_WORKSPACE, SHUTDOWN_TIMEOUT_S, STOP_TIMEOUT_S, torchrun_command
 from orchestrator.specs import run as labels
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
@@ -37,8 +37,6 @@ class Seat:
 def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, facts: NodeFacts, seat: Seat) -> NodePlan:
     """This node's part of the run."""
     folder = project_folder(node, facts, request.project)
-    run_folder = f"{folder}/runs/{identity.run_id}"
-    own_code = request.workdir is not None and is_own_script(request.command)
     container = ContainerSpec(
         name=LOCK_NAME,
         image=facts.image.id if facts.image else request.image,
@@ -53,7 +51,7 @@ def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, fac
         environment=_environment(request, identity, node, seat),
         labels=_labels(request, identity, node, seat),
         mounts=(Mount(source=folder, target=CONTAINER_WORKSPACE), *_data(request, folder), *request.mounts),
-        working_dir=f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}/code" if own_code else CONTAINER_WORKSPACE,
+        working_dir=f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}/code" if request.own_code else CONTAINER_WORKSPACE,
         user=f"{facts.uid}:{facts.gid}",
         gpus=seat.device == "cuda",
         cpus=min(node.limits.cpus, facts.cpus or node.limits.cpus),
@@ -72,7 +70,7 @@ def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, fac
         first_rank=seat.first_rank,
         device=seat.device,
         interface=seat.interface,
-        folders=(folder, f"{folder}/Data", run_folder),
+        folder=folder,
         container=container,
     )
 
@@ -103,7 +101,7 @@ def _environment(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, 
         "GPUS_PER_NODE": str(seat.nproc_per_node),
         # more threads than cores cost 14 % (4 on 2), and a quota does not show in the core count
         "OMP_NUM_THREADS": str(max(1, int(node.limits.cpus) // seat.nproc_per_node)),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(STOP_TIMEOUT_S - 15),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_TIMEOUT_S),
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}]: ",
         **interface,
         "ORCH_RUN_ID": identity.run_id,

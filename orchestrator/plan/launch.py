@@ -55,6 +55,10 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         nnodes=len(order),
         world_size=world_size,
         command=request.command,
+        environment=request.environment,
+        mounts=request.mounts,
+        data_digest=request.data_digest,
+        own_code=request.own_code,
         nodes=tuple(nodes),
         notes=tuple(_notes(order, facts, note)),
     )

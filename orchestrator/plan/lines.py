@@ -19,12 +19,12 @@ def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
         yield f"# note: {note}"
     for part in plan.nodes:
         yield f"# rank {part.first_rank}: {part.node} ({part.device}{_by(part)})"
-        yield from node_lines(part, nodes[part.node])
+        yield from node_lines(part, nodes[part.node], plan.run_id)
 
 
-def node_lines(part: NodePlan, node: NodeSpec) -> Iterator[str]:
+def node_lines(part: NodePlan, node: NodeSpec, run_id: str) -> Iterator[str]:
     """What is done on one node."""
-    folders = " ".join(_path(folder) for folder in part.folders)
+    folders = " ".join(_path(f"{part.folder}/{inner}") for inner in ("Data", f"runs/{run_id}"))
     if node.connection == "local":
         yield f"mkdir -p {folders}"
         yield shlex.join(["docker", *run_words(part.container)])
@@ -48,8 +48,8 @@ def run_words(spec: ContainerSpec) -> tuple[str, ...]:
         words += ["--restart", f"on-failure:{spec.restart_on_failure}"]
     if spec.gpus:
         words += ["--gpus", "all"]
-    for name, value in spec.ulimits.items():
-        words += ["--ulimit", f"{name}={value}"]
+    for name, limit in spec.ulimits.items():
+        words += ["--ulimit", f"{name}={limit}"]
     for mount in spec.mounts:
         words += ["--volume", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
     for key, value in spec.environment.items():

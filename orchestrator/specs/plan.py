@@ -60,19 +60,9 @@ class NodePlan:
     """`cpu` or `cuda`."""
     interface: str
     """Network interface towards the master; empty where it was not asked (`--dry-run`)."""
-    folders: tuple[str, ...]
-    """Folders of the node that must exist, owned by its user, before the container starts."""
+    folder: str
+    """The project's folder on the node; the container sees it as /workspace."""
     container: ContainerSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class Upload:
-    """A folder of the controller that every node needs, under a name that its content decides."""
-
-    source: str
-    target: str
-    """Path on the node, the same on every node up to its workspace; holds the content hash."""
-    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +86,11 @@ class Plan:
     world_size: int
     command: tuple[str, ...]
     """What each rank runs, without torchrun."""
+    environment: Mapping[str, str]
+    """The user's own variables, which a resumed attempt gets again."""
+    mounts: tuple[Mount, ...]
+    data_digest: str
+    own_code: bool
     nodes: tuple[NodePlan, ...]
     """In order of node_rank."""
     notes: tuple[str, ...] = ()

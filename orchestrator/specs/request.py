@@ -23,8 +23,10 @@ class LaunchRequest:
     master_port: int = 12355
     master: str = ""
     """Node of rank 0; the first one where empty."""
+    own_code: bool = False
+    """Whether the run's folder holds the user's code: containers then start in it."""
     workdir: Path | None = None
-    """Folder of the controller with the user's code: each node gets a copy inside the run's folder."""
+    """Folder of the controller that this code is copied from; None where it lies there already."""
     data: Path | None = None
     """Folder of the controller with prepared data: each node gets it once, by content."""
     data_digest: str = ""
@@ -33,7 +35,6 @@ class LaunchRequest:
     max_restarts: int = 0
     """How often Docker starts a failed container again."""
     process_group_timeout_s: int = 300
-    resume: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,39 @@
+"""Facts first: everything that a plan needs to know of the machines, asked once and in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.nodes import probe
+from orchestrator.nodes.seam import Node
+from orchestrator.specs.facts import NodeFacts
+from orchestrator.specs.inventory import NodeSpec
+
+TIMEOUT_S = 30.0
+
+
+def gather_facts(
+    nodes: Sequence[Node], specs: Mapping[str, NodeSpec], *, project: str, image: str = "", resume: str = ""
+) -> tuple[Outcome[Node, NodeFacts], ...]:
+    """One outcome per node, in order: its facts, or why there are none. `image` is a tag to look for."""
+    peers = [node.address for node in nodes]
+
+    def ask(node: Node) -> NodeFacts:
+        engine = node.engine.facts()  # opens the connection, so that the clock's round trip is a short one
+        host = probe.ask(
+            node,
+            workspace=specs[node.name].workspace,
+            project=project,
+            peers=[peer for peer in peers if peer != node.address],
+            resume=resume,
+        )
+        return replace(host, engine=engine, image=node.engine.image(image) if image else None)
+
+    return fan_out(nodes, ask, timeout_s=TIMEOUT_S)
+
+
+def assumed_facts(node: NodeSpec) -> NodeFacts:
+    """What the inventory alone says of a machine that was not asked."""
+    return NodeFacts(name=node.name, address=node.address, user=node.user or "", assumed=True)

@@ -1,0 +1,85 @@
+"""The controller's folder of each run: plan, logs and outcome. It can be lost without losing a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from platformdirs import user_state_path
+
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan_json import from_json, to_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """One line of one container, as merged and kept."""
+
+    time: str
+    node: str
+    node_rank: int
+    rank: int | None
+    """Global rank; None for a line of torchrun's own agent."""
+    text: str
+
+
+def runs_folder() -> Path:
+    """Where the records of all runs lie."""
+    return user_state_path("orch") / "runs"
+
+
+class RunRecord:
+    """One run's folder on the controller."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.folder = runs_folder() / run_id
+
+    def save_plan(self, plan: Plan) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "plan.json").write_text(to_json(plan), encoding="utf-8")
+
+    def plan(self) -> Plan | None:
+        file = self.folder / "plan.json"
+        return from_json(file.read_text(encoding="utf-8"), where=str(file)) if file.is_file() else None
+
+    def open_log(self, node: str) -> IO[str]:
+        """The file that this node's lines are appended to."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return (self.folder / f"{node}.log.jsonl").open("a", encoding="utf-8")
+
+    def last_time(self, node: str) -> str:
+        """Time of the newest line kept of this node; empty where there is none."""
+        return max((said.time for said in self.lines(node)), default="")
+
+    def lines(self, node: str | None = None) -> Iterator[Said]:
+        """The lines kept, in order of time; a last line cut short by a crash is left out."""
+        kept: list[Said] = []
+        for file in sorted(self.folder.glob(f"{node or '*'}.log.jsonl")):
+            for text in file.read_text(encoding="utf-8", errors="replace").splitlines():
+                try:
+                    kept.append(Said(**json.loads(text)))
+                except (ValueError, TypeError):
+                    continue
+        yield from sorted(kept, key=lambda said: (said.time, said.node_rank))
+
+    def save_outcome(self, state: str, reason: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "outcome.json").write_text(json.dumps({"state": state, "reason": reason}), encoding="utf-8")
+
+    def outcome(self) -> tuple[str, str] | None:
+        """State and reason, where this controller saw the run end."""
+        file = self.folder / "outcome.json"
+        if not file.is_file():
+            return None
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        return kept["state"], kept["reason"]
+
+
+def recorded_runs() -> list[RunRecord]:
+    """Newest first, by the time of their plan."""
+    plans = sorted(runs_folder().glob("*/plan.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    return [RunRecord(file.parent.name) for file in plans]

@@ -1,0 +1,112 @@
+"""Ask a machine what it is: one command, one round trip, no program needed on it but a POSIX shell and iproute2."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+
+from orchestrator.nodes.seam import Node
+from orchestrator.specs.errors import CommandFailedError
+from orchestrator.specs.facts import GpuFacts, NodeFacts, Route
+
+# A constant: what varies ($1 workspace, $2 project, $3 run to resume, then the peers) comes in as arguments.
+SCRIPT = r"""
+workspace=$1; project=$2; run=$3; shift 3
+case $workspace in "~"*) workspace=$HOME${workspace#"~"};; esac
+say() { printf '%s=%s\n' "$1" "$2"; }
+say hostname "$(uname -n)"
+say machine_id "$(cat /etc/machine-id 2>/dev/null)"
+say user "$(id -un)"; say uid "$(id -u)"; say gid "$(id -g)"; say home "$HOME"
+say kernel "$(uname -r)"; say architecture "$(uname -m)"; say cpus "$(nproc)"
+say clock "$(date +%s.%N)"
+say memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"
+place=$workspace; until [ -d "$place" ] || [ "$place" = / ]; do place=$(dirname "$place"); done
+say disk_kib "$(df -Pk "$place" 2>/dev/null | sed 1d | tr -s ' ' | cut -d' ' -f4)"
+say listening "$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+  sed -n 's/^ *[0-9]*: [0-9A-F]*:\([0-9A-F]*\) [0-9A-F:]* 0A .*/\1/p' | sort -u | tr '\n' ' ')"
+for peer in "$@"; do say route "$peer $(ip -4 -o route get "$peer" 2>/dev/null | head -n 1)"; done
+say nvidia_driver "$(sed -n 's/.*Kernel Module[^0-9]*\([0-9.]*\).*/\1/p' /proc/driver/nvidia/version 2>/dev/null)"
+command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=index,uuid,name,driver_version --format=csv,noheader |
+  while read -r gpu; do say gpu "$gpu"; done
+[ -n "$run" ] && say checkpoints "$(ls "$workspace/$project/runs/$run/checkpoints" 2>/dev/null | tr '\n' ' ')"
+exit 0
+"""
+
+_ROUTE = re.compile(r"\bdev (?P<interface>\S+)(?:.*?\bsrc (?P<source>\S+))?")
+_STEP = re.compile(r"step-(\d+)")
+
+
+def ask(
+    node: Node,
+    *,
+    workspace: str,
+    project: str,
+    peers: Sequence[str] = (),
+    resume: str = "",
+    clock: Callable[[], float] = time.time,
+) -> NodeFacts:
+    """The host's facts, without those of its engine. `resume` names a run whose checkpoints are looked for."""
+    before = clock()
+    answer = node.run(["sh", "-c", SCRIPT, "sh", workspace, project, resume, *peers], timeout_s=20)
+    text = answer.check("asking for facts", hint="it needs a POSIX shell and iproute2")
+    return parse(text, name=node.name, address=node.address, now=(before + clock()) / 2)
+
+
+def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
+    """The script's lines into facts; `now` is the controller's clock in the middle of the round trip."""
+    values: dict[str, str] = {}
+    several: dict[str, list[str]] = {"route": [], "gpu": []}
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        if key in several:
+            several[key].append(value)
+        else:
+            values[key] = value
+    try:
+        return NodeFacts(
+            name=name,
+            address=address,
+            hostname=values["hostname"],
+            machine_id=values["machine_id"],
+            user=values["user"],
+            uid=int(values["uid"]),
+            gid=int(values["gid"]),
+            home=values["home"],
+            kernel=values["kernel"],
+            architecture=values["architecture"],
+            cpus=int(values["cpus"]),
+            memory_mib=int(values["memory_kib"]) // 1024,
+            disk_free_mib=int(values["disk_kib"]) // 1024 if values["disk_kib"] else None,
+            clock_offset_s=_seconds(values["clock"], now) - now,
+            ports_in_use=frozenset(int(port, 16) for port in values["listening"].split()),
+            routes=dict(filter(None, map(_route, several["route"]))),
+            nvidia_driver=values["nvidia_driver"],
+            gpus=tuple(filter(None, map(_gpu, several["gpu"]))),
+            newest_checkpoint=max(map(int, _STEP.findall(values.get("checkpoints", ""))), default=None),
+        )
+    except (KeyError, ValueError) as error:
+        raise CommandFailedError(
+            f"its answer to the facts script is not understood: {error!r}", node=name, hint="is its shell POSIX?"
+        ) from error
+
+
+def _seconds(text: str, now: float) -> float:
+    """BusyBox's date knows no %N: whole seconds then, half of one added."""
+    if not text.replace(".", "").isdigit():
+        return float(text.split(".")[0]) + 0.5 if text.split(".")[0].isdigit() else now
+    return float(text)
+
+
+def _route(text: str) -> tuple[str, Route] | None:
+    peer, _, answer = text.partition(" ")
+    match = _ROUTE.search(answer)
+    return (peer, Route(interface=match["interface"], source=match["source"] or "")) if match else None
+
+
+def _gpu(text: str) -> GpuFacts | None:
+    """A line of nvidia-smi; None for its error messages, which `orch check-gpus` explains."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 4 or not parts[0].isdigit():
+        return None
+    return GpuFacts(index=int(parts[0]), uuid=parts[1], name=parts[2], driver_version=parts[3])

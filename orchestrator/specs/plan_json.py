@@ -1,0 +1,32 @@
+"""The plan as JSON: what `--json` prints, and what every node keeps in the folder of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.plan import Plan
+
+_ADAPTER = TypeAdapter(Plan)
+
+
+def to_data(plan: Plan) -> dict[str, Any]:
+    """Plain dictionaries and lists."""
+    return dataclasses.asdict(plan)
+
+
+def to_json(plan: Plan) -> str:
+    return json.dumps(to_data(plan), indent=2, ensure_ascii=False) + "\n"
+
+
+def from_json(text: str, *, where: str) -> Plan:
+    """The plan of a file; `where` names it in the error."""
+    try:
+        return _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
+        raise ConfigError(f"{where} is not a plan of this version", problems=problems) from error
