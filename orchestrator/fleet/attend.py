@@ -1,0 +1,117 @@
+"""Stay with a run until it ends: the first failure is named, and the rest is stopped within seconds."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.checks.failure import EndedBadly, Failure, root_cause
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.follow import Ended, Happening, Lost, Tick, follow
+from orchestrator.fleet.launch import Seated
+from orchestrator.fleet.records import RunRecord, Said
+from orchestrator.specs.event import Event, parse_event
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run import State
+
+SETTLE_S = 1.5
+"""After the first failure, time for its peers to say what they saw, before they are stopped."""
+STOP_S = 4
+KEPT_LINES = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended."""
+
+    state: State
+    failure: Failure | None = None
+    stopped: bool = False
+    """Whether it was asked to stop and did."""
+    last_event: Event | None = None
+
+
+@dataclass
+class _Watch:
+    """What is known so far."""
+
+    plan: Plan
+    tails: dict[str, deque[str]] = field(default_factory=dict)
+    reported: dict[str, str] = field(default_factory=dict)
+    failed: list[EndedBadly] = field(default_factory=list)
+    still_running: set[str] = field(default_factory=set)
+    stopped: bool = False
+    last_event: Event | None = None
+
+    def hear(self, said: Said) -> None:
+        event = parse_event(said.text, said.rank)
+        if event is None:
+            self.tails.setdefault(said.node, deque(maxlen=KEPT_LINES)).append(said.text)
+            return
+        if event.kind == "failed" and said.node not in self.reported:
+            self.reported[said.node] = f"{event.values.get('error', 'error')}: {event.values.get('message', '')}"
+        self.stopped |= event.kind == "stopped"
+        if event.kind in ("step", "evaluation", "checkpoint", "stopped", "done"):
+            self.last_event = event
+
+    def see_end(self, happening: Ended | Lost) -> None:
+        self.still_running.discard(happening.node)
+        container = happening.container if isinstance(happening, Ended) else None
+        if container is not None and container.state is State.SUCCEEDED:
+            return
+        part = next(part for part in self.plan.nodes if part.node == happening.node)
+        lines = tuple(self.tails.get(happening.node, ()))
+        self.failed.append(
+            EndedBadly(
+                node=happening.node,
+                node_rank=happening.node_rank,
+                first_rank=part.first_rank,
+                exit_code=container.exit_code if container else None,
+                oom_killed=container.oom_killed if container else False,
+                lines=lines if container else (*lines, str(happening.error) if isinstance(happening, Lost) else ""),
+                reported=self.reported.get(happening.node, ""),
+            )
+        )
+
+
+def attend(
+    seated: Sequence[Seated],
+    plan: Plan,
+    record: RunRecord,
+    *,
+    on: Callable[[Happening], None] = lambda _happening: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> RunOutcome:
+    """Follow until all have ended. The first failure stops the rest: a dead rank leaves its peers hanging for 300 s."""
+    watch = _Watch(plan=plan, still_running={seat.node.name for seat in seated})
+    since, ending = None, False
+    for happening in follow(seated, record):
+        on(happening)
+        if isinstance(happening, Said):
+            watch.hear(happening)
+        elif not isinstance(happening, Tick):
+            watch.see_end(happening)
+        if watch.failed and not watch.stopped and since is None:
+            since = clock()
+        if since is not None and not ending and clock() - since > SETTLE_S:
+            ending = True
+            _end(seated, watch.still_running)
+    outcome = _outcome(watch)
+    record.save_outcome(outcome.state.value, outcome.failure.reason if outcome.failure else "")
+    return outcome
+
+
+def _end(seated: Sequence[Seated], names: set[str]) -> None:
+    """All at once: one node stopped alone leaves the others in torchrun's exit barrier."""
+    left = [seat for seat in seated if seat.node.name in names]
+    fan_out(left, lambda seat: seat.node.engine.stop(seat.container, STOP_S), timeout_s=STOP_S + 30)
+
+
+def _outcome(watch: _Watch) -> RunOutcome:
+    if watch.stopped:  # torchrun exits 1 after a clean stop too: the ranks' own word counts
+        return RunOutcome(state=State.SUCCEEDED, stopped=True, last_event=watch.last_event)
+    failure = root_cause(watch.failed)
+    state = State.FAILED if failure else State.SUCCEEDED
+    return RunOutcome(state=state, failure=failure, last_event=watch.last_event)

@@ -1,0 +1,75 @@
+"""End a run everywhere at once, or clear away what ended runs left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.fleet.collect import collect_logs
+from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.launch import Seated
+from orchestrator.fleet.records import RunRecord
+from orchestrator.nodes.seam import Node
+from orchestrator.specs import run as labels
+from orchestrator.specs.event import parse_event
+from orchestrator.specs.run import ContainerFacts, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """What stopping came to."""
+
+    outcomes: tuple[Outcome[Seated, ContainerFacts | None], ...]
+    checkpoint_step: int | None
+    """Step of the last checkpoint that rank 0 reported as written and verified."""
+
+
+def stop_run(
+    seated: Sequence[Seated],
+    record: RunRecord,
+    *,
+    timeout_s: int,
+    on_step: Callable[[str, str], None] = lambda _node, _step: None,
+) -> Stopped:
+    """SIGTERM to all nodes together, SIGKILL to what is left after `timeout_s`; logs kept; containers removed."""
+
+    def end(seat: Seated) -> ContainerFacts | None:
+        seat.node.engine.stop(seat.container, timeout_s)
+        on_step(seat.node.name, "stopped")
+        return seat.node.engine.container(seat.container)
+
+    outcomes = fan_out(seated, end, timeout_s=timeout_s + 30.0)
+    ended = [outcome.item for outcome in outcomes if outcome.error is None]
+    collect_logs(ended, record)
+    step = _last_checkpoint(record)
+    fan_out(ended, lambda seat: seat.node.engine.remove(seat.container))
+    record.save_outcome("stopped", f"checkpoint of step {step}" if step is not None else "no checkpoint")
+    return Stopped(outcomes=outcomes, checkpoint_step=step)
+
+
+def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, list[str]], ...]:
+    """Remove the containers of ended runs (or of one); their logs are kept on the controller first."""
+
+    def clear(node: Node) -> list[str]:
+        ended = [
+            facts
+            for facts in node.engine.containers({labels.LABEL_RUN: run_id})
+            if facts.state in (State.SUCCEEDED, State.FAILED)
+        ]
+        for facts in ended:
+            rank = int(facts.labels.get(labels.LABEL_NODE_RANK, 0))
+            seat = Seated(node=node, node_rank=rank, container=facts.id)
+            collect_logs([seat], RunRecord(facts.labels[labels.LABEL_RUN]))
+            node.engine.remove(facts.id)
+        return [facts.labels[labels.LABEL_RUN] for facts in ended]
+
+    return fan_out(nodes, clear)
+
+
+def _last_checkpoint(record: RunRecord) -> int | None:
+    step = None
+    for said in record.lines():
+        event = parse_event(said.text, said.rank)
+        if event and event.kind == "checkpoint" and event.values.get("verified"):
+            step = int(event.values["step"])
+    return step
