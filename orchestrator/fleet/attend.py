@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.follow import Ended, Happening, Lost, Tick, follow
+from orchestrator.fleet.follow import follow
 from orchestrator.fleet.launch import Seated
-from orchestrator.fleet.records import RunRecord, Said
+from orchestrator.fleet.records import RunRecord
 from orchestrator.specs.event import Event, parse_event
+from orchestrator.specs.happening import Ended, Happening, Lost, Said, Tick
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
 

@@ -8,9 +8,10 @@ from dataclasses import asdict
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.launch import Seated
-from orchestrator.fleet.records import RunRecord, Said
+from orchestrator.fleet.records import RunRecord
 from orchestrator.nodes.seam import LogLine
 from orchestrator.specs.event import split_rank
+from orchestrator.specs.happening import Said
 
 
 def said_of(seat: Seated, line: LogLine) -> Said:
@@ -30,9 +31,8 @@ def collect_logs(seated: Sequence[Seated], record: RunRecord) -> tuple[Outcome[S
     def bring(seat: Seated) -> int:
         last = record.last_time(seat.node.name)
         with record.open_log(seat.node.name) as kept:
-            number = 0
-            for number, line in enumerate(seat.node.engine.logs(seat.container, since=last), start=1):
-                kept.write(as_json(said_of(seat, line)))
-        return number
+            new = [as_json(said_of(seat, line)) for line in seat.node.engine.logs(seat.container, since=last)]
+            kept.writelines(new)
+        return len(new)
 
     return fan_out(seated, bring)

@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 
 from orchestrator.fleet.collect import as_json, said_of
 from orchestrator.fleet.launch import Seated
-from orchestrator.fleet.records import RunRecord, Said
+from orchestrator.fleet.records import RunRecord
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.run import ContainerFacts, State
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """A container has ended."""
-
-    node: str
-    node_rank: int
-    container: ContainerFacts
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lost:
-    """A node does not answer any more."""
-
-    node: str
-    node_rank: int
-    error: OrchError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tick:
-    """Nothing happened for a while: time to look at the clock."""
-
-
-Happening = Said | Ended | Lost | Tick
+from orchestrator.specs.happening import Ended, Happening, Lost, Said, Tick
+from orchestrator.specs.run import State
 
 
 def follow(seated: Sequence[Seated], record: RunRecord, *, since: str = "", tick_s: float = 0.5) -> Iterator[Happening]:

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from platformdirs import user_state_path
 
+from orchestrator.specs.happening import Said
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
-
-
-@dataclass(frozen=True, kw_only=True)
-class Said:
-    """One line of one container, as merged and kept."""
-
-    time: str
-    node: str
-    node_rank: int
-    rank: int | None
-    """Global rank; None for a line of torchrun's own agent."""
-    text: str
 
 
 def runs_folder() -> Path:
@@ -57,11 +45,11 @@ class RunRecord:
 
     def lines(self, node: str | None = None) -> Iterator[Said]:
         """The lines kept, in order of time; a last line cut short by a crash is left out."""
-        kept: list[Said] = []
+        kept: set[Said] = set()  # two followers of one run keep the same lines twice
         for file in sorted(self.folder.glob(f"{node or '*'}.log.jsonl")):
             for text in file.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
-                    kept.append(Said(**json.loads(text)))
+                    kept.add(Said(**json.loads(text)))
                 except (ValueError, TypeError):
                     continue
         yield from sorted(kept, key=lambda said: (said.time, said.node_rank))
