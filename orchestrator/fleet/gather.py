@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.nodes import probe
 from orchestrator.nodes.seam import Node
+from orchestrator.plan.ranks import device_of
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.request import LaunchRequest
 
 TIMEOUT_S = 30.0
 
 
 def gather_facts(
-    nodes: Sequence[Node], specs: Mapping[str, NodeSpec], *, project: str, image: str = "", resume: str = ""
+    nodes: Sequence[Node], request: LaunchRequest, *, resume: str = ""
 ) -> tuple[Outcome[Node, NodeFacts], ...]:
-    """One outcome per node, in order: its facts, or why there are none. `image` is a tag to look for."""
+    """One outcome per node, in order: its facts, or why there are none. `resume` names a run to go on with."""
+    specs = {spec.name: spec for spec in request.nodes}
     peers = [node.address for node in nodes]
 
     def ask(node: Node) -> NodeFacts:
@@ -25,11 +28,12 @@ def gather_facts(
         host = probe.ask(
             node,
             workspace=specs[node.name].workspace,
-            project=project,
+            project=request.project,
             peers=[peer for peer in peers if peer != node.address],
             resume=resume,
         )
-        return replace(host, engine=engine, image=node.engine.image(image) if image else None)
+        tag = request.image_tag(device_of(specs[node.name], host))
+        return replace(host, engine=engine, image=node.engine.image(tag))
 
     return fan_out(nodes, ask, timeout_s=TIMEOUT_S)
 

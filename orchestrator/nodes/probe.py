@@ -110,3 +110,25 @@ def _gpu(text: str) -> GpuFacts | None:
     if len(parts) != 4 or not parts[0].isdigit():
         return None
     return GpuFacts(index=int(parts[0]), uuid=parts[1], name=parts[2], driver_version=parts[3])
+
+
+def has_reached(node: Node, address: str, port: int) -> bool:
+    """Whether this node holds a TCP connection to the master's port, or listens on it: its torchrun has arrived."""
+    table = node.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], timeout_s=5).stdout
+    remote = f"{_little_endian(address)}:{port:04X}"
+    for line in table.splitlines():
+        words = line.split()
+        if len(words) < 4:
+            continue
+        here, there, state = words[1], words[2], words[3]
+        if (state == _ESTABLISHED and there.endswith(remote)) or (state == _LISTEN and here.endswith(f":{port:04X}")):
+            return True
+    return False
+
+
+_ESTABLISHED, _LISTEN = "01", "0A"
+
+
+def _little_endian(address: str) -> str:
+    """An IPv4 address as the kernel's tables write it."""
+    return "".join(f"{int(part):02X}" for part in reversed(address.split(".")))

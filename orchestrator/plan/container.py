@@ -39,7 +39,7 @@ def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, fac
     folder = project_folder(node, facts, request.project)
     container = ContainerSpec(
         name=LOCK_NAME,
-        image=facts.image.id if facts.image else request.image,
+        image=facts.image.id if facts.image else request.image_tag(seat.device),
         command=torchrun_command(
             request.command,
             nnodes=seat.nnodes,

@@ -47,7 +47,6 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         attempt=identity.attempt,
         user=identity.user,
         started_at=identity.started_at,
-        image=request.image,
         backend=backend,
         master=order[0].name,
         master_addr=first.address,

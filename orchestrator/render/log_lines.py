@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.text import Text
 
-from orchestrator.render.console import colour_of, printable
+from orchestrator.render.console import colour_of, printable, stdout
 from orchestrator.specs.event import MARK, parse_event
 from orchestrator.specs.happening import Said
 
@@ -30,3 +31,19 @@ def log_json(said: Said) -> str:
     event = parse_event(said.text, said.rank)
     extra = {"event": {"kind": event.kind, **event.values}} if event else {}
     return json.dumps({**asdict(said), **extra}, ensure_ascii=False)
+
+
+class LogPrinter:
+    """Lines to stdout: for people without events, or all of them as JSON."""
+
+    def __init__(self, *, names: Sequence[str], as_json: bool, several_ranks: bool = False) -> None:
+        self._width = max(map(len, names), default=0)
+        self._as_json = as_json
+        self._several_ranks = several_ranks
+        self._console = stdout()
+
+    def print(self, said: Said) -> None:
+        if self._as_json:
+            self._console.out(log_json(said), highlight=False)
+        elif not is_event(said):
+            self._console.print(log_line(said, width=self._width, several_ranks=self._several_ranks))

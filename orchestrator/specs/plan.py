@@ -75,7 +75,6 @@ class Plan:
     user: str
     started_at: str
     """ISO 8601 with zone."""
-    image: str
     backend: str
     """`gloo`, or `nccl` where every rank has CUDA: one backend must serve all ranks."""
     master: str

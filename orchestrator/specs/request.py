@@ -18,8 +18,8 @@ class LaunchRequest:
     nodes: tuple[NodeSpec, ...]
     command: tuple[str, ...] = ("gpt2",)
     """A workload of the trainer with its options, or `python SCRIPT …` of the user's."""
-    image: str = ""
-    """Tag that every node must hold; empty where no container is started (`engine: process`)."""
+    profile: str = ""
+    """Image for all nodes: cpu or cuda; by each node's device where empty."""
     master_port: int = 12355
     master: str = ""
     """Node of rank 0; the first one where empty."""
@@ -35,6 +35,10 @@ class LaunchRequest:
     max_restarts: int = 0
     """How often Docker starts a failed container again."""
     process_group_timeout_s: int = 300
+
+    def image_tag(self, device: str) -> str:
+        """The image that a node with this device runs."""
+        return f"orch/{self.project}:{self.profile or device}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,127 @@
+"""What forbids a launch, or should be known before one: facts of all nodes in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from orchestrator.specs.facts import NodeFacts
+from orchestrator.specs.finding import Finding, Severity
+
+CLOCK_WARN_S = 2.0
+CLOCK_ERROR_S = 30.0
+"""Liveness in torch's stores compares wall clocks."""
+DISK_NEEDED_MIB = 1024
+
+
+def preflight(fleet: Sequence[NodeFacts]) -> list[Finding]:
+    """Every finding of the quick checks, errors first."""
+    asked = [facts for facts in fleet if not facts.assumed]
+    found = [finding for check in CHECKS for finding in check(asked)]
+    return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
+
+
+def same_machine(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Two names for one machine: two ranks would share its limits and its lock."""
+    seen: dict[str, str] = {}
+    for facts in fleet:
+        engine = facts.engine.id if facts.engine and facts.engine.kind == "docker" else ""
+        if not engine:
+            continue
+        if engine in seen:
+            yield Finding(
+                id="inventory.same_machine",
+                severity=Severity.ERROR,
+                node=facts.name,
+                message=f"{facts.name} and {seen[engine]} are one machine: both reach the engine {engine[:14]}…",
+                fix=f"remove one from the inventory; for two ranks there: nproc_per_node: 2 on {seen[engine]}",
+            )
+        seen.setdefault(engine, facts.name)
+
+
+def image_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """A node without the image."""
+    for facts in fleet:
+        if facts.image is None and facts.engine and facts.engine.kind == "docker":
+            yield Finding(
+                id="image.missing",
+                severity=Severity.ERROR,
+                node=facts.name,
+                message=f"{facts.name} does not have the image of this project",
+                fix="orch build",
+            )
+
+
+def image_differs(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Nodes of one profile with different images: another torch or another trainer hangs the run, or worse."""
+    for profile in sorted({_profile(facts) for facts in fleet if facts.image}):
+        held = {facts.name: facts.image.id for facts in fleet if facts.image and _profile(facts) == profile}
+        if len(set(held.values())) > 1:
+            table = ", ".join(f"{name} {id.removeprefix('sha256:')[:12]}" for name, id in held.items())
+            yield Finding(
+                id="image.differs",
+                severity=Severity.ERROR,
+                node=", ".join(held),
+                message=f"the nodes have different {profile or 'images'} images: {table}",
+                fix="orch build",
+            )
+
+
+def docker_desktop(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Docker Desktop's host network is that of its own virtual machine."""
+    for facts in fleet:
+        if facts.engine and facts.engine.docker_desktop:
+            yield Finding(
+                id="engine.docker_desktop",
+                severity=Severity.ERROR,
+                node=facts.name,
+                message=f"{facts.name} runs Docker Desktop, whose containers no other machine reaches",
+                cause="its host network is that of its own virtual machine",
+                fix="install Docker Engine in Linux or in WSL2 with mirrored networking",
+            )
+
+
+def clock_skew(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """A clock that is off."""
+    for facts in fleet:
+        off = facts.clock_offset_s
+        if abs(off) > CLOCK_WARN_S:
+            yield Finding(
+                id="clock.skew",
+                severity=Severity.ERROR if abs(off) > CLOCK_ERROR_S else Severity.WARNING,
+                node=facts.name,
+                message=f"the clock of {facts.name} is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}",
+                cause="torch tells dead ranks from slow ones by wall clocks",
+                fix="on it: sudo timedatectl set-ntp true",
+            )
+
+
+def disk_room(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """No room for checkpoints."""
+    for facts in fleet:
+        if facts.disk_free_mib is not None and facts.disk_free_mib < DISK_NEEDED_MIB:
+            yield Finding(
+                id="disk.full",
+                severity=Severity.ERROR,
+                node=facts.name,
+                message=f"{facts.name} has {facts.disk_free_mib} MiB free for its workspace, needs {DISK_NEEDED_MIB}",
+                fix="make room, or set `workspace` in the inventory to a larger disk",
+            )
+
+
+def memory_limit(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Less memory than a container is promised at the least."""
+    for facts in fleet:
+        if 0 < facts.memory_mib < 1024:
+            yield Finding(
+                id="memory.small",
+                severity=Severity.WARNING,
+                node=facts.name,
+                message=f"{facts.name} has {facts.memory_mib} MiB of memory: torch alone takes most of it",
+            )
+
+
+CHECKS = (same_machine, image_missing, image_differs, docker_desktop, clock_skew, disk_room, memory_limit)
+
+
+def _profile(facts: NodeFacts) -> str:
+    return facts.image.labels.get("orch.profile", "") if facts.image else ""

@@ -1,0 +1,45 @@
+"""`orch clean`: remove what ended runs left on the nodes."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.report import report_error, say
+from orchestrator.specs.errors import EXIT_OK, PartialError
+
+
+def register(app: typer.Typer) -> None:
+    app.command("clean", epilog="Example: orch clean")(clean)
+
+
+def clean(
+    run: Annotated[str, typer.Argument(help="Only this run; every ended run otherwise.")] = "",
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """Remove the containers of ended runs from all nodes; their logs are kept on this computer.
+
+    Runs that go on are not touched, nor are checkpoints, data and images.
+    """
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.stop import clean as clean_nodes
+
+    with connected(load_inventory(inventory).inventory.nodes) as nodes:
+        outcomes = clean_nodes(nodes, run_id=run)
+    removed = {outcome.item.name: outcome.result or [] for outcome in outcomes if not outcome.error}
+    if as_json:
+        typer.echo(json.dumps({"removed": removed}))
+    failed = [outcome.error for outcome in outcomes if outcome.error]
+    for error in failed:
+        report_error(error)
+    if not as_json:
+        total = sum(map(len, removed.values()))
+        say(f"✓ {total} containers of ended runs removed" if total else "nothing to remove")
+    if failed:
+        raise PartialError(f"{len(failed)} of {len(outcomes)} nodes could not be cleaned")
+    return EXIT_OK

@@ -1,0 +1,163 @@
+"""What a launch shows: phases until the first step, then the ranks' lines, then how it ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import typer
+from rich.live import Live
+
+from orchestrator.cli.report import say
+from orchestrator.fleet.arrivals import arrived
+from orchestrator.fleet.attend import RunOutcome
+from orchestrator.nodes.seam import Node
+from orchestrator.render import phases
+from orchestrator.render.console import printable, stderr, stdout
+from orchestrator.render.log_lines import is_event, log_line
+from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.happening import Happening, Said, Tick
+from orchestrator.specs.plan import Plan
+
+ASK_EVERY_S = 1.0
+REMIND_EVERY_S = 10.0
+MARKS = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "·"}
+
+
+class Screen:
+    """One launch as a person follows it. On a terminal the phases stay below the lines; elsewhere each is a line."""
+
+    def __init__(self, plan: Plan, *, quiet: bool) -> None:
+        self._plan = plan
+        self._quiet = quiet
+        self._phases = phases.Phases(plan=plan)
+        self._out, self._err = stdout(), stderr()
+        self._live: Live | None = None
+        self._asked = self._reminded = time.monotonic()
+        self._width = max(len(part.node) for part in plan.nodes)
+        self._several = any(part.nproc_per_node > 1 for part in plan.nodes)
+
+    def __enter__(self) -> Screen:
+        if self._err.is_terminal and not self._quiet:
+            self._live = Live(self._phases.table(), console=self._err, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the phases as they are."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def step(self, node: str, step: str) -> None:
+        """Something was done on a node."""
+        if step in phases.PHASES:
+            self.reach(node, step)
+        elif not self._quiet:
+            self._err.print(f"{node}: {step}")
+
+    def reach(self, node: str, phase: str) -> None:
+        """A node has come to a phase. Where lines are printed: one, when all nodes have come to it."""
+        if not self._phases.reach(node, phase):
+            return
+        if self._live:
+            self._live.update(self._phases.table())
+        elif not self._quiet and all(phase in reached for reached in self._phases.reached.values()):
+            seconds = max(reached[phase] for reached in self._phases.reached.values())
+            word = f"{self._plan.nnodes}/{self._plan.nnodes} joined" if phase == phases.JOINED else phase
+            self._err.print(f"✓ {word}: {', '.join(self._phases.reached)} ({seconds:.1f} s)")
+
+    def show(self, happening: Happening, nodes: Mapping[str, Node]) -> None:
+        """What a rank said or did; between two of them, a look at who is missing."""
+        for node, phase in self._phases.heard(happening):
+            self.reach(node, phase)
+        if self._live and self._phases.complete:
+            self._live.update(self._phases.table(), refresh=True)
+            self.close()
+            self._err.print(self._phases.table())
+        if isinstance(happening, Said) and not is_event(happening) and not self._quiet:
+            self._out.print(log_line(happening, width=self._width, several_ranks=self._several))
+        if isinstance(happening, Tick):
+            self._look_around(nodes)
+
+    def _look_around(self, nodes: Mapping[str, Node]) -> None:
+        now = time.monotonic()
+        missing = [node for node, reached in self._phases.reached.items() if phases.MASTER not in reached]
+        if missing and now - self._asked >= ASK_EVERY_S:
+            self._asked = now
+            for node in arrived(nodes, self._plan, missing):
+                self.reach(node, phases.MASTER)
+        if now - self._reminded >= REMIND_EVERY_S and not self._phases.complete:
+            self._reminded = now
+            if not self._quiet and not self._live and (text := self._phases.waiting()):
+                self._err.print(text)
+
+
+def confirm(plan: Plan) -> bool:
+    """Show the plan and ask."""
+    say(
+        f"run {plan.run_id}: {plan.nnodes} nodes, {plan.world_size} ranks, {plan.backend}, "
+        f"master {plan.master} {plan.master_addr}:{plan.master_port}"
+    )
+    for part in plan.nodes:
+        say(f"  {part.node_rank} {part.node:<12} {part.address:<15} {part.device:<4} by {part.interface or '?'}")
+    for note in plan.notes:
+        say(f"  note: {note}")
+    return typer.confirm("Start it?", default=True, err=True)
+
+
+def tell_findings(findings: Sequence[Finding]) -> None:
+    """What the checks found, each with what to do."""
+    for finding in findings:
+        say(f"{MARKS[finding.severity]} {finding.message} [{finding.id}]")
+        if finding.fix:
+            say(f"  → {finding.fix}")
+
+
+def how_to_go_on(run_id: str) -> str:
+    """The three commands for a run that one does not watch."""
+    return f"  → orch logs -f {run_id}   orch status {run_id}   orch stop {run_id}"
+
+
+def tell_how_it_ended(plan: Plan, outcome: RunOutcome) -> None:
+    """The end of a run in words: the first failure by name, or where the model lies."""
+    if outcome.failure:
+        failure = outcome.failure
+        code = f" (exit code {failure.exit_code})" if failure.exit_code is not None else ""
+        say(f"\n✗ run {plan.run_id} failed: rank {failure.rank} on {failure.node}: {failure.reason}{code}")
+        for line in failure.lines:
+            say(f"    {printable(line)}")
+        say(f"  the other ranks were stopped\n  → orch logs {plan.run_id} --node {failure.node}")
+        say(f"  → orch launch --resume {plan.run_id}")
+        return
+    first = plan.nodes[0]
+    folder = f"{first.node}:{first.folder}/runs/{plan.run_id}"
+    event = outcome.last_event
+    step = f" at step {event.values['step']}" if event and "step" in event.values else ""
+    say(f"\n✓ run {plan.run_id} {'stopped' if outcome.stopped else 'done'}{step}")
+    say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
+
+
+def outcome_json(plan: Plan, outcome: RunOutcome) -> str:
+    """The end of a run for programs."""
+    failure = outcome.failure
+    return json.dumps(
+        {
+            "run_id": plan.run_id,
+            "state": "stopped" if outcome.stopped else outcome.state.value,
+            "failure": failure
+            and {
+                "node": failure.node,
+                "rank": failure.rank,
+                "exit_code": failure.exit_code,
+                "reason": failure.reason,
+                "lines": list(failure.lines),
+            },
+            "last_event": outcome.last_event and {"kind": outcome.last_event.kind, **outcome.last_event.values},
+        }
+    )

@@ -1,0 +1,88 @@
+"""`orch logs`: what the ranks wrote, all nodes merged, during a run, after it, and for an older one."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from orchestrator.specs.happening import Said
+
+EXAMPLES = """Examples:
+
+orch logs -f
+
+orch logs RUN --node gamma --tail 50
+
+orch logs RUN --rank 3 --since 10m --grep 'loss|error'
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("logs", epilog=EXAMPLES)(logs)
+
+
+def logs(
+    run: Annotated[str | None, typer.Argument(help="Run id or its beginning; the newest run otherwise.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as the ranks write.")] = False,
+    node: Annotated[str, typer.Option("--node", help="Only this node.")] = "",
+    rank: Annotated[int | None, typer.Option("--rank", help="Only this global rank.")] = None,
+    since: Annotated[str, typer.Option("--since", metavar="TIME|10m", help="Only lines after this.")] = "",
+    tail: Annotated[int | None, typer.Option("--tail", min=0, help="Only the last lines of each node.")] = None,
+    grep: Annotated[str, typer.Option("--grep", metavar="REGEX", help="Only lines that match.")] = "",
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """Show what the ranks of a run wrote, in order of time, each line with its node.
+
+    Ctrl-C ends the following, not the run.
+    """
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.follow import follow as follow_run
+    from orchestrator.fleet.read_logs import Filter, gather_lines, resolve_logs
+    from orchestrator.render.log_lines import LogPrinter
+
+    try:
+        wanted = Filter(node=node, rank=rank, since=_moment(since), tail=tail, grep=re.compile(grep))
+    except re.error as error:
+        raise UsageError(f"--grep {grep}: not a regular expression: {error}") from error
+    with connected(load_inventory(inventory).inventory.nodes) as nodes:
+        source = resolve_logs(nodes, run)
+        for name, problem in source.unreachable.items():
+            say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
+        printer = LogPrinter(names=source.names, as_json=as_json)
+        lines = gather_lines(source, wanted)
+        for said in lines:
+            printer.print(said)
+        if not follow or not source.running:
+            return EXIT_OK
+        last = max((said.time for said in lines), default="")
+        try:
+            for happening in follow_run(source.seated, source.record):
+                if isinstance(happening, Said) and happening.time > last and wanted.passes(happening):
+                    printer.print(happening)
+        except KeyboardInterrupt:
+            say(f"\nrun {source.run_id} goes on\n  → orch stop {source.run_id}")
+            return EXIT_INTERRUPTED
+    return EXIT_OK
+
+
+def _moment(text: str) -> str:
+    """`10m`, `2h`, `30s`, `1d` ago, or a time in ISO 8601, as log lines write it."""
+    if not text:
+        return ""
+    if match := re.fullmatch(r"(\d+)([smhd])", text):
+        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
+        moment = datetime.now(timezone.utc) - timedelta(**{unit: int(match[1])})
+    else:
+        try:
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+        except ValueError as error:
+            raise UsageError(f"--since {text}: expected 10m, 2h or a time like 2026-01-31T10:00") from error
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,47 @@
+"""`orch runs`: the runs that the nodes and this controller know of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import EXIT_OK
+
+
+def register(app: typer.Typer) -> None:
+    app.command("runs", epilog="Example: orch runs --json")(runs)
+
+
+def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
+    """List runs, newest first: those whose containers the nodes hold, then those that only this computer remembers."""
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.find_runs import find_runs
+    from orchestrator.fleet.history import remembered
+    from orchestrator.render.console import stdout
+    from orchestrator.render.runs import run_data, runs_table
+
+    with connected(load_inventory(inventory).inventory.nodes) as nodes:
+        found = find_runs(nodes)
+    for name, problem in found.unreachable.items():
+        say(f"note: {name}: {problem.message}")
+    shown = {run.run_id for run in found.runs}
+    past = [past for past in remembered() if past.run_id not in shown]
+    if as_json:
+        ended = [
+            {"run_id": run.run_id, "state": run.state, "reason": run.reason, "command": run.command} for run in past
+        ]
+        typer.echo(json.dumps({"runs": [run_data(run) for run in found.runs], "remembered": ended}, indent=2))
+        return EXIT_OK
+    if not found.runs and not past:
+        say("no runs yet\n  → orch launch --nodes 5")
+        return EXIT_OK
+    if found.runs:
+        stdout().print(runs_table(found.runs))
+    for run in past:
+        stdout().print(f"{run.run_id}  {run.state}  {run.started_at[:16]}  {run.command}  ({run.reason})", markup=False)
+    return EXIT_OK

@@ -1,0 +1,54 @@
+"""`orch status`: how a run and its nodes are."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
+from orchestrator.specs.run import State
+
+EXAMPLES = """Examples:
+
+orch status
+
+orch status RUN --json
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("status", epilog=EXAMPLES)(status)
+
+
+def status(
+    run: Annotated[str | None, typer.Argument(help="Run id or its beginning; the newest run otherwise.")] = None,
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """Show how a run is, node by node, and its last step.
+
+    A run is as healthy as its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are lost.
+    """
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.find_runs import choose_run, find_runs, seats_of
+    from orchestrator.fleet.progress import last_event
+    from orchestrator.render.console import stdout
+    from orchestrator.render.runs import run_data, run_table
+
+    with connected(load_inventory(inventory).inventory.nodes) as nodes:
+        found = find_runs(nodes)
+        for name, problem in found.unreachable.items():
+            say(f"note: {name}: {problem.message}")
+        chosen = choose_run(found, run)
+        last = last_event(seats_of(chosen, {node.name: node for node in nodes}))
+    if as_json:
+        typer.echo(json.dumps(run_data(chosen, last), indent=2))
+    else:
+        stdout().print(run_table(chosen, last))
+    codes = {State.FAILED: RunFailedError.exit_code, State.LOST: PartialError.exit_code}
+    return codes.get(chosen.state, EXIT_OK)

@@ -1,0 +1,90 @@
+"""How far each node has come: image checked, container started, reached the master, joined, first step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rich.text import Text
+
+from orchestrator.render.console import colour_of
+from orchestrator.specs.event import parse_event
+from orchestrator.specs.happening import Happening, Said
+from orchestrator.specs.plan import Plan
+
+IMAGE = "image checked"
+CONTAINER = "container started"
+MASTER = "reached the master"
+JOINED = "joined"
+STEP = "first step"
+PHASES = (IMAGE, CONTAINER, MASTER, JOINED, STEP)
+
+
+@dataclass
+class Phases:
+    """One line per node. `plan` says which nodes; `clock` counts from the start of the command."""
+
+    plan: Plan
+    clock: Callable[[], float] = time.monotonic
+    began: float = 0.0
+    reached: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By node: phase, and seconds after the start."""
+
+    def __post_init__(self) -> None:
+        self.began = self.began or self.clock()
+        self.reached = {part.node: {} for part in self.plan.nodes}
+
+    def reach(self, node: str, phase: str) -> bool:
+        """Note a phase; False where it was noted before."""
+        phases = self.reached[node]
+        if phase in phases:
+            return False
+        phases[phase] = self.clock() - self.began
+        return True
+
+    def heard(self, happening: Happening) -> list[tuple[str, str]]:
+        """The (node, phase) pairs that a line of a rank newly shows."""
+        if not isinstance(happening, Said) or (event := parse_event(happening.text, happening.rank)) is None:
+            return []
+        if event.kind == "started":  # torchrun starts a rank only when every agent has met the others
+            shown = [(happening.node, MASTER)]
+        elif event.kind == "joined":
+            shown = [(happening.node, MASTER), (happening.node, JOINED)]
+        elif event.kind == "step":
+            shown = [(node, phase) for node in self.reached for phase in (MASTER, JOINED, STEP)]
+        else:
+            return []
+        return [(node, phase) for node, phase in shown if self.reach(node, phase)]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node has trained a step."""
+        return all(STEP in phases for phases in self.reached.values())
+
+    def line(self, node: str) -> Text:
+        """`1 beta   image ✓  container ✓  master ✓  5/5 joined ✓  …`"""
+        rank = next(part.node_rank for part in self.plan.nodes if part.node == node)
+        width = max(len(part.node) for part in self.plan.nodes)
+        text = Text.assemble((f"[{rank} {node:<{width}}]", colour_of(rank)))
+        for phase in PHASES:
+            done = phase in self.reached[node]
+            text.append(f"  {'✓' if done else '·'} {self._words(phase)}", "" if done else "dim")
+        return text
+
+    def table(self) -> Text:
+        """All nodes, in order of rank."""
+        return Text("\n").join(self.line(part.node) for part in self.plan.nodes)
+
+    def waiting(self) -> str:
+        """Who is behind the others, in words; empty where all are level."""
+        stage = {node: len(phases) for node, phases in self.reached.items()}
+        ahead = max(stage.values())
+        behind = [node for node, number in stage.items() if number < ahead]
+        if not behind:
+            return ""
+        return f"waiting for {', '.join(behind)}: not yet {self._words(PHASES[min(stage[n] for n in behind)])}"
+
+    def _words(self, phase: str) -> str:
+        joined = sum(JOINED in phases for phases in self.reached.values())
+        return f"{joined}/{self.plan.nnodes} joined" if phase == JOINED else phase

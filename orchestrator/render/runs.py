@@ -1,0 +1,115 @@
+"""Runs and their nodes as tables and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.render.console import colour_of, printable
+from orchestrator.specs.event import Event
+from orchestrator.specs.run import Member, Run, State
+
+STYLES = {
+    State.RUNNING: "green",
+    State.SUCCEEDED: "bold green",
+    State.FAILED: "bold red",
+    State.LOST: "bold red",
+    State.CREATED: "yellow",
+}
+
+
+def run_table(run: Run, last: Event | None) -> Table:
+    """One run: its state as title, a line per node."""
+    progress = _progress(last)
+    title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]), f"  {progress}")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in ("rank", "node", "state", "exit", "started", "restarts", "why"):
+        table.add_column(column, justify="right" if column in ("rank", "exit", "restarts") else "left")
+    for member in run.members:
+        container = member.container
+        table.add_row(
+            str(member.node_rank),
+            Text(member.node, colour_of(member.node_rank)),
+            Text(member.state.value, STYLES[member.state]),
+            "" if container is None or container.exit_code is None else str(container.exit_code),
+            _clock(container.started_at) if container else "",
+            str(container.restarts) if container else "",
+            _why(member),
+        )
+    return table
+
+
+def runs_table(runs: tuple[Run, ...]) -> Table:
+    """Many runs, a line each."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "state", "nodes", "by", "started", "command"):
+        table.add_column(column)
+    for run in runs:
+        running = sum(member.state is State.RUNNING for member in run.members)
+        table.add_row(
+            run.run_id,
+            Text(run.state.value, STYLES[run.state]),
+            f"{running}/{run.nnodes} up" if running else str(run.nnodes),
+            run.user,
+            _clock(run.started_at),
+            printable(run.command),
+        )
+    return table
+
+
+def run_data(run: Run, last: Event | None = None) -> dict[str, Any]:
+    """One run for programs."""
+    return {
+        "run_id": run.run_id,
+        "project": run.project,
+        "state": run.state.value,
+        "attempt": run.attempt,
+        "user": run.user,
+        "started_at": run.started_at,
+        "nnodes": run.nnodes,
+        "master": run.master,
+        "command": run.command,
+        "last_event": last and {"kind": last.kind, **last.values},
+        "members": [_member_data(member) for member in run.members],
+    }
+
+
+def _member_data(member: Member) -> dict[str, Any]:
+    container = member.container
+    return {
+        "node": member.node,
+        "node_rank": member.node_rank,
+        "state": member.state.value,
+        "reason": member.reason,
+        "container": container and container.id,
+        "image": container and container.image,
+        "exit_code": container and container.exit_code,
+        "oom_killed": container and container.oom_killed,
+        "started_at": container and container.started_at,
+        "finished_at": container and container.finished_at,
+        "restarts": container and container.restarts,
+    }
+
+
+def _progress(last: Event | None) -> str:
+    if last is None or "step" not in last.values:
+        return ""
+    words = [f"step {last.values['step']}"]
+    if isinstance(loss := last.values.get("loss"), float):
+        words.append(f"loss {loss:.3f}")
+    if isinstance(speed := last.values.get("tokens_per_s"), (int, float)):
+        words.append(f"{speed:,.0f} tokens/s")
+    return " · ".join(words)
+
+
+def _why(member: Member) -> str:
+    if member.container and member.container.oom_killed:
+        return "out of memory: its container reached its limit"
+    return member.reason or (member.container.error if member.container else "")
+
+
+def _clock(time: str) -> str:
+    """Date and minute; the rest is noise to a person."""
+    return time[:16].replace("T", " ")
