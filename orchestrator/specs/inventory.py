@@ -7,70 +7,173 @@ them by `inventory_file`, which knows the lines.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 HOST = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?$"
 """An IPv4 address or a host name: begins with a letter or digit, so never an option of some command."""
 USER = r"^[A-Za-z_][A-Za-z0-9_.-]{0,31}$"
+JUMP = r"^([A-Za-z_][A-Za-z0-9_.-]{0,31}@)?[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?(:[1-9][0-9]{0,4})?$"
 INTERFACE = r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,14}$"
-PATH = r"^(~|/)[^\x00-\x1f:]*$"
-"""Absolute or under the home of the node's user; no colon, which separates the parts of a mount."""
+PATH = r"""^~?/[^\x00-\x1f\x7f:;|&$<>`"'\\*?!(){}\[\]#]*$"""
+"""Absolute or under the home of the node's user; no colon, which separates the parts of a mount, and nothing a shell
+would read as more than a path."""
+SIZE = r"^([0-9]{1,7}(?:\.[0-9]{1,3})?) ?([mM]|[gG])([iI]?[bB])?$"
+LABEL_KEY = r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,62}$"
+LABEL_VALUE = r"^[^\x00-\x1f\x7f]{0,253}$"
 
-_SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(m|mb|mib|g|gb|gib)$", re.IGNORECASE)
+_SIZE = re.compile(SIZE)
+_HOST_EXPECTED = "a host name or an IPv4 address"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a field takes, in the words of a message: `expected …`."""
+
+    text: str
 
 
 def parse_size_mib(value: object) -> object:
-    """`512m`, `4g` (powers of 1024) into MiB; anything else is left for pydantic to refuse."""
-    if isinstance(value, str) and (match := _SIZE.match(value.strip())):
-        factor = 1024 if match.group(2).lower().startswith("g") else 1
+    """`512m`, `4g` (powers of 1024) into MiB."""
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
+        factor = 1024 if match.group(2) in "gG" else 1
         return int(float(match.group(1)) * factor)
     raise ValueError("a size such as 512m or 4g")
 
 
-SizeMib = Annotated[int, BeforeValidator(parse_size_mib, json_schema_input_type=str), Field(gt=0)]
+def _ipv4_only(value: object) -> object:
+    if isinstance(value, str) and ":" in value:
+        try:
+            IPv6Address(value.strip("[]"))
+        except AddressValueError:
+            return value
+        raise ValueError(f"{_HOST_EXPECTED}; IPv6 is not supported for now, IPv4 only")
+    return value
+
+
+def _real_ipv4(value: str) -> str:
+    if not re.fullmatch(r"[0-9.]+", value):
+        return value
+    try:
+        address = IPv4Address(value)
+    except AddressValueError as error:
+        raise ValueError(f"{_HOST_EXPECTED}: four numbers from 0 to 255") from error
+    if address.is_unspecified or address.is_multicast or address == IPv4Address("255.255.255.255"):
+        raise ValueError(f"{_HOST_EXPECTED} of one machine")
+    return value
+
+
+def _no_number(value: str) -> str:
+    if value.isdecimal():
+        raise ValueError("a name that is no mere number, as --nodes 5 means five nodes")
+    return value
+
+
+_NAME_EXPECTED = Expected("lower-case letters, digits, '-', '.' or '_', at most 63, a letter or digit at both ends")
+_PATH_EXPECTED = Expected("a path that begins with / or ~/, without colons and shell characters")
+
+SizeMib = Annotated[
+    int,
+    BeforeValidator(parse_size_mib),
+    Field(gt=0),
+    WithJsonSchema({"type": "string", "pattern": SIZE}),
+    Expected("a size such as 512m or 4g"),
+]
+Host = Annotated[str, BeforeValidator(_ipv4_only), Field(pattern=HOST), AfterValidator(_real_ipv4)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+LabelKey = Annotated[str, Field(pattern=LABEL_KEY)]
+LabelValue = Annotated[str, Field(pattern=LABEL_VALUE)]
 
 
 class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=False)
 
 
 class Limits(_Spec):
     """What a training container may use of its machine."""
 
-    cpus: float = Field(2.0, gt=0, le=1024, description="CPU cores (Docker's quota)")
+    cpus: Annotated[float, Expected("a number of CPU cores above 0, such as 2.0")] = Field(
+        2.0, gt=0, le=1024, allow_inf_nan=False, description="CPU cores (Docker's quota)"
+    )
     memory_reservation_mib: SizeMib = Field(1024, alias="memory_reservation", description="kept free for it, e.g. 1g")
     memory_mib: SizeMib = Field(4096, alias="memory", description="most it may use before it is ended, e.g. 4g")
     shm_mib: SizeMib = Field(1024, alias="shm", description="shared memory for DataLoader workers and NCCL, e.g. 1g")
+
+    @model_validator(mode="after")
+    def _reservation_fits(self) -> Limits:
+        if self.memory_reservation_mib > self.memory_mib:
+            raise ValueError(
+                f"memory_reservation ({self.memory_reservation_mib}m) to be at most memory ({self.memory_mib}m)"
+            )
+        return self
 
 
 class NodeSpec(_Spec):
     """One machine, defaults filled in."""
 
-    name: str = Field(pattern=NAME, description="how commands and messages call it")
-    address: str = Field(pattern=HOST, description="IPv4 address on the LAN, or a name that resolves to one")
-    user: str | None = Field(None, pattern=USER, description="SSH user; yours where not given")
-    port: int = Field(22, ge=1, le=65535, description="SSH port")
-    identity: str | None = Field(None, pattern=PATH, description="private key file; else your agent and ~/.ssh/id_*")
-    jump: str | None = Field(None, description="host to go through: [user@]host[:port], or a Host of ~/.ssh/config")
-    connection: Literal["ssh", "local"] = Field("ssh", description="local: this very computer, without SSH")
-    engine: Literal["docker", "process"] = Field("docker", description="process: a process, not a container")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where nvidia-smi shows a GPU")
-    nproc_per_node: int | Literal["auto"] = Field("auto", description="ranks here; auto: one per GPU, else one")
-    interface: str | None = Field(None, pattern=INTERFACE, description="network interface; else the route decides")
-    labels: dict[str, str] = Field(default_factory=dict, description="your own words, for --label")
-    limits: Limits = Field(default_factory=Limits, description="what the container may use")
-    workspace: str = Field("~/orch", pattern=PATH, description="folder on the node for data, checkpoints and logs")
+    name: Annotated[str, AfterValidator(_no_number), _NAME_EXPECTED] = Field(
+        pattern=NAME, description="how commands and messages call it"
+    )
+    address: Annotated[Host, Expected(_HOST_EXPECTED)] = Field(
+        description="IPv4 address on the LAN, or a name that resolves to one"
+    )
+    user: Annotated[str | None, Expected("a user name such as ana")] = Field(
+        None, pattern=USER, description="SSH user; yours where not given"
+    )
+    port: Annotated[Port, Expected("a number from 1 to 65535")] = Field(22, description="SSH port")
+    identity: Annotated[str | None, _PATH_EXPECTED] = Field(
+        None, pattern=PATH, description="private key file; else your agent and ~/.ssh/id_*"
+    )
+    jump: Annotated[str | None, Expected("[user@]host[:port], or a Host of ~/.ssh/config")] = Field(
+        None, pattern=JUMP, description="host to go through: [user@]host[:port], or a Host of ~/.ssh/config"
+    )
+    connection: Annotated[Literal["ssh", "local"], Expected("ssh or local")] = Field(
+        "ssh", description="local: this very computer, without SSH"
+    )
+    engine: Annotated[Literal["docker", "process"], Expected("docker or process")] = Field(
+        "docker", description="process: a process, not a container"
+    )
+    device: Annotated[Literal["auto", "cpu", "cuda"], Expected("auto, cpu or cuda")] = Field(
+        "auto", description="auto: cuda where nvidia-smi shows a GPU"
+    )
+    nproc_per_node: Annotated[
+        Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], Expected("auto or a number from 1")
+    ] = Field("auto", description="ranks here; auto: one per GPU, else one")
+    interface: Annotated[str | None, Expected("the name of a network interface, such as enp3s0")] = Field(
+        None, pattern=INTERFACE, description="network interface; else the route decides"
+    )
+    labels: Annotated[dict[LabelKey, LabelValue], Expected("words, such as room: lab")] = Field(
+        default_factory=dict, description="your own words, for --label"
+    )
+    limits: Annotated[Limits, Expected("a mapping of cpus, memory_reservation, memory and shm")] = Field(
+        default_factory=Limits, description="what the container may use"
+    )
+    workspace: Annotated[str, _PATH_EXPECTED] = Field(
+        "~/orch", pattern=PATH, description="folder on the node for data, checkpoints and logs"
+    )
 
 
 class Inventory(_Spec):
     """The whole file."""
 
-    project: str = Field("orch", pattern=NAME, description="names images, containers and the folder on the nodes")
-    master_port: int = Field(12355, ge=1024, le=65535, description="rendezvous port of rank 0; next free one if taken")
+    project: Annotated[str, _NAME_EXPECTED] = Field(
+        "orch", pattern=NAME, description="names images, containers and the folder on the nodes"
+    )
+    master_port: Annotated[int, Expected("a number from 1024 to 65535")] = Field(
+        12355, ge=1024, le=65535, description="rendezvous port of rank 0; next free one if taken"
+    )
     nodes: tuple[NodeSpec, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Inventory:
+        names = [node.name for node in self.nodes]
+        if len(set(names)) < len(names):
+            raise ValueError("every node to have a name of its own")
+        return self
 
     def node(self, name: str) -> NodeSpec:
         """The node of this name; KeyError where there is none."""

@@ -1,0 +1,67 @@
+"""What a command works with: the inventory, found and read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.inventory_file import parse_inventory
+from orchestrator.specs.inventory_yaml import MAX_BYTES
+
+VARIABLE = "ORCH_INVENTORY"
+FILENAME = Path("inventory.yaml")
+
+_HINT = "write one with `orch inventory import SOURCE --output inventory.yaml`, or begin with `orch lab up`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedInventory:
+    """An inventory, and the file it came from."""
+
+    inventory: Inventory
+    path: Path
+
+
+def load_inventory(path: Path | None) -> LoadedInventory:
+    """The inventory meant: `-i`, else $ORCH_INVENTORY, else the lab's while one is up, else ./inventory.yaml."""
+    found = find_inventory(path)
+    return LoadedInventory(inventory=parse_inventory(read_file(found), filename=str(found)), path=found)
+
+
+def find_inventory(path: Path | None) -> Path:
+    """Its file, which exists. Says so on stderr when it is the lab's, as nobody named that one."""
+    if path is not None:
+        return _existing(path, "-i")
+    if named := os.environ.get(VARIABLE):
+        return _existing(Path(named), f"${VARIABLE}")
+    if (lab := lab_inventory()).exists():
+        say(f"using the lab's inventory, {lab} (another one: -i FILE; end the lab: orch lab down)")
+        return lab
+    return _existing(FILENAME, "")
+
+
+def lab_inventory() -> Path:
+    """Where `orch lab up` writes the inventory of its nodes, and `orch lab down` removes it."""
+    return user_state_path("orch") / "lab" / "inventory.yaml"
+
+
+def read_file(path: Path) -> bytes:
+    """Its bytes, though never many more than an inventory may have."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=_HINT) from error
+
+
+def _existing(path: Path, named_by: str) -> Path:
+    if not path.exists():
+        given = f" (given by {named_by})" if named_by else " in this folder"
+        raise ConfigError(f"no {path}{given}", hint=_HINT)
+    return path

@@ -1,0 +1,140 @@
+"""`orch inventory`: the machines, listed, shown, checked, and taken over from what other tools know."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_EPILOG = (
+    "Begin with `orch inventory import ~/.ssh/config --output inventory.yaml`, or copy the commented example of the "
+    "repository. Keys and messages: docs/inventory.md."
+)
+_IMPORT_EXAMPLES = (
+    "Examples:",
+    "orch inventory import ~/.ssh/config",
+    "orch inventory import hosts.yml --output inventory.yaml",
+    "orch inventory import hostfile --user ana",
+    "orch inventory import 'node[01-05]'",
+)
+
+
+class Source(str, Enum):
+    """What `import` can read."""
+
+    AUTO = "auto"
+    SSH_CONFIG = "ssh-config"
+    ANSIBLE = "ansible"
+    HOSTFILE = "hostfile"
+    HOSTLIST = "hostlist"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=_EPILOG)
+    group.command("list", epilog="Example: orch inventory list --label room=lab")(list_nodes)
+    group.command("show", epilog="Example: orch inventory show alpha")(show)
+    group.command("validate", epilog="Example: orch inventory validate -i lab.yaml")(validate)
+    group.command("import", epilog="\n\n".join(_IMPORT_EXAMPLES))(import_nodes)
+    group.command("schema", epilog="Example: orch inventory schema > inventory.schema.json")(schema)
+    app.add_typer(group, name="inventory", help="List, show, validate and import the machines.")
+
+
+def list_nodes(
+    inventory: InventoryOption = None,
+    nodes: NodesOption = None,
+    label: LabelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the machines in the order of ranks."""
+    from orchestrator.cli.context import load_inventory
+    from orchestrator.render.inventory_table import node_json, nodes_table
+    from orchestrator.specs.selection import select_nodes
+
+    loaded = load_inventory(inventory)
+    chosen = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
+    if as_json:
+        typer.echo(json.dumps([node_json(node) for node in chosen], indent=2))
+    else:
+        _print(nodes_table(chosen))
+
+
+def show(
+    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Name of a node; all of them where not given.")] = None,
+    inventory: InventoryOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every key of a machine, the defaults filled in."""
+    from orchestrator.cli.context import load_inventory
+    from orchestrator.render.inventory_table import node_json, node_table
+    from orchestrator.specs.selection import select_nodes
+
+    loaded = load_inventory(inventory)
+    chosen = select_nodes(loaded.inventory, nodes=node, filename=str(loaded.path))
+    if as_json:
+        typer.echo(json.dumps([node_json(one) for one in chosen] if node is None else node_json(chosen[0]), indent=2))
+        return
+    for number, one in enumerate(chosen):
+        if number:
+            typer.echo()
+        _print(node_table(one))
+
+
+def validate(inventory: InventoryOption = None) -> None:
+    """Check the file and name all its problems.
+
+    Each comes with its line and what was expected. Exit code 3 if there is any, else 0.
+    """
+    from orchestrator.cli.context import load_inventory
+
+    loaded = load_inventory(inventory)
+    count = len(loaded.inventory.nodes)
+    typer.echo(f"{loaded.path}: {count} {'node' if count == 1 else 'nodes'}, no problems")
+
+
+def import_nodes(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, - for stdin, or names such as node[01-05].")],
+    kind: Annotated[Source, typer.Option("--from", help="What SOURCE is.")] = Source.AUTO,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; else stdout.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="SSH user of nodes without one of their own.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Make an inventory of what other tools know.
+
+    Reads an SSH configuration, an Ansible inventory (YAML), a DeepSpeed hostfile, or names such as node[01-05].
+
+    What could not be taken over is said on stderr.
+    """
+    from orchestrator.cli.inventory_source import read_source, write_new
+    from orchestrator.cli.report import say
+    from orchestrator.specs.inventory_import import inventory_text
+
+    text, notes = inventory_text(read_source(source, kind.value), source=source, user=user)
+    for note in notes:
+        say(f"note: {note}")
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    write_new(output, text, force=force)
+    say(f"wrote {output}; next: orch inventory list -i {output}")
+
+
+def schema() -> None:
+    """Print the JSON Schema of inventory.yaml, for editors."""
+    from orchestrator.specs.inventory_schema import schema_text
+
+    typer.echo(schema_text(), nl=False)
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    Console().print(table)

@@ -1,0 +1,131 @@
+"""What other tools' files know about machines, as an inventory; with notes on all that could not be taken over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.hostlist import HostlistError, expand
+from orchestrator.specs.inventory import NAME, NodeSpec
+from orchestrator.specs.inventory_dump import dump_document
+from orchestrator.specs.inventory_file import parse_inventory
+from orchestrator.specs.inventory_problems import expected_of
+from orchestrator.specs.inventory_yaml import shown
+
+_HEADER = """\
+# Written by `orch inventory import`, from {source}.
+# The order of nodes is the order of ranks: the first one is the master.
+# Every node may also have:
+#   {keys}.
+# What they mean: `orch inventory schema`, docs/inventory.md. Check this file: `orch inventory validate`.
+"""
+_SLOTS = re.compile(r"(?P<host>\S+)(?:\s+(?P<rest>.*))?")
+_SLOT = re.compile(r"slots=([0-9]{1,4})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundNode:
+    """One machine as the source has it: unchecked values under the keys of an inventory."""
+
+    name: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a source holds, and what of it has no place in an inventory."""
+
+    nodes: tuple[FoundNode, ...]
+    notes: tuple[str, ...] = field(default=())
+
+
+def from_hostlist(text: str) -> Found:
+    """`node[01-05]`: names that are addresses too."""
+    try:
+        names = expand(text)
+    except HostlistError as error:
+        raise ConfigError(str(error), hint="for example node[01-05] or alpha,beta") from None
+    return Found(nodes=tuple(FoundNode(name=name, values={"address": name}) for name in names))
+
+
+def from_hostfile(text: str) -> Found:
+    """DeepSpeed's and MPI's: `worker-1 slots=4`, one a line, `#` begins a comment."""
+    nodes, notes = [], []
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = _SLOTS.fullmatch(line.partition("#")[0].strip())
+        if match is None:
+            continue
+        user, at, host = match["host"].rpartition("@")
+        values: dict[str, Any] = {"address": host, **({"user": user} if at else {})}
+        for word in (match["rest"] or "").split():
+            if slots := _SLOT.fullmatch(word):
+                values["nproc_per_node"] = int(slots.group(1))
+            else:
+                notes.append(f"line {number}: {shown(word)} has no place in an inventory")
+        nodes.append(FoundNode(name=host, values=values))
+    return Found(nodes=tuple(nodes), notes=tuple(notes))
+
+
+def inventory_text(found: Found, *, source: str, user: str | None = None) -> tuple[str, tuple[str, ...]]:
+    """A commented `inventory.yaml` that has been read back without a problem, and the notes of a person's interest."""
+    notes = list(found.notes)
+    nodes = _accepted(found.nodes, notes)
+    if not nodes:
+        raise ConfigError(f"no machines in {source} that an inventory could hold", problems=notes)
+    document: dict[str, Any] = {"defaults": {"user": user}} if user else {}
+    keys = ", ".join(key for key in NodeSpec.model_fields if key not in ("name", "address"))
+    header = _HEADER.format(source=source if source.isprintable() else "a file", keys=keys)
+    text = dump_document({**document, "nodes": nodes}, header=header)
+    parse_inventory(text, filename="the imported inventory")
+    return text, tuple(notes)
+
+
+def _accepted(found: Sequence[FoundNode], notes: list[str]) -> dict[str, dict[str, Any]]:
+    """Machines with a name, an address and the values that are valid; a note on whatever was left out."""
+    nodes: dict[str, dict[str, Any]] = {}
+    places: dict[tuple[str, int], str] = {}
+    for machine in found:
+        name = _valid_name(machine.name)
+        if name is None or name in nodes:
+            why = "its name cannot be made one of ours" if name is None else f"there is a node {name} already"
+            notes.append(f"{shown(machine.name)} left out: {why}")
+            continue
+        values = _valid_values(name, machine.values, notes)
+        if values is None:
+            continue
+        place = (str(values["address"]).lower(), int(values.get("port", 22)))
+        if place in places:
+            notes.append(f"{name} left out: it has the address of {places[place]}, {place[0]} port {place[1]}")
+            continue
+        if name != machine.name:
+            notes.append(f"{shown(machine.name)} is called {name}")
+        places[place] = name
+        nodes[name] = values
+    return nodes
+
+
+def _valid_name(name: str) -> str | None:
+    name = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:63].strip("-._")
+    if name.isdecimal():
+        name = f"node{name}"
+    return name if re.fullmatch(NAME, name) else None
+
+
+def _valid_values(name: str, values: Mapping[str, Any], notes: list[str]) -> dict[str, Any] | None:
+    values = dict(values)
+    try:
+        NodeSpec.model_validate({**values, "name": name})
+    except ValidationError as error:
+        wrong = {str(detail["loc"][0]) for detail in error.errors(include_url=False)}
+        for key in sorted(wrong):
+            expected = expected_of(NodeSpec.model_fields[key])
+            notes.append(f"{name}: {key} {shown(values.pop(key, None))} not taken over; expected {expected}")
+        if "address" in wrong:
+            notes.append(f"{name} left out, as it has no address")
+            return None
+    return values

@@ -1,0 +1,59 @@
+"""JSON Schema of `inventory.yaml`, for editors: completion, descriptions and red lines while typing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from orchestrator.specs.inventory import HOST, NAME, Inventory, NodeSpec
+
+_RANGED_NAME = r"^[a-z0-9._-]*(\[[0-9, -]+\][a-z0-9._-]*)+$"
+_RANGED_HOST = r"^[A-Za-z0-9._-]*(\[[0-9, -]+\][A-Za-z0-9._-]*)+$"
+
+
+def inventory_schema() -> dict[str, Any]:
+    """The schema of the file: that of the models, with nodes under their names and defaults beside them."""
+    whole = Inventory.model_json_schema(by_alias=True)
+    node = NodeSpec.model_json_schema(by_alias=True)
+    limits = node["$defs"]["Limits"]["properties"]
+    for size in ("memory_reservation", "memory", "shm"):
+        limits[size]["default"] = f"{limits[size]['default']}m"
+    keys = {key: value for key, value in node["properties"].items() if key != "name"}
+    (label,) = keys["labels"]["patternProperties"].values()
+    label["type"] = ["string", "number", "boolean"]  # `rack: 03` is read as it is written
+    keys["labels"]["additionalProperties"] = False
+    keys["address"]["pattern"] = f"{HOST}|{_RANGED_HOST}"
+    one = {"type": "object", "additionalProperties": False, "properties": keys}
+    own_defaults = {key: value for key, value in keys.items() if key != "address"}
+    for described in (*keys.values(), *limits.values(), node["$defs"]["Limits"], *whole["properties"].values()):
+        described.pop("title", None)  # pydantic's, which say the key again
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "inventory.yaml of orch",
+        "description": "The machines and how to reach them.",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["nodes"],
+        "properties": {
+            "project": whole["properties"]["project"],
+            "master_port": whole["properties"]["master_port"],
+            "defaults": {
+                **one,
+                "properties": own_defaults,
+                "description": "for every node; a node's own key wins, labels and limits merge key by key",
+            },
+            "nodes": {
+                "type": "object",
+                "description": "name of each machine and its keys, in the order of ranks",
+                "minProperties": 1,
+                "propertyNames": {"pattern": f"{NAME}|{_RANGED_NAME}", "not": {"pattern": "^[0-9]+$"}},
+                "additionalProperties": {**one, "required": ["address"], "description": "one machine"},
+            },
+        },
+        "$defs": node["$defs"],
+    }
+
+
+def schema_text() -> str:
+    """As `docs/inventory.schema.json` has it."""
+    return json.dumps(inventory_schema(), indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,242 @@
+"""YAML text as a tree that remembers lines and what was written; nothing of it is believed yet.
+
+Built from ruamel's parse events, not by loading: so that duplicate keys can all be named, a label may be written
+`rack: 03`, and nesting is bounded before anything recurses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.reader import ReaderError
+
+from orchestrator.specs.errors import ConfigError
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 32
+
+_QUOTED_OR_COMMENT = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|^\s*#.*$", re.MULTILINE)
+_BRACKET = re.compile(r"[][{}]")
+_NUMBER = re.compile(r"[-+.0-9a-zA-Z]{1,64}")
+"""Longer than any number that means something; Python refuses to read integers of thousands of digits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalar:
+    """`value` as YAML 1.2 reads it (`no` and `22:22` are text), `text` as it was written."""
+
+    line: int
+    value: str | int | float | bool | None
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """A YAML sequence."""
+
+    line: int
+    items: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One `key: value`."""
+
+    key: str
+    line: int
+    value: Tree
+    inherited: bool = False
+    """Taken over from `defaults`, where it has been checked already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapping:
+    """A YAML mapping, equal keys included: who reads it decides what they mean."""
+
+    line: int
+    entries: tuple[Entry, ...]
+
+    def get(self, key: str) -> Entry | None:
+        """The first entry of this key."""
+        return next((entry for entry in self.entries if entry.key == key), None)
+
+
+Tree = Scalar | Items | Mapping
+
+
+def read_yaml(content: str | bytes, *, filename: str, tags: bool = False) -> Tree:
+    """One YAML document, or a ConfigError that names the line. `tags`: let `!vault` and the like pass as plain text."""
+    text = _decoded(content, filename)
+    if _nested_too_deep(text):  # before ruamel: its scanner takes minutes over 200 000 opening brackets
+        raise _refusal(filename, "", f"nested deeper than {MAX_DEPTH} levels")
+    try:
+        return _Builder(filename, tags).build(text)
+    except MarkedYAMLError as error:
+        raise _syntax_error(error, filename) from None
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        what = f"the character U+{ord(text[error.position]):04X}, which YAML does not allow"
+        raise _refusal(filename, line, what) from None
+    except YAMLError as error:
+        raise _refusal(filename, "", f"not YAML: {error}") from None
+
+
+def plain(tree: Tree) -> Any:
+    """Dicts, lists and scalars; of equal keys the first."""
+    if isinstance(tree, Mapping):
+        values: dict[str, Any] = {}
+        for entry in tree.entries:
+            values.setdefault(entry.key, plain(entry.value))
+        return values
+    if isinstance(tree, Items):
+        return [plain(item) for item in tree.items]
+    return tree.value
+
+
+def shown(value: object) -> str:
+    """A value of the file in a message: short, and harmless to a terminal."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    return text if len(text) <= 60 else f"{text[:56]}…{text[-1]}"
+
+
+class _Builder:
+    """From events to the tree, with a stack of its own instead of recursion."""
+
+    def __init__(self, filename: str, tags: bool) -> None:
+        self._filename = filename
+        self._tags = tags
+        self._yaml = YAML(typ="safe", pure=True)
+        self._documents = 0
+
+    def build(self, text: str) -> Tree:
+        events = (event for event in self._yaml.parse(text) if self._wanted(event))
+        stack: list[tuple[Event, list[Tree]]] = []
+        for event in events:
+            if isinstance(event, (MappingStartEvent, SequenceStartEvent)):
+                if len(stack) == MAX_DEPTH:
+                    raise self._refused(event, f"nested deeper than {MAX_DEPTH} levels")
+                stack.append((event, []))
+                continue
+            tree = self._scalar(event) if isinstance(event, ScalarEvent) else self._closed(*stack.pop())
+            if not stack:
+                root = tree
+                continue
+            stack[-1][1].append(tree)
+        if not self._documents:
+            raise _refusal(self._filename, 1, "the file is empty")
+        return root
+
+    def _wanted(self, event: Event) -> bool:
+        """Whether it is part of the tree; refuses what has no business in an inventory."""
+        if isinstance(event, DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                raise self._refused(event, "a second YAML document; expected one")
+            if event.version not in (None, (1, 2)):
+                raise self._refused(event, "a %YAML line; expected none, YAML 1.2 is what is read")
+        if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
+            raise self._refused(event, "an anchor (&) or alias (*); expected the value itself, or a key in defaults")
+        if not self._tags and isinstance(event, (ScalarEvent, MappingStartEvent, SequenceStartEvent)) and event.tag:
+            tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
+            raise self._refused(event, f"the tag {shown(tag)}; expected a plain value")
+        return isinstance(
+            event, (ScalarEvent, MappingStartEvent, MappingEndEvent, SequenceStartEvent, SequenceEndEvent)
+        )
+
+    def _closed(self, start: Event, children: list[Tree]) -> Tree:
+        if isinstance(start, SequenceStartEvent):
+            return Items(line=_line(start), items=tuple(children))
+        return Mapping(line=_line(start), entries=tuple(self._entries(children)))
+
+    def _entries(self, children: list[Tree]) -> Iterator[Entry]:
+        for key, value in zip(children[::2], children[1::2], strict=True):
+            if not isinstance(key, Scalar):
+                raise _refusal(self._filename, key.line, "a key that is a list or mapping; expected a word")
+            yield Entry(key=key.text, line=key.line, value=value)
+
+    def _scalar(self, event: ScalarEvent) -> Scalar:
+        return Scalar(line=_line(event), value=self._resolved(event), text=event.value)
+
+    def _resolved(self, event: ScalarEvent) -> str | int | float | bool | None:
+        if not event.implicit[0] or event.tag:  # quoted, or tagged
+            return str(event.value)
+        tag = self._yaml.resolver.resolve(ScalarNode, event.value, event.implicit)
+        kind = str(tag).rpartition(":")[2]
+        if kind == "null":
+            return None
+        if kind not in ("bool", "int", "float") or not _NUMBER.fullmatch(event.value):
+            return str(event.value)
+        value = self._yaml.constructor.construct_object(ScalarNode(tag, event.value))
+        assert isinstance(value, (bool, int, float))  # noqa: S101  # what these three tags stand for
+        return value
+
+    def _refused(self, event: Event, what: str) -> ConfigError:
+        return _refusal(self._filename, _line(event), what)
+
+
+def _line(event: Event) -> int:
+    return int(event.start_mark.line) + 1
+
+
+def _decoded(content: str | bytes, filename: str) -> str:
+    size = len(content)
+    if size > MAX_BYTES:
+        raise _refusal(filename, "", f"larger than {MAX_BYTES // 1024} KiB, which no inventory is")
+    if isinstance(content, str):
+        return content.removeprefix("\ufeff")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        what = f"the byte 0x{content[error.start]:02x} is not UTF-8; expected a file saved as UTF-8"
+        raise _refusal(filename, line, what) from None
+
+
+def _nested_too_deep(text: str) -> bool:
+    depth = 0
+    for match in _BRACKET.finditer(_QUOTED_OR_COMMENT.sub("", text)):
+        depth = depth + 1 if match.group() in "[{" else max(0, depth - 1)
+        if depth > 2 * MAX_DEPTH:
+            return True
+    return False
+
+
+def _syntax_error(error: MarkedYAMLError, filename: str) -> ConfigError:
+    mark = error.problem_mark or error.context_mark
+    place = f"{mark.line + 1}:{mark.column + 1}" if mark else ""
+    problem = str(error.problem or error.context or "not YAML")
+    if "'\\t'" in problem:
+        return _refusal(filename, place, "a tab; YAML is indented with spaces")
+    hint = ""
+    if "expected ',' or '}'" in problem and "'['" in problem:
+        hint = '; inside { } a range needs quotes: "192.168.1.[51-55]"'
+    return _refusal(filename, place, f"not YAML: {problem.splitlines()[0]}{hint}")
+
+
+def _refusal(filename: str, place: int | str, what: str) -> ConfigError:
+    where = f"{filename}:{place}" if place else filename
+    return ConfigError(f"cannot read {filename}", problems=(f"{where}: {what}",))
