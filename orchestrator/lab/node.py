@@ -23,8 +23,8 @@ from orchestrator.lab.sizing import MachineSize
 from orchestrator.lab.state import LabNode
 from orchestrator.specs.errors import EngineError, UsageError
 
-CAPABILITIES = ("NET_ADMIN", "SYS_ADMIN")
-"""Beside Docker's own set: mounts and network rules, for the engine inside. Nothing else was found to be needed."""
+CAPABILITIES = ("NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE")
+"""Beside Docker's own set: network rules, mounts, and (found by trying) `docker exec` into what another user runs."""
 SECURITY = ("seccomp=unconfined", "apparmor=unconfined", "label=disable")
 """The default profiles forbid the mounts that the engine inside makes for its containers."""
 
