@@ -1,0 +1,168 @@
+"""`orch lab`: a LAN in a box."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import JsonOption
+from orchestrator.cli.report import say
+
+if TYPE_CHECKING:
+    from orchestrator.lab.node import NodeStatus
+
+NodeArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names, or numbers from 1.")]
+
+
+class Engine(str, Enum):
+    """What a node is."""
+
+    docker = "docker"
+    process = "process"
+
+
+def register(app: typer.Typer) -> None:
+    """Add `lab` with its own commands."""
+    lab = typer.Typer(help="A LAN in a box: simulated machines on this computer.", no_args_is_help=True)
+    for command in (up, down, status, shell, cut, heal, kill, start, link):
+        lab.command()(command)
+    app.add_typer(lab, name="lab")
+
+
+def up(
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="How many machines.")] = 5,
+    link: Annotated[str | None, typer.Option(help="Speed of every node's link: 1gbit, 100mbit, off.")] = None,
+    engine: Annotated[Engine, typer.Option(help="docker: machines; process: no containers at all.")] = Engine.docker,
+    cpus: Annotated[float | None, typer.Option(min=0.1, help="Cores of each machine; else all there are.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each machine, e.g. 4g.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the lab on this engine.", show_default="lab")] = None,
+    base: Annotated[str | None, typer.Option(metavar="IMAGE", help="Debian image to build machines on.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring up N machines, each with its own sshd and Docker Engine, and an inventory that every command takes."""
+    from orchestrator.lab import control
+    from orchestrator.lab import up as lab_up
+    from orchestrator.lab.sizing import MachineSize
+    from orchestrator.lab.state import inventory_file
+
+    size = MachineSize(cpus=cpus, memory_mib=_size_mib(memory))
+    request = lab_up.LabRequest(nodes=nodes, name=name, engine=engine.value, link=link, size=size, base=base)
+    lab_up.up(request, say)
+    _show(control.status(), as_json=as_json)
+    say(f"inventory: {inventory_file()}")
+    say("every command finds it while the lab is up; next: orch build, orch launch --nodes " + str(nodes))
+
+
+def down(
+    name: Annotated[
+        str | None, typer.Option(help="Remove the lab of this name, whoever brought it up.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove the lab: machines, disks, network, keys and inventory. Images stay."""
+    from orchestrator.lab.down import down as take_down
+
+    gone = take_down(name)
+    if as_json:
+        typer.echo(json.dumps({"removed": gone}))
+    for thing in gone:
+        say(f"removed {thing}")
+    if not gone:
+        say("no lab is up: nothing to remove")
+
+
+def status(as_json: JsonOption = False) -> None:
+    """Show every machine: address, state, engine, running containers, link."""
+    from orchestrator.lab import control
+
+    _show(control.status(), as_json=as_json)
+
+
+def shell(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name, or number from 1.")],
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="Run this instead.")] = None,
+) -> None:
+    """Log in on a machine."""
+    from orchestrator.lab.control import shell_command
+    from orchestrator.specs.errors import ConfigError
+
+    argv = shell_command(node, command or ())
+    try:
+        os.execvp(argv[0], argv)  # noqa: S606  # this process becomes ssh: terminal, signals and exit code are its own
+    except FileNotFoundError:
+        raise ConfigError("there is no ssh on this computer", hint="sudo apt-get install openssh-client") from None
+
+
+def cut(nodes: NodeArgument) -> None:
+    """Pull a machine's network cable: nothing comes in or goes out, and nobody is told."""
+    from orchestrator.lab import control
+
+    _tell("cut off", control.cut(nodes))
+
+
+def heal(nodes: NodeArgument) -> None:
+    """Plug the network cable in again."""
+    from orchestrator.lab import control
+
+    _tell("back on the network", control.heal(nodes))
+
+
+def kill(nodes: NodeArgument) -> None:
+    """Cut a machine's power."""
+    from orchestrator.lab import control
+
+    _tell("powered off", control.kill(nodes))
+
+
+def start(nodes: NodeArgument) -> None:
+    """Switch a machine on again: same address, same disk."""
+    from orchestrator.lab import control
+
+    _tell("on again", control.start(nodes, say))
+
+
+def link(
+    speed: Annotated[str, typer.Argument(metavar="SPEED", help="1gbit, 100mbit, 500kbit, or off.")],
+    nodes: Annotated[list[str] | None, typer.Argument(metavar="NODE...", help="All, where none is named.")] = None,
+) -> None:
+    """Change the speed of machines' network links, while they run."""
+    from orchestrator.lab import control
+
+    _tell(f"link {speed}", control.set_link(speed, nodes or ()))
+
+
+def _size_mib(text: str | None) -> int | None:
+    from orchestrator.specs.errors import UsageError
+    from orchestrator.specs.inventory import parse_size_mib
+
+    if text is None:
+        return None
+    try:
+        return int(str(parse_size_mib(text)))
+    except ValueError as error:
+        raise UsageError(f"--memory: '{text}' is not {error}") from None
+
+
+def _tell(what: str, names: Sequence[str]) -> None:
+    say(f"{what}: {', '.join(names) or 'no node, nothing to do'}")
+
+
+def _show(nodes: Sequence[NodeStatus], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"nodes": [asdict(node) for node in nodes]}, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("#", "node", "address", "state", "engine", "containers", "link", box=None, pad_edge=False)
+    for number, node in enumerate(nodes, start=1):
+        table.add_row(
+            str(number), node.name, node.address, node.state, node.engine or "-", str(node.containers), node.link
+        )
+    Console().print(table)

@@ -1,0 +1,137 @@
+"""The Docker Engine of this computer, on which the simulated machines run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import docker
+import requests
+from docker.errors import APIError, DockerException
+from docker.models.networks import Network
+from docker.types import IPAMConfig, IPAMPool
+
+from orchestrator.lab.state import lab_folder
+from orchestrator.lab.subnet import free_subnets, parse_routes
+from orchestrator.specs.errors import ConflictError, EngineError
+
+LABEL = "orch.lab"
+FOLDER_LABEL = "orch.lab.folder"
+NODE_LABEL = "orch.lab.node"
+
+_POOL = 64
+"""Connections to the engine at once: one for each node."""
+_TIMEOUT_S = 120
+_POOL_OVERLAPS = 403
+"""How the engine answers to a range that another network has."""
+_PROCESS = "without containers: orch lab up --engine process"
+
+
+@contextmanager
+def docker_host() -> Iterator[docker.DockerClient]:
+    """A client of an engine whose containers this computer reaches by address."""
+    try:
+        client = docker.from_env(timeout=_TIMEOUT_S, max_pool_size=_POOL)
+    except DockerException as error:
+        raise _no_engine(error) from error
+    try:
+        info = client.info()
+        _require_bridge(client, info)
+        yield client
+    except (DockerException, requests.RequestException) as error:
+        raise EngineError(f"the Docker Engine of this computer refused: {_reason(error)}") from error
+    finally:
+        client.close()
+
+
+def labels(lab: str, node: str = "") -> dict[str, str]:
+    """What marks everything of a lab, so that nothing else is ever removed."""
+    marks = {LABEL: lab, FOLDER_LABEL: str(lab_folder())}
+    return {**marks, NODE_LABEL: node} if node else marks
+
+
+def resource_name(lab: str, node: str = "") -> str:
+    """`orch-lab`, the network; `orch-lab-alpha`, a node and its volume."""
+    return f"orch-{lab}-{node}" if node else f"orch-{lab}"
+
+
+def create_network(client: docker.DockerClient, lab: str) -> tuple[Network, IPv4Network]:
+    """A bridge of the lab's own, in a range that is free on this computer."""
+    _refuse_stranger(client, lab)
+    for subnet in free_subnets(_used_subnets(client)):
+        pool = IPAMPool(subnet=str(subnet), gateway=str(subnet.network_address + 1))
+        try:
+            network = client.networks.create(
+                resource_name(lab), driver="bridge", ipam=IPAMConfig(pool_configs=[pool]), labels=labels(lab)
+            )
+        except APIError as error:
+            if error.status_code != _POOL_OVERLAPS:
+                raise
+        else:
+            return network, subnet
+    raise EngineError("no address range is left for the lab", hint="`docker network prune` frees those without use")
+
+
+def remove_all(client: docker.DockerClient, filters: list[str]) -> list[str]:
+    """Remove containers, then volumes and networks with these labels; what was there."""
+    gone = []
+    chosen: dict[str, str | list[str] | bool] = {"label": filters}
+    for container in client.containers.list(all=True, filters=chosen):
+        container.remove(force=True, v=True)
+        gone.append(f"container {container.name}")
+    for volume in client.volumes.list(filters=chosen):
+        volume.remove(force=True)
+        gone.append(f"volume {volume.name}")
+    for network in client.networks.list(filters=chosen):
+        network.remove()
+        gone.append(f"network {network.name}")
+    return gone
+
+
+def _used_subnets(client: docker.DockerClient) -> list[IPv4Network]:
+    """Of routes and of networks, which need not have a route while nothing runs on them."""
+    configs = [
+        config for network in client.networks.list() for config in network.attrs.get("IPAM", {}).get("Config") or ()
+    ]
+    ranges = [config["Subnet"] for config in configs if "." in config.get("Subnet", "")]
+    return [*parse_routes(Path("/proc/net/route").read_text()), *(IPv4Network(text) for text in ranges)]
+
+
+def _refuse_stranger(client: docker.DockerClient, lab: str) -> None:
+    """A lab of this name that another folder remembers is somebody else's, or lost."""
+    for found in client.networks.list(names=[f"^{resource_name(lab)}$"]):
+        folder = (found.attrs.get("Labels") or {}).get(FOLDER_LABEL, "another program")
+        raise ConflictError(
+            f"this engine has a lab '{lab}' already, remembered in {folder}",
+            hint=f"take another --name, or remove that one: orch lab down --name {lab}",
+        )
+
+
+def _no_engine(error: Exception) -> EngineError:
+    if "PermissionError" in str(error):
+        hint = "join its group: sudo usermod -aG docker $USER, then log in again"
+        return EngineError("the Docker Engine of this computer is not yours to use", hint=f"{hint}; or {_PROCESS}")
+    hint = "sudo apt-get install docker.io, and start it: sudo systemctl start docker (or: sudo dockerd &)"
+    return EngineError("no Docker Engine answers on this computer", hint=f"{hint}; or {_PROCESS}")
+
+
+def _require_bridge(client: docker.DockerClient, info: dict[str, object]) -> None:
+    """Refuse an engine in a virtual machine or a network of its own: nothing here reaches its containers."""
+    options = info.get("SecurityOptions")
+    what = ""
+    if not client.api.base_url.startswith("http+docker"):
+        what = f"is another machine's ({client.api.base_url})"
+    elif "Docker Desktop" in str(info.get("OperatingSystem")):
+        what = "is Docker Desktop's, in a virtual machine"
+    elif isinstance(options, list) and "name=rootless" in options:
+        what = "is rootless, in a network of its own"
+    if what:
+        raise EngineError(
+            f"the Docker Engine {what}: its containers cannot be reached by their addresses", hint=f"run {_PROCESS}"
+        )
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "explanation", None) or error)

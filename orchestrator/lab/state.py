@@ -1,0 +1,124 @@
+"""What a lab is, and the folder that remembers it while it is up."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from platformdirs import user_state_path
+
+from orchestrator.lab.link import UNSHAPED
+from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
+
+USER = "orch"
+"""Who logs in on a node: not root, in the group that may use the engine."""
+
+EngineKind = Literal["docker", "process"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabNode:
+    """One simulated machine."""
+
+    name: str
+    address: str
+    link: str = UNSHAPED
+    """Speed of its network link, as the user wrote it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """A whole LAN in a box."""
+
+    name: str
+    engine: EngineKind
+    nodes: tuple[LabNode, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes)
+
+
+def lab_folder() -> Path:
+    """Inventory, keys and known hosts of the one lab that this user may have up."""
+    return user_state_path("orch") / "lab"
+
+
+def inventory_file() -> Path:
+    return lab_folder() / "inventory.yaml"
+
+
+def identity_file() -> Path:
+    return lab_folder() / "id_ed25519"
+
+
+def known_hosts_file() -> Path:
+    return lab_folder() / "known_hosts"
+
+
+def load_lab() -> Lab | None:
+    """The lab of this folder; None where there is none."""
+    try:
+        fields = json.loads(_lab_file().read_text())
+        return Lab(**{**fields, "nodes": tuple(LabNode(**node) for node in fields["nodes"])})
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{_lab_file()} cannot be read: {error}", hint="orch lab down") from error
+
+
+def require_lab() -> Lab:
+    """The lab that is up."""
+    lab = load_lab()
+    if lab is None:
+        raise UsageError("no lab is up", hint="orch lab up --nodes 5")
+    return lab
+
+
+def save_lab(lab: Lab) -> None:
+    write_file(_lab_file(), json.dumps(asdict(lab), indent=2) + "\n")
+
+
+def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Whole or not at all; never readable by others for a moment where `mode` forbids it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+        file.write(text)
+    fresh.replace(path)
+
+
+def forget_lab() -> bool:
+    """Remove the folder; False where there was none."""
+    known = lab_folder().exists()
+    shutil.rmtree(lab_folder(), ignore_errors=not known)
+    return known
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Two commands must not build and take down the same lab at once."""
+    parent = lab_folder().parent
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(parent, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise ConflictError("another `orch lab` command is at work", hint="wait until it has ended") from None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lab_file() -> Path:
+    return lab_folder() / "lab.json"

@@ -1,0 +1,202 @@
+"""`orch lab up`: bring a LAN in a box up, or keep the one that is."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import docker
+
+from orchestrator.lab import process
+from orchestrator.lab.credentials import KeyPair, known_hosts_line, new_key_pair
+from orchestrator.lab.down import remove_lab
+from orchestrator.lab.host import create_network, docker_host
+from orchestrator.lab.image import node_image
+from orchestrator.lab.inventory_text import inventory_text
+from orchestrator.lab.link import UNSHAPED, parse_rate
+from orchestrator.lab.names import node_names
+from orchestrator.lab.node import Identity, SimulatedNode
+from orchestrator.lab.sizing import MachineSize, suited_limits
+from orchestrator.lab.state import (
+    EngineKind,
+    Lab,
+    LabNode,
+    exclusive,
+    identity_file,
+    inventory_file,
+    known_hosts_file,
+    lab_folder,
+    load_lab,
+    save_lab,
+    write_file,
+)
+from orchestrator.lab.subnet import node_address
+from orchestrator.specs.errors import ConflictError, DeadlineError
+
+DEFAULT_NAME = "lab"
+READY_TIMEOUT_S = 90.0
+_POLL_S = 0.1
+_MIB = 1024 * 1024
+
+ALL_THERE_IS = MachineSize()
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabRequest:
+    """What somebody wants to have up."""
+
+    nodes: int
+    name: str | None = None
+    """Of everything that the engine holds for it; `lab` where not given."""
+    engine: EngineKind = "docker"
+    link: str | None = None
+    size: MachineSize = ALL_THERE_IS
+    base: str | None = None
+    """Image that nodes are built on; ours where not given."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time, as tests may replace it."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+REAL_TIME = Clock()
+
+
+def up(request: LabRequest, report: Report, clock: Clock = REAL_TIME) -> Lab:
+    """The lab, all its nodes on and ready. A new one that fails leaves nothing behind."""
+    names = node_names(request.nodes)
+    if request.link and request.link != UNSHAPED:
+        parse_rate(request.link)
+    with exclusive():
+        known = load_lab()
+        if known and inventory_file().exists():
+            _require_same(known, request)
+            return _keep(known, request, report, clock)
+        if known:
+            report("removing what an interrupted `orch lab up` has left")
+            remove_lab(known.name, own=True)
+        if request.engine == "process":
+            return process.create(request.name or DEFAULT_NAME, names, report)
+        return _create(request, names, report, clock)
+
+
+def wait_until_ready(nodes: list[SimulatedNode], report: Report, clock: Clock) -> None:
+    """Until every sshd greets and every engine answers. One thread: two cores have enough to do with the booting."""
+    begin, pending = clock.now(), list(nodes)
+    while pending:
+        for node in tuple(pending):
+            if node.is_ready():
+                pending.remove(node)
+                report(f"{node.name} is ready ({clock.now() - begin:.1f} s)")
+        if pending and clock.now() - begin > READY_TIMEOUT_S:
+            slow = pending[0]
+            raise DeadlineError(
+                f"not ready after {READY_TIMEOUT_S:.0f} s. Its last lines:\n{slow.last_lines()}", node=slow.name
+            )
+        if pending:
+            clock.sleep(_POLL_S)
+
+
+def switch_on(nodes: list[SimulatedNode], report: Report, clock: Clock) -> None:
+    """Boot these nodes together and wait for them."""
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        list(pool.map(SimulatedNode.switch_on, nodes))
+    wait_until_ready(nodes, report, clock)
+
+
+def _require_same(known: Lab, request: LabRequest) -> None:
+    differs = []
+    if request.name and request.name != known.name:
+        differs.append(f"is named '{known.name}'")
+    if request.engine != known.engine:
+        differs.append(f"has --engine {known.engine}")
+    if request.nodes != len(known.nodes):
+        differs.append(f"has {len(known.nodes)} nodes")
+    if differs:
+        raise ConflictError(
+            f"a lab is up already, and it {' and '.join(differs)}",
+            hint=f"keep it (orch lab up --nodes {len(known.nodes)}), or remove it first: orch lab down",
+        )
+
+
+def _keep(known: Lab, request: LabRequest, report: Report, clock: Clock) -> Lab:
+    """Everything stays; what is switched off is switched on."""
+    report(f"lab '{known.name}' is there already: kept as it is")
+    if known.engine == "process":
+        return known
+    link = request.link
+    lab = replace(known, nodes=tuple(replace(node, link=link or node.link) for node in known.nodes))
+    with docker_host() as client:
+        nodes = [SimulatedNode(client, lab.name, node) for node in lab.nodes]
+        off = [node for node in nodes if not node.is_on()]
+        for node in nodes:
+            if link and node not in off:
+                node.shape(link)
+        if off:
+            report(f"starting {', '.join(node.name for node in off)}")
+            switch_on(off, report, clock)
+    save_lab(lab)
+    return lab
+
+
+def _create(request: LabRequest, names: tuple[str, ...], report: Report, clock: Clock) -> Lab:
+    name = request.name or DEFAULT_NAME
+    with docker_host() as client:
+        image = node_image(client, request.base, report)
+        with _nothing_left_behind(name):
+            _, subnet = create_network(client, name)
+            nodes = tuple(
+                LabNode(name=node, address=node_address(subnet, index), link=request.link or UNSHAPED)
+                for index, node in enumerate(names)
+            )
+            lab = Lab(name=name, engine="docker", nodes=nodes)
+            save_lab(lab)
+            report(f"starting {len(nodes)} nodes on {subnet}")
+            machines = _create_nodes(client, lab, image, request.size)
+            switch_on(machines, report, clock)
+            _write_inventory(client, lab, request.size)
+    return lab
+
+
+def _create_nodes(client: docker.DockerClient, lab: Lab, image: str, size: MachineSize) -> list[SimulatedNode]:
+    user_key = new_key_pair(f"orch lab {lab.name}")
+    host_keys = {node.address: new_key_pair(node.name) for node in lab.nodes}
+    _write_keys(user_key, host_keys)
+    machines = [SimulatedNode(client, lab.name, node) for node in lab.nodes]
+    identities = [Identity(user_key=user_key, host_key=host_keys[node.address]) for node in lab.nodes]
+    with ThreadPoolExecutor(len(machines)) as pool:
+        list(pool.map(lambda machine, identity: machine.create(image, identity, size), machines, identities))
+    return machines
+
+
+def _write_keys(user_key: KeyPair, host_keys: dict[str, KeyPair]) -> None:
+    write_file(identity_file(), user_key.private, mode=0o600)
+    write_file(known_hosts_file(), "".join(known_hosts_line(address, key) for address, key in host_keys.items()))
+
+
+def _write_inventory(client: docker.DockerClient, lab: Lab, size: MachineSize) -> None:
+    """Last of all: an inventory means that the lab is up."""
+    info = client.info()
+    cpus = float(info.get("NCPU") or os.cpu_count() or 1)
+    limits = suited_limits(len(lab.nodes), cpus=cpus, memory_mib=info["MemTotal"] // _MIB, own=size)
+    write_file(inventory_file(), inventory_text(lab, limits, lab_folder()))
+
+
+@contextmanager
+def _nothing_left_behind(name: str) -> Iterator[None]:
+    """Whatever ends the block early, Ctrl-C included, takes away what it made; never another lab of that name."""
+    try:
+        yield
+    except BaseException:
+        remove_lab(name, own=True)
+        raise
