@@ -1,0 +1,125 @@
+"""What a builder is sent: Dockerfile, requirements and trainer from this package, and this site's private settings."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO
+
+import platformdirs
+
+import orchestrator
+from orchestrator.nodes.local import LocalNode
+from orchestrator.plan.image import SITE, Recipe, needed_wheels, pip_conf, proxies
+from orchestrator.specs.errors import ConfigError
+
+_PACKAGE = Path(orchestrator.__file__).parent
+_IMAGE_FILES = ("Dockerfile", "torch.txt", "requirements.txt", "site/pip.sh")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """What this site's network needs: nothing of it ends up in an image."""
+
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Where pip's and proxy settings are read from."""
+    wheels: Path | None = None
+    """Folder of wheels that are preferred to the index."""
+    ca_bundle: Path | None = None
+    """Certificate authorities for pip, beside the public ones."""
+
+    @property
+    def proxies(self) -> dict[str, str]:
+        return proxies(self.environment)
+
+    def check(self) -> None:
+        """Refuse paths that lead nowhere, before anything is sent."""
+        if self.wheels and not self.wheels.is_dir():
+            raise ConfigError(f"--wheels {self.wheels}: no such folder")
+        if self.ca_bundle and not self.ca_bundle.is_file():
+            raise ConfigError(f"--ca-bundle {self.ca_bundle}: no such file")
+
+
+def site_of(environment: Mapping[str, str], *, wheels: Path | None = None, ca_bundle: Path | None = None) -> Site:
+    """This computer's own settings, overruled by what is given."""
+    folder = environment.get("PIP_FIND_LINKS", "")
+    bundle = environment.get("PIP_CERT") or environment.get("SSL_CERT_FILE")
+    site = Site(
+        environment=environment,
+        wheels=wheels or (Path(folder) if folder and Path(folder).is_dir() else None),
+        ca_bundle=ca_bundle or (Path(bundle) if bundle and Path(bundle).is_file() else None),
+    )
+    site.check()
+    return site
+
+
+def source_files() -> dict[str, bytes]:
+    """What decides an image's content, by path in the build context. Works from a checkout and from an installation."""
+    images = next(path for path in (_PACKAGE / "images", _PACKAGE.parent / "images") if (path / "Dockerfile").exists())
+    files = {f"images/{name}": (images / name).read_bytes() for name in _IMAGE_FILES}
+    for path in (_PACKAGE.parent / "trainer").rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            files[path.relative_to(_PACKAGE.parent).as_posix()] = path.read_bytes()
+    return files
+
+
+def source_commit() -> str:
+    """The commit of the checkout that this package runs from, `-dirty` where files differ; empty outside of one."""
+    argv = ("git", "-C", str(_PACKAGE.parent), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
+    answer = LocalNode().run(argv)
+    return answer.stdout.strip() if answer.exit_code == 0 else ""
+
+
+def spool_folder() -> Path:
+    """Where archives wait on their way: on disk, since /tmp is memory on many machines."""
+    folder = Path(platformdirs.user_cache_dir("orch"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def wheels_for(recipe: Recipe, site: Site, architecture: str) -> list[Path]:
+    """The files of the wheel folder that this image would install."""
+    if not site.wheels:
+        return []
+    names = (path.name for path in site.wheels.iterdir())
+    return [site.wheels / name for name in needed_wheels(names, recipe, architecture)]
+
+
+@contextmanager
+def packed(recipe: Recipe, site: Site, wheels: Sequence[Path]) -> Iterator[BinaryIO]:
+    """The build context as a tar archive: the same bytes for the same content, so that builders' caches hold."""
+    private = {f"{SITE}/pip.conf": pip_conf(site.environment).encode()}
+    if site.ca_bundle:
+        private[f"{SITE}/ca-bundle.crt"] = site.ca_bundle.read_bytes()
+    with TemporaryFile(dir=spool_folder()) as spool:
+        with tarfile.open(fileobj=spool, mode="w") as archive:
+            for path, content in sorted({**recipe.files, **private}.items()):
+                if content or path in recipe.files:
+                    archive.addfile(_member(path, len(content)), BytesIO(content))
+            for wheel in wheels:
+                with wheel.open("rb") as content_of:
+                    archive.addfile(_member(f"{SITE}/wheels/{wheel.name}", wheel.stat().st_size), content_of)
+        spool.seek(0)
+        yield spool
+
+
+def archive_of(files: Mapping[str, bytes]) -> BytesIO:
+    """A small build context, in memory."""
+    spool = BytesIO()
+    with tarfile.open(fileobj=spool, mode="w") as archive:
+        for path, content in sorted(files.items()):
+            archive.addfile(_member(path, len(content)), BytesIO(content))
+    spool.seek(0)
+    return spool
+
+
+def _member(path: str, size: int) -> tarfile.TarInfo:
+    """Mode, owner and time are always the same: builders hash them."""
+    info = tarfile.TarInfo(path)
+    info.size, info.mode = size, 0o644
+    return info

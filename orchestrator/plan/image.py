@@ -1,0 +1,146 @@
+"""What an image is made of and called: profile, content hash, tags, labels, this site's pip settings. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.specs.run import LABEL_PROJECT
+
+PROFILES = ("cpu", "cuda")
+DEFAULT_BASE = "orch/base:bookworm"
+"""Debian 12, slim: pulled, or made from Debian's packages."""
+DEFAULT_BASE_PYTHON = "cp311"
+DOCKERFILE = "images/Dockerfile"
+SITE = "images/site"
+"""Folder of the build context that holds what is private to a site. No stage that reads it ends up in the image."""
+
+LABEL_CONTENT = "orch.content"
+LABEL_PROFILE = "orch.profile"
+LABEL_TORCH = "orch.torch"
+LABEL_CUDA = "orch.cuda"
+LABEL_PYTHON = "orch.python"
+LABEL_COMMIT = "orch.git_commit"
+
+_PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries")
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One image, decided before anything is built."""
+
+    project: str
+    profile: str
+    base: str = DEFAULT_BASE
+    files: Mapping[str, bytes] = field(repr=False)
+    """By path in the build context: Dockerfile, requirements, trainer. Wheels and private settings are not among them:
+    they say where packages come from, not which."""
+    git_commit: str = ""
+    version: str = ""
+
+    @property
+    def content(self) -> str:
+        """Hash of all that decides what is in the image: the same content is never built twice."""
+        digest = hashlib.sha256(f"{self.profile}\0{self.base}\0".encode())
+        for path, content in sorted(self.files.items()):
+            digest.update(f"{path}\0{len(content)}\0".encode())
+            digest.update(content)
+        return digest.hexdigest()
+
+    @property
+    def tag(self) -> str:
+        """What people and plans call it: the newest one of this profile."""
+        return f"orch/{self.project}:{self.profile}"
+
+    @property
+    def content_tag(self) -> str:
+        """The same, never given to another content."""
+        return f"{self.tag}-{self.content[:12]}"
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """Version of every package, by normalised name."""
+        lines = b"\n".join(self.files.get(f"images/{name}.txt", b"") for name in ("torch", "requirements"))
+        found = (_PIN.match(line) for line in lines.decode().splitlines())
+        return {_normalised(pin.group(1)): pin.group(2) for pin in found if pin}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a finished image says of itself when asked."""
+
+    python: str
+    torch: str
+    cuda: str
+    onednn: bool
+
+
+def labels(recipe: Recipe, found: Found, created: str) -> dict[str, str]:
+    """The labels of a finished image: versions as found in it, not as hoped for."""
+    return {
+        "org.opencontainers.image.title": f"orch {recipe.profile}",
+        "org.opencontainers.image.description": f"PyTorch {found.torch} and the trainer of project {recipe.project}",
+        "org.opencontainers.image.created": created,
+        "org.opencontainers.image.version": recipe.version,
+        "org.opencontainers.image.revision": recipe.git_commit,
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.base.name": recipe.base,
+        LABEL_PROJECT: recipe.project,
+        LABEL_PROFILE: recipe.profile,
+        LABEL_TORCH: found.torch,
+        LABEL_CUDA: found.cuda,
+        LABEL_PYTHON: found.python,
+        LABEL_COMMIT: recipe.git_commit,
+        LABEL_CONTENT: recipe.content,
+    }
+
+
+def pip_conf(environment: Mapping[str, str]) -> str:
+    """This site's pip settings as a pip.conf; empty where there are none. Paths of this computer are left out."""
+    lines = []
+    for setting in _PIP_SETTINGS:
+        words = environment.get(f"PIP_{setting.upper().replace('-', '_')}", "").split()
+        if values := [word for word in words if not word.startswith("file:")]:
+            lines.append(f"{setting} = {' '.join(values)}")
+    return "\n".join(["[global]", *lines, ""]) if lines else ""
+
+
+def proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """Proxy settings as build arguments. Every builder knows these names and keeps them out of the history."""
+    found = {name: environment.get(name) or environment.get(name.upper(), "") for name in _PROXIES}
+    return {spelling: value for name, value in found.items() if value for spelling in (name, name.upper())}
+
+
+def needed_wheels(names: Iterable[str], recipe: Recipe, architecture: str) -> list[str]:
+    """Those files of a wheel folder that this image would install."""
+    return [name for name in sorted(names) if _is_needed(name, recipe, architecture)]
+
+
+def redact(text: str) -> str:
+    """Without the credentials of any URL in it."""
+    return _CREDENTIALS.sub("***@", text)
+
+
+def _is_needed(name: str, recipe: Recipe, architecture: str) -> bool:
+    parts = name.removesuffix(".whl").split("-")
+    if not name.endswith(".whl") or len(parts) not in (5, 6):
+        return False
+    package, version, python, platform = _normalised(parts[0]), parts[1], parts[-3], parts[-1]
+    wanted = recipe.pins.get(package)
+    if package == "torch" and wanted and recipe.profile == "cpu":
+        wanted += "+cpu"
+    any_python = recipe.base != DEFAULT_BASE or parts[-2] == "abi3" or python.startswith("py")
+    return (
+        version == wanted
+        and (any_python or DEFAULT_BASE_PYTHON in python.split("."))
+        and (platform == "any" or platform.endswith(architecture))
+    )
+
+
+def _normalised(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
