@@ -1,0 +1,89 @@
+"""The command line: parse, call, exit code. Commands that need torch import it when they run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trainer import workloads
+from trainer.config import BACKENDS, Place
+from trainer.errors import TrainerError
+
+Command = Callable[[argparse.Namespace, Place], int]
+
+
+def main(argv: Sequence[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a container without a UTF-8 locale must not die of an emoji
+            stream.reconfigure(errors="replace", line_buffering=True)
+    given = parse(argv)
+    run: Command = given.run
+    try:
+        return run(given, Place.from_environ(os.environ))
+    except TrainerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Options as given; argparse itself ends with exit code 2 and a sentence if they are wrong."""
+    words = list(argv)
+    # `gpt2 --epochs 1` means `gpt2 train --epochs 1`: training is what a workload is for.
+    if words and words[0] in workloads.WORKLOADS and (len(words) == 1 or words[1].startswith("-")):
+        words.insert(1, "train")
+    return build_parser(words[0] if words else "").parse_args(words)
+
+
+def build_parser(command: str) -> argparse.ArgumentParser:
+    """All commands by name; the options of a workload only if it is the one asked for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer", description="Train a workload, alone or as one rank of many."
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, help_text in workloads.WORKLOADS.items():
+        workload = commands.add_parser(name, help=help_text, allow_abbrev=False)
+        actions = workload.add_subparsers(dest="action", metavar="ACTION", required=True)
+        if name == command:
+            workloads.add_commands(name, actions)
+    _add_tools(commands)
+    return parser
+
+
+def _add_tools(commands: workloads.Actions) -> None:
+    check = commands.add_parser("test-ddp", help="do all ranks reach each other?", allow_abbrev=False)
+    check.add_argument("--backend", choices=BACKENDS, default="auto")
+    check.set_defaults(run=_test_ddp)
+
+    monitor = commands.add_parser("monitor", help="CPU, memory and GPU in use", allow_abbrev=False)
+    monitor.add_argument("--interval", type=float, default=5.0, metavar="SECONDS")
+    monitor.add_argument("--count", type=int, metavar="N", help="stop after N lines (default: never)")
+    monitor.add_argument("--json", action="store_true", help="one JSON object a line")
+    monitor.set_defaults(run=_monitor)
+
+    verify = commands.add_parser("verify", help="are the checkpoints sound?", allow_abbrev=False)
+    verify.add_argument("checkpoints", type=Path, metavar="CHECKPOINT_DIR")
+    verify.add_argument("--json", action="store_true")
+    verify.set_defaults(run=_verify)
+
+
+def _test_ddp(given: argparse.Namespace, place: Place) -> int:
+    from trainer.tools import test_ddp
+
+    return test_ddp.run(place, given.backend)
+
+
+def _monitor(given: argparse.Namespace, place: Place) -> int:
+    from trainer.tools import monitor
+
+    return monitor.run(place.node, interval_s=given.interval, count=given.count, as_json=given.json)
+
+
+def _verify(given: argparse.Namespace, _place: Place) -> int:
+    from trainer.tools import verify
+
+    return verify.run(given.checkpoints, as_json=given.json)

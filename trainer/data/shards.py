@@ -1,0 +1,219 @@
+"""Prepared data: tokens in memory-mapped shards, and a manifest that says what they are.
+
+Files carry their content's hash in their name and the manifest is replaced last: a folder is never half new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.data import tokenizer as bpe
+from trainer.data.files import sha256, sync_folder, write_atomic
+from trainer.data.order import Indices
+from trainer.data.texts import Document
+from trainer.errors import ConfigurationError, UsageError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+SHARD_TOKENS = 1 << 26
+VALIDATION_SHARE = 0.02
+PIECE_CHARACTERS = 8192
+PREPARE = "python -m trainer gpt2 prepare --text PATH|spanish --data-dir"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A folder of prepared data, as its manifest tells it."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.folder / str(self.manifest["tokenizer"]["file"])
+
+    @property
+    def tokenizer_sha256(self) -> str:
+        return str(self.manifest["tokenizer"]["sha256"])
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.manifest["vocab_size"])
+
+    @property
+    def validation_bytes_per_token(self) -> float:
+        split = self.manifest["splits"]["validation"]
+        return float(split["bytes"] / split["tokens"])
+
+    def files(self) -> list[dict[str, Any]]:
+        shards = [shard for split in self.manifest["splits"].values() for shard in split["shards"]]
+        return [self.manifest["tokenizer"], *shards]
+
+
+def open_prepared(folder: Path) -> Prepared:
+    """Read the manifest and see that every file is there in full length (not every bit: see `is_sound`)."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text("utf-8"))
+        prepared = Prepared(folder=folder, manifest=manifest)
+        wrong = [
+            f"{file}: expected {entry['bytes']} bytes, found {_size(file)}"
+            for entry in prepared.files()
+            if _size(file := folder / str(entry["file"])) != entry["bytes"]
+        ]
+        if manifest["format"] != FORMAT:
+            wrong.append(f"{path}: format {manifest['format']}, this trainer reads {FORMAT}")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no prepared data here; make it with: {PREPARE} {folder}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{path}: not a manifest of prepared data ({error!r}): prepare again"
+        ) from None
+    if wrong:
+        raise ConfigurationError("\n".join([*wrong, f"prepare again: {PREPARE} {folder}"]))
+    return prepared
+
+
+def is_sound(prepared: Prepared) -> bool:
+    return all(sha256(prepared.folder / str(entry["file"])) == entry["sha256"] for entry in prepared.files())
+
+
+def prepare(documents: list[Document], folder: Path, vocab_size: int) -> tuple[Prepared, bool]:
+    """Tokenizer, shards and manifest from texts; (data, False) if the folder holds just that already."""
+    if vocab_size < bpe.SMALLEST_VOCABULARY:
+        raise UsageError(f"--vocab-size {vocab_size}: the bytes alone need {bpe.SMALLEST_VOCABULARY}")
+    fingerprint = _fingerprint(documents, vocab_size)
+    if (folder / MANIFEST).exists():
+        try:
+            there = open_prepared(folder)
+            if there.manifest["input_sha256"] == fingerprint and is_sound(there):
+                return there, False
+        except ConfigurationError:
+            pass  # what is there is broken: it is made anew
+
+    folder.mkdir(parents=True, exist_ok=True)
+    train_pieces, validation_pieces = split(documents)
+    tokenizer = bpe.train(train_pieces, vocab_size)
+    tokenizer_entry = _store(folder, "tokenizer", ".json", tokenizer.to_str(pretty=True).encode())
+    size = tokenizer.get_vocab_size()
+    dtype = np.dtype("<u2") if size <= 1 << 16 else np.dtype("<u4")
+    end = tokenizer.token_to_id(bpe.END_OF_TEXT)
+    splits: dict[str, dict[str, Any]] = {}
+    for name, pieces in (("train", train_pieces), ("validation", validation_pieces)):
+        encoded = tokenizer.encode_batch(pieces)
+        tokens = np.concatenate([np.array([*piece.ids, end], dtype) for piece in encoded])
+        shards = []
+        for start in range(0, len(tokens), SHARD_TOKENS):
+            shard = tokens[start : start + SHARD_TOKENS]
+            shards.append({**_store(folder, name, ".bin", shard.tobytes()), "tokens": len(shard)})
+        in_bytes = sum(len(piece.encode()) for piece in pieces)
+        splits[name] = {"tokens": len(tokens), "bytes": in_bytes, "pieces": len(pieces), "shards": shards}
+    manifest = {
+        "format": FORMAT,
+        "input_sha256": fingerprint,
+        "tokenizer": tokenizer_entry,
+        "vocab_size": size,
+        "dtype": dtype.str,
+        "bytes_per_token": sum(s["bytes"] for s in splits.values())
+        / sum(s["tokens"] for s in splits.values()),
+        "splits": splits,
+    }
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
+    prepared = Prepared(folder=folder, manifest=manifest)
+    _remove_leftovers(prepared)
+    return prepared, True
+
+
+def split(documents: list[Document]) -> tuple[list[str], list[str]]:
+    """Pieces for training and for validation. Which piece goes where hangs on its own words alone."""
+    total = sum(len(document.text) for document in documents)
+    longest = max(1, min(PIECE_CHARACTERS, total // 50))
+    pieces = [piece for document in documents for piece in _pieces(document.text, longest)]
+    wanted = VALIDATION_SHARE * total
+    chosen: set[int] = set()
+    for number in sorted(range(len(pieces)), key=lambda n: hashlib.sha256(pieces[n].encode()).digest()):
+        if wanted <= 0:
+            break
+        chosen.add(number)
+        wanted -= len(pieces[number])
+    train = [piece for number, piece in enumerate(pieces) if number not in chosen]
+    if not train:
+        raise ConfigurationError(f"{total} characters are too little text to train on")
+    return train, [pieces[number] for number in sorted(chosen)]
+
+
+def _pieces(text: str, longest: int) -> list[str]:
+    """The text in parts of about `longest` characters, cut at the ends of lines where there are any."""
+    pieces, start = [], 0
+    while start < len(text):
+        end = start + longest
+        cut = text.rfind("\n", start + longest // 2, end) + 1 if end < len(text) else len(text)
+        end = cut or end
+        pieces.append(text[start:end])
+        start = end
+    return pieces
+
+
+def _fingerprint(documents: list[Document], vocab_size: int) -> str:
+    digest = hashlib.sha256(f"{FORMAT} {vocab_size} {VALIDATION_SHARE} {PIECE_CHARACTERS}".encode())
+    for document in documents:
+        text = document.text.encode()
+        digest.update(f"\0{document.name}\0{len(text)}\0".encode() + text)
+    return digest.hexdigest()
+
+
+def _store(folder: Path, stem: str, suffix: str, content: bytes) -> dict[str, Any]:
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"{stem}-{digest[:12]}{suffix}"
+    write_atomic(folder / name, content)
+    return {"file": name, "bytes": len(content), "sha256": digest}
+
+
+def _remove_leftovers(prepared: Prepared) -> None:
+    """Files of an earlier preparation; only names that we write ourselves."""
+    kept = {str(entry["file"]) for entry in prepared.files()}
+    for pattern in ("tokenizer-*.json", "train-*.bin", "validation-*.bin"):
+        for path in prepared.folder.glob(pattern):
+            if path.name not in kept:
+                path.unlink()
+    sync_folder(prepared.folder)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1
+
+
+class Windows:
+    """Sample i: `length` tokens of a memory-mapped shard, and the token after them."""
+
+    def __init__(self, prepared: Prepared, split: str, length: int) -> None:
+        dtype = np.dtype(prepared.manifest["dtype"])
+        entries = prepared.manifest["splits"][split]["shards"]
+        self.length = length
+        self._shards = [np.memmap(prepared.folder / str(entry["file"]), dtype, "r") for entry in entries]
+        self._ends = list(accumulate((len(shard) - 1) // length for shard in self._shards))
+        if not self._ends or not self._ends[-1]:
+            raise ConfigurationError(
+                f"{prepared.folder}: the {split} split has fewer than --seq-len {length} + 1 tokens:"
+                " give a smaller --seq-len, or prepare more text"
+            )
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def take(self, indices: Indices) -> NDArray[np.int64]:
+        return np.stack([self._window(int(index)) for index in indices]).astype(np.int64)
+
+    def _window(self, index: int) -> NDArray[Any]:
+        shard = bisect_right(self._ends, index)
+        start = (index - (self._ends[shard - 1] if shard else 0)) * self.length
+        return self._shards[shard][start : start + self.length + 1]

@@ -1,0 +1,188 @@
+"""Real Spanish text from Debian's own packages, for machines that reach a Debian mirror and nothing else.
+
+What each package holds, and under which licence, is told in docs/trainer.md.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import struct
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainer.data.texts import Document
+from trainer.errors import ConfigurationError
+
+WHAT_NEXT = "give your own text instead: --text PATH (a file or a folder of UTF-8 text)"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apt:
+    """The ordinary apt client with lists and cache of its own: any user may run it, nothing is installed."""
+
+    home: Path
+    command: tuple[str, ...] = ("apt-get",)
+    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def update(self) -> str:
+        """Fetch the package lists; returns what went wrong, or nothing."""
+        (self.home / "lists" / "partial").mkdir(parents=True)
+        (self.home / "cache" / "archives" / "partial").mkdir(parents=True)
+        return self._run("update")
+
+    def download(self, package: str, into: Path) -> str:
+        into.mkdir(parents=True)
+        return self._run("download", package, cwd=into)
+
+    def _run(self, *arguments: str, cwd: Path | None = None) -> str:
+        options = (
+            f"Dir::State::lists={self.home}/lists",
+            f"Dir::Cache={self.home}/cache",
+            "APT::Sandbox::User=root",  # stay who we are: the user _apt could not write into our folders
+            "Acquire::Languages=none",
+            "Acquire::Retries=2",
+            "Acquire::http::Timeout=30",
+        )
+        argv = (*self.command, "-q", *(part for option in options for part in ("-o", option)), *arguments)
+        try:
+            done = subprocess.run(
+                argv, cwd=cwd, env=self.environ, capture_output=True, text=True, errors="replace", timeout=600
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        complaints = [line for line in done.stderr.splitlines() if line.startswith(("E:", "Err"))]
+        return (
+            "" if done.returncode == 0 else "; ".join(complaints) or f"apt-get ended with {done.returncode}"
+        )
+
+
+def fetch(say: Say, apt: Apt | None = None) -> list[Document]:
+    """The texts of all packages that could be had; the others are named, and only none at all is an error."""
+    with tempfile.TemporaryDirectory(prefix="spanish-") as folder:
+        apt = apt or Apt(home=Path(folder) / "apt")
+        failures = []
+        complaint = apt.update()
+        if complaint:
+            failures.append(f"apt-get update: {complaint}")
+        documents: list[Document] = []
+        for package, read in PACKAGES.items():
+            root = Path(folder) / package
+            complaint = apt.download(package, root) or _unpack(root)
+            if complaint:
+                failures.append(f"{package}: {complaint}")
+                say(f"  {package:<22} not to be had: {complaint}")
+                continue
+            found = list(read(root))
+            say(f"  {package:<22} {sum(len(d.text) for d in found) / 1e6:.1f} M characters")
+            documents += found
+    if not documents:
+        raise ConfigurationError(
+            "no Spanish text could be fetched:\n  " + "\n  ".join(failures) + f"\n{WHAT_NEXT}"
+        )
+    return documents
+
+
+def _unpack(root: Path) -> str:
+    archive = next(root.glob("*.deb"), None)
+    if archive is None:
+        return "apt-get download left no file"
+    done = subprocess.run(("dpkg-deb", "-x", archive, root), capture_output=True, text=True, errors="replace")
+    return done.stderr.strip() if done.returncode else ""
+
+
+def scripture(root: Path) -> Iterator[Document]:
+    """SWORD's zText: `.bzs` holds (offset, size, length) of each zlib block in `.bzz`; a block is a book."""
+    for index in sorted(root.rglob("*.bzs")):
+        blocks = index.with_suffix(".bzz").read_bytes()
+        for number, (offset, size, _) in enumerate(struct.iter_unpack("<III", index.read_bytes())):
+            markup = zlib.decompress(blocks[offset : offset + size]).decode("utf-8", "replace")
+            lines = re.sub(r"<chapter\b[^>]*>|<div\b[^>]*>", "\n", markup)
+            text = _squeeze(re.sub(r"<[^>]+>", "", lines).replace("¶", ""))
+            if text:
+                yield Document(name=f"{index.stem}/{number}", text=text)
+
+
+def manual_pages(root: Path) -> Iterator[Document]:
+    for page in sorted(root.rglob("man/es/man*/*.gz")):
+        if page.is_symlink():
+            continue
+        text = plain_roff(gzip.decompress(page.read_bytes()).decode("utf-8", "replace"))
+        if len(text) > 200:  # shorter ones only point to another page
+            yield Document(name=page.stem, text=text)
+
+
+def plain_roff(source: str) -> str:
+    """The words of a manual page: macros gone, their arguments kept where they are text."""
+    lines = []
+    for line in source.splitlines():
+        if line.startswith((".", "'")):
+            macro, _, rest = line[1:].strip().partition(" ")
+            if macro in ("PP", "P", "LP", "TP", "IP", "HP", "sp", "Pp"):
+                lines.append("")
+            if macro not in _ROFF_TEXT:
+                continue
+            line = ("\n" if macro in ("SH", "SS", "Sh", "Ss") else "") + rest.replace('"', "")
+        lines.append(line)
+    text = "\n".join(lines)
+    for pattern, plain in _ROFF_ESCAPES:
+        text = re.sub(pattern, plain, text)
+    return _squeeze(text)
+
+
+_ROFF_TEXT = {"SH", "SS", "Sh", "Ss", "B", "I", "BR", "RB", "BI", "IB", "IR", "RI", "SM"}
+_ROFF_ESCAPES = (
+    (r"\\f(?:\[\w*\]|\(\w\w|\w)", ""),
+    (r"\\m\[\w*\]", ""),
+    (r'\\".*', ""),
+    (r"\\s[-+]?\d", ""),
+    (r"\\\(bu|\\\[bu\]", "•"),
+    (r"\\\(aq|\\\[aq\]|\\\(cq|\\\(oq", "'"),
+    (r"\\\(Fo|\\\[Fo\]", "«"),
+    (r"\\\(Fc|\\\[Fc\]", "»"),
+    (r"\\\(lq|\\\(rq|\\\(dq|\\\[dq\]", '"'),
+    (r"\\\(em|\\\[em\]", "—"),
+    (r"\\\(en|\\\[en\]", "–"),
+    (r"\\\(\w\w|\\\[\w+\]|\\\*\(\w\w|\\\*\[\w+\]", " "),
+    (r"\\[&,/|^%:)]", ""),
+    (r"\\-", "-"),
+    (r"\\~|\\0", " "),
+    (r"\\e|\\\\", r"\\"),
+    (r"\\ ", " "),
+)
+
+
+def reference_book(root: Path) -> Iterator[Document]:
+    for book in sorted(root.rglob("*.es.txt.gz")):
+        text = gzip.decompress(book.read_bytes()).decode("utf-8", "replace")
+        chapters = re.split(r"\n(?=Capítulo \d+\.|Apéndice [A-Z]\.)", text)
+        for number, chapter in enumerate(chapters):
+            yield Document(name=f"{book.stem}/{number}", text=_squeeze(re.sub(r"(?m)^ {4}", "", chapter)))
+
+
+def fortunes(root: Path) -> Iterator[Document]:
+    """Sayings, one document a collection. The folder `off` (insults to groups of people) stays out."""
+    for collection in sorted(root.rglob("fortunes/es/*.fortunes")):
+        text = collection.read_bytes().decode("utf-8", "replace")
+        yield Document(name=collection.stem, text=_squeeze(re.sub(r"(?m)^%+$", "", text)))
+
+
+def _squeeze(text: str) -> str:
+    """Single blank lines, single spaces, no blanks at the edges."""
+    text = re.sub(r"[ \t]+", " ", text)
+    text = re.sub(r" *\n *", "\n", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+PACKAGES: dict[str, Callable[[Path], Iterator[Document]]] = {
+    "sword-text-sparv": scripture,
+    "manpages-es": manual_pages,
+    "debian-reference-es": reference_book,
+    "fortunes-es": fortunes,
+}

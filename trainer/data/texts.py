@@ -1,0 +1,60 @@
+"""Texts as they come from the user: a file, or a folder with everything in it, in UTF-8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """One text that stands for itself: nothing in it continues in another."""
+
+    name: str
+    text: str
+
+
+def read_texts(path: Path) -> list[Document]:
+    """Every file under `path` by name, save hidden ones. All bad files are named at once."""
+    if not path.exists():
+        raise ConfigurationError(
+            f"{path}: no such file or folder; give --text a file or folder of UTF-8 text"
+        )
+    files = (
+        sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path))
+        if path.is_dir()
+        else [path]
+    )
+    documents, wrong = [], []
+    for file in files:
+        content = file.read_bytes()
+        complaint = _not_text(content)
+        if complaint:
+            wrong.append(f"{file}: {complaint}")
+        elif content.strip():
+            documents.append(
+                Document(name=str(file.relative_to(path.parent)), text=content.decode("utf-8-sig"))
+            )
+    if wrong:
+        wrong.append("convert these files to UTF-8, or take them out of the folder")
+        raise ConfigurationError("\n".join(wrong))
+    if not documents:
+        raise ConfigurationError(f"{path}: no text in it")
+    return documents
+
+
+def _hidden(file: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(root).parts)
+
+
+def _not_text(content: bytes) -> str:
+    if b"\0" in content:
+        return f"not a text: NUL byte at line {content[: content.index(0)].count(10) + 1}"
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        return f"not UTF-8: byte 0x{content[error.start]:02x} at line {line} (byte {error.start})"
+    return ""

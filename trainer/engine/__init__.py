@@ -1,0 +1,1 @@
+"""How any workload is trained: the loop and what it stands on."""

@@ -1,0 +1,65 @@
+"""What the orchestrator hears: one `@orch {json}` line per event. What people read: rank 0's lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from trainer.config import Place
+
+PREFIX = "@orch "
+
+
+class Events:
+    def __init__(
+        self,
+        place: Place,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._place = place
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self._clock = clock
+
+    def emit(self, event: str, **fields: object) -> None:
+        if self._place.events:
+            head = {"event": event, "t": self._clock(), "rank": self._place.rank, "node": self._place.node}
+            self._write(
+                self._out,
+                PREFIX + json.dumps({key: _json(value) for key, value in {**head, **fields}.items()}),
+            )
+
+    def say(self, line: str) -> None:
+        """To people; the other ranks would only repeat it."""
+        if self._place.rank == 0:
+            self._write(self._out, line)
+
+    def failed(self, error: BaseException) -> None:
+        self.emit("failed", error=type(error).__name__, message=str(error), frame=_last_frame(error))
+        self._write(self._err, f"{self._place.name}: {type(error).__name__}: {error}")
+
+    @staticmethod
+    def _write(stream: TextIO, line: str) -> None:
+        stream.write(line + "\n")  # one write, so that lines of several ranks do not mix
+        stream.flush()
+
+
+def _json(value: object) -> Any:
+    """JSON has no NaN, and readers stumble over Python's."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _last_frame(error: BaseException) -> str:
+    """Where it happened: the innermost place in our own code, else the innermost of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).parents[1])
+    ours = [frame for frame in frames if frame.filename.startswith(here)] or list(frames)
+    return f"{ours[-1].filename}:{ours[-1].lineno} in {ours[-1].name}" if ours else ""

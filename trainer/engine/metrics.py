@@ -1,0 +1,84 @@
+"""Figures over time: learning rate, speed, and where they are written (TensorBoard, metrics.jsonl)."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+
+def learning_rate(step: int, total: int, *, highest: float, lowest: float, warmup: int) -> float:
+    """For optimizer step `step` (the first is 1): a line up over `warmup` steps, then half a cosine down."""
+    if step <= warmup:
+        return highest * step / warmup
+    progress = min(1.0, (step - warmup) / max(1, total - warmup))
+    return lowest + (highest - lowest) * (1 + math.cos(math.pi * progress)) / 2
+
+
+class Speed:
+    """Tokens per second since the last reading, without the time spent on anything but training."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._tokens = 0
+
+    def count(self, tokens: int) -> None:
+        self._tokens += tokens
+
+    def read(self) -> float:
+        now = self._clock()
+        speed = self._tokens / max(now - self._since, 1e-9)
+        self._since, self._tokens = now, 0
+        return speed
+
+    def pause(self) -> Callable[[], None]:
+        """Stop the clock; the returned call starts it again."""
+        paused_at = self._clock()
+
+        def go_on() -> None:
+            self._since += self._clock() - paused_at
+
+        return go_on
+
+
+class Records:
+    """RUN/metrics.jsonl and RUN/tensorboard. After a restart a step may stand twice: the later counts."""
+
+    def __init__(self, run_dir: Path, *, active: bool, first_step: int) -> None:
+        self._file = None
+        if active:
+            from torch.utils.tensorboard import SummaryWriter
+
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self._file = (run_dir / "metrics.jsonl").open("a", encoding="utf-8")
+            # TensorBoard hides what an interrupted run had drawn beyond the step it resumes from.
+            self._board = SummaryWriter(str(run_dir / "tensorboard"), purge_step=first_step)
+
+    def write(self, kind: str, step: int, figures: dict[str, float]) -> None:
+        if self._file:
+            self._file.write(json.dumps({"t": time.time(), "kind": kind, "step": step, **figures}) + "\n")
+            self._file.flush()
+            for name, value in figures.items():
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file:
+            self._file.close()
+            self._board.close()
+
+
+def thousands(number: float) -> str:
+    """4120 as people say it: 4.1k."""
+    for size, suffix in ((1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{suffix}"
+    return f"{number:.0f}"

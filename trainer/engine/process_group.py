@@ -1,0 +1,142 @@
+"""All ranks together: the one place that touches torch.distributed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.config import Place
+from trainer.errors import ConfigurationError, TrainerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The ranks that train together; alone, every collective gives back what it got."""
+
+    place: Place
+    backend: str
+    """gloo, nccl, or none for a rank alone."""
+    device: torch.device
+    """Where tensors must lie to be sent."""
+
+    @property
+    def alone(self) -> bool:
+        return self.place.world_size == 1
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        """Each number summed over all ranks."""
+        if self.alone:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return [float(number) for number in tensor.tolist()]
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        if not self.alone:
+            dist.all_reduce(tensor)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Rank 0's values into everybody's `tensor`, wherever it lies."""
+        if self.alone:
+            return
+        sent = tensor.to(self.device)
+        dist.broadcast(sent, src=0)
+        if sent is not tensor:
+            tensor.copy_(sent)
+
+    def barrier(self) -> None:
+        self.sum([0.0])
+
+    def must_agree(self, subject: str, text: str) -> None:
+        """Refuse to train if a rank differs from rank 0, before the difference shows as a wrong loss."""
+        mine = torch.tensor(
+            list(hashlib.sha256(text.encode()).digest()), dtype=torch.int64, device=self.device
+        )
+        theirs = mine.clone()
+        self.broadcast(theirs)
+        differing = [0.0] * self.place.world_size
+        differing[self.place.rank] = float(not torch.equal(mine, theirs))
+        ranks = [str(rank) for rank, differs in enumerate(self.sum(differing)) if differs]
+        if ranks:
+            raise ConfigurationError(
+                f"rank {', '.join(ranks)} has other {subject} than rank 0: make them the same"
+            )
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model with its gradients averaged over the ranks; weights are rank 0's from here on."""
+        if self.alone:
+            return model
+        return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+    def gradients(self, model: nn.Module, *, sync: bool) -> AbstractContextManager[None]:
+        """Average gradients in this backward pass, or leave it to a later one of the same step."""
+        if isinstance(model, DistributedDataParallel) and not sync:
+            return model.no_sync()
+        return nullcontext()
+
+
+@contextmanager
+def join(place: Place, device: torch.device, backend: str) -> Iterator[Group]:
+    """Meet the other ranks, and part from them in order: torchrun waits 300 s for one that just vanishes."""
+    if place.world_size == 1:
+        yield Group(place=place, backend="none", device=torch.device("cpu"))
+        return
+    timeout = timedelta(seconds=place.pg_timeout_s)
+    try:
+        store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))
+        store.set_timeout(timeout)
+        chosen = _choose_backend(place, device, backend, store)
+        dist.init_process_group(
+            chosen,
+            store=PrefixStore("trainer", store),
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=timeout,
+            device_id=device if chosen == "nccl" else None,
+        )
+        group = Group(place=place, backend=chosen, device=device if chosen == "nccl" else torch.device("cpu"))
+        present = int(group.sum([1.0])[0])
+    except (RuntimeError, ValueError) as error:
+        raise TrainerError(
+            f"{place.name} could not join the others at {place.master or 'MASTER_ADDR:MASTER_PORT'}"
+            f" within {place.pg_timeout_s} s: {error}"
+        ) from error
+    if present != place.world_size:
+        raise TrainerError(
+            f"{place.name}: the first all-reduce counted {present} ranks, not {place.world_size}"
+        )
+    yield group
+    # Only after a good end: with a rank gone, destroying can wait for it; a failed process just ends.
+    group.barrier()
+    dist.destroy_process_group()
+
+
+def expected_backend(place: Place, device: torch.device, backend: str) -> str:
+    """The backend as far as this rank can tell before it has met the others."""
+    if place.world_size == 1:
+        return "none"
+    return "gloo" if backend == "auto" and device.type != "cuda" else backend
+
+
+def _choose_backend(place: Place, device: torch.device, backend: str, store: Store) -> str:
+    """One backend serves all ranks: nccl only if every one of them has a GPU."""
+    has_gpu = device.type == "cuda"
+    if backend == "nccl" and not has_gpu:
+        raise ConfigurationError(
+            f"{place.name}: backend nccl, but torch sees no GPU here; use --backend gloo"
+        )
+    if backend != "auto":
+        return backend
+    store.set(f"gpu/{place.rank}", str(int(has_gpu)))
+    votes = [store.get(f"gpu/{rank}") == b"1" for rank in range(place.world_size)]
+    return "nccl" if all(votes) else "gloo"

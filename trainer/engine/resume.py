@@ -1,0 +1,168 @@
+"""From where a run goes on: which checkpoint, and how its state reaches every rank.
+
+Only rank 0 needs the file. The others get the state as tensors: collectives that pickle objects would run
+whatever a peer sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from trainer.config import Place, TrainOptions
+from trainer.engine import checkpoint
+from trainer.engine.checkpoint import Checkpoint
+from trainer.engine.process_group import Group
+from trainer.engine.workload import Workload
+from trainer.errors import ConfigurationError
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    step: int = 0
+    cursor: int = 0
+    """Position in the stream of samples."""
+    source: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """All that changes while training, and so all that a checkpoint holds."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+
+    def write(self, path: Path, step: int, cursor: int) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "step": step,
+            "cursor": cursor,
+        }
+        torch.save(state, path)
+
+    def read(self, path: Path) -> tuple[int, int]:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scaler.is_enabled() and state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+        return int(state["step"]), int(state["cursor"])
+
+
+def resume(trained: Trained, workload: Workload, options: TrainOptions, group: Group, say: Say) -> Progress:
+    """Bring all ranks to the state to go on from; the same on each of them when this returns."""
+    progress, refusal = Progress(), None
+    if group.place.rank == 0:
+        try:
+            chosen = choose(options, group.place, say)
+            if chosen:
+                must_fit(chosen, workload.identity)
+                step, cursor = trained.read(chosen.state_file)
+                progress = Progress(step=step, cursor=cursor, source=chosen.path)
+        except ConfigurationError as error:
+            refusal = error
+    # Scale and growth tracker are all that a GradScaler keeps.
+    scale = (
+        trained.scaler.state_dict() if trained.scaler.is_enabled() else {"scale": 1.0, "_growth_tracker": 0}
+    )
+    header = torch.tensor(
+        [refusal is not None, progress.step, progress.cursor, scale["scale"], scale["_growth_tracker"]],
+        dtype=torch.float64,
+    )
+    group.broadcast(header)
+    refused, step, cursor, factor, growth = header.tolist()
+    if refusal:
+        raise refusal
+    if refused:
+        raise ConfigurationError("rank 0 found no checkpoint to go on from: see its message")
+    if step and not group.alone:
+        if trained.scaler.is_enabled():
+            trained.scaler.load_state_dict({**scale, "scale": factor, "_growth_tracker": int(growth)})
+        for tensor in trained.model.state_dict().values():
+            group.broadcast(tensor)
+        for tensor in _optimizer_tensors(trained.optimizer, filled=group.place.rank == 0):
+            group.broadcast(tensor)
+    return Progress(step=int(step), cursor=int(cursor), source=progress.source)
+
+
+def choose(options: TrainOptions, place: Place, say: Say) -> Checkpoint | None:
+    """The checkpoint that `--resume` means, None for a new beginning."""
+    root = options.run_dir / "checkpoints"
+    if options.resume == "auto":
+        return checkpoint.newest_sound(root, say)
+    own = _own_progress(root, place)
+    if own:
+        # The same container started again by Docker, with the same command line: its own progress goes first,
+        # or every restart would throw it away.
+        say(
+            f"this run has already come to step {own.step}: going on from there, not by"
+            f" --resume {options.resume}"
+        )
+        return own
+    if options.resume == "never":
+        aside = checkpoint.set_aside([found.path for found in checkpoint.survey(root)])
+        if aside:
+            say(f"starting from scratch: earlier checkpoints are now in {aside}")
+        return None
+    chosen = checkpoint.locate(Path(options.resume), say)
+    # What is newer would win at the next start, and it is not what the user asked for.
+    later = [found.path for found in checkpoint.survey(root) if found.step > chosen.step]
+    aside = checkpoint.set_aside(later)
+    if aside:
+        say(f"going back to step {chosen.step}: later checkpoints are now in {aside}")
+    return chosen
+
+
+def must_fit(chosen: Checkpoint, identity: Mapping[str, str | int]) -> None:
+    theirs = chosen.manifest.get("identity", {})
+    differing = [
+        f"{key}: the checkpoint has {theirs.get(key)}, this run {value}"
+        for key, value in identity.items()
+        if theirs.get(key) != value
+    ]
+    if differing:
+        raise ConfigurationError(
+            f"{chosen.path} does not fit this run:\n  " + "\n  ".join(differing)
+            + "\ngive the same options and data, another --run-dir, or --from-scratch"
+        )  # fmt: skip
+
+
+def _own_progress(root: Path, place: Place) -> Checkpoint | None:
+    if not place.run_id:
+        return None
+    own = [c for c in checkpoint.survey(root) if not c.problem and c.manifest.get("run_id") == place.run_id]
+    return own[0] if own else None
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer, *, filled: bool) -> list[Tensor]:
+    """The optimizer's tensors in the order of its parameters, the same on every rank.
+
+    An optimizer makes them at its first step. Where nothing was loaded, a step with learning rate 0 and no
+    gradient does it without moving a weight.
+    """
+    if not filled:
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+    return [
+        value
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        for _, value in sorted(optimizer.state[parameter].items())
+        if isinstance(value, Tensor)
+    ]

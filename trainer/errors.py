@@ -1,0 +1,21 @@
+"""What can go wrong here, each kind with the exit code that the orchestrator reads."""
+
+from __future__ import annotations
+
+
+class TrainerError(Exception):
+    """The training failed for a reason that we can name."""
+
+    exit_code = 1
+
+
+class UsageError(TrainerError):
+    """The command line asks for something that cannot be."""
+
+    exit_code = 2
+
+
+class ConfigurationError(TrainerError):
+    """What the run needs is not there or does not fit: no data, no sound checkpoint, another model."""
+
+    exit_code = 3

@@ -1,0 +1,1 @@
+"""What is trained: plain torch modules."""

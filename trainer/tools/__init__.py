@@ -1,0 +1,1 @@
+"""Small programs beside the training: the connectivity check and the resource monitor."""

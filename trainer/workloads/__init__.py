@@ -1,0 +1,25 @@
+"""The registry of workloads. A workload is one module with `add_commands(parser_of_actions)`.
+
+The modules import torch only in the functions that train, so that `--help` stays quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from typing import Any, Protocol
+
+WORKLOADS = {
+    "gpt2": "GPT-2 language model on your own text (Spanish by default)",
+}
+
+
+class Actions(Protocol):
+    """What argparse's `add_subparsers` gives, as far as a workload needs it."""
+
+    def add_parser(self, name: str, **kwargs: Any) -> argparse.ArgumentParser: ...
+
+
+def add_commands(workload: str, actions: Actions) -> None:
+    """Add `train` and the workload's other actions; each parser's default `run` carries it out."""
+    import_module(f"trainer.workloads.{workload}").add_commands(actions)
