@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -22,6 +24,11 @@ _MARK = {Severity.ERROR: "✗ error", Severity.WARNING: "! warning", Severity.IN
 def gpu_report(report: GpuReport) -> RenderableType:
     """The table, the findings, and one closing line."""
     return Group(_table(report.nodes), *_findings(report.findings), _closing(report))
+
+
+def gpu_json(report: GpuReport) -> str:
+    """The same for programs: every fact, every finding unfolded, and whether a launch would be refused."""
+    return json.dumps({**asdict(report), "unfit": report.unfit}, indent=2, ensure_ascii=False)
 
 
 def fold(findings: Sequence[Finding]) -> list[tuple[tuple[str, ...], Finding]]:
@@ -122,14 +129,15 @@ def _without_gpu(node: NodeGpus) -> str:
 def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
     for names, finding in fold(findings):
         head = Text(f"{_MARK[finding.severity]} ", style=_STYLE[finding.severity])
-        head.append(finding.id, style="dim")
+        head.append(finding.id, style="not bold dim")
         yield head
         where = f"{', '.join(names)}: " if names else ""
-        yield Padding(Text(f"{where}{finding.message}"), (0, 0, 0, 2))
+        yield _indented(Text(f"{where}{finding.message}"))
         if finding.cause:
-            yield Padding(Text(f"cause: {finding.cause}", style="dim"), (0, 0, 0, 2))
+            yield _indented(Text(f"cause: {finding.cause}", style="dim"))
         if finding.fix:
-            yield Padding(Text(f"fix:   {finding.fix}"), (0, 0, 0, 2))
+            # one line whatever the width, as the terminal alone wraps it: a command that can be copied
+            yield Text(f"  fix:   {finding.fix}", no_wrap=True, overflow="ignore")
 
 
 def _closing(report: GpuReport) -> Text:
@@ -139,6 +147,10 @@ def _closing(report: GpuReport) -> Text:
     text = f"{_count(len(report.nodes), 'node')}, {_count(gpus, 'GPU')}: "
     text += f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if errors or warnings else "all fit"
     return Text(text, style="bold red" if errors else "bold")
+
+
+def _indented(text: Text) -> Padding:
+    return Padding(text, (0, 0, 0, 2), expand=False)
 
 
 def _count(number: int, word: str) -> str:

@@ -20,7 +20,7 @@ from orchestrator.specs.plan import ContainerSpec
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "nvidia_smi"
 CASES = Path(__file__).parent / "cases"
-IMAGE = "orch:cuda"
+IMAGE = "orch/orch:cuda"
 CHECK = GpuCheck(project="orch", image=IMAGE, suffix="t0k3n")
 
 NO_PROGRAM: Answer = (127, "", "nvidia-smi: command not found")
