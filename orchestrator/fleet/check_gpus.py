@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,9 @@ from orchestrator.specs.run import LABEL_NODE, LABEL_PROJECT
 
 PROBE_TIMEOUT_S = 120.0
 """Torch with its CUDA libraries takes long to load from a cold disk."""
+
+_CONTAINER_ID = re.compile(r" container [0-9a-f]{12,64}\b")
+"""Of a probe that is gone already; without it, the same refusal of several nodes reads the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +80,7 @@ def _ask_container(spec: NodeSpec, node: Node, check: GpuCheck, image: ImageFact
     try:
         torch = parse_probe(run(PROBE))
     except (EngineError, DeadlineError) as error:
-        return replace(answer, refused=error.message)
+        return replace(answer, refused=_CONTAINER_ID.sub("", error.message))
     try:
         smi = nvidia_smi.ask(run, capability=False)
     except (EngineError, DeadlineError) as error:

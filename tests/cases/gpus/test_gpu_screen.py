@@ -20,7 +20,7 @@ def drawn(report: GpuReport, width: int = 100) -> str:
     """The report on a terminal of this width, without colours."""
     out = io.StringIO()
     Console(file=out, width=width, highlight=False, color_system=None).print(gpu_report(report), crop=False)
-    return out.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
 def test_documentation_shows_the_real_screen() -> None:
