@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.specs.errors import PreflightError
 from tests.cases.gpus import fleet
 
 
@@ -59,7 +58,3 @@ def test_probe_containers_have_names_of_their_own() -> None:
         ("orch-check-gpus-t0k3n", "none", "python"),
         ("orch-check-gpus-t0k3n", "none", "nvidia-smi"),
     ]
-
-
-def test_preflight_exit_code_is_four() -> None:
-    assert PreflightError.exit_code == 4
