@@ -7,15 +7,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption
 from orchestrator.cli.report import say
-from orchestrator.fleet.check_gpus import GpuCheck
-from orchestrator.fleet.check_gpus import check_gpus as ask_all
-from orchestrator.fleet.connect import connected
-from orchestrator.render.gpus import gpu_json, gpu_report
 from orchestrator.specs.errors import EXIT_OK, PreflightError
 from orchestrator.specs.gpus import GpuReport
 from orchestrator.specs.selection import select_nodes
@@ -40,6 +35,10 @@ def check_gpus(
 
     Exit code 4 where something would refuse a launch, and what to do about it; nodes without a GPU are no fault.
     """
+    from orchestrator.fleet.check_gpus import GpuCheck
+    from orchestrator.fleet.check_gpus import check_gpus as ask_all
+    from orchestrator.fleet.connect import connected
+
     loaded = load_inventory(inventory)
     specs = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
     check = GpuCheck(
@@ -56,6 +55,10 @@ def check_gpus(
 
 
 def _show(report: GpuReport, *, as_json: bool) -> None:
+    from rich.console import Console
+
+    from orchestrator.render.gpus import gpu_json, gpu_report
+
     if as_json:
         sys.stdout.write(gpu_json(report) + "\n")
         return

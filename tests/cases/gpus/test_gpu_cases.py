@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.plan import image
+from orchestrator.specs.gpus import LABEL_CUDA
 from tests.cases.gpus import fleet
 
 
@@ -58,3 +60,8 @@ def test_probe_containers_have_names_of_their_own() -> None:
         ("orch-check-gpus-t0k3n", "none", "python"),
         ("orch-check-gpus-t0k3n", "none", "nvidia-smi"),
     ]
+
+
+def test_label_and_name_of_the_image_are_those_of_the_build() -> None:
+    assert image.LABEL_CUDA == LABEL_CUDA
+    assert image.Recipe(project="orch", profile="cuda", files={}).tag == fleet.IMAGE
