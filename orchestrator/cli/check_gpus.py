@@ -55,12 +55,11 @@ def check_gpus(
 
 
 def _show(report: GpuReport, *, as_json: bool) -> None:
-    from rich.console import Console
-
+    from orchestrator.render.console import stdout
     from orchestrator.render.gpus import gpu_json, gpu_report
 
     if as_json:
         sys.stdout.write(gpu_json(report) + "\n")
         return
-    # fixes are commands to be copied: their lines are left whole, for the terminal to wrap
-    Console(highlight=False).print(gpu_report(report), crop=False)
+    # words are wrapped here; fixes, which are commands to be copied, are left whole for the terminal to wrap
+    stdout().print(gpu_report(report), crop=False, soft_wrap=False)

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.render.console import printable
 from orchestrator.specs.facts import GpuFacts
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, TorchAnswer
@@ -48,7 +49,7 @@ def _table(nodes: Sequence[NodeGpus]) -> Table:
     table.add_column("host", ratio=3)
     table.add_column("container", ratio=2)
     for names, host, container in _folded_rows(nodes):
-        table.add_row(escape(", ".join(names)), escape(host), escape(container))
+        table.add_row(", ".join(names), _safe(host), _safe(container))
     return table
 
 
@@ -132,12 +133,12 @@ def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
         head.append(finding.id, style="not bold dim")
         yield head
         where = f"{', '.join(names)}: " if names else ""
-        yield _indented(Text(f"{where}{finding.message}"))
+        yield _indented(Text(printable(f"{where}{finding.message}")))
         if finding.cause:
-            yield _indented(Text(f"cause: {finding.cause}", style="dim"))
+            yield _indented(Text(printable(f"cause: {finding.cause}"), style="dim"))
         if finding.fix:
             # one line whatever the width, as the terminal alone wraps it: a command that can be copied
-            yield Text(f"  fix:   {finding.fix}", no_wrap=True, overflow="ignore")
+            yield Text(printable(f"  fix:   {finding.fix}"), no_wrap=True, overflow="ignore")
 
 
 def _closing(report: GpuReport) -> Text:
@@ -147,6 +148,11 @@ def _closing(report: GpuReport) -> Text:
     text = f"{_count(len(report.nodes), 'node')}, {_count(gpus, 'GPU')}: "
     text += f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if errors or warnings else "all fit"
     return Text(text, style="bold red" if errors else "bold")
+
+
+def _safe(cell: str) -> str:
+    """Words of a node, such as the name of a process, neither move the cursor nor are markup."""
+    return escape("\n".join(printable(line) for line in cell.splitlines()))
 
 
 def _indented(text: Text) -> Padding:

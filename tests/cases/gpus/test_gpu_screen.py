@@ -54,12 +54,13 @@ def test_same_findings_and_rows_of_several_nodes_are_folded() -> None:
     assert screen.rstrip().endswith("4 nodes, 0 GPUs: 2 errors, 0 warnings")
 
 
-def test_text_of_a_node_is_no_markup() -> None:
-    change = {"NVIDIA GeForce RTX 4090": "[bold]card[/nonsense]"}
+def test_text_of_a_node_is_neither_markup_nor_moves_the_cursor() -> None:
+    change = {"NVIDIA GeForce RTX 4090": "[bold]card[/nonsense]\x9b2J"}
 
     screen = drawn(fleet.asked({"nodes": {"alpha": {"host": "rtx-4090__535.86.05.xml", "change": change}}}))
 
     assert "[bold]card[/nonsense]" in screen
+    assert "\x9b" not in screen
 
 
 def test_json_holds_facts_and_findings() -> None:
