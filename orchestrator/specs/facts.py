@@ -14,6 +14,8 @@ class GpuFacts:
     uuid: str
     name: str
     driver_version: str
+    cuda_version: str = ""
+    """Newest CUDA that the driver serves; empty where nvidia-smi was not asked or does not say."""
     compute_capability: tuple[int, int] | None = None
     memory_total_mib: int | None = None
     memory_used_mib: int | None = None
@@ -26,6 +28,8 @@ class GpuFacts:
     power_limit_w: float | None = None
     throttle_reasons: tuple[str, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
+    fault: str = ""
+    """What nvidia-smi wrote in place of readings, such as `GPU is lost`; empty for a card in health."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,8 @@ class GpuProcess:
     pid: int
     name: str
     used_memory_mib: int | None
+    kind: str = ""
+    """nvidia-smi's letters: `C` computes, `G` draws a desktop, `C+G` does both."""
 
 
 @dataclass(frozen=True, kw_only=True)

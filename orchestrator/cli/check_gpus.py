@@ -1,0 +1,65 @@
+"""`orch check-gpus`: nvidia-smi on every node and inside its container, side by side, and what is wrong."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import EXIT_OK, PreflightError
+from orchestrator.specs.gpus import GpuReport
+from orchestrator.specs.selection import select_nodes
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check-gpus")(check_gpus)
+
+
+def check_gpus(
+    inventory: InventoryOption = None,
+    nodes: NodesOption = None,
+    label: LabelOption = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="TAG", help="Look into this image, not the project's CUDA image.")
+    ] = None,
+    no_container: Annotated[bool, typer.Option("--no-container", help="Ask the hosts only.")] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Compare nvidia-smi on every node and inside its container.
+
+    Exit code 4 where something would refuse a launch, and what to do about it; nodes without a GPU are no fault.
+    """
+    from orchestrator.fleet.check_gpus import GpuCheck
+    from orchestrator.fleet.check_gpus import check_gpus as ask_all
+    from orchestrator.fleet.connect import connected
+
+    loaded = load_inventory(inventory)
+    specs = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
+    check = GpuCheck(
+        project=loaded.inventory.project,
+        image=image or f"orch/{loaded.inventory.project}:cuda",
+        suffix=secrets.token_hex(3),
+        container=not no_container,
+    )
+    say(f"asking {len(specs)} node{'' if len(specs) == 1 else 's'} for GPUs")
+    with connected(specs) as reached:
+        report = ask_all(specs, reached, check)
+    _show(report, as_json=as_json)
+    return PreflightError.exit_code if report.unfit else EXIT_OK
+
+
+def _show(report: GpuReport, *, as_json: bool) -> None:
+    from orchestrator.render.console import stdout
+    from orchestrator.render.gpus import gpu_json, gpu_report
+
+    if as_json:
+        sys.stdout.write(gpu_json(report) + "\n")
+        return
+    # words are wrapped here; fixes, which are commands to be copied, are left whole for the terminal to wrap
+    stdout().print(gpu_report(report), crop=False, soft_wrap=False)

@@ -1,0 +1,257 @@
+"""nvidia-smi: how it is asked, and what its answers mean across drivers 418 to 595.
+
+Its XML is the one call that tells everything but the compute capability. Spellings changed on the way: `power_readings`
+became `gpu_power_readings`, `clocks_throttle_reasons` became `clocks_event_reasons`, double-bit errors became
+uncorrectable ones. Whatever a card does not have reads `N/A`, `[N/A]`, `[Not Supported]` or `Requested functionality
+has been deprecated`: None here, never an error.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from xml.etree import ElementTree
+
+from orchestrator.nodes.seam import Completed
+from orchestrator.specs.facts import GpuFacts, GpuProcess
+from orchestrator.specs.gpus import SmiAnswer, SmiFault
+
+QUERY_XML = ("nvidia-smi", "-q", "-x")
+QUERY_FIELDS = (
+    "index",
+    "uuid",
+    "name",
+    "driver_version",
+    "memory.total",
+    "memory.used",
+    "utilization.gpu",
+    "temperature.gpu",
+    "ecc.mode.current",
+    "ecc.errors.uncorrected.volatile.total",
+    "power.draw",
+    "power.limit",
+)
+"""Known to every driver since 418: one unknown field fails the whole query, and `mig.mode.current` came with 450."""
+QUERY_CSV = ("nvidia-smi", f"--query-gpu={','.join(QUERY_FIELDS)}", "--format=csv,noheader,nounits")
+QUERY_CAPABILITY = ("nvidia-smi", "--query-gpu=uuid,compute_cap", "--format=csv,noheader")
+"""Not part of the XML; drivers before 510 refuse the field (huggingface/candle#733)."""
+
+Run = Callable[[Sequence[str]], Completed]
+
+# The return values that nvidia-smi(1) names; 18 is NVML's own number for a library and driver that differ.
+_FAULT_BY_EXIT_CODE = {
+    4: SmiFault.NO_PERMISSION,
+    6: SmiFault.NO_DEVICE,
+    9: SmiFault.NO_DRIVER,
+    12: SmiFault.NO_DRIVER,
+    15: SmiFault.LOST,
+    18: SmiFault.MISMATCH,
+    126: SmiFault.NO_PERMISSION,
+    127: SmiFault.ABSENT,
+}
+# Older drivers end with 1 or 255 whatever the fault was: there, and only there, the text has to do.
+_FAULT_BY_TEXT = (
+    ("version mismatch", SmiFault.MISMATCH),
+    ("is lost", SmiFault.LOST),
+    ("unable to determine the device handle", SmiFault.LOST),
+    ("couldn't communicate", SmiFault.NO_DRIVER),
+    ("no devices were found", SmiFault.NO_DEVICE),
+    ("insufficient permissions", SmiFault.NO_PERMISSION),
+)
+_NOTHING = re.compile(r"^\[?(N/A|Not Supported|Not Available|Unknown|None|-)\]?$|deprecated|^$", re.IGNORECASE)
+_BROKEN = re.compile(r"^\[?(GPU is lost|GPU requires reset|Unknown Error|ERR!)\]?$", re.IGNORECASE)
+_NUMBER = re.compile(r"^-?\d+(\.\d+)?")
+_THROTTLE = re.compile(r"^clocks_(?:throttle|event)_reason_")
+
+
+def ask(run: Run, *, capability: bool = True) -> SmiAnswer:
+    """Ask nvidia-smi through `run`: the XML, else the CSV; then the compute capability, which the XML lacks."""
+    completed = run(QUERY_XML)
+    answer = _from_xml(completed)
+    if answer.fault in (SmiFault.UNREADABLE, SmiFault.UNKNOWN):
+        answer = _from_csv(run(QUERY_CSV)) or answer
+    if capability and answer.gpus:
+        answer = replace(answer, gpus=_with_capability(answer.gpus, run(QUERY_CAPABILITY)))
+    return answer
+
+
+def parse_xml(text: str) -> tuple[GpuFacts, ...]:
+    """GPUs of `nvidia-smi -q -x`; ValueError where it is something else.
+
+    Only the root element is given to the XML parser. nvidia-smi names a DTD before it, and a DTD is where entities are
+    declared: without a prolog no answer of a node can expand one or make us read a file.
+    """
+    start, end = text.find("<nvidia_smi_log>"), text.rfind("</nvidia_smi_log>")
+    if start < 0 or end < start:
+        raise ValueError("no <nvidia_smi_log> in it")
+    try:
+        root = ElementTree.fromstring(text[start : end + len("</nvidia_smi_log>")])  # noqa: S314  # no DTD, see above
+    except ElementTree.ParseError as error:
+        raise ValueError(f"not XML: {error}") from error
+    driver, cuda = _text(root, "driver_version"), _text(root, "cuda_version")
+    return tuple(_gpu(element, index, driver, cuda) for index, element in enumerate(root.findall("gpu")))
+
+
+def parse_csv(text: str, fields: Sequence[str] = QUERY_FIELDS) -> tuple[GpuFacts, ...]:
+    """GPUs of `--query-gpu`, with or without units; ValueError where a row has other columns than `fields`."""
+    gpus: list[GpuFacts] = []
+    for row in csv.reader(text.strip().splitlines(), skipinitialspace=True):
+        if len(row) != len(fields):
+            raise ValueError(f"{len(row)} columns instead of {len(fields)}")
+        gpus.append(_gpu_of_row(dict(zip(fields, (cell.strip() for cell in row), strict=True)), len(gpus)))
+    return tuple(gpus)
+
+
+def _from_xml(completed: Completed) -> SmiAnswer:
+    if completed.exit_code != 0:
+        return _fault(completed)
+    try:
+        gpus = parse_xml(completed.stdout)
+    except ValueError as error:
+        return SmiAnswer(fault=SmiFault.UNREADABLE, detail=str(error))
+    return SmiAnswer(gpus=gpus) if gpus else SmiAnswer(fault=SmiFault.NO_DEVICE)
+
+
+def _from_csv(completed: Completed) -> SmiAnswer | None:
+    """None where it tells no more than the XML did."""
+    if completed.exit_code != 0:
+        return None
+    try:
+        gpus = parse_csv(completed.stdout)
+    except ValueError:
+        return None
+    return SmiAnswer(gpus=gpus) if gpus else None
+
+
+def _fault(completed: Completed) -> SmiAnswer:
+    said = completed.stdout.strip() or completed.stderr.strip()
+    detail = said.splitlines()[0].strip() if said else f"exit code {completed.exit_code}"
+    fault = _FAULT_BY_EXIT_CODE.get(completed.exit_code)
+    if fault is None:
+        lower = said.lower()
+        fault = next((fault for words, fault in _FAULT_BY_TEXT if words in lower), SmiFault.UNKNOWN)
+    return SmiAnswer(fault=fault, detail="" if fault is SmiFault.ABSENT else detail)
+
+
+def _gpu(element: ElementTree.Element, index: int, driver: str, cuda: str) -> GpuFacts:
+    power = element.find("gpu_power_readings")
+    power = element.find("power_readings") if power is None else power
+    readings = [text.strip() for text in element.itertext()]
+    return GpuFacts(
+        index=index,
+        uuid=_text(element, "uuid"),
+        name=_text(element, "product_name"),
+        driver_version=driver,
+        cuda_version=cuda,
+        memory_total_mib=_whole(_text(element, "fb_memory_usage/total")),
+        memory_used_mib=_whole(_text(element, "fb_memory_usage/used")),
+        utilization_percent=_whole(_text(element, "utilization/gpu_util")),
+        temperature_c=_whole(_text(element, "temperature/gpu_temp")),
+        ecc_enabled=_switch(_text(element, "ecc_mode/current_ecc")),
+        ecc_uncorrected=_uncorrected(element.find("ecc_errors/volatile")),
+        mig_enabled=_switch(_text(element, "mig_mode/current_mig")),
+        power_draw_w=_first_number(power, "power_draw", "average_power_draw", "instant_power_draw"),
+        power_limit_w=_first_number(power, "current_power_limit", "power_limit", "enforced_power_limit"),
+        throttle_reasons=_throttle_reasons(element),
+        processes=tuple(_process(info) for info in element.iterfind("processes/process_info")),
+        fault=next((text for text in readings if _BROKEN.search(text)), ""),
+    )
+
+
+def _gpu_of_row(row: dict[str, str], index: int) -> GpuFacts:
+    def number(field: str) -> float | None:
+        return _number(row.get(field, ""))
+
+    def whole(field: str) -> int | None:
+        return _whole(row.get(field, ""))
+
+    return GpuFacts(
+        index=index,
+        uuid=_known(row.get("uuid", "")),
+        name=_known(row.get("name", "")),
+        driver_version=_known(row.get("driver_version", "")),
+        compute_capability=_capability(row.get("compute_cap", "")),
+        memory_total_mib=whole("memory.total"),
+        memory_used_mib=whole("memory.used"),
+        utilization_percent=whole("utilization.gpu"),
+        temperature_c=whole("temperature.gpu"),
+        ecc_enabled=_switch(row.get("ecc.mode.current", "")),
+        ecc_uncorrected=whole("ecc.errors.uncorrected.volatile.total"),
+        mig_enabled=_switch(row.get("mig.mode.current", "")),
+        power_draw_w=number("power.draw"),
+        power_limit_w=number("power.limit"),
+        fault=next((cell for cell in row.values() if _BROKEN.search(cell)), ""),
+    )
+
+
+def _with_capability(gpus: tuple[GpuFacts, ...], completed: Completed) -> tuple[GpuFacts, ...]:
+    if completed.exit_code != 0:
+        return gpus
+    rows = [row for row in csv.reader(completed.stdout.splitlines(), skipinitialspace=True) if len(row) == 2]
+    by_uuid = {uuid.strip(): _capability(capability) for uuid, capability in rows}
+    return tuple(replace(gpu, compute_capability=by_uuid.get(gpu.uuid)) for gpu in gpus)
+
+
+def _throttle_reasons(gpu: ElementTree.Element) -> tuple[str, ...]:
+    for block in ("clocks_event_reasons", "clocks_throttle_reasons"):
+        reasons = gpu.find(block)
+        if reasons is not None:
+            return tuple(_THROTTLE.sub("", reason.tag) for reason in reasons if _text(reason) == "Active")
+    return ()
+
+
+def _uncorrected(volatile: ElementTree.Element | None) -> int | None:
+    """Since the driver was loaded. Old drivers count `double_bit/total`, new ones several `…_uncorrectable…`."""
+    if volatile is None:
+        return None
+    counters = [element for element in volatile if "uncorrectable" in element.tag]
+    total = volatile.find("double_bit/total")
+    if total is not None:
+        counters.append(total)
+    counts = [count for count in (_whole(_text(counter)) for counter in counters) if count is not None]
+    return sum(counts) if counts else None
+
+
+def _process(info: ElementTree.Element) -> GpuProcess:
+    return GpuProcess(
+        pid=_whole(_text(info, "pid")) or 0,
+        name=_text(info, "process_name"),
+        used_memory_mib=_whole(_text(info, "used_memory")),
+        kind=_text(info, "type"),
+    )
+
+
+def _text(element: ElementTree.Element, path: str = ".") -> str:
+    """The text at this path; empty where it is missing or says that there is nothing."""
+    return _known((element.findtext(path) if path != "." else element.text) or "")
+
+
+def _known(text: str) -> str:
+    text = text.strip()
+    return "" if _NOTHING.search(text) or _BROKEN.search(text) else text
+
+
+def _number(text: str) -> float | None:
+    match = _NUMBER.match(text.strip())
+    return float(match.group()) if match else None
+
+
+def _whole(text: str) -> int | None:
+    number = _number(text)
+    return None if number is None else int(number)
+
+
+def _first_number(element: ElementTree.Element | None, *tags: str) -> float | None:
+    numbers = (None if element is None else _number(_text(element, tag)) for tag in tags)
+    return next((number for number in numbers if number is not None), None)
+
+
+def _switch(text: str) -> bool | None:
+    return {"enabled": True, "disabled": False}.get(text.strip().lower())
+
+
+def _capability(text: str) -> tuple[int, int] | None:
+    major, dot, minor = text.strip().partition(".")
+    return (int(major), int(minor)) if dot and major.isdigit() and minor.isdigit() else None

@@ -1,0 +1,176 @@
+"""The GPUs of all nodes for people: host and container side by side, and below it what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.render.console import printable
+from orchestrator.specs.facts import GpuFacts
+from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, TorchAnswer
+
+_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+_MARK = {Severity.ERROR: "✗ error", Severity.WARNING: "! warning", Severity.INFO: "· note"}
+
+
+def gpu_report(report: GpuReport) -> RenderableType:
+    """The table, the findings, and one closing line."""
+    return Group(_table(report.nodes), *_findings(report.findings), _closing(report))
+
+
+def gpu_json(report: GpuReport) -> str:
+    """The same for programs: every fact, every finding unfolded, and whether a launch would be refused."""
+    return json.dumps({**asdict(report), "unfit": report.unfit}, indent=2, ensure_ascii=False)
+
+
+def fold(findings: Sequence[Finding]) -> list[tuple[tuple[str, ...], Finding]]:
+    """Identical findings of several nodes as one, with the names of the nodes, in order of the first of each."""
+    groups: dict[tuple[str, ...], tuple[list[str], Finding]] = {}
+    for finding in findings:
+        key = (finding.id, finding.severity.value, finding.message, finding.cause, finding.fix)
+        names, _ = groups.setdefault(key, ([], finding))
+        if finding.node and finding.node not in names:
+            names.append(finding.node)
+    return [(tuple(names), finding) for names, finding in groups.values()]
+
+
+def _table(nodes: Sequence[NodeGpus]) -> Table:
+    table = Table(box=box.ROUNDED, show_lines=True, header_style="bold", expand=False)
+    table.add_column("node", no_wrap=True)
+    table.add_column("host", ratio=3)
+    table.add_column("container", ratio=2)
+    for names, host, container in _folded_rows(nodes):
+        table.add_row(", ".join(names), _safe(host), _safe(container))
+    return table
+
+
+def _folded_rows(nodes: Sequence[NodeGpus]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Nodes without a GPU often say the same: one row for all of them. A GPU is never folded: its UUID is its own."""
+    same: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        if node.host and node.host.gpus:
+            for gpu in node.host.gpus:
+                yield (f"{node.node} {gpu.index}",), _gpu(gpu), _container(node, gpu)
+        else:
+            same.setdefault((_without_gpu(node), "–"), []).append(node.node)
+    for (host, container), names in same.items():
+        yield tuple(names), host, container
+
+
+def _gpu(gpu: GpuFacts) -> str:
+    capability = f", {gpu.compute_capability[0]}.{gpu.compute_capability[1]}" if gpu.compute_capability else ""
+    cuda = f", CUDA {gpu.cuda_version}" if gpu.cuda_version else ""
+    lines = [
+        f"{gpu.name or 'a GPU without a name'}{capability}",
+        f"driver {gpu.driver_version or '?'}{cuda}",
+        f"{_number(gpu.memory_used_mib)} / {_number(gpu.memory_total_mib)} MiB, {_number(gpu.utilization_percent)} %,"
+        f" {_number(gpu.temperature_c)} °C, {_number(gpu.power_draw_w)} / {_number(gpu.power_limit_w)} W",
+        f"ECC {_ecc(gpu)}, MIG {_switch(gpu.mig_enabled)}",
+        gpu.uuid,
+    ]
+    lines += [f"pid {p.pid} {p.name.rsplit('/', 1)[-1][:24]} {_number(p.used_memory_mib)} MiB" for p in gpu.processes]
+    slowed = [reason for reason in gpu.throttle_reasons if reason != "gpu_idle"]
+    if slowed:
+        lines.append(f"slowed by {', '.join(slowed)}")
+    return "\n".join(line for line in lines if line)
+
+
+def _container(node: NodeGpus, gpu: GpuFacts) -> str:
+    answer = node.container
+    if node.error:
+        return "the engine did not answer"
+    if answer is None:
+        return "not used: device cpu" if node.device == "cpu" else "not asked"
+    if answer.found is None:
+        return f"no image {answer.image}"
+    if answer.refused:
+        return "did not start with GPUs"
+    return "\n".join((_seen_by_smi(answer, gpu), *_seen_by_torch(answer.torch, gpu)))
+
+
+def _seen_by_smi(answer: ContainerAnswer, gpu: GpuFacts) -> str:
+    if answer.smi is None or answer.smi.absent:
+        return "no nvidia-smi in it"
+    inside = next((other for other in answer.smi.gpus if other.uuid == gpu.uuid), None)
+    if inside is None:
+        return "✗ this card is not there"
+    cuda = f", CUDA {inside.cuda_version}" if inside.cuda_version else ""
+    return f"✓ same card\ndriver {inside.driver_version}{cuda}"
+
+
+def _seen_by_torch(torch: TorchAnswer | None, gpu: GpuFacts) -> Iterator[str]:
+    if torch is None or not torch.version:
+        yield "torch did not answer"
+        return
+    yield f"torch {torch.version}, {f'CUDA {torch.cuda}' if torch.cuda else 'CPU build'}"
+    if not torch.available:
+        yield "✗ CUDA not available"
+        return
+    device = next((device for device in torch.devices if device.uuid == gpu.uuid), None)
+    yield f"✓ {device.name}" if device else f"✓ {len(torch.devices)} CUDA device(s)"
+
+
+def _without_gpu(node: NodeGpus) -> str:
+    if node.host is None:
+        return "no answer"
+    if node.host.absent:
+        return "CPU only" if node.device != "cuda" else "no NVIDIA driver"
+    return node.host.detail or "no GPU"
+
+
+def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    for names, finding in fold(findings):
+        head = Text(f"{_MARK[finding.severity]} ", style=_STYLE[finding.severity])
+        head.append(finding.id, style="not bold dim")
+        yield head
+        where = f"{', '.join(names)}: " if names else ""
+        yield _indented(Text(printable(f"{where}{finding.message}")))
+        if finding.cause:
+            yield _indented(Text(printable(f"cause: {finding.cause}"), style="dim"))
+        if finding.fix:
+            # one line whatever the width, as the terminal alone wraps it: a command that can be copied
+            yield Text(printable(f"  fix:   {finding.fix}"), no_wrap=True, overflow="ignore")
+
+
+def _closing(report: GpuReport) -> Text:
+    gpus = sum(len(node.host.gpus) for node in report.nodes if node.host)
+    errors = sum(finding.severity is Severity.ERROR for finding in report.findings)
+    warnings = sum(finding.severity is Severity.WARNING for finding in report.findings)
+    text = f"{_count(len(report.nodes), 'node')}, {_count(gpus, 'GPU')}: "
+    text += f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if errors or warnings else "all fit"
+    return Text(text, style="bold red" if errors else "bold")
+
+
+def _safe(cell: str) -> str:
+    """Words of a node, such as the name of a process, neither move the cursor nor are markup."""
+    return escape("\n".join(printable(line) for line in cell.splitlines()))
+
+
+def _indented(text: Text) -> Padding:
+    return Padding(text, (0, 0, 0, 2), expand=False)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
+
+
+def _switch(value: bool | None) -> str:
+    return "–" if value is None else "on" if value else "off"
+
+
+def _ecc(gpu: GpuFacts) -> str:
+    errors = f" ({gpu.ecc_uncorrected} uncorrected)" if gpu.ecc_uncorrected else ""
+    return f"{_switch(gpu.ecc_enabled)}{errors}"

@@ -1,0 +1,118 @@
+"""The GPUs of all nodes, asked on the host and again inside a container. Plain frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts
+from orchestrator.specs.finding import Finding, Severity
+
+
+class SmiFault(str, Enum):
+    """Why nvidia-smi named no GPU."""
+
+    ABSENT = "absent"
+    """There is no nvidia-smi: a machine without NVIDIA's driver, which is no fault by itself."""
+    NO_DEVICE = "no_device"
+    NO_DRIVER = "no_driver"
+    """The program is there, but the kernel module is not loaded."""
+    MISMATCH = "mismatch"
+    """The kernel module is older or newer than the library, as after an upgrade without a reboot."""
+    LOST = "lost"
+    """A card fell off the bus."""
+    NO_PERMISSION = "no_permission"
+    UNREADABLE = "unreadable"
+    """It succeeded and wrote something that is not understood."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmiAnswer:
+    """What nvidia-smi said on one side: GPUs, or a fault with the line that it wrote."""
+
+    gpus: tuple[GpuFacts, ...] = ()
+    fault: SmiFault | None = None
+    detail: str = ""
+
+    @property
+    def absent(self) -> bool:
+        """No NVIDIA driver here: a CPU node."""
+        return self.fault is SmiFault.ABSENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchDevice:
+    """One CUDA device as torch sees it."""
+
+    name: str
+    uuid: str = ""
+    compute_capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchAnswer:
+    """What the image's torch says when asked inside the container: what a training would see."""
+
+    version: str = ""
+    cuda: str = ""
+    """CUDA that torch was built with; empty for a CPU build."""
+    available: bool = False
+    devices: tuple[TorchDevice, ...] = ()
+    architectures: tuple[str, ...] = ()
+    """`sm_86` is machine code for one card, `compute_90` is what the driver can translate for newer ones."""
+    error: str = ""
+    """Why torch cannot use CUDA, in its own words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerAnswer:
+    """The container half of a node."""
+
+    image: str
+    """Reference that was asked for."""
+    found: ImageFacts | None = None
+    refused: str = ""
+    """What the engine said instead of starting a container with GPUs."""
+    smi: SmiAnswer | None = None
+    torch: TorchAnswer | None = None
+
+    @property
+    def cuda(self) -> str:
+        """CUDA of the image: its label, else torch's answer."""
+        label = self.found.labels.get(LABEL_CUDA, "") if self.found else ""
+        return label or (self.torch.cuda if self.torch else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeGpus:
+    """One node, as it answered."""
+
+    node: str
+    device: str
+    """What the inventory says: `auto`, `cpu` or `cuda`."""
+    host: SmiAnswer | None = None
+    """None where the node did not answer."""
+    engine: EngineFacts | None = None
+    container: ContainerAnswer | None = None
+    """None where no training container of this node would use a GPU, or nobody wanted to know."""
+    error: str = ""
+    """Why the node, or its engine, did not answer."""
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuReport:
+    """All nodes and what is wrong with them."""
+
+    nodes: tuple[NodeGpus, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def unfit(self) -> bool:
+        """An error was found: a launch would be refused."""
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+
+LABEL_CUDA = "orch.cuda"
+"""Label of an image with the CUDA that its torch was built with."""
