@@ -81,8 +81,13 @@ def _train(given: argparse.Namespace, place: Place) -> int:
     for name in ("layers", "heads", "width", "seq_len"):
         own_choice = getattr(given, name)
         shape[name] = getattr(preset, name) if own_choice is None else own_choice
-    if min(shape.values()) < 1 or shape["width"] % shape["heads"]:
-        raise UsageError(f"--width {shape['width']} does not divide into --heads {shape['heads']}")
+    wrong = [
+        f"--{name.replace('_', '-')} {size}: expected 1 or more" for name, size in shape.items() if size < 1
+    ]
+    if not wrong and shape["width"] % shape["heads"]:
+        wrong = [f"--width {shape['width']} does not divide into --heads {shape['heads']}"]
+    if wrong:
+        raise UsageError("\n".join(wrong))
     if not 0 <= given.dropout < 1:
         raise UsageError(f"--dropout {given.dropout:g}: expected 0 or more and less than 1")
     own = {name: getattr(preset, name) for name in ("batch_size", "lr", "warmup_steps")}

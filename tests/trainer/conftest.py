@@ -1,0 +1,163 @@
+"""What the trainer's tests share: a little data, and ways to run it as one process or under torchrun."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.cli import main
+
+# The controller's environment has no torch; the image and its test environment do.
+NEED_TORCH = [
+    "distributed_training",
+    "gpt2_model",
+    "start_line",
+    "trainer_monitor",
+    "training",
+    "training_data",
+]
+collect_ignore = [] if importlib.util.find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]
+
+ROOT = Path(__file__).parents[2]
+MODEL = ("--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16", "--lr", "3e-3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        lines = (line for line in self.out.splitlines() if line.startswith("@orch "))
+        return [e for e in (json.loads(line.removeprefix("@orch ")) for line in lines) if e["event"] == kind]
+
+    def losses(self) -> dict[int, float]:
+        return {event["step"]: event["loss"] for event in self.events("step")}
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some thousand tokens of words in an order that can be learnt a little."""
+    folder = tmp_path_factory.mktemp("prepared")
+    words = ["en", "el", "principio", "era", "la", "palabra", "y", "con", "ella", "vino", "toda", "cosa"]
+    # Residues of a prime: an order without chance, but not one that a model guesses at once.
+    lines = (
+        " ".join(words[line * word * 37 % 101 % 12] for word in range(1, 13)) + "." for line in range(600)
+    )
+    (folder / "texto.txt").write_text("\n".join(lines), "utf-8")
+    where = ("--text", str(folder / "texto.txt"), "--data-dir", str(folder / "Data"))
+    assert main(["gpt2", "prepare", *where, "--vocab-size", "300"]) == 0
+    return folder / "Data"
+
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    """The command line in this very process, which has torch imported already."""
+
+    def run(*argv: str) -> Result:
+        capfd.readouterr()
+        try:
+            code = main(argv)
+        except SystemExit as end:  # argparse's way to say 2
+            code = int(end.code or 0)
+        captured = capfd.readouterr()
+        return Result(code=code, out=captured.out, err=captured.err)
+
+    return run
+
+
+@pytest.fixture
+def train(call: Call, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`train(run_dir, *options)` in this process, with events and a line for each step."""
+    monkeypatch.setenv("ORCH_EVENTS", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return lambda run_dir, *options: call(*_train_command(data_dir, run_dir), *options)
+
+
+def _train_command(data_dir: Path, run_dir: Path) -> list[str]:
+    return [
+        "gpt2", "train", *MODEL, "--data-dir", str(data_dir), "--run-dir", str(run_dir), "--log-every", "1",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def child_environ() -> dict[str, str]:
+    return _child_environ()
+
+
+def _child_environ() -> dict[str, str]:
+    """What a container gives, and no more: no HOME, no locale, no name for the user."""
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    return {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "default",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "ORCH_EVENTS": "1",
+        "ORCH_NODE": "alpha",
+        "ORCH_PG_TIMEOUT_S": "60",
+    }
+
+
+class Torchrun:
+    """torchrun on loopback, its workers' output taken together."""
+
+    def __init__(self, ranks: int, *argv: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = (
+            sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(ranks),
+            "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", "trainer", *argv,
+        )  # fmt: skip
+        self.process = subprocess.Popen(
+            command, env=_child_environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.seen: list[str] = []
+
+    def lines(self) -> Iterator[str]:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.seen.append(line)
+            yield line
+
+    def result(self, timeout_s: float = 100) -> Result:
+        rest, err = self.process.communicate(timeout=timeout_s)
+        return Result(code=self.process.returncode, out="".join(self.seen) + rest, err=err)
+
+
+@pytest.fixture
+def torchrun() -> Iterator[Callable[..., Torchrun]]:
+    """`torchrun(ranks, *argv)` starts; `.lines()` and `.result()` read. Nothing is left running."""
+    started: list[Torchrun] = []
+
+    def start(ranks: int, *argv: str) -> Torchrun:
+        started.append(Torchrun(ranks, *argv))
+        return started[-1]
+
+    yield start
+    for run in started:
+        if run.process.poll() is None:
+            run.process.kill()
+        run.process.communicate()
+
+
+@pytest.fixture
+def train_command(data_dir: Path) -> Callable[[Path], list[str]]:
+    """The words of `train` for torchrun."""
+    return lambda run_dir: _train_command(data_dir, run_dir)

@@ -1,0 +1,63 @@
+"""Signals, sent for real to a small process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+# A sleep in C stands for waiting in a collective: no Python handler can run in the main thread meanwhile.
+PROGRAM = """
+import ctypes, time
+from trainer.engine.stop_signal import StopSignal
+with StopSignal() as stop:
+    print("ready", flush=True)
+    while not stop.asked:
+        time.sleep(0.01)
+    print("asked", flush=True)
+    while {stubborn}:
+        ctypes.CDLL(None).sleep(60)
+print("left", flush=True)
+"""
+
+
+@pytest.fixture
+def start(child_environ: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(*, stubborn: bool) -> subprocess.Popen[str]:
+        program = PROGRAM.format(stubborn=stubborn)
+        processes.append(
+            subprocess.Popen(
+                (sys.executable, "-c", program), env=child_environ, stdout=subprocess.PIPE, text=True
+            )
+        )
+        assert processes[-1].stdout
+        assert processes[-1].stdout.readline() == "ready\n"
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_asks(start, number) -> None:
+    process = start(stubborn=False)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "asked\nleft\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_second_signal_ends_at_once_even_while_the_main_thread_hangs(start, number, code) -> None:
+    process = start(stubborn=True)
+    process.send_signal(number)
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert process.returncode == code

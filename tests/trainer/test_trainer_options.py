@@ -1,0 +1,99 @@
+"""The command line and the environment: what is understood, and what is refused how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.cli import parse
+from trainer.config import Place, TrainOptions, train_options
+from trainer.errors import UsageError
+
+
+def options_of(*argv: str, environ: dict[str, str] | None = None) -> TrainOptions:
+    return train_options(parse(["gpt2", *argv]), {}, Place.from_environ(environ or {}))
+
+
+def test_the_seeds_options_work_as_written_there() -> None:
+    given = parse(["gpt2", "--epochs", "1", "--batch-size", "2", "--seq-len", "128"])
+    assert (given.action, given.preset) == ("train", "124m")
+    assert (given.epochs, given.batch_size, given.seq_len) == (1, 2, 128)
+
+
+def test_run_dir_comes_from_the_option_then_the_environment_then_here() -> None:
+    assert options_of().run_dir == Path()
+    assert options_of(environ={"ORCH_RUN_DIR": "/runs/7"}).run_dir == Path("/runs/7")
+    both = options_of("--run-dir", "/other", environ={"ORCH_RUN_DIR": "/runs/7"})
+    assert both.run_dir == Path("/other")
+
+
+def test_backend_comes_from_the_option_then_the_environment() -> None:
+    assert options_of(environ={"ORCH_BACKEND": "gloo"}).backend == "gloo"
+    assert options_of("--backend", "nccl", environ={"ORCH_BACKEND": "gloo"}).backend == "nccl"
+
+
+def test_from_scratch_is_never_resuming() -> None:
+    assert options_of().resume == "auto"
+    assert options_of("--from-scratch").resume == "never"
+
+
+def test_environment_of_torchrun_and_the_orchestrator() -> None:
+    place = Place.from_environ(
+        {
+            "RANK": "3", "WORLD_SIZE": "5", "LOCAL_RANK": "1",
+            "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "12355",
+            "ORCH_RUN_ID": "r1", "ORCH_NODE": "delta", "ORCH_NODE_RANK": "2", "ORCH_ATTEMPT": "4",
+            "ORCH_PG_TIMEOUT_S": "120", "ORCH_EVENTS": "1",
+        }
+    )  # fmt: skip
+    assert (place.rank, place.world_size, place.local_rank, place.master) == (3, 5, 1, "10.0.0.1:12355")
+    assert (place.run_id, place.node, place.node_rank, place.attempt) == ("r1", "delta", 2, 4)
+    assert (place.pg_timeout_s, place.events, place.name) == (120, True, "rank 3 of 5 (delta)")
+    assert Place.from_environ({}) == Place(master=":")
+
+
+@pytest.mark.parametrize(
+    ("environ", "word"),
+    [
+        ({"RANK": "x"}, "RANK"),
+        ({"RANK": "5", "WORLD_SIZE": "5"}, "WORLD_SIZE"),
+        ({"ORCH_BACKEND": "mpi"}, "gloo"),
+    ],
+)
+def test_a_wrong_environment_is_named(environ: dict[str, str], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        Place.from_environ(environ)
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        (["gpt3"], "gpt3"),
+        (["gpt2", "--epoch", "1"], "--epoch"),
+        (["gpt2", "--preset", "huge"], "huge"),
+        (["gpt2", "fly"], "fly"),
+        (["gpt2", "--batch-size", "0", "--clip", "-1"], "--batch-size 0: expected at least 1\n--clip -1"),
+        (["gpt2", "--width", "30", "--heads", "4"], "--width 30"),
+        (["gpt2", "--layers", "0"], "--layers 0"),
+        (["gpt2", "--dropout", "1"], "--dropout"),
+        (["gpt2", "prepare"], "--text"),
+        (["monitor", "--interval", "0"], "--interval"),
+        ([], "COMMAND"),
+    ],
+)
+def test_usage_errors_end_with_2_and_say_what(call, argv, word) -> None:
+    result = call(*argv)
+    assert result.code == 2
+    assert word in result.err
+
+
+def test_sequences_per_step() -> None:
+    assert TrainOptions(batch_size=4).batches(5) == 20
+    assert TrainOptions(batch_size=4, grad_accum=3).batches(5) == 60
+    assert TrainOptions(batch_size=4, global_batch_size=13).batches(5) == 13
+    assert TrainOptions(batch_size=4, grad_accum=3, global_batch_size=60).batches(5) == 60
+    with pytest.raises(UsageError, match="leave one of them out"):
+        TrainOptions(batch_size=4, grad_accum=3, global_batch_size=61).batches(5)
+    with pytest.raises(UsageError, match="without a sequence"):
+        TrainOptions(global_batch_size=4).batches(5)

@@ -1,0 +1,213 @@
+"""Training in one process: exactly resumed, honestly refused, and heard by the orchestrator."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+STEPS = (
+    "--max-steps",
+    "8",
+    "--batch-size",
+    "4",
+    "--dropout",
+    "0.1",
+    "--eval-every",
+    "4",
+    "--checkpoint-every",
+    "4",
+)
+
+
+def flip_a_bit(checkpoint: Path) -> None:
+    content = bytearray((checkpoint / "state.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (checkpoint / "state.pt").write_bytes(content)
+
+
+def steps(run_dir: Path) -> list[str]:
+    return sorted(path.name for path in (run_dir / "checkpoints").iterdir())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data_dir) -> Path:
+    """A run to the end, whose folder tests may copy: its checkpoints are of steps 4 and 8."""
+    return tmp_path_factory.mktemp("finished")
+
+
+@pytest.fixture
+def whole(finished: Path, train):
+    """The result of that run; it is made by the first test that asks."""
+    kept = finished / "result"
+    if not kept.exists():
+        result = train(finished / "run", *STEPS, "--prompt", "en el")
+        assert result.code == 0, result.err
+        kept.write_text(result.out)
+    return finished / "run", kept.read_text()
+
+
+def test_events_tell_the_whole_story_in_order(whole) -> None:
+    _, out = whole
+    told = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("@orch ")]
+    names = [event["event"] for event in told]
+    assert names == [
+        "started", "joined", *["step"] * 4, "evaluation", "checkpoint",
+        *["step"] * 4, "evaluation", "checkpoint", "sample", "done",
+    ]  # fmt: skip
+    fields = {
+        "started": {"device", "threads", "precision", "torch", "onednn", "backend", "attempt"},
+        "joined": {"world_size", "backend"},
+        "step": {"step", "loss", "tokens_per_s", "lr", "epoch"},
+        "evaluation": {"step", "loss", "perplexity", "bits_per_byte"},
+        "checkpoint": {"step", "path", "verified"},
+        "sample": {"text"},
+        "done": {"step", "loss", "seconds"},
+    }
+    for event in told:
+        assert set(event) == {"event", "t", "rank", "node"} | fields[event["event"]]
+    assert told[2]["loss"] > told[-1]["loss"]
+    assert told[-2]["text"].startswith("en el")
+    assert "💻 LOCAL MODE: using cpu with" in out
+    assert "\nstep 8/8  loss " in out
+
+
+def test_tensorboard_and_metrics_are_written(whole) -> None:
+    run_dir, _ = whole
+    assert list((run_dir / "tensorboard").glob("events.out.tfevents.*"))
+    kinds = [json.loads(line)["kind"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert (kinds.count("train"), kinds.count("validation")) == (8, 2)
+
+
+def test_a_resumed_run_is_bit_identical(whole, train, tmp_path: Path) -> None:
+    run_dir, out = whole
+    shutil.copytree(run_dir / "checkpoints/step-00000004", tmp_path / "checkpoints/step-00000004")
+    resumed = train(tmp_path, *STEPS)
+    assert resumed.events("resumed")[0]["step"] == 4
+    told = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("@orch ")]
+    expected = {event["step"]: event["loss"] for event in told if event["event"] == "step"}
+    assert resumed.losses() == {step: expected[step] for step in (5, 6, 7, 8)}
+    evaluations = [event["loss"] for event in told if event["event"] == "evaluation"]
+    assert resumed.events("evaluation")[-1]["loss"] == evaluations[-1]
+
+
+def test_a_bit_flipped_checkpoint_is_named_and_the_one_before_used(whole, train, tmp_path: Path) -> None:
+    run_dir, _ = whole
+    shutil.copytree(run_dir / "checkpoints", tmp_path / "checkpoints")
+    flip_a_bit(tmp_path / "checkpoints/step-00000008")
+    resumed = train(tmp_path, *STEPS)
+    assert resumed.code == 0
+    assert "step-00000008: state.pt has changed" in resumed.out
+    assert resumed.events("resumed")[0]["step"] == 4
+    assert resumed.events("checkpoint")[-1] == resumed.events("checkpoint")[-1] | {
+        "step": 8,
+        "verified": True,
+    }
+
+
+def test_all_bad_is_refused_and_from_scratch_sets_them_aside(whole, train, tmp_path: Path) -> None:
+    run_dir, _ = whole
+    shutil.copytree(run_dir / "checkpoints", tmp_path / "checkpoints")
+    for name in steps(tmp_path):
+        flip_a_bit(tmp_path / "checkpoints" / name)
+    refused = train(tmp_path, *STEPS)
+    assert refused.code == 3
+    assert "--from-scratch" in refused.err
+    assert refused.events("failed")[0]["error"] == "ConfigurationError"
+    again = train(tmp_path, *STEPS, "--from-scratch")
+    assert again.code == 0
+    assert not again.events("resumed")
+    assert len(list((tmp_path / "checkpoints.set-aside-1").iterdir())) == 2
+
+
+def test_a_restarted_container_keeps_its_progress(whole, train, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ORCH_RUN_ID", "r7")
+    short = [*STEPS[2:], "--from-scratch", "--max-steps"]
+    assert not train(tmp_path, *short, "4").events("resumed")
+    assert train(tmp_path, *short, "6").events("resumed")[0]["step"] == 4
+
+
+def test_resuming_from_a_path_in_another_run(whole, train, tmp_path: Path) -> None:
+    run_dir, _ = whole
+    resumed = train(tmp_path, *STEPS, "--resume", str(run_dir / "checkpoints/step-00000004"))
+    assert resumed.events("resumed")[0]["step"] == 4
+    assert sorted(resumed.losses()) == [5, 6, 7, 8]
+    back = train(tmp_path, *STEPS, "--resume", str(run_dir / "checkpoints/step-00000004"))
+    assert sorted(back.losses()) == [5, 6, 7, 8]
+    assert "later checkpoints are now in" in back.out
+
+
+def test_another_model_is_refused_by_name(whole, train) -> None:
+    run_dir, _ = whole
+    refused = train(run_dir, *STEPS, "--width", "64")
+    assert refused.code == 3
+    assert "width: the checkpoint has 32, this run 64" in refused.err
+
+
+def test_nothing_left_to_train_is_said(whole, train) -> None:
+    run_dir, _ = whole
+    again = train(run_dir, *STEPS)
+    assert again.code == 0
+    assert "already reached" in again.out
+    assert again.events("done")[0]["loss"] is None
+
+
+def test_missing_data_is_exit_3_and_says_how_to_make_it(call, tmp_path: Path) -> None:
+    refused = call(
+        "gpt2", "--preset", "tiny", "--data-dir", str(tmp_path / "Data"), "--run-dir", str(tmp_path)
+    )
+    assert refused.code == 3
+    assert "prepare --text" in refused.err
+
+
+def test_a_loss_that_is_no_number_ends_the_run(train, tmp_path: Path) -> None:
+    failed = train(tmp_path, "--max-steps", "30", "--lr", "1e30", "--warmup-steps", "0", "--clip", "0")
+    assert failed.code == 1
+    assert "try a smaller --lr" in failed.err
+    assert failed.events("failed")[0]["frame"].endswith("in _loop")
+
+
+def test_accumulation_and_batches_do_not_change_the_losses(train, tmp_path: Path) -> None:
+    common = ("--max-steps", "4", "--eval-every", "0", "--checkpoint-every", "0")
+    whole = train(tmp_path / "a", *common, "--batch-size", "6").losses()
+    assert len(whole) == 4
+    parts = train(tmp_path / "b", *common, "--batch-size", "2", "--grad-accum", "3").losses()
+    uneven = train(tmp_path / "c", *common, "--batch-size", "4", "--global-batch-size", "6").losses()
+    assert parts == pytest.approx(whole, rel=1e-5)
+    assert uneven == pytest.approx(whole, rel=1e-5)
+    assert steps(tmp_path / "a") == ["step-00000004"]
+
+
+def test_epochs_and_the_number_of_kept_checkpoints(train, tmp_path: Path) -> None:
+    result = train(
+        tmp_path, "--epochs", "1", "--batch-size", "32", "--checkpoint-every", "1", "--keep-checkpoints", "2",
+        "--eval-every", "0",
+    )  # fmt: skip
+    last = result.events("step")[-1]
+    assert 0.9 < last["epoch"] <= 1
+    assert len(steps(tmp_path)) == 2
+    assert not result.events("evaluation")
+
+
+def test_a_checkpoint_writes_without_the_data(whole, call) -> None:
+    run_dir, _ = whole
+    ask = ("gpt2", "sample", "--checkpoint", str(run_dir), "--prompt", "en el", "--tokens", "12")
+    first, second = call(*ask, "--seed", "1"), call(*ask, "--seed", "1")
+    assert first.code == 0
+    assert first.out == second.out
+    assert first.out.startswith("en el")
+    likeliest = call(*ask, "--temperature", "0", "--seed", "1").out
+    assert likeliest == call(*ask, "--temperature", "0", "--seed", "2").out
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    from trainer.engine.metrics import learning_rate
+
+    rates = [learning_rate(s, 100, highest=1.0, lowest=0.1, warmup=10) for s in range(1, 101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[9] == 1.0
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1)
+    assert learning_rate(1, 5, highest=1.0, lowest=0.0, warmup=0) < 1
