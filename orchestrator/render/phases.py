@@ -44,18 +44,16 @@ class Phases:
         return True
 
     def heard(self, happening: Happening) -> list[tuple[str, str]]:
-        """The (node, phase) pairs that a line of a rank newly shows."""
+        """The (node, phase) pairs that a line of a rank shows, whether they are noted or not."""
         if not isinstance(happening, Said) or (event := parse_event(happening.text, happening.rank)) is None:
             return []
         if event.kind == "started":  # torchrun starts a rank only when every agent has met the others
-            shown = [(happening.node, MASTER)]
-        elif event.kind == "joined":
-            shown = [(happening.node, MASTER), (happening.node, JOINED)]
-        elif event.kind == "step":
-            shown = [(node, phase) for node in self.reached for phase in (MASTER, JOINED, STEP)]
-        else:
-            return []
-        return [(node, phase) for node, phase in shown if self.reach(node, phase)]
+            return [(happening.node, MASTER)]
+        if event.kind == "joined":
+            return [(happening.node, MASTER), (happening.node, JOINED)]
+        if event.kind == "step":  # rank 0 says it for all: a step is everyone's
+            return [(node, phase) for phase in (MASTER, JOINED, STEP) for node in self.reached]
+        return []
 
     @property
     def complete(self) -> bool:
