@@ -15,7 +15,7 @@ from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.hostlist import MAX_NAMES, HostlistError, expand, is_hostlist
 from orchestrator.specs.inventory import Inventory, Limits, NodeSpec
 from orchestrator.specs.inventory_problems import Problems, known_keys
-from orchestrator.specs.inventory_yaml import Entry, Mapping, Scalar, Tree, plain, read_yaml, shown
+from orchestrator.specs.inventory_yaml import Entry, Mapping, Scalar, Tree, plain, read_yaml, shown, shown_key
 
 _DEFAULTS = "defaults"
 _NODES = "nodes"
@@ -116,7 +116,7 @@ class _File:
 
     def _node(self, entry: Entry, defaults: Mapping, room: int) -> Iterator[tuple[str, NodeSpec | None]]:
         """Every name that the key stands for, and its node unless something is wrong with it."""
-        where = f"node {_said(entry.key)}"
+        where = f"node {shown_key(entry.key)}"
         names = self._expanded(entry.key, entry.line, where, room)
         if not isinstance(entry.value, Mapping):
             what = f"{where} is {_kind(entry.value)}; expected its keys, such as {{address: 192.168.1.50}}"
@@ -129,9 +129,7 @@ class _File:
             spec = self._validated(body, (name, address), where, entry.line)
             yield name, spec if addresses else None
 
-    def _addresses(
-        self, body: Mapping, node: Entry, where: str, names: tuple[str, ...]
-    ) -> tuple[object, ...]:
+    def _addresses(self, body: Mapping, node: Entry, where: str, names: tuple[str, ...]) -> tuple[object, ...]:
         """One for each name; none at all if something is wrong with their number."""
         entry = body.get("address")
         if entry is None:
@@ -218,7 +216,3 @@ def _kind(tree: Tree) -> str:
 def _counted(things: Sequence[object], word: str) -> str:
     plural = "es" if word.endswith("s") else "s"
     return f"{len(things)} {word}{'' if len(things) == 1 else plural}"
-
-
-def _said(key: str) -> str:
-    return key if key.isprintable() and key and len(key) <= 60 else shown(key)

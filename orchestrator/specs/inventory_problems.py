@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from orchestrator.specs.inventory import Expected
-from orchestrator.specs.inventory_yaml import Entry, Mapping, plain, shown
+from orchestrator.specs.inventory_yaml import Entry, Mapping, plain, shown, shown_key
 
 _LABEL_KEY_EXPECTED = "letters, digits, '_', '-', '.' and '/', at most 63"
 _LABEL_EXPECTED = "one line of text, at most 253 characters"
@@ -52,7 +52,7 @@ class Problems:
         entries = _entries(tree, detail["loc"])
         if not entries or any(entry.inherited for entry in entries):
             return
-        entry, path = entries[-1], ".".join(entry.key for entry in entries)
+        entry, path = entries[-1], ".".join(shown_key(entry.key) for entry in entries)
         expected = _expected(model, detail)
         if detail["loc"][-1] == "[key]":
             self.add(entry.line, f"label {shown(entry.key)}{_in(where)}; expected {expected}")

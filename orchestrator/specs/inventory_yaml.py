@@ -123,6 +123,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:56]}…{text[-1]}"
 
 
+def shown_key(key: str) -> str:
+    """A key of the file in a message: bare where it is a word."""
+    return key if key.isprintable() and 0 < len(key) <= 60 else shown(key)
+
+
 class _Builder:
     """From events to the tree, with a stack of its own instead of recursion."""
 
