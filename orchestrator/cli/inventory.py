@@ -56,31 +56,34 @@ def list_nodes(
 ) -> None:
     """List the machines in the order of ranks."""
     from orchestrator.cli.context import load_inventory
-    from orchestrator.render.inventory_table import node_json, nodes_table
+    from orchestrator.render.inventory_table import nodes_table
     from orchestrator.specs.selection import select_nodes
 
     loaded = load_inventory(inventory)
     chosen = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
     if as_json:
-        typer.echo(json.dumps([node_json(node) for node in chosen], indent=2))
+        typer.echo(json.dumps([node.model_dump(mode="json") for node in chosen], indent=2))
     else:
         _print(nodes_table(chosen))
 
 
 def show(
-    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Name of a node; all of them where not given.")] = None,
+    node: Annotated[
+        str | None, typer.Argument(metavar="[NODE]", help="Name of a node; all of them where not given.")
+    ] = None,
     inventory: InventoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show every key of a machine, the defaults filled in."""
     from orchestrator.cli.context import load_inventory
-    from orchestrator.render.inventory_table import node_json, node_table
+    from orchestrator.render.inventory_table import node_table
     from orchestrator.specs.selection import select_nodes
 
     loaded = load_inventory(inventory)
     chosen = select_nodes(loaded.inventory, nodes=node, filename=str(loaded.path))
     if as_json:
-        typer.echo(json.dumps([node_json(one) for one in chosen] if node is None else node_json(chosen[0]), indent=2))
+        dumped = [one.model_dump(mode="json") for one in chosen]
+        typer.echo(json.dumps(dumped if node is None else dumped[0], indent=2))
         return
     for number, one in enumerate(chosen):
         if number:
@@ -135,6 +138,6 @@ def schema() -> None:
 
 
 def _print(table: Table) -> None:
-    from rich.console import Console
+    from orchestrator.render.console import stdout
 
-    Console().print(table)
+    stdout().print(table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -15,7 +14,7 @@ from orchestrator.specs.inventory import NodeSpec
 def nodes_table(nodes: Sequence[NodeSpec]) -> Table:
     """One line a node, in the order of ranks; columns that say the same for none are left out."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    columns = {
+    columns: dict[str, list[str]] = {
         "#": [str(rank) for rank in range(len(nodes))],
         "node": [node.name for node in nodes],
         "reached at": [_reached(node) for node in nodes],
@@ -64,11 +63,6 @@ def limits(node: NodeSpec) -> dict[str, str]:
         "memory": size(own.memory_mib),
         "shm": size(own.shm_mib),
     }
-
-
-def node_json(node: NodeSpec) -> dict[str, Any]:
-    """For `--json`: units in the names."""
-    return node.model_dump(mode="json")
 
 
 def size(mib: int) -> str:

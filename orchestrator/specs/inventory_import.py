@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.hostlist import HostlistError, expand
-from orchestrator.specs.inventory import NAME, NodeSpec
+from orchestrator.specs.inventory import NAME, USER, NodeSpec
 from orchestrator.specs.inventory_dump import dump_document
 from orchestrator.specs.inventory_file import parse_inventory
 from orchestrator.specs.inventory_problems import expected_of
@@ -73,6 +73,8 @@ def from_hostfile(text: str) -> Found:
 
 def inventory_text(found: Found, *, source: str, user: str | None = None) -> tuple[str, tuple[str, ...]]:
     """A commented `inventory.yaml` that has been read back without a problem, and the notes of a person's interest."""
+    if user is not None and not re.fullmatch(USER, user):
+        raise UsageError(f"--user {shown(user)}: expected {expected_of(NodeSpec.model_fields['user'])}")
     notes = list(found.notes)
     nodes = _accepted(found.nodes, notes)
     if not nodes:

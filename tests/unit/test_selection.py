@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.specs.errors import ConfigError, OrchError, UsageError
+from orchestrator.specs.inventory_file import parse_inventory
+from orchestrator.specs.selection import select_nodes
+
+INVENTORY = parse_inventory(
+    """
+nodes:
+  alpha: {address: a, labels: {room: lab, gpu: yes}}
+  beta: {address: b, labels: {room: lab, group: "fast,quiet"}}
+  gamma: {address: c, labels: {room: attic}}
+  node[01-02]: {address: "n[1-2]"}
+""",
+    filename="inventory.yaml",
+)
+
+
+def chosen(**request: Any) -> str:
+    return " ".join(node.name for node in select_nodes(INVENTORY, **request))
+
+
+@pytest.mark.parametrize(
+    ("request_", "names"),
+    [
+        ({}, "alpha beta gamma node01 node02"),
+        ({"nodes": "2"}, "alpha beta"),
+        ({"nodes": "5"}, "alpha beta gamma node01 node02"),
+        ({"nodes": "gamma,alpha"}, "alpha gamma"),
+        ({"nodes": "node[01-02],beta"}, "beta node01 node02"),
+        ({"labels": ["room=lab"]}, "alpha beta"),
+        ({"labels": ["room=lab", "gpu=yes"]}, "alpha"),
+        ({"labels": ["group=quiet"]}, "beta"),
+        ({"labels": ["group=fast,quiet"]}, "beta"),
+        ({"nodes": "1", "labels": ["room=attic"]}, "gamma"),
+        ({"nodes": "alpha,gamma", "labels": ["room=lab"]}, "alpha"),
+    ],
+)
+def test_nodes_are_chosen_in_the_order_of_the_inventory(request_: dict[str, Any], names: str) -> None:
+    assert chosen(**request_) == names
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "message", "hint"),
+    [
+        (
+            {"nodes": "6"},
+            ConfigError,
+            "asked for 6 nodes, inventory.yaml has 5: alpha, beta, gamma, node01, node02",
+            "ask for --nodes 5, or add machines to inventory.yaml",
+        ),
+        (
+            {"nodes": "3", "labels": ["room=lab"]},
+            ConfigError,
+            "asked for 3 nodes, inventory.yaml has 2 with room=lab: alpha, beta",
+            "ask for --nodes 2, or add machines to inventory.yaml",
+        ),
+        (
+            {"nodes": "alhpa,zeta"},
+            ConfigError,
+            "not in inventory.yaml: alhpa, zeta",
+            "nodes there: alpha, beta, gamma, node01, node02",
+        ),
+        (
+            {"labels": ["room=cellar"]},
+            ConfigError,
+            "no node in inventory.yaml has room=cellar",
+            "labels there: gpu=yes, group=fast,quiet, room=attic, room=lab",
+        ),
+        (
+            {"nodes": "gamma", "labels": ["room=lab"]},
+            ConfigError,
+            "none of the nodes gamma has room=lab",
+            "room=lab: alpha, beta",
+        ),
+        ({"nodes": "0"}, UsageError, "--nodes 0: a run needs at least one node", ""),
+        ({"labels": ["room"]}, UsageError, "--label 'room' is no KEY=VALUE", "for example --label room=lab"),
+        (
+            {"nodes": "a,"},
+            UsageError,
+            "--nodes: 'a,' is no list of names such as alpha,beta or node[01-05,07]",
+            "give a number (5), names (alpha,beta) or a range (node[01-05])",
+        ),
+    ],
+)
+def test_what_cannot_be_chosen_says_what_is_there(
+    request_: dict[str, Any], kind: type[OrchError], message: str, hint: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        chosen(**request_)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_an_unknown_name_gets_its_nearest() -> None:
+    with pytest.raises(ConfigError) as caught:
+        chosen(nodes="alhpa,zeta")
+    assert caught.value.problems == ("no node 'alhpa' (did you mean 'alpha'?)", "no node 'zeta' (did you mean 'beta'?)")
