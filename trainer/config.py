@@ -132,15 +132,11 @@ class TrainOptions:
                 f" × --grad-accum {self.grad_accum} = {by_parts}: leave one of them out"
             )
         if total < world_size:
-            raise UsageError(
-                f"--global-batch-size {total} leaves some of {world_size} ranks without a sequence"
-            )
+            raise UsageError(f"--global-batch-size {total} leaves some of {world_size} ranks without a sequence")
         return total
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()
-        }
+        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
 
 
 def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place: Place) -> TrainOptions:
@@ -167,42 +163,28 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="for checkpoints/, tensorboard/ (default: $ORCH_RUN_DIR or .)",
     )
-    where.add_argument(
-        "--resume", metavar="auto|never|PATH", help="default auto: the newest sound checkpoint"
-    )
+    where.add_argument("--resume", metavar="auto|never|PATH", help="default auto: the newest sound checkpoint")
     where.add_argument("--from-scratch", action="store_true", help="the same as --resume never")
     much = parser.add_argument_group("how much")
     much.add_argument("--epochs", type=int, metavar="N", help="default 1, unless --max-steps is given")
     much.add_argument("--max-steps", type=int, metavar="N", help="stop after optimizer step N")
     much.add_argument("--batch-size", type=int, metavar="N", help="sequences per forward pass and rank")
-    much.add_argument(
-        "--grad-accum", type=int, metavar="N", help="forward passes per optimizer step (default 1)"
-    )
+    much.add_argument("--grad-accum", type=int, metavar="N", help="forward passes per optimizer step (default 1)")
     much.add_argument("--global-batch-size", type=int, metavar="N", help="sequences per step over all ranks")
     how = parser.add_argument_group("how")
     how.add_argument("--lr", type=float, help="highest learning rate")
     how.add_argument("--min-lr", type=float, help="at the end of the cosine (default: a tenth of --lr)")
     how.add_argument("--warmup-steps", type=int, metavar="N")
     how.add_argument("--weight-decay", type=float, metavar="W")
-    how.add_argument(
-        "--clip", type=float, metavar="NORM", help="largest gradient norm, 0 for none (default 1)"
-    )
+    how.add_argument("--clip", type=float, metavar="NORM", help="largest gradient norm, 0 for none (default 1)")
     how.add_argument("--seed", type=int)
     how.add_argument("--no-amp", dest="amp", action="store_const", const=False, help="float32 on a GPU too")
-    how.add_argument(
-        "--compile", action=argparse.BooleanOptionalAction, help="torch.compile (default: on a GPU only)"
-    )
-    how.add_argument(
-        "--backend", choices=BACKENDS, help="default auto: $ORCH_BACKEND, else nccl if all have a GPU"
-    )
+    how.add_argument("--compile", action=argparse.BooleanOptionalAction, help="torch.compile (default: on a GPU only)")
+    how.add_argument("--backend", choices=BACKENDS, help="default auto: $ORCH_BACKEND, else nccl if all have a GPU")
     seen = parser.add_argument_group("what is seen and kept")
     seen.add_argument("--log-every", type=int, metavar="N", help="steps between two lines (default 10)")
     seen.add_argument("--eval-every", type=int, metavar="N", help="steps; 0 for never (default 100)")
     seen.add_argument("--eval-batches", type=int, metavar="N", help="of --batch-size sequences (default 20)")
-    seen.add_argument(
-        "--checkpoint-every", type=int, metavar="N", help="steps; 0: at the end only (default 100)"
-    )
+    seen.add_argument("--checkpoint-every", type=int, metavar="N", help="steps; 0: at the end only (default 100)")
     seen.add_argument("--keep-checkpoints", type=int, metavar="K", help="the newest K (default 3)")
-    seen.add_argument(
-        "--prompt", "--sample-at-end", metavar="TEXT", help="write a sample from TEXT at the end"
-    )
+    seen.add_argument("--prompt", "--sample-at-end", metavar="TEXT", help="write a sample from TEXT at the end")

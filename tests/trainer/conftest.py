@@ -52,9 +52,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared")
     words = ["en", "el", "principio", "era", "la", "palabra", "y", "con", "ella", "vino", "toda", "cosa"]
     # Residues of a prime: an order without chance, but not one that a model guesses at once.
-    lines = (
-        " ".join(words[line * word * 37 % 101 % 12] for word in range(1, 13)) + "." for line in range(600)
-    )
+    lines = (" ".join(words[line * word * 37 % 101 % 12] for word in range(1, 13)) + "." for line in range(600))
     (folder / "texto.txt").write_text("\n".join(lines), "utf-8")
     where = ("--text", str(folder / "texto.txt"), "--data-dir", str(folder / "Data"))
     assert main(["gpt2", "prepare", *where, "--vocab-size", "300"]) == 0

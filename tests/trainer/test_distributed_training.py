@@ -13,9 +13,7 @@ import pytest
 COMMON = ("--batch-size", "2", "--eval-every", "0", "--checkpoint-every", "0")
 
 
-def test_five_ranks_with_an_uneven_batch_equal_one_process(
-    torchrun, train, train_command, tmp_path: Path
-) -> None:
+def test_five_ranks_with_an_uneven_batch_equal_one_process(torchrun, train, train_command, tmp_path: Path) -> None:
     # 13 sequences: shares of 2 and 3, and so 1 or 2 forward passes a rank.
     options = (*COMMON[:2], "--global-batch-size", "13", "--max-steps", "6", "--eval-every", "6")
     five = torchrun(5, *train_command(tmp_path / "five"), *options).result()
@@ -34,9 +32,7 @@ def test_five_ranks_with_an_uneven_batch_equal_one_process(
     assert five.out.count("step 6/6") == 1
 
 
-def test_two_ranks_stopped_and_resumed_equal_two_ranks_undisturbed(
-    torchrun, train_command, tmp_path: Path
-) -> None:
+def test_two_ranks_stopped_and_resumed_equal_two_ranks_undisturbed(torchrun, train_command, tmp_path: Path) -> None:
     options = (*COMMON, "--max-steps", "150", "--dropout", "0.1")
     stopped_dir = tmp_path / "stopped"
     run = torchrun(2, *train_command(stopped_dir), *options)
@@ -82,6 +78,4 @@ def test_connectivity_check(torchrun) -> None:
     lines = [line for line in good.out.splitlines() if "all_reduce" in line]
     assert len(lines) == 2
     for line in lines:
-        assert re.search(
-            r"rank \d of 2 \(alpha\): backend gloo, cpu, all_reduce 3 \(expected 3\) OK, [\d.]+ ms", line
-        )
+        assert re.search(r"rank \d of 2 \(alpha\): backend gloo, cpu, all_reduce 3 \(expected 3\) OK, [\d.]+ ms", line)

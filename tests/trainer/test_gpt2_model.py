@@ -17,9 +17,7 @@ def test_the_124m_preset_has_gpt2_smalls_shapes() -> None:
     preset = PRESETS["124m"]
     with torch.device("meta"):
         model = GPT2(
-            Shape(
-                layers=preset.layers, heads=preset.heads, width=preset.width, seq_len=1024, vocab_size=50257
-            )
+            Shape(layers=preset.layers, heads=preset.heads, width=preset.width, seq_len=1024, vocab_size=50257)
         )
     assert sum(p.numel() for p in model.parameters()) == 124_439_808
 

@@ -31,9 +31,7 @@ def start(child_environ: dict[str, str]) -> Iterator[Callable[..., subprocess.Po
     def run(*, stubborn: bool) -> subprocess.Popen[str]:
         program = PROGRAM.format(stubborn=stubborn)
         processes.append(
-            subprocess.Popen(
-                (sys.executable, "-c", program), env=child_environ, stdout=subprocess.PIPE, text=True
-            )
+            subprocess.Popen((sys.executable, "-c", program), env=child_environ, stdout=subprocess.PIPE, text=True)
         )
         assert processes[-1].stdout
         assert processes[-1].stdout.readline() == "ready\n"

@@ -12,9 +12,7 @@ from trainer.engine.events import Events
 
 def test_an_event_is_one_line_with_its_head() -> None:
     out = io.StringIO()
-    Events(Place(rank=2, world_size=5, node="beta", events=True), out, clock=lambda: 12.5).emit(
-        "step", text="a\nñ"
-    )
+    Events(Place(rank=2, world_size=5, node="beta", events=True), out, clock=lambda: 12.5).emit("step", text="a\nñ")
     (line,) = out.getvalue().splitlines()
     assert json.loads(line.removeprefix("@orch ")) == {
         "event": "step", "t": 12.5, "rank": 2, "node": "beta", "text": "a\nñ",

@@ -31,7 +31,5 @@ def test_a_line_for_people() -> None:
         index=0, name="GeForce", utilization_percent=None, memory_used_mib=100, memory_total_mib=4096,
         temperature_c=None,
     )  # fmt: skip
-    reading = Reading(
-        t=0.0, node="beta", cpu_percent=51.0, cpus=2.0, ram_used_mib=10, ram_limit_mib=4096, gpus=(gpu,)
-    )
+    reading = Reading(t=0.0, node="beta", cpu_percent=51.0, cpus=2.0, ram_used_mib=10, ram_limit_mib=4096, gpus=(gpu,))
     assert " beta  CPU  51.0 % of 2  RAM 10 / 4096 MiB  GPU 0 - % 100 / 4096 MiB - °C" in as_line(reading)

@@ -155,9 +155,7 @@ def test_nothing_left_to_train_is_said(whole, train) -> None:
 
 
 def test_missing_data_is_exit_3_and_says_how_to_make_it(call, tmp_path: Path) -> None:
-    refused = call(
-        "gpt2", "--preset", "tiny", "--data-dir", str(tmp_path / "Data"), "--run-dir", str(tmp_path)
-    )
+    refused = call("gpt2", "--preset", "tiny", "--data-dir", str(tmp_path / "Data"), "--run-dir", str(tmp_path))
     assert refused.code == 3
     assert "prepare --text" in refused.err
 

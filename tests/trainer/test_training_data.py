@@ -26,9 +26,7 @@ def document(text: str, name: str = "uno") -> Document:
 
 
 @given(st.integers(1, 50), st.integers(0, 2**32), st.integers(0, 200), st.integers(1, 120))
-def test_the_stream_is_one_permutation_after_another(
-    samples: int, seed: int, position: int, count: int
-) -> None:
+def test_the_stream_is_one_permutation_after_another(samples: int, seed: int, position: int, count: int) -> None:
     whole = SampleStream(samples, seed).take(0, position + count)
     assert np.array_equal(SampleStream(samples, seed).take(position, count), whole[position:])
     for start in range(0, len(whole) - samples + 1, samples):

@@ -75,9 +75,7 @@ def open_prepared(folder: Path) -> Prepared:
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no prepared data here; make it with: {PREPARE} {folder}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(
-            f"{path}: not a manifest of prepared data ({error!r}): prepare again"
-        ) from None
+        raise ConfigurationError(f"{path}: not a manifest of prepared data ({error!r}): prepare again") from None
     if wrong:
         raise ConfigurationError("\n".join([*wrong, f"prepare again: {PREPARE} {folder}"]))
     return prepared
@@ -123,8 +121,7 @@ def prepare(documents: list[Document], folder: Path, vocab_size: int) -> tuple[P
         "tokenizer": tokenizer_entry,
         "vocab_size": size,
         "dtype": dtype.str,
-        "bytes_per_token": sum(s["bytes"] for s in splits.values())
-        / sum(s["tokens"] for s in splits.values()),
+        "bytes_per_token": sum(s["bytes"] for s in splits.values()) / sum(s["tokens"] for s in splits.values()),
         "splits": splits,
     }
     write_atomic(folder / MANIFEST, json.dumps(manifest, indent=2).encode())

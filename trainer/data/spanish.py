@@ -58,9 +58,7 @@ class Apt:
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
         complaints = [line for line in done.stderr.splitlines() if line.startswith(("E:", "Err"))]
-        return (
-            "" if done.returncode == 0 else "; ".join(complaints) or f"apt-get ended with {done.returncode}"
-        )
+        return "" if done.returncode == 0 else "; ".join(complaints) or f"apt-get ended with {done.returncode}"
 
 
 def fetch(say: Say, apt: Apt | None = None) -> list[Document]:
@@ -83,9 +81,7 @@ def fetch(say: Say, apt: Apt | None = None) -> list[Document]:
             say(f"  {package:<22} {sum(len(d.text) for d in found) / 1e6:.1f} M characters")
             documents += found
     if not documents:
-        raise ConfigurationError(
-            "no Spanish text could be fetched:\n  " + "\n  ".join(failures) + f"\n{WHAT_NEXT}"
-        )
+        raise ConfigurationError("no Spanish text could be fetched:\n  " + "\n  ".join(failures) + f"\n{WHAT_NEXT}")
     return documents
 
 

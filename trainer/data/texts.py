@@ -19,14 +19,8 @@ class Document:
 def read_texts(path: Path) -> list[Document]:
     """Every file under `path` by name, save hidden ones. All bad files are named at once."""
     if not path.exists():
-        raise ConfigurationError(
-            f"{path}: no such file or folder; give --text a file or folder of UTF-8 text"
-        )
-    files = (
-        sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path))
-        if path.is_dir()
-        else [path]
-    )
+        raise ConfigurationError(f"{path}: no such file or folder; give --text a file or folder of UTF-8 text")
+    files = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path)) if path.is_dir() else [path]
     documents, wrong = [], []
     for file in files:
         content = file.read_bytes()
@@ -34,9 +28,7 @@ def read_texts(path: Path) -> list[Document]:
         if complaint:
             wrong.append(f"{file}: {complaint}")
         elif content.strip():
-            documents.append(
-                Document(name=str(file.relative_to(path.parent)), text=content.decode("utf-8-sig"))
-            )
+            documents.append(Document(name=str(file.relative_to(path.parent)), text=content.decode("utf-8-sig")))
     if wrong:
         wrong.append("convert these files to UTF-8, or take them out of the folder")
         raise ConfigurationError("\n".join(wrong))

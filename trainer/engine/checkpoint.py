@@ -42,9 +42,7 @@ def examine(folder: Path) -> Checkpoint:
     step = int(found.group(1)) if found else -1
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-        problem = next(
-            (p for name, entry in manifest["files"].items() if (p := _differs(folder / name, entry))), ""
-        )
+        problem = next((p for name, entry in manifest["files"].items() if (p := _differs(folder / name, entry))), "")
         if not problem and found and manifest["step"] != step:
             problem = f"its manifest speaks of step {manifest['step']}"
         return Checkpoint(path=folder, step=int(manifest["step"]), problem=problem, manifest=manifest)
@@ -114,9 +112,7 @@ def save(
         write_state(scratch / STATE)
         for name, source in attachments.items():
             shutil.copyfile(source, scratch / name)
-        files = {
-            path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in scratch.iterdir()
-        }
+        files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in scratch.iterdir()}
         (scratch / MANIFEST).write_text(json.dumps({**about, "files": files}, indent=2), "utf-8")
         for path in scratch.iterdir():
             _sync(path)
@@ -162,11 +158,7 @@ def _differs(path: Path, entry: Mapping[str, Any]) -> str:
         return f"{path.name} is missing"
     if path.stat().st_size != entry["bytes"]:
         return f"{path.name} has {path.stat().st_size} bytes instead of {entry['bytes']}"
-    return (
-        ""
-        if sha256(path) == entry["sha256"]
-        else f"{path.name} has changed since it was written (sha256 differs)"
-    )
+    return "" if sha256(path) == entry["sha256"] else f"{path.name} has changed since it was written (sha256 differs)"
 
 
 def _sync(path: Path) -> None:

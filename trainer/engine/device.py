@@ -69,9 +69,7 @@ def _onednn_version() -> str:
     return found.group(1) if found else "?"
 
 
-def start_line(
-    hardware: Hardware, place: Place, backend: str, environ: Mapping[str, str] = os.environ
-) -> str:
+def start_line(hardware: Hardware, place: Place, backend: str, environ: Mapping[str, str] = os.environ) -> str:
     spanish = (environ.get("LC_ALL") or environ.get("LANG") or "").startswith("es")
     words = _SPANISH if spanish else _ENGLISH
     device, threads = hardware.device, hardware.threads

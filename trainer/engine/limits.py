@@ -20,9 +20,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     """CPUs that the cgroup grants (2.0 for `docker run --cpus 2`), None without a limit."""
     quotas = []
     for folder in _folders(root, "cpu"):
-        maximum, quota, period = (
-            _read(folder / name) for name in ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
-        )
+        maximum, quota, period = (_read(folder / name) for name in ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"))
         if maximum and not maximum.startswith("max"):
             granted, per = maximum.split()
             quotas.append(int(granted) / int(per))

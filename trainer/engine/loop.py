@@ -141,9 +141,7 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
             cursor += run.sequences
             targets = workload.targets("train", everyones)
             mine = share(everyones, place.rank, place.world_size)
-            micro_batches = [
-                mine[at : at + options.batch_size] for at in range(0, len(mine), options.batch_size)
-            ]
+            micro_batches = [mine[at : at + options.batch_size] for at in range(0, len(mine), options.batch_size)]
 
             local_loss = torch.zeros((), device=hardware.device)
             for number, indices in enumerate(micro_batches, start=1):
@@ -160,9 +158,7 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
             summed, wishes_to_stop = group.sum([local_loss.item(), float(run.stop.asked)])
             loss, stopping = summed / targets, wishes_to_stop > 0
             if not math.isfinite(loss):
-                raise TrainerError(
-                    f"the loss is {loss} at step {step}: try a smaller --lr (now {lr:.1e}) or --clip"
-                )
+                raise TrainerError(f"the loss is {loss} at step {step}: try a smaller --lr (now {lr:.1e}) or --clip")
 
             if options.clip:
                 scaler.unscale_(optimizer)
@@ -175,13 +171,9 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
             speed.count(targets)
             if first and (step % options.log_every == 0 or step in (start.step + 1, last_step)):
                 tokens_per_s, epoch = speed.read(), cursor / workload.train_samples
-                records.write(
-                    "train", step, {"loss": loss, "lr": lr, "tokens_per_s": tokens_per_s, "epoch": epoch}
-                )
+                records.write("train", step, {"loss": loss, "lr": lr, "tokens_per_s": tokens_per_s, "epoch": epoch})
                 events.emit("step", step=step, loss=loss, tokens_per_s=tokens_per_s, lr=lr, epoch=epoch)
-                events.say(
-                    f"step {step}/{last_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(tokens_per_s)} tok/s"
-                )
+                events.say(f"step {step}/{last_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(tokens_per_s)} tok/s")
 
             go_on = speed.pause()
             if options.eval_every and step % options.eval_every == 0 and not stopping:
@@ -241,9 +233,7 @@ def _evaluate(
         run.events.say(f"evaluation at step {step}: loss {loss:.3f}  {figures}")
 
 
-def _save(
-    trained: Trained, workload: Workload, options: TrainOptions, run: Run, step: int, cursor: int
-) -> None:
+def _save(trained: Trained, workload: Workload, options: TrainOptions, run: Run, step: int, cursor: int) -> None:
     if run.place.rank != 0:
         return
     saved = checkpoint.save(
@@ -296,8 +286,6 @@ def _dropout_seed(seed: int, step: int, rank: int) -> int:
 
 def _what_must_be_equal(workload: Workload, options: TrainOptions) -> str:
     """Where a node keeps its files is its own matter; all else decides the result."""
-    shared = {
-        key: value for key, value in options.as_json().items() if key not in ("data_dir", "run_dir", "resume")
-    }
+    shared = {key: value for key, value in options.as_json().items() if key not in ("data_dir", "run_dir", "resume")}
     samples = (workload.train_samples, workload.validation_samples)
     return json.dumps([shared, dict(workload.identity), samples], sort_keys=True)

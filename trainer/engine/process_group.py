@@ -59,18 +59,14 @@ class Group:
 
     def must_agree(self, subject: str, text: str) -> None:
         """Refuse to train if a rank differs from rank 0, before the difference shows as a wrong loss."""
-        mine = torch.tensor(
-            list(hashlib.sha256(text.encode()).digest()), dtype=torch.int64, device=self.device
-        )
+        mine = torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.int64, device=self.device)
         theirs = mine.clone()
         self.broadcast(theirs)
         differing = [0.0] * self.place.world_size
         differing[self.place.rank] = float(not torch.equal(mine, theirs))
         ranks = [str(rank) for rank, differs in enumerate(self.sum(differing)) if differs]
         if ranks:
-            raise ConfigurationError(
-                f"rank {', '.join(ranks)} has other {subject} than rank 0: make them the same"
-            )
+            raise ConfigurationError(f"rank {', '.join(ranks)} has other {subject} than rank 0: make them the same")
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model with its gradients averaged over the ranks; weights are rank 0's from here on."""
@@ -112,9 +108,7 @@ def join(place: Place, device: torch.device, backend: str) -> Iterator[Group]:
             f" within {place.pg_timeout_s} s: {error}"
         ) from error
     if present != place.world_size:
-        raise TrainerError(
-            f"{place.name}: the first all-reduce counted {present} ranks, not {place.world_size}"
-        )
+        raise TrainerError(f"{place.name}: the first all-reduce counted {present} ranks, not {place.world_size}")
     yield group
     # Only after a good end: with a rank gone, destroying can wait for it; a failed process just ends.
     group.barrier()
@@ -132,9 +126,7 @@ def _choose_backend(place: Place, device: torch.device, backend: str, store: Sto
     """One backend serves all ranks: nccl only if every one of them has a GPU."""
     has_gpu = device.type == "cuda"
     if backend == "nccl" and not has_gpu:
-        raise ConfigurationError(
-            f"{place.name}: backend nccl, but torch sees no GPU here; use --backend gloo"
-        )
+        raise ConfigurationError(f"{place.name}: backend nccl, but torch sees no GPU here; use --backend gloo")
     if backend != "auto":
         return backend
     store.set(f"gpu/{place.rank}", str(int(has_gpu)))

@@ -71,9 +71,7 @@ def resume(trained: Trained, workload: Workload, options: TrainOptions, group: G
         except ConfigurationError as error:
             refusal = error
     # Scale and growth tracker are all that a GradScaler keeps.
-    scale = (
-        trained.scaler.state_dict() if trained.scaler.is_enabled() else {"scale": 1.0, "_growth_tracker": 0}
-    )
+    scale = trained.scaler.state_dict() if trained.scaler.is_enabled() else {"scale": 1.0, "_growth_tracker": 0}
     header = torch.tensor(
         [refusal is not None, progress.step, progress.cursor, scale["scale"], scale["_growth_tracker"]],
         dtype=torch.float64,
@@ -103,10 +101,7 @@ def choose(options: TrainOptions, place: Place, say: Say) -> Checkpoint | None:
     if own:
         # The same container started again by Docker, with the same command line: its own progress goes first,
         # or every restart would throw it away.
-        say(
-            f"this run has already come to step {own.step}: going on from there, not by"
-            f" --resume {options.resume}"
-        )
+        say(f"this run has already come to step {own.step}: going on from there, not by --resume {options.resume}")
         return own
     if options.resume == "never":
         aside = checkpoint.set_aside([found.path for found in checkpoint.survey(root)])

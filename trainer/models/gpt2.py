@@ -88,9 +88,7 @@ class GPT2(nn.Module):
 
 
 @torch.no_grad()
-def generate(
-    model: GPT2, prompt: list[int], count: int, *, temperature: float, top_k: int, seed: int
-) -> list[int]:
+def generate(model: GPT2, prompt: list[int], count: int, *, temperature: float, top_k: int, seed: int) -> list[int]:
     """`count` more tokens; temperature 0 takes the likeliest each time."""
     device = model.tokens.weight.device
     chance = torch.Generator().manual_seed(seed)

@@ -14,10 +14,7 @@ def run(root: Path, *, as_json: bool) -> int:
     found = survey(folder)
     newest = next((checkpoint for checkpoint in found if not checkpoint.problem), None)
     if as_json:
-        rows = [
-            {"step": c.step, "path": str(c.path), "verified": not c.problem, "problem": c.problem}
-            for c in found
-        ]
+        rows = [{"step": c.step, "path": str(c.path), "verified": not c.problem, "problem": c.problem} for c in found]
         print(json.dumps({"newest_verified_step": newest.step if newest else None, "checkpoints": rows}))
     else:
         for checkpoint in found:

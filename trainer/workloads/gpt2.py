@@ -48,9 +48,7 @@ def add_commands(actions: Actions) -> None:
     train = actions.add_parser("train", help="the default action", allow_abbrev=False)
     add_train_options(train)
     model = train.add_argument_group("model")
-    model.add_argument(
-        "--preset", choices=PRESETS, default="124m", help="default 124m, the shape of GPT-2 small"
-    )
+    model.add_argument("--preset", choices=PRESETS, default="124m", help="default 124m, the shape of GPT-2 small")
     for name in ("layers", "heads", "width", "seq-len"):
         model.add_argument(f"--{name}", type=int, metavar="N", help="instead of the preset's")
     model.add_argument("--dropout", type=float, default=0.0, metavar="P")
@@ -81,9 +79,7 @@ def _train(given: argparse.Namespace, place: Place) -> int:
     for name in ("layers", "heads", "width", "seq_len"):
         own_choice = getattr(given, name)
         shape[name] = getattr(preset, name) if own_choice is None else own_choice
-    wrong = [
-        f"--{name.replace('_', '-')} {size}: expected 1 or more" for name, size in shape.items() if size < 1
-    ]
+    wrong = [f"--{name.replace('_', '-')} {size}: expected 1 or more" for name, size in shape.items() if size < 1]
     if not wrong and shape["width"] % shape["heads"]:
         wrong = [f"--width {shape['width']} does not divide into --heads {shape['heads']}"]
     if wrong:
