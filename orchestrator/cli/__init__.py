@@ -19,6 +19,7 @@ COMMANDS = {
     "inventory": "List, show, validate and import the machines",
     "trust": "Accept a node's SSH host key, after showing its fingerprint",
     "build": "Build the CPU or CUDA image and bring it to every node",
+    "prepare": "Turn text into training data, once for all nodes",
     "check-gpus": "Compare nvidia-smi on every node and inside its container",
     "launch": "Start a training run on several nodes and follow it",
     "logs": "Show what the ranks of a run wrote, merged",
