@@ -131,9 +131,10 @@ def _require_same(known: Lab, request: LabRequest) -> None:
     if request.nodes != len(known.nodes):
         differs.append(f"has {len(known.nodes)} nodes")
     if differs:
+        engine = " --engine process" if known.engine == "process" else ""
         raise ConflictError(
             f"a lab is up already, and it {' and '.join(differs)}",
-            hint=f"keep it (orch lab up --nodes {len(known.nodes)}), or remove it first: orch lab down",
+            hint=f"keep it (orch lab up --nodes {len(known.nodes)}{engine}), or remove it first: orch lab down",
         )
 
 
