@@ -45,7 +45,11 @@ def up(
     base: Annotated[str | None, typer.Option(metavar="IMAGE", help="Debian image to build machines on.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring up N machines, each with its own sshd and Docker Engine, and an inventory that every command takes."""
+    """Bring up N machines and their inventory.
+
+    Each has its own sshd, Docker Engine, address and disk. A second `up` keeps what is there and switches on what is
+    off. Every command finds the inventory while the lab is up.
+    """
     from orchestrator.lab import control
     from orchestrator.lab import up as lab_up
     from orchestrator.lab.sizing import MachineSize
@@ -56,7 +60,7 @@ def up(
     lab_up.up(request, say)
     _show(control.status(), as_json=as_json)
     say(f"inventory: {inventory_file()}")
-    say("every command finds it while the lab is up; next: orch build, orch launch --nodes " + str(nodes))
+    say(f"every command finds it while the lab is up; next: orch launch --nodes {nodes}")
 
 
 def down(
@@ -65,7 +69,7 @@ def down(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove the lab: machines, disks, network, keys and inventory. Images stay."""
+    """Remove the lab and its disks; images stay."""
     from orchestrator.lab.down import down as take_down
 
     gone = take_down(name)
@@ -78,7 +82,7 @@ def down(
 
 
 def status(as_json: JsonOption = False) -> None:
-    """Show every machine: address, state, engine, running containers, link."""
+    """Show how every machine is."""
     from orchestrator.lab import control
 
     _show(control.status(), as_json=as_json)
@@ -100,28 +104,31 @@ def shell(
 
 
 def cut(nodes: NodeArgument) -> None:
-    """Pull a machine's network cable: nothing comes in or goes out, and nobody is told."""
+    """Pull network cables.
+
+    Nothing comes in or goes out any more, and nobody is told: no reset, no refusal.
+    """
     from orchestrator.lab import control
 
     _tell("cut off", control.cut(nodes))
 
 
 def heal(nodes: NodeArgument) -> None:
-    """Plug the network cable in again."""
+    """Plug network cables in again."""
     from orchestrator.lab import control
 
     _tell("back on the network", control.heal(nodes))
 
 
 def kill(nodes: NodeArgument) -> None:
-    """Cut a machine's power."""
+    """Cut the power of machines."""
     from orchestrator.lab import control
 
     _tell("powered off", control.kill(nodes))
 
 
 def start(nodes: NodeArgument) -> None:
-    """Switch a machine on again: same address, same disk."""
+    """Switch machines on again."""
     from orchestrator.lab import control
 
     _tell("on again", control.start(nodes, say))
@@ -131,7 +138,7 @@ def link(
     speed: Annotated[str, typer.Argument(metavar="SPEED", help="1gbit, 100mbit, 500kbit, or off.")],
     nodes: Annotated[list[str] | None, typer.Argument(metavar="NODE...", help="All, where none is named.")] = None,
 ) -> None:
-    """Change the speed of machines' network links, while they run."""
+    """Change the speed of network links, live."""
     from orchestrator.lab import control
 
     _tell(f"link {speed}", control.set_link(speed, nodes or ()))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http import HTTPStatus
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -24,7 +26,7 @@ NODE_LABEL = "orch.lab.node"
 _POOL = 64
 """Connections to the engine at once: one for each node."""
 _TIMEOUT_S = 120
-_POOL_OVERLAPS = 403
+_POOL_OVERLAPS = HTTPStatus.FORBIDDEN
 """How the engine answers to a range that another network has."""
 _PROCESS = "without containers: orch lab up --engine process"
 
@@ -75,19 +77,21 @@ def create_network(client: docker.DockerClient, lab: str) -> tuple[Network, IPv4
 
 
 def remove_all(client: docker.DockerClient, filters: list[str]) -> list[str]:
-    """Remove containers, then volumes and networks with these labels; what was there."""
-    gone = []
+    """Remove containers, then volumes, then networks with these labels; what was there."""
     chosen: dict[str, str | list[str] | bool] = {"label": filters}
-    for container in client.containers.list(all=True, filters=chosen):
-        container.remove(force=True, v=True)
-        gone.append(f"container {container.name}")
-    for volume in client.volumes.list(filters=chosen):
-        volume.remove(force=True)
-        gone.append(f"volume {volume.name}")
-    for network in client.networks.list(filters=chosen):
+    containers = client.containers.list(all=True, filters=chosen)
+    with ThreadPoolExecutor(_POOL) as pool:
+        list(pool.map(lambda container: container.remove(force=True, v=True), containers))
+        volumes = client.volumes.list(filters=chosen)
+        list(pool.map(lambda volume: volume.remove(force=True), volumes))
+    networks = client.networks.list(filters=chosen)
+    for network in networks:
         network.remove()
-        gone.append(f"network {network.name}")
-    return gone
+    return [
+        *sorted(f"container {container.name}" for container in containers),
+        *sorted(f"volume {volume.name}" for volume in volumes),
+        *(f"network {network.name}" for network in networks),
+    ]
 
 
 def _used_subnets(client: docker.DockerClient) -> list[IPv4Network]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from orchestrator.lab.state import USER, Lab
 from orchestrator.specs.inventory import Limits
+from orchestrator.specs.inventory_dump import dump_document
 
 _HEAD = """\
 # Written by `orch lab up`; removed by `orch lab down`.
@@ -23,11 +21,7 @@ def inventory_text(lab: Lab, limits: Limits, folder: Path) -> str:
         "defaults": {**_defaults(lab, folder), "limits": _limits(limits)},
         "nodes": {node.name: {"address": node.address, **_own(lab, node.name, folder)} for node in lab.nodes},
     }
-    text = StringIO()
-    yaml = YAML()
-    yaml.width = 4096  # a long path stays on its line
-    yaml.dump(document, text)
-    return _HEAD + text.getvalue()
+    return dump_document(document, header=_HEAD)
 
 
 def _defaults(lab: Lab, folder: Path) -> dict[str, Any]:

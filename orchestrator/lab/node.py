@@ -9,6 +9,7 @@ import tarfile
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any
 
 import docker
@@ -16,12 +17,13 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import EndpointConfig
 
+from orchestrator.lab.bounded import bounded
 from orchestrator.lab.credentials import KeyPair
 from orchestrator.lab.host import labels, resource_name
 from orchestrator.lab.link import UNSHAPED, cut_commands, heal_commands, is_cut_command, shape_command
 from orchestrator.lab.sizing import MachineSize
 from orchestrator.lab.state import LabNode
-from orchestrator.specs.errors import EngineError, UsageError
+from orchestrator.specs.errors import ConflictError, EngineError, OrchError, UsageError
 
 CAPABILITIES = ("NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE")
 """Beside Docker's own set: network rules, mounts, and (found by trying) `docker exec` into what another user runs."""
@@ -33,6 +35,7 @@ OPEN_PATHS: dict[str, list[str]] = {"MaskedPaths": [], "ReadonlyPaths": []}
 
 _UID = 1000
 _LOG_LINES = 8
+_COMMAND_TIMEOUT_S = 20.0
 _BANNER_TIMEOUT_S = 1.0
 _MIB = 1024 * 1024
 
@@ -203,11 +206,15 @@ class SimulatedNode:
 
     def _execute(self, container: Container, command: Sequence[str]) -> tuple[int, str]:
         """Exit code and text (its stdout; its stderr where it failed) of a command inside, run as root."""
-        api = self._client.api
-        execution = api.exec_create(container.id, list(command))["Id"]
-        stdout, stderr = api.exec_start(execution, demux=True)
-        exit_code = int(api.exec_inspect(execution)["ExitCode"])
-        return exit_code, ((stdout if exit_code == 0 else stderr or stdout) or b"").decode(errors="replace")
+
+        def run() -> tuple[int, str]:
+            api = self._client.api
+            execution = api.exec_create(container.id, list(command))["Id"]
+            stdout, stderr = api.exec_start(execution, demux=True)
+            exit_code = int(api.exec_inspect(execution)["ExitCode"])
+            return exit_code, ((stdout if exit_code == 0 else stderr or stdout) or b"").decode(errors="replace")
+
+        return bounded(run, timeout_s=_COMMAND_TIMEOUT_S, what=f"`{command[0]}`", node=self.name)
 
     def _failed(self, what: str) -> EngineError:
         return EngineError(
@@ -216,12 +223,15 @@ class SimulatedNode:
             hint="without containers: orch lab up --engine process",
         )
 
-    def _refused(self, what: str, error: APIError) -> EngineError:
-        needs = f"A node needs {', '.join(CAPABILITIES)}, cgroups of its own and no seccomp profile"
+    def _refused(self, what: str, error: APIError) -> OrchError:
+        message = f"could not {what}: {error.explanation or error}"
+        if error.status_code == HTTPStatus.CONFLICT:
+            return ConflictError(message, node=self.name, hint="take another --name")
+        if error.status_code == HTTPStatus.BAD_REQUEST:  # what was asked for, not what the engine may do
+            return EngineError(message, node=self.name)
+        needs = f"a node needs {', '.join(CAPABILITIES)}, cgroups of its own and no seccomp profile"
         return EngineError(
-            f"could not {what}: {error.explanation or error}",
-            node=self.name,
-            hint=f"{needs}; where the engine forbids that: orch lab up --engine process",
+            message, node=self.name, hint=f"{needs}; where the engine forbids that: orch lab up --engine process"
         )
 
 

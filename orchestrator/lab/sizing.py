@@ -17,6 +17,10 @@ _OF_MACHINE = 0.75
 """Of a node of given size: the rest is its engine's and its system's."""
 
 
+SMALLEST_MACHINE_MIB = 512
+"""sshd and an idle engine take about 100 MB; below this size the kernel kills them while they start."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MachineSize:
     """The size of one node where somebody asked for it; else it may use all of this computer."""

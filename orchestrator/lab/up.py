@@ -20,7 +20,7 @@ from orchestrator.lab.inventory_text import inventory_text
 from orchestrator.lab.link import UNSHAPED, parse_rate
 from orchestrator.lab.names import node_names
 from orchestrator.lab.node import Identity, SimulatedNode
-from orchestrator.lab.sizing import MachineSize, suited_limits
+from orchestrator.lab.sizing import SMALLEST_MACHINE_MIB, MachineSize, suited_limits
 from orchestrator.lab.state import (
     EngineKind,
     Lab,
@@ -35,7 +35,7 @@ from orchestrator.lab.state import (
     write_file,
 )
 from orchestrator.lab.subnet import node_address
-from orchestrator.specs.errors import ConflictError, DeadlineError
+from orchestrator.specs.errors import ConflictError, DeadlineError, UsageError
 
 DEFAULT_NAME = "lab"
 READY_TIMEOUT_S = 90.0
@@ -75,8 +75,7 @@ REAL_TIME = Clock()
 def up(request: LabRequest, report: Report, clock: Clock = REAL_TIME) -> Lab:
     """The lab, all its nodes on and ready. A new one that fails leaves nothing behind."""
     names = node_names(request.nodes)
-    if request.link and request.link != UNSHAPED:
-        parse_rate(request.link)
+    _require_possible(request)
     with exclusive():
         known = load_lab()
         if known and inventory_file().exists():
@@ -114,6 +113,15 @@ def switch_on(nodes: list[SimulatedNode], report: Report, clock: Clock) -> None:
     wait_until_ready(nodes, report, clock)
 
 
+def _require_possible(request: LabRequest) -> None:
+    if request.link and request.link != UNSHAPED:
+        parse_rate(request.link)
+    if request.size.memory_mib is not None and request.size.memory_mib < SMALLEST_MACHINE_MIB:
+        raise UsageError(f"a machine needs {SMALLEST_MACHINE_MIB}m of memory or more, not {request.size.memory_mib}m")
+    if request.engine == "process" and (request.link or request.size != ALL_THERE_IS):
+        raise UsageError("--engine process has no machines: no links to shape, no size to give")
+
+
 def _require_same(known: Lab, request: LabRequest) -> None:
     differs = []
     if request.name and request.name != known.name:
@@ -123,9 +131,10 @@ def _require_same(known: Lab, request: LabRequest) -> None:
     if request.nodes != len(known.nodes):
         differs.append(f"has {len(known.nodes)} nodes")
     if differs:
+        engine = " --engine process" if known.engine == "process" else ""
         raise ConflictError(
             f"a lab is up already, and it {' and '.join(differs)}",
-            hint=f"keep it (orch lab up --nodes {len(known.nodes)}), or remove it first: orch lab down",
+            hint=f"keep it (orch lab up --nodes {len(known.nodes)}{engine}), or remove it first: orch lab down",
         )
 
 
