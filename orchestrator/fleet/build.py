@@ -12,12 +12,13 @@ from typing import BinaryIO
 
 from orchestrator.fleet.base_image import Notify, ensure_base
 from orchestrator.fleet.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
-from orchestrator.fleet.distribute_image import Delivery, distribute_image
+from orchestrator.fleet.distribute_image import distribute_image
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.nodes.seam import BuildRequest, Node, Progress
 from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, LABEL_CONTENT, Found, Recipe, labels, redact
 from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 from orchestrator.specs.facts import ImageFacts
+from orchestrator.specs.image import Delivery, Placed
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import ContainerSpec
 
@@ -45,18 +46,6 @@ class BuildOptions:
     no_cache: bool = False
     site: Site = field(default_factory=Site)
     version: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placed:
-    """One node's image at the end."""
-
-    node: str
-    profile: str
-    builder: str
-    content: str
-    delivery: Delivery | None = None
-    error: OrchError | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +198,7 @@ def _placed(outcome: Outcome[Node, Delivery], recipe: Recipe, builder: str) -> P
         node=outcome.item.name,
         profile=recipe.profile,
         builder=builder,
+        tag=recipe.tag,
         content=recipe.content,
         delivery=outcome.result,
         error=outcome.error,
