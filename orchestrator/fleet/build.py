@@ -100,11 +100,12 @@ def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notif
     )
     with packed(recipe, options.site, wheels) as context:
         _follow(node, request, context, notify)
+    notify(node.name, Progress(text="asking the new image what is in it"))
     found = _ask(node, recipe)
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     # The labels say what was found inside, so they come last: one more configuration, no more bytes.
     request = replace(request, dockerfile="Dockerfile", args={}, labels=labels(recipe, found, created), no_cache=False)
-    _follow(node, request, archive_of({"Dockerfile": f"FROM {recipe.content_tag}\n".encode()}), notify)
+    _follow(node, request, archive_of({"Dockerfile": f"FROM {recipe.content_tag}\n".encode()}), _silent)
     image = _present(node, recipe)
     if image is None:
         raise EngineError(f"built {recipe.content_tag}, but the engine does not show it", node=node.name)
@@ -221,6 +222,10 @@ def _follow(node: Node, request: BuildRequest, context: BinaryIO, notify: Notify
     except EngineError as error:
         output = "\n  ".join(["", *last]) if last else ""
         raise EngineError(redact(error.message) + output, node=node.name, hint=error.hint) from error
+
+
+def _silent(node: str, progress: Progress) -> None:
+    """For a build of labels: nobody waits for it."""
 
 
 def _ask(node: Node, recipe: Recipe) -> Found:

@@ -16,6 +16,8 @@ from orchestrator.render.console import printable, stderr
 
 EVERY_S = 10.0
 """Between two plain lines of one node about the same thing."""
+LONGEST = 120
+"""Of a plain line: a RUN step of a Dockerfile is a whole script."""
 MB = 1_000_000
 
 
@@ -84,7 +86,7 @@ class ProgressView:
         if what == text and not ended and now - last < EVERY_S:
             return
         self._said[node] = (now, text)
-        self._console.print(f"{node}: {text} {_amount(progress)}".rstrip(), markup=False)
+        self._console.print(f"{node}: {text[:LONGEST]} {_amount(progress)}".rstrip(), markup=False)
 
 
 def _amount(progress: Progress) -> str:
