@@ -111,7 +111,7 @@ def build(
         typer.echo(json.dumps(images_json(placed), indent=2))
     else:
         stdout().print(images_table(placed))
-    return _outcome(placed, quiet=as_json)
+    return outcome(placed, quiet=as_json)
 
 
 def _confirm(options: BuildOptions, specs: Sequence[NodeSpec]) -> bool:
@@ -121,7 +121,7 @@ def _confirm(options: BuildOptions, specs: Sequence[NodeSpec]) -> bool:
     )
 
 
-def _outcome(placed: Sequence[Placed], *, quiet: bool) -> int:
+def outcome(placed: Sequence[Placed], *, quiet: bool) -> int:
     """Every node's error is said; a node without the image is never passed over."""
     failed = [result for result in placed if result.error]
     for result in failed:

@@ -86,7 +86,7 @@ class ProgressView:
         if what == text and not ended and now - last < EVERY_S:
             return
         self._said[node] = (now, text)
-        self._console.print(f"{node}: {text[:LONGEST]} {_amount(progress)}".rstrip(), markup=False)
+        self._console.print(f"{node}: {text[:LONGEST]} {_amount(progress)}".rstrip(), markup=False, soft_wrap=True)
 
 
 def _amount(progress: Progress) -> str:
