@@ -12,12 +12,13 @@ from typing import BinaryIO
 
 from orchestrator.fleet.base_image import Notify, ensure_base
 from orchestrator.fleet.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
-from orchestrator.fleet.distribute_image import Delivery, distribute_image
+from orchestrator.fleet.distribute_image import distribute_image
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.nodes.seam import BuildRequest, Node, Progress
 from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, LABEL_CONTENT, Found, Recipe, labels, redact
 from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 from orchestrator.specs.facts import ImageFacts
+from orchestrator.specs.image import Delivery, Placed
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import ContainerSpec
 
@@ -45,18 +46,6 @@ class BuildOptions:
     no_cache: bool = False
     site: Site = field(default_factory=Site)
     version: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placed:
-    """One node's image at the end."""
-
-    node: str
-    profile: str
-    builder: str
-    content: str
-    delivery: Delivery | None = None
-    error: OrchError | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +100,12 @@ def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notif
     )
     with packed(recipe, options.site, wheels) as context:
         _follow(node, request, context, notify)
+    notify(node.name, Progress(text="asking the new image what is in it"))
     found = _ask(node, recipe)
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     # The labels say what was found inside, so they come last: one more configuration, no more bytes.
     request = replace(request, dockerfile="Dockerfile", args={}, labels=labels(recipe, found, created), no_cache=False)
-    _follow(node, request, archive_of({"Dockerfile": f"FROM {recipe.content_tag}\n".encode()}), notify)
+    _follow(node, request, archive_of({"Dockerfile": f"FROM {recipe.content_tag}\n".encode()}), _silent)
     image = _present(node, recipe)
     if image is None:
         raise EngineError(f"built {recipe.content_tag}, but the engine does not show it", node=node.name)
@@ -209,6 +199,7 @@ def _placed(outcome: Outcome[Node, Delivery], recipe: Recipe, builder: str) -> P
         node=outcome.item.name,
         profile=recipe.profile,
         builder=builder,
+        tag=recipe.tag,
         content=recipe.content,
         delivery=outcome.result,
         error=outcome.error,
@@ -231,6 +222,10 @@ def _follow(node: Node, request: BuildRequest, context: BinaryIO, notify: Notify
     except EngineError as error:
         output = "\n  ".join(["", *last]) if last else ""
         raise EngineError(redact(error.message) + output, node=node.name, hint=error.hint) from error
+
+
+def _silent(node: str, progress: Progress) -> None:
+    """For a build of labels: nobody waits for it."""
 
 
 def _ask(node: Node, recipe: Recipe) -> Found:

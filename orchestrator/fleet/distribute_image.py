@@ -12,20 +12,10 @@ from orchestrator.fleet.image_archive import ImageArchive, layers_in_common
 from orchestrator.nodes.seam import Engine, Node, Progress
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import ImageFacts
+from orchestrator.specs.image import Delivery
 
 TRANSFER_TIMEOUT_S = 3600.0
 Notify = Callable[[str, Progress], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Delivery:
-    """How an image came to a node."""
-
-    image_id: str
-    size_bytes: int
-    moved_bytes: int
-    """Over the connection, compressed; 0 where the node had the image."""
-    duration_s: float
 
 
 class _Source:

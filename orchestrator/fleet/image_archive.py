@@ -135,18 +135,23 @@ def layers_in_common(layers: Sequence[str], held: Sequence[Sequence[str]]) -> in
 def _spans(spool: IO[bytes], reference: str) -> tuple[_Span, ...]:
     spool.flush()
     spool.seek(0)
-    with tarfile.open(fileobj=spool, mode="r:") as archive:
-        members = archive.getmembers()
-        manifest = archive.extractfile("manifest.json")
-        if manifest is None:
-            raise EngineError(f"the archive of {reference} has no manifest.json")
-        paths = json.load(manifest)[0]["Layers"]
-        end = archive.offset
+    try:
+        with tarfile.open(fileobj=spool, mode="r:") as archive:
+            members = archive.getmembers()
+            paths = json.loads(_content(archive, "manifest.json"))[0]["Layers"]
+            end = archive.offset
+    except (tarfile.TarError, KeyError, ValueError) as error:
+        raise EngineError(f"the engine's archive of {reference} cannot be read: {error}") from error
     ends = [*(member.offset for member in members[1:]), end]
     return tuple(
         _Span(start=member.offset, end=end, layer=_layer_of(member, paths))
         for member, end in zip(members, ends, strict=True)
     )
+
+
+def _content(archive: tarfile.TarFile, name: str) -> bytes:
+    content = archive.extractfile(name)
+    return content.read() if content else b""
 
 
 def _layer_of(member: tarfile.TarInfo, paths: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.specs.gpus import LABEL_CUDA
 from orchestrator.specs.run import LABEL_PROJECT
 
 PROFILES = ("cpu", "cuda")
@@ -20,7 +21,6 @@ SITE = "images/site"
 LABEL_CONTENT = "orch.content"
 LABEL_PROFILE = "orch.profile"
 LABEL_TORCH = "orch.torch"
-LABEL_CUDA = "orch.cuda"
 LABEL_PYTHON = "orch.python"
 LABEL_COMMIT = "orch.git_commit"
 

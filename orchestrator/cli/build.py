@@ -1,0 +1,141 @@
+"""`orch build`: the images that the nodes' devices need, built once and brought to every node that lacks them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
+from orchestrator.cli.report import report_error, say
+from orchestrator.fleet.build import BuildOptions, provide_images
+from orchestrator.fleet.build_context import site_of
+from orchestrator.fleet.connect import connected
+from orchestrator.nodes.local import LocalNode
+from orchestrator.plan.image import DEFAULT_BASE
+from orchestrator.render.console import stdout
+from orchestrator.render.images import images_json, images_table
+from orchestrator.render.progress import ProgressView
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, PartialError, PreflightError, UsageError
+from orchestrator.specs.image import Placed
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.selection import select_nodes
+
+EXAMPLES = """Examples:
+
+orch build
+
+orch build --profile cpu --nodes alpha,beta
+
+orch build --profile cuda --on gamma
+
+orch build --wheels ./wheels --ca-bundle /etc/ssl/certs/ca-certificates.crt
+
+PIP_INDEX_URL=https://packages.example/simple orch build
+"""
+
+
+class Profile(str, Enum):
+    """Which image."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("build", epilog=EXAMPLES, no_args_is_help=False)(build)
+
+
+def build(
+    profile: Annotated[Profile, typer.Option("--profile", help="auto: what each node's device needs.")] = Profile.AUTO,
+    inventory: InventoryOption = None,
+    nodes: NodesOption = None,
+    label: LabelOption = None,
+    on: Annotated[
+        str, typer.Option("--on", metavar="NODE|controller", help="Who builds; else this computer where it can.")
+    ] = "",
+    each_node: Annotated[bool, typer.Option("--each-node", help="Build on every node, move no image.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build even what is there already.")] = False,
+    base: Annotated[str, typer.Option("--base", metavar="IMAGE", help="Debian image to stand on.")] = DEFAULT_BASE,
+    wheels: Annotated[
+        Path | None,
+        typer.Option("--wheels", metavar="DIR", help="Folder of wheels to prefer to the index; else $PIP_FIND_LINKS."),
+    ] = None,
+    ca_bundle: Annotated[
+        Path | None,
+        typer.Option("--ca-bundle", metavar="FILE", help="Authorities for pip; else $PIP_CERT or $SSL_CERT_FILE."),
+    ] = None,
+    as_json: JsonOption = False,
+    yes: YesOption = False,
+) -> int:
+    """Build the CPU or CUDA image and bring it to every node.
+
+    pip's and proxy settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_TRUSTED_HOST, https_proxy, …) are handed through;
+    none of them stays in the image. Nodes that have the image cost nothing; others get the layers that they lack.
+    """
+    if on and each_node:
+        raise UsageError("--on and --each-node exclude each other")
+    loaded = load_inventory(inventory)
+    chosen = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
+    specs = [spec for spec in chosen if spec.engine == "docker"]
+    if not specs:
+        raise ConfigError("no node with a container engine", hint="engine: process needs no image")
+    options = BuildOptions(
+        project=loaded.inventory.project,
+        profile=profile.value,
+        base=base,
+        on=on,
+        each_node=each_node,
+        no_cache=no_cache,
+        site=site_of(os.environ, wheels=wheels, ca_bundle=ca_bundle),
+        version=_version(),
+    )
+    if not (yes or as_json) and sys.stdin.isatty() and not _confirm(options, specs):
+        say("nothing was built")
+        return EXIT_INTERRUPTED
+    controller = LocalNode()
+    try:
+        with connected(specs) as reached, ProgressView(quiet=as_json) as view:
+            placed = provide_images(options, specs, reached, controller, view.notify)
+    finally:
+        controller.close()
+    if as_json:
+        typer.echo(json.dumps(images_json(placed), indent=2))
+    else:
+        stdout().print(images_table(placed))
+    return outcome(placed, quiet=as_json)
+
+
+def _confirm(options: BuildOptions, specs: Sequence[NodeSpec]) -> bool:
+    where = "on each of" if options.each_node else "for"
+    return typer.confirm(
+        f"build {options.profile} {where} {', '.join(spec.name for spec in specs)}?", default=True, err=True
+    )
+
+
+def outcome(placed: Sequence[Placed], *, quiet: bool) -> int:
+    """Every node's error is said; a node without the image is never passed over."""
+    failed = [result for result in placed if result.error]
+    for result in failed:
+        if result.error and not quiet:
+            report_error(result.error)
+    if not failed:
+        return EXIT_OK
+    return PreflightError.exit_code if len(failed) == len(placed) else PartialError.exit_code
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("orch")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return ""

@@ -1,0 +1,96 @@
+"""How far builds and transfers are: one live line for each node on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Lock
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+from orchestrator.nodes.seam import Progress
+from orchestrator.render.console import printable, stderr
+
+EVERY_S = 10.0
+"""Between two plain lines of one node about the same thing."""
+LONGEST = 120
+"""Of a plain line: a RUN step of a Dockerfile is a whole script."""
+MB = 1_000_000
+
+
+class ProgressView:
+    """A context in which `notify(node, progress)` shows how far each node is. Threads may call it."""
+
+    def __init__(
+        self, *, quiet: bool = False, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ):
+        self._console = console or stderr()
+        self._quiet = quiet
+        self._clock = clock
+        self._lock = Lock()
+        self._rows: dict[str, TaskID] = {}
+        self._said: dict[str, tuple[float, str]] = {}
+        self._bars: Bars | None = None
+        if self._console.is_terminal and not quiet:
+            columns = (
+                TextColumn("{task.fields[node]:>12}"),
+                TimeElapsedColumn(),
+                BarColumn(bar_width=20),
+                TextColumn("{task.description}", markup=False),
+            )
+            self._bars = Bars(*columns, console=self._console, transient=True)
+
+    def __enter__(self) -> ProgressView:
+        if self._bars:
+            self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bars:
+            self._bars.stop()
+
+    def notify(self, node: str, progress: Progress) -> None:
+        """What this node does now."""
+        text = printable(progress.text).strip()
+        if self._quiet or not text:
+            return
+        with self._lock:
+            if self._bars:
+                self._move(self._bars, node, text, progress)
+            else:
+                self._say(node, text, progress)
+
+    def _move(self, bars: Bars, node: str, text: str, progress: Progress) -> None:
+        if node not in self._rows:
+            self._rows[node] = bars.add_task("", node=node, total=None)
+        room = max(20, self._console.width - 50)
+        bars.update(
+            self._rows[node],
+            description=f"{text[:room]} {_amount(progress)}".rstrip(),
+            completed=progress.done,
+            total=progress.total or None,
+        )
+
+    def _say(self, node: str, text: str, progress: Progress) -> None:
+        """A builder's own lines are shown where they begin something; a transfer now and then, and at its end."""
+        if text.startswith(
+            ("--->", "Removing intermediate", "Get:", "Selecting", "Preparing", "Unpacking", "Setting up")
+        ):
+            return
+        now = self._clock()
+        last, what = self._said.get(node, (-EVERY_S, ""))
+        ended = bool(progress.total) and progress.done >= progress.total
+        if what == text and not ended and now - last < EVERY_S:
+            return
+        self._said[node] = (now, text)
+        self._console.print(f"{node}: {text[:LONGEST]} {_amount(progress)}".rstrip(), markup=False, soft_wrap=True)
+
+
+def _amount(progress: Progress) -> str:
+    """Megabytes, where it is bytes that are counted."""
+    if progress.total < MB // 100:
+        return ""
+    return f"{progress.done / MB:.1f} of {progress.total / MB:.1f} MB"

@@ -1,0 +1,55 @@
+"""`orch build` on the command line: what is refused before any machine is asked, and what its exit code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cli.build import outcome
+from orchestrator.specs.errors import EngineError
+from orchestrator.specs.image import Delivery, Placed
+
+
+def test_on_and_each_node_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "--on", "alpha", "--each-node"]) == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
+def test_an_unknown_profile_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "--profile", "tpu"]) == 2
+    assert "cuda" in capsys.readouterr().err
+
+
+def test_nodes_without_containers_need_no_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("nodes:\n  alpha: {address: 127.0.0.1, connection: local, engine: process}\n")
+    assert main(["build", "-i", str(inventory), "--yes"]) == 3
+    assert "no node with a container engine" in capsys.readouterr().err
+
+
+def test_a_wheel_folder_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("nodes:\n  alpha: {address: 127.0.0.1, connection: local}\n")
+    assert main(["build", "-i", str(inventory), "--yes", "--wheels", str(tmp_path / "none")]) == 3
+    assert "--wheels" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("nodes", "code"), [("++", 0), ("+-", 5), ("--", 4)])
+def test_exit_code(nodes: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    delivery = Delivery(image_id="sha256:a", size_bytes=1, moved_bytes=0, duration_s=0.0)
+    placed = [
+        Placed(
+            node=f"n{i}",
+            profile="cpu",
+            builder="controller",
+            tag="orch/x:cpu",
+            content="c",
+            delivery=delivery if sign == "+" else None,
+            error=None if sign == "+" else EngineError("disk full", node=f"n{i}"),
+        )
+        for i, sign in enumerate(nodes)
+    ]
+    assert outcome(placed, quiet=False) == code
+    assert capsys.readouterr().err.count("disk full") == nodes.count("-")

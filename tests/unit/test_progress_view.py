@@ -1,0 +1,112 @@
+"""How far builds and transfers are, where there is no terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from orchestrator.nodes.seam import Progress
+from orchestrator.render.images import images_json, images_table
+from orchestrator.render.progress import ProgressView
+from orchestrator.specs.errors import NodeUnreachableError
+from orchestrator.specs.image import Delivery, Placed
+
+PLACED = (
+    Placed(
+        node="alpha",
+        profile="cpu",
+        builder="controller",
+        tag="orch/maize:cpu",
+        content="c" * 64,
+        delivery=Delivery(image_id="sha256:" + "a" * 64, size_bytes=1_183_000_000, moved_bytes=8767, duration_s=7.52),
+    ),
+    Placed(
+        node="beta",
+        profile="cpu",
+        builder="controller",
+        tag="orch/maize:cpu",
+        content="c" * 64,
+        error=NodeUnreachableError("connection lost", node="beta"),
+    ),
+)
+
+
+class Screen:
+    """Not a terminal, with a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.file = io.StringIO()
+        self.now = 0.0
+        console = Console(file=self.file, width=100)
+        self.view = ProgressView(console=console, clock=lambda: self.now)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.file.getvalue().splitlines()
+
+
+def test_a_transfer_is_said_now_and_then_and_at_its_end() -> None:
+    screen = Screen()
+    with screen.view as view:
+        for done in range(0, 400_000_001, 1_000_000):
+            screen.now += 0.05
+            view.notify("alpha", Progress(text="sending", done=done, total=400_000_000))
+    assert screen.lines == [
+        "alpha: sending 0.0 of 400.0 MB",
+        "alpha: sending 200.0 of 400.0 MB",
+        "alpha: sending 400.0 of 400.0 MB",
+    ]
+
+
+def test_a_builders_chatter_is_left_out_and_its_steps_are_cut() -> None:
+    screen = Screen()
+    with screen.view as view:
+        for text in (
+            "Step 3/24 : RUN " + "x" * 300,
+            " ---> 8838f93ad425",
+            "Removing intermediate container 1",
+            "\x1b[2J",
+        ):
+            view.notify("alpha", Progress(text=text))
+    assert len(screen.lines) == 1
+    assert len(screen.lines[0]) == len("alpha: ") + 120
+
+
+def test_every_node_has_its_own_pace() -> None:
+    screen = Screen()
+    with screen.view as view:
+        for node in ("alpha", "beta"):
+            view.notify(node, Progress(text="unpacking"))
+    assert screen.lines == ["alpha: unpacking", "beta: unpacking"]
+
+
+def test_quiet_says_nothing() -> None:
+    file = io.StringIO()
+    with ProgressView(quiet=True, console=Console(file=file)) as view:
+        view.notify("alpha", Progress(text="sending"))
+    assert file.getvalue() == ""
+
+
+def test_a_terminal_shows_one_line_for_each_node() -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=100, no_color=True)
+    with ProgressView(console=console) as view:
+        view.notify("alpha", Progress(text="sending", done=1, total=2))
+        view.notify("beta", Progress(text="[red]Step 1/2"))
+    assert "alpha" in file.getvalue()
+    assert "[red]Step 1/2" in file.getvalue()
+
+
+def test_the_table_shows_who_has_what() -> None:
+    file = io.StringIO()
+    Console(file=file, width=120).print(images_table(PLACED))
+    alpha, beta = file.getvalue().splitlines()[1:]
+    assert alpha.split() == ["alpha", "orch/maize:cpu", "a" * 12, "controller", "1183", "MB", "9", "kB", "7.5", "s"]
+    assert beta.split() == ["beta", "orch/maize:cpu", "missing", "controller"]
+
+
+def test_json_has_the_error_of_each_node() -> None:
+    alpha, beta = images_json(PLACED)
+    assert (alpha["error"], alpha["moved_bytes"]) == ("", 8767)
+    assert (beta["error"], beta["image_id"]) == ("beta: connection lost", None)
