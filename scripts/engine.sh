@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Sourced: a Docker Engine on this computer, brought if there is none. Debian and Ubuntu, with systemd or without.
 #
 # ensure_engine    0: an engine answers. 1: none can run here (said on stderr why). Installs only after asking, unless

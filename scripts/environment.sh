@@ -1,9 +1,10 @@
+# shellcheck shell=sh
 # Sourced from the repository's root: the Python environment in .venv, with the packages at the versions we test with.
 #
-# ensure_environment EXTRAS    e.g. trainer,dev; nothing is done where it is there and current.
+# ensure_environment [EXTRAS]   e.g. trainer,dev; nothing is done where it is there and current.
 
 ensure_environment() {
-    extras=$1
+    extras=${1:-}
     python=${PYTHON:-python3}
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || {
         say "Python 3.10 or newer is needed; \`$python\` is $("$python" --version 2>&1)"
@@ -11,9 +12,9 @@ ensure_environment() {
     }
     "$python" -c 'import ensurepip' 2>/dev/null || ensure_packages python3-venv || return 1
     wanted=$(cat pyproject.toml constraints.txt | sha256sum)
-    stamp=.venv/.installed-$extras
+    stamp=.venv/.installed-${extras:-orch}
     if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then return 0; fi
     [ -x .venv/bin/python ] || "$python" -m venv .venv
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]" || return 1
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".${extras:+[$extras]}" || return 1
     printf '%s' "$wanted" >"$stamp"
 }
