@@ -1,0 +1,33 @@
+"""What all tests share: the figures that a run measured are printed at its end, and tests are counted by cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FIGURES = pytest.StashKey[list[str]]()
+ROOT = Path(__file__).parent
+
+Figure = Callable[[str], None]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FIGURES] = []
+
+
+@pytest.fixture(scope="session")
+def figure(request: pytest.FixtureRequest) -> Figure:
+    """Note a measured figure, in words with its unit."""
+    return request.config.stash[FIGURES].append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    kinds = Counter(Path(report.nodeid).parts[1] for report in reports if report.when == "call")
+    terminalreporter.section("figures")
+    for text in config.stash[FIGURES]:
+        terminalreporter.write_line(text)
+    terminalreporter.write_line("tests by kind: " + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())))

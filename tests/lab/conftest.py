@@ -1,0 +1,121 @@
+"""A LAN in a box of five nodes, its image built and its data prepared by the very commands that users type."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Figure
+
+NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
+LAB = "orchtest"
+TINY = ("gpt2", "--preset", "tiny", "--batch-size", "2", "--seed", "7")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command line that has ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Orch:
+    """`orch` as a user runs it, in a folder and with state of its own."""
+
+    folder: Path
+    environment: dict[str, str] = field(repr=False)
+
+    def __call__(self, *words: str, timeout_s: float = 300) -> Done:
+        began = time.monotonic()
+        ended = subprocess.run(
+            self.argv(words), cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=timeout_s
+        )
+        return Done(ended.returncode, ended.stdout, ended.stderr, time.monotonic() - began)
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.argv(words),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def launch(self, *words: str, nodes: str = "5") -> Done:
+        return self("launch", "--yes", "--nodes", nodes, *words)
+
+    @staticmethod
+    def argv(words: tuple[str, ...]) -> list[str]:
+        return [sys.executable, "-m", "orchestrator", *words]
+
+
+def read_until(process: subprocess.Popen[str], wanted: str, *, timeout_s: float = 120) -> str:
+    """What a command wrote up to the line that holds `wanted`."""
+    assert process.stdout is not None
+    deadline, seen = time.monotonic() + timeout_s, ""
+    for line in process.stdout:
+        seen += line
+        if wanted in line:
+            return seen
+        if time.monotonic() > deadline:
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    raise AssertionError(f"{wanted!r} did not come:\n{seen}")
+
+
+def on_node(node: str, *argv: str) -> str:
+    """What a command on a machine of the lab prints, as root there: the test's own eyes."""
+    return subprocess.run(
+        ["docker", "exec", f"orch-{LAB}-{node}", *argv], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
+def running_on(node: str) -> list[str]:
+    """Names of the containers that run on a node."""
+    return on_node(node, "docker", "ps", "--format", "{{.Names}}").split()
+
+
+@pytest.fixture(scope="session")
+def orch(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterator[Orch]:
+    """Five nodes, image there, data prepared. Everything but images is removed at the end."""
+    folder = tmp_path_factory.mktemp("lab")
+    environment = {
+        **os.environ,
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "LANG": "C.UTF-8",
+    }
+    environment.pop("ORCH_INVENTORY", None)
+    command = Orch(folder, environment)
+    try:
+        for words in (
+            ("lab", "up", "--nodes", "5", "--name", LAB),
+            ("build", "--profile", "cpu", "--yes"),
+            ("prepare", "--vocab-size", "2048"),
+        ):
+            done = command(*words, timeout_s=1500)
+            assert done.code == 0, done.err
+            figure(f"orch {' '.join(words[:2])}: {done.seconds:.0f} s")
+        yield command
+    finally:
+        command("lab", "down")
