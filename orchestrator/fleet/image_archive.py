@@ -2,6 +2,8 @@
 
 `docker load` asks for a layer's file only where it lacks the layer, by the ids of all layers up to it
 (docs/adr/0011). So an archive without the files of layers that a node holds is complete for that node.
+"""
+
 from __future__ import annotations
 
 import json
