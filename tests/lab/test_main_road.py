@@ -48,10 +48,10 @@ def five(orch: Orch, figure: Figure) -> tuple[str, str, float]:
 def test_every_node_has_the_same_image_and_a_second_build_moves_nothing(orch: Orch) -> None:
     done = orch("build", "--profile", "cpu", "--json")
     assert done.code == 0, done.err
-    placed = done.json
-    assert {node["node"] for node in placed["nodes"]} >= set(NAMES)
-    assert len({node["image"] for node in placed["nodes"]}) == 1
-    assert sum(node["moved_bytes"] for node in placed["nodes"]) == 0
+    placed = {image["node"]: image for image in done.json}
+    assert set(placed) >= set(NAMES)
+    assert len({image["image_id"] for image in placed.values()}) == 1
+    assert sum(image["moved_bytes"] for image in placed.values()) == 0
 
 
 def test_cpu_nodes_are_no_error_for_check_gpus(orch: Orch) -> None:
