@@ -117,11 +117,10 @@ def launch(
             specs = {spec.name: spec for spec in request.nodes}
             typer.echo(to_json(plan).rstrip() if as_json else "\n".join(plan_lines(plan, specs)))
             return EXIT_OK
-        screen = Screen(plan, quiet=as_json)
         if not (yes or as_json) and sys.stdin.isatty() and not confirm(plan):
             say("nothing was started")
             return EXIT_INTERRUPTED
-        return _run(reached, plan, request, screen, detach=detach, as_json=as_json)
+        return _run(reached, plan, request, Screen(plan, quiet=as_json), detach=detach, as_json=as_json)
 
 
 def _identity(name: str, earlier: Plan | None) -> RunIdentity:

@@ -81,7 +81,9 @@ class Screen:
             self.close()
             self._err.print(self._phases.table())
         if isinstance(happening, Said) and not is_event(happening) and not self._quiet:
-            self._out.print(log_line(happening, width=self._width, several_ranks=self._several))
+            # A line that the live phases do not know of would be drawn over.
+            console = self._err if self._live and self._out.is_terminal else self._out
+            console.print(log_line(happening, width=self._width, several_ranks=self._several))
         if isinstance(happening, Tick):
             self._look_around(nodes)
 
