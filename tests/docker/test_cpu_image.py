@@ -18,7 +18,7 @@ NUMPY = "import json, numpy; print(json.dumps(numpy.show_config('dicts')['Build 
 WHOAMI = """
 import getpass, json, os, pathlib, torch
 print(json.dumps({"user": getpass.getuser(), "uid": os.getuid(), "home": os.environ["HOME"],
-                  "threads": torch.get_num_threads(), "maps": "jemalloc" in open("/proc/self/maps").read(),
+                  "threads": torch.get_num_threads(), "tcmalloc": "tcmalloc" in open("/proc/self/maps").read(),
                   "onednn": torch.backends.mkldnn.is_available(),
                   "pyc": pathlib.Path("/opt/orch/trainer/__pycache__").is_dir(),
                   "headers": pathlib.Path(torch.__file__, "../include/ATen").resolve().is_dir()}))
@@ -68,7 +68,7 @@ def test_any_uid_works_in_a_read_only_root(local_node: LocalNode, cpu_image: Ima
         "uid": 54321,
         "home": "/tmp",
         "threads": 2,
-        "maps": True,
+        "tcmalloc": True,
         "onednn": True,
         "pyc": True,
         "headers": True,
