@@ -55,17 +55,17 @@ def up(
     from orchestrator.lab.sizing import MachineSize
     from orchestrator.lab.state import inventory_file
 
-    if engine is Engine.docker and base is None:
-        _ensure_base()
     size = MachineSize(cpus=cpus, memory_mib=_size_mib(memory))
-    request = lab_up.LabRequest(nodes=nodes, name=name, engine=engine.value, link=link, size=size, base=base)
+    request = lab_up.LabRequest(
+        nodes=nodes, name=name, engine=engine.value, link=link, size=size, base=base, make_base=_make_base
+    )
     lab_up.up(request, say)
     _show(control.status(), as_json=as_json)
     say(f"inventory: {inventory_file()}")
     say(f"every command finds it while the lab is up; next: orch launch --nodes {nodes}")
 
 
-def _ensure_base() -> None:
+def _make_base() -> None:
     """The base that node images stand on, as `orch build` makes it; kept where it is there."""
     from orchestrator.fleet.base_image import ensure_base
     from orchestrator.nodes.local import LocalNode

@@ -59,6 +59,8 @@ class LabRequest:
     size: MachineSize = ALL_THERE_IS
     base: str | None = None
     """Image that nodes are built on; ours where not given."""
+    make_base: Callable[[], None] = lambda: None
+    """Has our base made where it is missing; called for a new lab that names none."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,8 @@ def _keep(known: Lab, request: LabRequest, report: Report, clock: Clock) -> Lab:
 def _create(request: LabRequest, names: tuple[str, ...], report: Report, clock: Clock) -> Lab:
     name = request.name or DEFAULT_NAME
     with docker_host() as client:
+        if request.base is None:
+            request.make_base()
         image = node_image(client, request.base, report)
         with _nothing_left_behind(name):
             _, subnet = create_network(client, name)
