@@ -84,10 +84,16 @@ def chosen_nodes(inventory: Inventory, wanted: Wanted, earlier: Plan | None) -> 
                 "engine": "process",
                 "address": PROCESS_ADDRESS.format(11 + index),
                 "interface": "lo",
+                "workspace": own_workspace(spec),
             }
         )
         for index, spec in enumerate(chosen)
     )
+
+
+def own_workspace(spec: NodeSpec) -> str:
+    """Nodes that are processes share one file system: each gets a folder of its own in it."""
+    return spec.workspace if spec.engine == "process" else f"{spec.workspace}/nodes/{spec.name}"
 
 
 def _profile(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from orchestrator.nodes.local import LocalNode
+from orchestrator.nodes.process_engine import ProcessEngine
 from orchestrator.nodes.seam import Node
 from orchestrator.nodes.ssh import SshNode
 from orchestrator.specs.inventory import NodeSpec
@@ -13,6 +14,8 @@ from orchestrator.specs.inventory import NodeSpec
 
 def connect(spec: NodeSpec) -> Node:
     """The node of this spec. Nothing is opened yet: the first use does that."""
+    if spec.engine == "process":
+        return LocalNode(spec.name, spec.address, ProcessEngine(spec.name))
     if spec.connection == "local":
         return LocalNode(spec.name, spec.address)
     return SshNode(spec)
