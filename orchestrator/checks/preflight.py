@@ -51,6 +51,20 @@ def image_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
             )
 
 
+def torch_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Nodes that are processes run the torch of this Python, which the controller does not need otherwise."""
+    engines = {facts.name: facts.engine for facts in fleet if facts.engine and facts.engine.kind == "process"}
+    without = [name for name, engine in engines.items() if not engine.version]
+    if without:
+        yield Finding(
+            id="engine.no_torch",
+            severity=Severity.ERROR,
+            node=", ".join(without),
+            message=f"{', '.join(without)}: processes of this computer, whose Python has no torch",
+            fix="pip install 'orch[trainer]'",
+        )
+
+
 def image_differs(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Nodes of one profile with different images: another torch or another trainer hangs the run, or worse."""
     for profile in sorted({_profile(facts) for facts in fleet if facts.image}):
@@ -120,7 +134,16 @@ def memory_limit(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
             )
 
 
-CHECKS = (same_machine, image_missing, image_differs, docker_desktop, clock_skew, disk_room, memory_limit)
+CHECKS = (
+    same_machine,
+    image_missing,
+    torch_missing,
+    image_differs,
+    docker_desktop,
+    clock_skew,
+    disk_room,
+    memory_limit,
+)
 
 
 def _profile(facts: NodeFacts) -> str:

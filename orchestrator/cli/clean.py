@@ -26,12 +26,16 @@ def clean(
 
     Runs that go on are not touched, nor are checkpoints, data and images.
     """
-    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.stop import clean as clean_nodes
 
-    with connected(load_inventory(inventory).inventory.nodes) as nodes:
-        outcomes = clean_nodes(nodes, run_id=run)
-    removed = {outcome.item.name: outcome.result or [] for outcome in outcomes if not outcome.error}
+    specs = load_inventory(inventory).inventory.nodes
+    with connected(specs) as nodes:
+        outcomes = clean_nodes([*nodes, *stand_ins(specs)], run_id=run)
+    removed: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if not outcome.error:  # a machine and the process that stood in for it have one name
+            removed.setdefault(outcome.item.name, []).extend(outcome.result or [])
     if as_json:
         typer.echo(json.dumps({"removed": removed}))
     failed = [outcome.error for outcome in outcomes if outcome.error]

@@ -17,7 +17,7 @@ import typer
 
 from orchestrator.checks.preflight import preflight
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launch_request import Wanted, build_request
+from orchestrator.cli.launch_request import Wanted, build_request, with_engine
 from orchestrator.cli.launch_screen import (
     Screen,
     confirm,
@@ -103,13 +103,12 @@ def launch(
         environment=tuple(env or ()),
         workdir=workdir,
         data=data,
-        engine=engine,
     )
-    loaded = load_inventory(inventory)
-    by_name = {spec.name: spec for spec in loaded.inventory.nodes}
-    with connected(loaded.inventory.nodes) as everyone:
-        earlier = recall_plan(everyone, by_name, loaded.inventory.project, resume) if resume else None
-    request = build_request(loaded.inventory, wanted, earlier, os.environ)
+    machines = with_engine(load_inventory(inventory).inventory, engine)
+    by_name = {spec.name: spec for spec in machines.nodes}
+    with connected(machines.nodes) as everyone:
+        earlier = recall_plan(everyone, by_name, machines.project, resume) if resume else None
+    request = build_request(machines, wanted, earlier, os.environ)
     identity = _identity(name, earlier)
     with connected(request.nodes) as reached:
         plan = _plan(reached, request, identity, dry_run=dry_run, quiet=as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from orchestrator.fleet.upload import folder_digest
@@ -18,7 +19,7 @@ DEFAULT_COMMAND = ("gpt2",)
 DEFAULT_DATA = Path("Data")
 LANGUAGE = ("LANG", "LC_ALL")
 """Handed on, so that the trainer speaks the user's language."""
-PROCESS_ADDRESS = "127.0.0.{}"
+FIRST_PROCESS_ADDRESS = IPv4Address("127.0.0.11")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,6 @@ class Wanted:
     environment: tuple[str, ...]
     workdir: Path | None
     data: Path | None
-    engine: str
 
 
 def build_request(
@@ -70,24 +70,30 @@ def build_request(
 
 
 def chosen_nodes(inventory: Inventory, wanted: Wanted, earlier: Plan | None) -> tuple[NodeSpec, ...]:
-    """The nodes of the run; with `--engine process` each is a process of this computer, on an address of its own."""
+    """The nodes of the run: those named, else those that an earlier attempt had."""
     names = ",".join(part.node for part in earlier.nodes) if earlier else None
-    chosen = select_nodes(inventory, nodes=wanted.nodes or names, labels=wanted.labels)
-    if wanted.engine in ("", "docker"):
-        return chosen
-    if wanted.engine != "process":
-        raise UsageError(f"--engine {wanted.engine}: expected docker or process")
-    return tuple(
+    return select_nodes(inventory, nodes=wanted.nodes or names, labels=wanted.labels)
+
+
+def with_engine(inventory: Inventory, engine: str) -> Inventory:
+    """`--engine process`: each node is a process of this computer instead, on an address and in a folder of its own."""
+    if engine in ("", "docker"):
+        return inventory
+    if engine != "process":
+        raise UsageError(f"--engine {engine}: expected docker or process")
+    nodes = tuple(
         spec.model_copy(
             update={
                 "connection": "local",
                 "engine": "process",
-                "address": PROCESS_ADDRESS.format(11 + index),
+                "address": str(FIRST_PROCESS_ADDRESS + index),
                 "interface": "lo",
+                "workspace": spec.workspace if spec.engine == "process" else f"{spec.workspace}/nodes/{spec.name}",
             }
         )
-        for index, spec in enumerate(chosen)
+        for index, spec in enumerate(inventory.nodes)
     )
+    return inventory.model_copy(update={"nodes": nodes})
 
 
 def _profile(text: str) -> str:

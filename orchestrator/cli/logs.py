@@ -43,7 +43,7 @@ def logs(
 
     Ctrl-C ends the following, not the run.
     """
-    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.follow import follow as follow_run
     from orchestrator.fleet.read_logs import Filter, gather_lines, resolve_logs
     from orchestrator.render.log_lines import LogPrinter
@@ -52,7 +52,7 @@ def logs(
         wanted = Filter(node=node, rank=rank, since=_moment(since), tail=tail, grep=re.compile(grep))
     except re.error as error:
         raise UsageError(f"--grep {grep}: not a regular expression: {error}") from error
-    with connected(load_inventory(inventory).inventory.nodes) as nodes:
+    with connected_for(load_inventory(inventory).inventory.nodes, run) as nodes:
         source = resolve_logs(nodes, run)
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")

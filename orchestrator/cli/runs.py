@@ -18,14 +18,15 @@ def register(app: typer.Typer) -> None:
 
 def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
     """List runs, newest first: those whose containers the nodes hold, then those that only this computer remembers."""
-    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.find_runs import find_runs
     from orchestrator.fleet.history import remembered
     from orchestrator.render.console import stdout
     from orchestrator.render.runs import run_data, runs_table
 
-    with connected(load_inventory(inventory).inventory.nodes) as nodes:
-        found = find_runs(nodes)
+    specs = load_inventory(inventory).inventory.nodes
+    with connected(specs) as nodes:
+        found = find_runs([*nodes, *stand_ins(specs)])
     for name, problem in found.unreachable.items():
         say(f"note: {name}: {problem.message}")
     shown = {run.run_id for run in found.runs}

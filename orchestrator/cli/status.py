@@ -34,13 +34,13 @@ def status(
 
     A run is as healthy as its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are lost.
     """
-    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.find_runs import choose_run, find_runs, seats_of
     from orchestrator.fleet.progress import last_event
     from orchestrator.render.console import stdout
     from orchestrator.render.runs import run_data, run_table
 
-    with connected(load_inventory(inventory).inventory.nodes) as nodes:
+    with connected_for(load_inventory(inventory).inventory.nodes, run) as nodes:
         found = find_runs(nodes)
         for name, problem in found.unreachable.items():
             say(f"note: {name}: {problem.message}")

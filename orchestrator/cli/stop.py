@@ -34,12 +34,12 @@ def stop(
 
     Go on later with: orch launch --resume RUN
     """
-    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.find_runs import choose_run, find_runs, seats_of
     from orchestrator.fleet.records import RunRecord
     from orchestrator.fleet.stop import stop_run
 
-    with connected(load_inventory(inventory).inventory.nodes) as nodes:
+    with connected_for(load_inventory(inventory).inventory.nodes, run) as nodes:
         found = find_runs(nodes)
         chosen = choose_run(found, run)
         seated = seats_of(chosen, {node.name: node for node in nodes})

@@ -5,17 +5,51 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from orchestrator.fleet.records import recorded_runs
 from orchestrator.nodes.local import LocalNode
+from orchestrator.nodes.process_engine import ProcessEngine, processes_folder
 from orchestrator.nodes.seam import Node
 from orchestrator.nodes.ssh import SshNode
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.run import LABEL_RUN
 
 
 def connect(spec: NodeSpec) -> Node:
     """The node of this spec. Nothing is opened yet: the first use does that."""
+    if spec.engine == "process":
+        return LocalNode(spec.name, spec.address, ProcessEngine(spec.name))
     if spec.connection == "local":
         return LocalNode(spec.name, spec.address)
     return SshNode(spec)
+
+
+@contextmanager
+def connected_for(specs: Sequence[NodeSpec], run: str | None) -> Iterator[tuple[Node, ...]]:
+    """The nodes to ask about a run, or about the newest that this controller launched where none is named.
+
+    `orch launch --engine process` lets processes of this computer stand in for the inventory's machines: a run that
+    they hold is asked of them alone, so that no machine has to be there.
+    """
+    newest = next((record.run_id for record in recorded_runs()), None)
+    wanted = run or newest
+    holders = [
+        node
+        for node in stand_ins(specs)
+        if wanted and any(held.labels[LABEL_RUN].startswith(wanted) for held in node.engine.containers({LABEL_RUN: ""}))
+    ]
+    if holders:
+        yield tuple(holders)
+        return
+    with connected(specs) as nodes:
+        yield nodes
+
+
+def stand_ins(specs: Sequence[NodeSpec]) -> list[Node]:
+    """Nodes that are processes of this computer without the inventory saying so, as far as they hold a run."""
+    declared = {spec.name for spec in specs if spec.engine == "process"}
+    folders = sorted(processes_folder().glob("*/"))
+    nodes = [LocalNode(folder.name, engine=ProcessEngine(folder.name)) for folder in folders]
+    return [node for node in nodes if node.name not in declared and node.engine.containers({LABEL_RUN: ""})]
 
 
 @contextmanager

@@ -46,7 +46,6 @@ def launch(
     `ConflictError` where another run holds a node.
     """
     parts = [(nodes[part.node], part) for part in plan.nodes]
-    RunRecord(plan.run_id).save_plan(plan)
     text = to_json(plan).encode()
 
     def prepare(item: tuple[Node, NodePlan]) -> None:
@@ -61,6 +60,7 @@ def launch(
 
     _all(fan_out(parts, prepare, timeout_s=UPLOAD_TIMEOUT_S))
     seated = _create_all(parts)
+    RunRecord(plan.run_id).save_plan(plan)  # not before: a launch that was refused is no run
     try:
         _all(fan_out(seated, lambda seat: seat.node.engine.start(seat.container)))
     except OrchError:

@@ -12,7 +12,7 @@ CHUNK = 1024 * 1024
 
 def pack(source: Path, *, name: str = ".") -> Iterator[bytes]:
     """A file (as `name`), or the contents of a folder, as the chunks of a tar archive. Memory stays flat."""
-    for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
+    for path in sorted(source.rglob("*")) if source.is_dir() else [source.resolve()]:
         info = _header(path, str(path.relative_to(source)) if source.is_dir() else name)
         yield info.tobuf(tarfile.PAX_FORMAT)
         if info.isreg():

@@ -5,15 +5,15 @@ It keeps the contract of the real ones. A command that nobody scripted is a fail
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Condition
 from typing import BinaryIO
 
+from orchestrator.nodes.local import copy
 from orchestrator.nodes.seam import BuildRequest, Completed, LogLine, Progress
-from orchestrator.specs.errors import ConflictError, EngineError, OrchError
+from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
@@ -193,6 +193,8 @@ class FakeNode:
     root: Path = Path("/nonexistent")
     address: str = "10.0.0.1"
     answers: dict[tuple[str, ...], Answer | OrchError] = field(default_factory=dict)
+    programs: Callable[[Sequence[str], bytes, float], Answer] | None = None
+    """Answers what `answers` does not, from the command, its stdin and its timeout."""
     engine: FakeEngine = None  # type: ignore[assignment]  # made in __post_init__, for the node's name
     calls: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -203,33 +205,32 @@ class FakeNode:
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
         self.calls.append(tuple(argv))
         answer = next((self.answers[key] for key in self.answers if _matches(argv, key)), None)
-        if answer is None:
-            raise UnexpectedCallError(f"{self.name}: {list(argv)} within {timeout_s} s")
         if isinstance(answer, OrchError):
             raise answer
-        for _ in () if isinstance(stdin, bytes) else stdin:
-            pass
+        content = stdin if isinstance(stdin, bytes) else b"".join(stdin)
+        if answer is None and self.programs:
+            answer = self.programs(argv, content, timeout_s)
+        if answer is None:
+            raise UnexpectedCallError(f"{self.name}: {list(argv)} within {timeout_s} s")
         code, out, err = answer
         return Completed(node=self.name, argv=tuple(argv), exit_code=code, stdout=out, stderr=err)
 
     def put(self, source: Path, target: str) -> None:
-        _copy(source, self.root / target.lstrip("/"))
+        self._copy(source, self.root / target.lstrip("/"))
 
     def get(self, source: str, target: Path) -> None:
-        _copy(self.root / source.lstrip("/"), target)
+        self._copy(self.root / source.lstrip("/"), target)
 
     def close(self) -> None:
         self.calls.append(("close",))
+
+    def _copy(self, source: Path, target: Path) -> None:
+        try:
+            copy(source, target)
+        except OSError as error:
+            raise CommandFailedError(f"copying {source} to {target} failed: {error}", node=self.name) from error
 
 
 def _matches(argv: Sequence[str], key: tuple[str, ...]) -> bool:
     """A key that ends in `*` stands for every command that begins like it."""
     return tuple(argv) == key or (key[-1] == "*" and tuple(argv[: len(key) - 1]) == key[:-1])
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
-    else:
-        shutil.copy2(source, target)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from docker.utils import kwargs_from_env
 
 from orchestrator.nodes.docker_engine import DockerEngine
 from orchestrator.nodes.seam import Completed, Engine
-from orchestrator.specs.errors import DeadlineError
+from orchestrator.specs.errors import CommandFailedError, DeadlineError
 
 
 class LocalNode:
@@ -28,23 +30,25 @@ class LocalNode:
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
         try:
             process = subprocess.Popen(
-                list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
             )
         except (FileNotFoundError, PermissionError) as error:
             return Completed(node=self.name, argv=tuple(argv), exit_code=127, stdout="", stderr=str(error))
-        feeder = None
         if not isinstance(stdin, bytes) and process.stdin:
-            feeder = Thread(target=_feed, args=(process.stdin, stdin), daemon=True)
-            feeder.start()
+            Thread(target=_feed, args=(process.stdin, stdin), daemon=True).start()
             process.stdin = None
         try:
             out, err = process.communicate(stdin if isinstance(stdin, bytes) else None, timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold the pipes open
             process.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             raise DeadlineError(f"{argv[0]} had not ended after {timeout_s:.0f} s", node=self.name) from None
-        if feeder:
-            feeder.join()
         return Completed(
             node=self.name,
             argv=tuple(argv),
@@ -54,17 +58,24 @@ class LocalNode:
         )
 
     def put(self, source: Path, target: str) -> None:
-        _copy(source, Path(target))
+        self._copy(source, Path(target))
 
     def get(self, source: str, target: Path) -> None:
-        _copy(Path(source), target)
+        self._copy(Path(source), target)
 
     def close(self) -> None:
         if isinstance(self.engine, DockerEngine):
             self.engine.close()
 
+    def _copy(self, source: Path, target: Path) -> None:
+        try:
+            copy(source, target)
+        except OSError as error:  # shutil's own Error is one too
+            raise CommandFailedError(f"copying {source} to {target} failed: {error}", node=self.name) from error
 
-def _copy(source: Path, target: Path) -> None:
+
+def copy(source: Path, target: Path) -> None:
+    """A file, or the contents of a folder, links as links; parents are made."""
     if source.is_dir():
         shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
     else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import socket
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -25,7 +25,7 @@ from orchestrator.nodes import host_keys
 from orchestrator.nodes.archive import CHUNK, pack, unpack
 from orchestrator.nodes.docker_engine import DockerEngine
 from orchestrator.nodes.seam import Completed
-from orchestrator.specs.errors import DeadlineError, NodeUnreachableError, OrchError
+from orchestrator.specs.errors import CommandFailedError, DeadlineError, NodeUnreachableError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 
 CONNECT_TIMEOUT_S = 5.0
@@ -33,6 +33,9 @@ KEEPALIVE_S = 15
 TRANSFER_TIMEOUT_S = 3600.0
 WINDOW = 16 * CHUNK
 """SSH's default window of 2 MiB holds an image transfer below the rate of the link."""
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+"""Its threads log broken connections with tracebacks, which Python prints where nobody listens. We raise errors."""
 
 
 class SshNode:
@@ -70,7 +73,9 @@ class SshNode:
     def put(self, source: Path, target: str) -> None:
         folder, name = (target, ".") if source.is_dir() else os.path.split(target)
         self.run(["mkdir", "-p", folder]).check(f"making {folder}")
-        unpacking = self.run(["tar", "-x", "-C", folder], stdin=pack(source, name=name), timeout_s=TRANSFER_TIMEOUT_S)
+        unpacking = self.run(
+            ["tar", "-x", "-p", "-C", folder], stdin=pack(source, name=name), timeout_s=TRANSFER_TIMEOUT_S
+        )
         unpacking.check(f"copying {source} to {target}", hint="is the disk full? df -h")
 
     def get(self, source: str, target: Path) -> None:
@@ -96,8 +101,14 @@ class SshNode:
                     outcome.put(error)
 
         Thread(target=send, daemon=True).start()
-        with os.fdopen(read, "rb") as reading, suppress(tarfile.TarError):  # a broken archive: the outcome says why
-            unpack(reading, target)
+        refused: Exception | None = None
+        with os.fdopen(read, "rb") as reading:
+            try:
+                unpack(reading, target)
+            except (tarfile.TarError, OSError) as error:
+                refused = error
+            while reading.read(CHUNK):  # what is left, so that the command can end
+                pass
         ended = outcome.get()
         if isinstance(ended, OrchError):
             raise ended
@@ -105,7 +116,9 @@ class SshNode:
         completed = Completed(
             node=self.name, argv=tuple(argv), exit_code=code, stdout="", stderr=errors.decode(errors="replace")
         )
-        completed.check(f"copying {argv[-1]}")
+        completed.check(f"copying {argv[-1]}")  # a command that failed explains a broken archive
+        if refused:
+            raise CommandFailedError(f"what it sent for {argv[-1]} was refused: {refused}", node=self.name) from refused
 
     def close(self) -> None:
         self._engine.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import ContainerSpec, NodePlan, Plan
 
@@ -25,6 +26,10 @@ def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
 def node_lines(part: NodePlan, node: NodeSpec, run_id: str) -> Iterator[str]:
     """What is done on one node."""
     folders = " ".join(_path(f"{part.folder}/{inner}") for inner in ("Data", f"runs/{run_id}"))
+    if node.engine == "process":
+        yield f"mkdir -p {folders}"
+        yield shlex.join(process_words(part.container))
+        return
     if node.connection == "local":
         yield f"mkdir -p {folders}"
         yield shlex.join(["docker", *run_words(part.container)])
@@ -57,6 +62,18 @@ def run_words(spec: ContainerSpec) -> tuple[str, ...]:
     for key, value in spec.labels.items():
         words += ["--label", f"{key}={value}"]
     return (*words, spec.image, *spec.command)
+
+
+def process_words(spec: ContainerSpec) -> tuple[str, ...]:
+    """The command of a node that is a process, with its folder and environment."""
+    host = on_host(spec)
+    return (
+        "env",
+        "-C",
+        host.working_dir,
+        *(f"{key}={value}" for key, value in host.environment.items()),
+        *host.command,
+    )
 
 
 def _by(part: NodePlan) -> str:

@@ -66,6 +66,7 @@ class EngineFacts:
     kind: str
     """`docker`, or `process` where each node is a process of this computer."""
     version: str
+    """Where nodes are processes, that of the torch which they run; empty where there is none."""
     id: str
     """The engine's own id: two node names with one id are one machine."""
     architecture: str

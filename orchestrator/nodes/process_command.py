@@ -1,0 +1,76 @@
+"""What a container's spec starts where there is no container: argv, environment and folder of a process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import orchestrator
+from orchestrator.nodes.process_files import MARK
+from orchestrator.specs.errors import EngineError
+from orchestrator.specs.host_paths import on_host
+from orchestrator.specs.plan import ContainerSpec, Mount
+
+PACKAGES = Path(orchestrator.__file__).parents[1]
+"""Where the `trainer` package lies, beside `orchestrator`: in the repository, or where both are installed."""
+INSTALL = "pip install 'orch[trainer]' into the Python that runs orch"
+
+
+def launch_of(spec: ContainerSpec, node: str, id: str, scratch: Path) -> dict[str, Any]:
+    """For the supervisor. `scratch` is where it starts when its working directory is in no mount."""
+    host = on_host(spec)
+    folder = scratch if host.working_dir == spec.working_dir else Path(host.working_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    return {
+        "argv": resolve(host.command, node),
+        "environment": {**_own_environment(os.environ), **host.environment, MARK: id},
+        "folder": str(folder),
+        "restarts": spec.restart_on_failure,
+    }
+
+
+def resolve(command: tuple[str, ...], node: str) -> list[str]:
+    """The image's programs as this Python has them; any other program is looked for on the PATH."""
+    if command[0] == "torchrun":
+        missing = [package for package in ("torch", "trainer") if find_spec(package) is None]
+        if missing:
+            raise EngineError(f"{sys.executable} has no {' and no '.join(missing)}", node=node, hint=INSTALL)
+        return [sys.executable, "-m", "torch.distributed.run", *command[1:]]
+    if command[0] in ("python", "python3"):
+        return [sys.executable, *command[1:]]
+    return list(command)
+
+
+def _own_environment(own: Mapping[str, str]) -> dict[str, str]:
+    paths = [path for path in (own.get("PYTHONPATH", ""), str(PACKAGES)) if path]
+    return {**own, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+
+
+def link_nested_mounts(mounts: tuple[Mount, ...], node: str) -> None:
+    """What Docker mounts inside another mount is a link here, so that a path relative to the outer one holds too."""
+    for inner in mounts:
+        if not Path(inner.source).exists():
+            raise EngineError(f"{inner.source}, which {inner.target} shows, is not there", node=node)
+        for outer in mounts:
+            if inner.target.startswith(f"{outer.target}/"):
+                _link(Path(outer.source) / inner.target[len(outer.target) + 1 :], inner.source, node)
+
+
+def _link(place: Path, source: str, node: str) -> None:
+    if place.is_symlink():
+        place.unlink()
+    elif place.is_dir():
+        try:
+            place.rmdir()  # an empty folder, made for the mount
+        except OSError as error:
+            raise EngineError(
+                f"{place} holds files, where {source} would be seen",
+                node=node,
+                hint="move them away, or leave out --data",
+            ) from error
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(source)

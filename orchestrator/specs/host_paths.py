@@ -1,0 +1,35 @@
+"""What a container would be where there is none: its paths as the machine itself has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.specs.plan import ContainerSpec, Mount
+
+
+def on_host(spec: ContainerSpec) -> ContainerSpec:
+    """The same spec for a plain process: what names a place under a mount's target names it under the source.
+
+    The working directory, the words of the command (`--option=PATH` too) and the values of the environment.
+    """
+    mounts = sorted(spec.mounts, key=lambda mount: len(mount.target), reverse=True)  # nested ones before their parents
+    return replace(
+        spec,
+        command=tuple(_word(word, mounts) for word in spec.command),
+        environment={key: host_path(value, mounts) for key, value in spec.environment.items()},
+        working_dir=host_path(spec.working_dir, mounts),
+    )
+
+
+def host_path(text: str, mounts: list[Mount]) -> str:
+    """A path under one of the mounts, longest target first; any other text as it is."""
+    for mount in mounts:
+        target = mount.target.rstrip("/")
+        if text.rstrip("/") == target or text.startswith(f"{target}/"):
+            return mount.source + text[len(target) :]
+    return text
+
+
+def _word(word: str, mounts: list[Mount]) -> str:
+    option, equals, value = word.partition("=")
+    return f"{option}={host_path(value, mounts)}" if equals and word.startswith("-") else host_path(word, mounts)
