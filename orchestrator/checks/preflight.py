@@ -120,7 +120,30 @@ def memory_limit(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
             )
 
 
-CHECKS = (same_machine, image_missing, image_differs, docker_desktop, clock_skew, disk_room, memory_limit)
+def loopback_address(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """An address that leads each of the others to itself."""
+    loopback = [facts for facts in fleet if facts.address.startswith("127.")]
+    if len(loopback) < len(fleet):
+        for facts in loopback:
+            yield Finding(
+                id="network.loopback",
+                severity=Severity.ERROR,
+                node=facts.name,
+                message=f"{facts.name} has the address {facts.address}, by which no other machine reaches it",
+                fix=f"write its address on the LAN to nodes.{facts.name}.address; on it: ip -4 address shows it",
+            )
+
+
+CHECKS = (
+    loopback_address,
+    same_machine,
+    image_missing,
+    image_differs,
+    docker_desktop,
+    clock_skew,
+    disk_room,
+    memory_limit,
+)
 
 
 def _profile(facts: NodeFacts) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.seam import Node
@@ -18,10 +19,23 @@ def connect(spec: NodeSpec) -> Node:
     return SshNode(spec)
 
 
+_connect: ContextVar[Callable[[NodeSpec], Node]] = ContextVar("connect", default=connect)
+
+
+@contextmanager
+def connecting_by(other: Callable[[NodeSpec], Node]) -> Iterator[None]:
+    """Within it, `connected` makes its nodes so: tests give machines that exist in memory alone."""
+    token = _connect.set(other)
+    try:
+        yield
+    finally:
+        _connect.reset(token)
+
+
 @contextmanager
 def connected(specs: Sequence[NodeSpec]) -> Iterator[tuple[Node, ...]]:
     """Nodes in the order of the specs, closed at the end."""
-    nodes = tuple(connect(spec) for spec in specs)
+    nodes = tuple(_connect.get()(spec) for spec in specs)
     try:
         yield nodes
     finally:
