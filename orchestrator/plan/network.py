@@ -21,7 +21,9 @@ def interface_of(node: NodeSpec, facts: NodeFacts, peers: Sequence[NodeFacts]) -
         return node.interface
     if facts.assumed:
         return ""
-    others = [peer.address for peer in peers if peer.name != node.name]
+    others = [peer.address for peer in peers if peer.name != node.name and not _unasked(facts, peer)]
+    if not others and len(peers) > 1:
+        return ""
     if not others or all(address.startswith("127.") for address in others):
         return "lo"
     used = {facts.routes[address].interface for address in others if address in facts.routes}
@@ -40,6 +42,11 @@ def interface_of(node: NodeSpec, facts: NodeFacts, peers: Sequence[NodeFacts]) -
     return used.pop()
 
 
+def _unasked(facts: NodeFacts, peer: NodeFacts) -> bool:
+    """Whether the way to this peer could not be asked for, as its name has no address (`--dry-run`)."""
+    return peer.assumed and peer.address not in facts.routes and not peer.address.startswith("127.")
+
+
 def choose_port(master: NodeFacts, wanted: int) -> tuple[int, str]:
     """The first free port from the wanted one on, and a note where it is another."""
     for port in range(wanted, min(wanted + PORTS_TRIED, 65536)):
@@ -47,5 +54,7 @@ def choose_port(master: NodeFacts, wanted: int) -> tuple[int, str]:
             note = f"port {wanted} is taken on {master.name}: using {port}" if port != wanted else ""
             return port, note
     raise PreflightError(
-        f"ports {wanted} to {wanted + PORTS_TRIED - 1} are all taken", node=master.name, hint="set another master_port"
+        f"ports {wanted} to {min(wanted + PORTS_TRIED - 1, 65535)} are all taken",
+        node=master.name,
+        hint="set another master_port",
     )
