@@ -128,7 +128,7 @@ def test_containers_have_the_least_privilege() -> None:
     ):
         assert held in words
     assert "--privileged" not in words
-    assert lines.SCRATCH == f"/tmp:{docker_engine.TMPFS}"
+    assert f"/tmp:{docker_engine.TMPFS}" == lines.SCRATCH
 
 
 def test_a_rank_has_time_for_its_last_checkpoint() -> None:

@@ -1,4 +1,4 @@
-"""A case file into a plan. After a change that is meant, `python -m tests.cases.plan.golden` writes what is expected."""
+"""A case file into a plan. After a change that is meant: `python -m tests.cases.plan.golden` writes it anew."""
 
 from __future__ import annotations
 
