@@ -11,8 +11,9 @@ from typing import Any, BinaryIO
 import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
+from urllib3.exceptions import ReadTimeoutError
 
+from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.log_stream import rejoin_lines
 from orchestrator.nodes.seam import BuildRequest, Completed, LogLine, Progress
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
@@ -21,8 +22,6 @@ from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
 
 MIB = 1024 * 1024
-TMPFS = "rw,exec,nosuid,nodev,mode=1777"
-"""With exec: torch.compile loads the libraries that it has just written there."""
 
 
 class DockerEngine:
@@ -124,7 +123,7 @@ class DockerEngine:
                 user=spec.user,
                 working_dir=spec.working_dir,
                 stop_timeout=spec.stop_timeout_s,
-                host_config=_host_config(api, spec),
+                host_config=host_config(api, spec),
             )
         return str(answer["Id"])
 
@@ -157,7 +156,10 @@ class DockerEngine:
             frames = api.logs(
                 container, stream=True, follow=follow, timestamps=True, tail="all" if tail is None else tail, **options
             )
-            yield from (line for line in rejoin_lines(frames) if line.time > since)
+            try:
+                yield from (line for line in rejoin_lines(frames) if line.time > since)
+            finally:
+                frames._response.close()  # `frames.close()` knows no way to close a stream over SSH
 
     def wait(self, container: str) -> ContainerFacts:
         with self._asking(f"wait for container {container[:12]}") as api:
@@ -205,7 +207,9 @@ class DockerEngine:
             with self._asking(f"run {spec.command[0]}") as api:
                 try:
                     code = api.wait(container, timeout=timeout_s)["StatusCode"]
-                except requests.exceptions.Timeout:
+                except requests.exceptions.RequestException as error:
+                    if not _ran_out_of_time(error):
+                        raise
                     raise DeadlineError(
                         f"{spec.command[0]} had not ended after {timeout_s:.0f} s", node=self._node
                     ) from None
@@ -234,27 +238,10 @@ class DockerEngine:
             raise EngineError(f"no answer from the container engine: {reason}", node=self._node) from error
 
 
-def _host_config(api: Any, spec: ContainerSpec) -> Any:
-    restart = {"Name": "on-failure", "MaximumRetryCount": spec.restart_on_failure} if spec.restart_on_failure else None
-    return api.create_host_config(
-        network_mode=spec.network,
-        init=True,  # torchrun as PID 1 ignores SIGTERM while it waits for peers
-        read_only=True,
-        tmpfs={"/tmp": TMPFS},  # noqa: S108  # a path inside the container
-        cap_drop=["ALL"],
-        security_opt=["no-new-privileges:true"],
-        mounts=[Mount(mount.target, mount.source, type="bind", read_only=mount.read_only) for mount in spec.mounts],
-        nano_cpus=int(spec.cpus * 1e9),
-        mem_limit=spec.memory_mib * MIB,
-        mem_reservation=spec.memory_reservation_mib * MIB,
-        shm_size=spec.shm_mib * MIB,
-        pids_limit=spec.pids_limit,
-        ulimits=[Ulimit(name=name, soft=value, hard=value) for name, value in spec.ulimits.items()],
-        restart_policy=restart,
-        log_config=LogConfig(
-            type="json-file", config={"max-size": spec.log_max_size, "max-file": str(spec.log_max_files)}
-        ),
-        device_requests=[DeviceRequest(count=-1, capabilities=[["gpu"]])] if spec.gpus else None,
+def _ran_out_of_time(error: requests.exceptions.RequestException) -> bool:
+    """The engine answers a wait with its headers at once; requests calls a body that is late a lost connection."""
+    return isinstance(error, requests.exceptions.Timeout) or any(
+        isinstance(cause, ReadTimeoutError) for cause in error.args
     )
 
 

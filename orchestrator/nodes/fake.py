@@ -87,8 +87,7 @@ class FakeEngine:
     def create(self, spec: ContainerSpec) -> str:
         self._called("create", spec.name)
         with self.changed:
-            if any(facts.name == spec.name for _, facts in self.made.values()):
-                raise ConflictError(f"the name {spec.name} is taken", node=self.node)
+            self._require_free(spec.name)
             id = f"{self.node}-{len(self.calls)}"
             facts = ContainerFacts(id=id, name=spec.name, image=spec.image, labels=spec.labels, status="created")
             self.made[id] = (spec, facts)
@@ -101,6 +100,7 @@ class FakeEngine:
 
     def rename(self, container: str, name: str) -> None:
         self._called("rename", container, name)
+        self._require_free(name)
         self._change(container, name=name)
 
     def container(self, container: str) -> ContainerFacts | None:
@@ -119,10 +119,13 @@ class FakeEngine:
         self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None
     ) -> Iterator[LogLine]:
         self._called("logs", container)
-        if follow:
-            self.wait(container)
-        lines = [line for line in self.lines[container] if line.time > since]
-        yield from lines if tail is None else lines[max(0, len(lines) - tail) :]
+        self._facts(container)
+        past = [line for line in self.lines[container] if line.time > since]
+        shown = len(self.lines[container])
+        yield from past if tail is None else past[max(0, len(past) - tail) :]
+        while follow and (new := self._news(container, shown)):
+            shown += len(new)
+            yield from new
 
     def wait(self, container: str) -> ContainerFacts:
         with self.changed:
@@ -137,7 +140,7 @@ class FakeEngine:
 
     def stop(self, container: str, timeout_s: int) -> None:
         self._called("stop", container, str(timeout_s))
-        if container in self.made and self._facts(container).status == "running":
+        if self._is_running(container):
             self.finish(container, 0)
 
     def remove(self, container: str) -> None:
@@ -159,7 +162,9 @@ class FakeEngine:
 
     def write(self, container: str, time: str, text: str) -> None:
         """What a test lets the container write."""
-        self.lines[container].append(LogLine(time=time, text=text))
+        with self.changed:
+            self.lines[container].append(LogLine(time=time, text=text))
+            self.changed.notify_all()
 
     def finish(self, container: str, exit_code: int) -> None:
         """What a test lets the container end with."""
@@ -174,12 +179,26 @@ class FakeEngine:
         self.held[image.id] = image
 
     def _facts(self, container: str) -> ContainerFacts:
+        if container not in self.made:
+            raise EngineError(f"no container {container}", node=self.node)
         return self.made[container][1]
+
+    def _news(self, container: str, shown: int) -> list[LogLine]:
+        """Lines after these, waited for; none where it has ended or is gone."""
+        with self.changed:
+            self.changed.wait_for(lambda: len(self.lines[container]) > shown or not self._is_running(container))
+            return self.lines[container][shown:]
+
+    def _is_running(self, container: str) -> bool:
+        return container in self.made and self._facts(container).status == "running"
+
+    def _require_free(self, name: str) -> None:
+        if any(facts.name == name for _, facts in self.made.values()):
+            raise ConflictError(f"the name {name} is taken", node=self.node)
 
     def _change(self, container: str, **change: object) -> None:
         with self.changed:
-            if container not in self.made:
-                raise EngineError(f"no container {container}", node=self.node)
+            self._facts(container)
             spec, facts = self.made[container]
             self.made[container] = (spec, replace(facts, **change))  # type: ignore[arg-type]  # names are ours
             self.changed.notify_all()

@@ -1,0 +1,96 @@
+"""A private sshd on a free port of 127.0.0.1, for one test module: no machine of the user's is asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from getpass import getuser
+from pathlib import Path
+
+import pytest
+
+from orchestrator.lab.credentials import KeyPair, new_key_pair
+from orchestrator.specs.inventory import NodeSpec
+
+ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """Where it listens, who it is, and the key that it lets in."""
+
+    port: int
+    host_key: KeyPair
+    identity: Path
+
+    def spec(self, **other: object) -> NodeSpec:
+        fields = {"name": "alpha", "address": ADDRESS, "port": self.port, "user": getuser()}
+        return NodeSpec.model_validate({**fields, "identity": str(self.identity), **other})
+
+
+@contextmanager
+def sshd(folder: Path, *, port: int | None = None, path: str = "") -> Iterator[Server]:
+    """Start it with a host key of its own and stop it at the end. `path` comes before the PATH of its commands."""
+    program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if program is None:
+        pytest.fail("there is no sshd on this computer: apt-get install openssh-server")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd run by root insists on it
+    folder.mkdir(parents=True, exist_ok=True)
+    host_key, user_key = new_key_pair("host"), new_key_pair("user")
+    port = port or free_port()
+    _write(folder / "host_key", host_key.private)
+    _write(folder / "authorized_keys", user_key.public)
+    _write(folder / "id", user_key.private)
+    _write(folder / "id.pub", user_key.public)
+    _write(folder / "config", _config(folder, port, f"{path}:{os.environ['PATH']}".strip(":")))
+    errors = folder / "log"
+    with errors.open("wb") as log:
+        process = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "config")], stderr=log)
+    try:
+        _until_it_listens(process, errors)
+        yield Server(port=port, host_key=host_key, identity=folder / "id")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.create_server((ADDRESS, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _config(folder: Path, port: int, path: str) -> str:
+    return f"""\
+Port {port}
+ListenAddress {ADDRESS}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+SetEnv PATH={path}
+"""
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text)
+    file.chmod(0o600)
+
+
+def _until_it_listens(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Its log says so; it has ended where the configuration does not suit it."""
+    while "Server listening" not in log.read_text():
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+        pytest.fail(f"sshd would not start: {log.read_text()}")

@@ -1,0 +1,173 @@
+"""What every `Node` promises, whatever connects it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.nodes.seam import Node
+from orchestrator.specs.errors import DeadlineError, OrchError
+
+MIB = 1024 * 1024
+WORDS = (
+    "two words",
+    "'single' and \"double\"",
+    "a;b",
+    "$(touch /nowhere) `id` $HOME ${HOME}",
+    "first\nsecond\n",
+    "*",
+    "~",
+    "\\",
+    "-n",
+    "",
+    "a|b & c > d < e # f ! g",
+    "ñandú ✓",
+)
+
+
+def test_a_command_gets_these_very_words(node: Node) -> None:
+    answer = node.run(["sh", "-c", 'for word in "$@"; do printf "%s\\0" "$word"; done', "sh", *WORDS])
+    assert answer.stdout == "".join(f"{word}\0" for word in WORDS)
+    assert answer.node == "alpha"
+
+
+def test_stdout_stderr_and_exit_code_are_kept_apart(node: Node) -> None:
+    answer = node.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (answer.exit_code, answer.stdout, answer.stderr) == (3, "out\n", "err\n")
+
+
+def test_a_program_that_is_missing_is_an_exit_code(node: Node) -> None:
+    answer = node.run(["no-such-program", "x"])
+    assert answer.exit_code == 127
+    assert "no-such-program" in answer.stderr
+
+
+def test_stdin_arrives_and_ends(node: Node) -> None:
+    content = bytes(range(256)) * 4096
+    answer = node.run(["sh", "-c", "cksum; wc -c"], stdin=content)
+    assert answer.stdout.split()[1] == str(len(content))
+    assert node.run(["cat"]).stdout == ""
+
+
+def test_stdin_may_come_piece_by_piece(node: Node) -> None:
+    def pieces() -> Iterator[bytes]:
+        for number in range(50):
+            yield f"{number:05d}\n".encode() * 1000
+
+    assert node.run(["wc", "-l"], stdin=pieces()).stdout.strip() == "50000"
+
+
+def test_a_command_need_not_read_its_stdin(node: Node) -> None:
+    assert node.run(["true"], stdin=b"x" * MIB).exit_code == 0
+    assert node.run(["true"], stdin=(b"x" * MIB for _ in range(20))).exit_code == 0
+
+
+def test_much_output_comes_whole(node: Node) -> None:
+    answer = node.run(["sh", "-c", f"yes 0123456789abcde | head -c {16 * MIB}; yes err | head -c {MIB} >&2"])
+    assert (len(answer.stdout), len(answer.stderr)) == (16 * MIB, MIB)
+    assert answer.stdout.endswith("0123456789abcde\n")
+
+
+def test_what_is_no_text_does_not_break_the_answer(node: Node) -> None:
+    assert node.run(["printf", "a\\377b"]).stdout == "a\ufffdb"
+
+
+@pytest.mark.parametrize("script", ["sleep 60", "sleep 60 & wait"], ids=["itself", "its child"])
+def test_a_command_that_does_not_end_is_given_up(node: Node, script: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(DeadlineError, match="sh had not ended") as raised:
+        node.run(["sh", "-c", script], timeout_s=0.5)
+    assert raised.value.node == "alpha"
+    assert time.monotonic() - began < 5
+
+
+def test_a_folder_goes_there_and_back(node: Node, tmp_path: Path) -> None:
+    source = _folder(tmp_path / "source")
+    there, back = tmp_path / "on the node" / "ñ" / "copy", tmp_path / "back"
+    node.put(source, str(there))
+    assert _listing(there) == _listing(source)
+    node.get(str(there), back)
+    assert _listing(back) == _listing(source)
+
+
+def test_a_copy_is_added_to_what_is_there(node: Node, tmp_path: Path) -> None:
+    source = _folder(tmp_path / "source")
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "other").write_text("stays")
+    (target / "empty.txt").write_text("is overwritten")
+    node.put(source, str(target))
+    assert (target / "other").read_text() == "stays"
+    assert (target / "empty.txt").read_text() == ""
+
+
+def test_a_file_goes_there_and_back_under_another_name(node: Node, tmp_path: Path) -> None:
+    source = tmp_path / "run me; now"
+    source.write_bytes(bytes(range(256)) * 10_000)
+    source.chmod(0o751)
+    there, back = tmp_path / "new" / "there", tmp_path / "newer" / "back"
+    node.put(source, str(there))
+    assert (there.read_bytes(), there.stat().st_mode & 0o777) == (source.read_bytes(), 0o751)
+    node.get(str(there), back)
+    assert (back.read_bytes(), back.stat().st_mode & 0o777) == (source.read_bytes(), 0o751)
+
+
+def test_a_link_that_is_the_source_is_followed(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    (tmp_path / "link").symlink_to("file")
+    node.put(tmp_path / "link", str(tmp_path / "elsewhere" / "copy"))
+    assert not (tmp_path / "elsewhere" / "copy").is_symlink()
+    assert (tmp_path / "elsewhere" / "copy").read_text() == "content"
+
+
+def test_an_empty_folder_goes_there_and_back(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    node.put(tmp_path / "empty", str(tmp_path / "there"))
+    node.get(str(tmp_path / "there"), tmp_path / "back")
+    assert (tmp_path / "back").is_dir()
+    assert list((tmp_path / "back").iterdir()) == []
+
+
+def test_what_is_not_there_is_an_error_that_names_it(node: Node, tmp_path: Path) -> None:
+    with pytest.raises(OrchError, match="nothing-here") as raised:
+        node.get(str(tmp_path / "nothing-here"), tmp_path / "back")
+    assert raised.value.node == "alpha"
+    assert not (tmp_path / "back").exists()
+
+
+def test_a_place_that_cannot_be_written_is_an_error(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OrchError) as raised:
+        node.put(tmp_path / "file", str(tmp_path / "file" / "below"))
+    assert raised.value.node == "alpha"
+
+
+def _folder(folder: Path) -> Path:
+    (folder / "inner" / "empty folder").mkdir(parents=True)
+    (folder / "empty.txt").write_text("")
+    (folder / "-dash").write_text("begins like an option")
+    (folder / "mañana ✓ ; 'x'").write_text("unicode")
+    (folder / "inner" / "run").write_text("#!/bin/sh\n")
+    (folder / "inner" / "run").chmod(0o755)
+    (folder / "inner" / "secret").write_text("x")
+    (folder / "inner" / "secret").chmod(0o600)
+    (folder / "link").symlink_to("inner/run")
+    (folder / "broken").symlink_to("nowhere")
+    (folder / ("long-" + "n" * 180)).write_bytes(b"0" * 3_000_000)
+    return folder
+
+
+def _listing(folder: Path) -> dict[str, tuple[str, int, str | bytes]]:
+    found: dict[str, tuple[str, int, str | bytes]] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = ("link", 0, str(path.readlink()))
+        elif path.is_dir():
+            found[name] = ("folder", path.stat().st_mode & 0o777, "")
+        else:
+            found[name] = ("file", path.stat().st_mode & 0o777, path.read_bytes())
+    return found
