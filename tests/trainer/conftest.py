@@ -28,6 +28,10 @@ NEED_TORCH = [
 ]
 collect_ignore = [] if importlib.util.find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]
 
+# Before any test imports torch, as `main` does it: threads that spin take the cores from the other ranks.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).parents[2]
 MODEL = ("--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16", "--lr", "3e-3")
 

@@ -9,6 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from trainer.config import Place
+from trainer.engine.process_group import Group, join
+from trainer.errors import ConfigurationError, TrainerError
+from trainer.tools import test_ddp
 
 COMMON = ("--batch-size", "2", "--eval-every", "0", "--checkpoint-every", "0")
 
@@ -79,3 +85,23 @@ def test_connectivity_check(torchrun) -> None:
     assert len(lines) == 2
     for line in lines:
         assert re.search(r"rank \d of 2 \(alpha\): backend gloo, cpu, all_reduce 3 \(expected 3\) OK, [\d.]+ ms", line)
+
+
+class DeafGroup(Group):
+    """Ranks that do not hear each other: every sum is one's own number."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        pass
+
+
+def test_a_wrong_sum_names_the_rank(capsys) -> None:
+    group = DeafGroup(place=Place(rank=1, world_size=2), backend="gloo", device=torch.device("cpu"))
+    with pytest.raises(TrainerError, match="rank 1 of 2: all_reduce gave 2, expected 3"):
+        test_ddp.judge(group)
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_nccl_without_a_gpu_is_refused_before_waiting_for_anybody() -> None:
+    place = Place(rank=0, world_size=2)
+    with pytest.raises(ConfigurationError, match="no GPU"), join(place, torch.device("cpu"), "nccl"):
+        pass

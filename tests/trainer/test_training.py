@@ -201,7 +201,7 @@ def test_a_checkpoint_writes_without_the_data(whole, call) -> None:
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
-    from trainer.engine.metrics import learning_rate
+    from trainer.engine.schedule import learning_rate
 
     rates = [learning_rate(s, 100, highest=1.0, lowest=0.1, warmup=10) for s in range(1, 101)]
     assert rates[0] == pytest.approx(0.1)
@@ -209,3 +209,12 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert rates[9:] == sorted(rates[9:], reverse=True)
     assert rates[-1] == pytest.approx(0.1)
     assert learning_rate(1, 5, highest=1.0, lowest=0.0, warmup=0) < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "last"),
+    [((), 300), (("--max-steps", "2"), 2), (("--epochs", "1", "--global-batch-size", "100"), 5)],
+)
+def test_the_lab_preset_has_an_end_of_its_own(train, tmp_path, options, last) -> None:
+    result = train(tmp_path, "--preset", "lab", "--eval-every", "0", "--checkpoint-every", "0", *options)
+    assert result.events("done")[0]["step"] == last

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
-import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,9 +20,10 @@ from trainer.data.order import SampleStream, share
 from trainer.engine import checkpoint
 from trainer.engine.device import Hardware, prepare_hardware, start_line
 from trainer.engine.events import Events
-from trainer.engine.metrics import Records, Speed, learning_rate, thousands
-from trainer.engine.process_group import Group, expected_backend, join
-from trainer.engine.resume import Progress, Trained, resume
+from trainer.engine.metrics import Records, Speed, thousands
+from trainer.engine.process_group import Group, expected_backend, join, leave
+from trainer.engine.resume import Trained, resume
+from trainer.engine.schedule import dropout_seed, last_step, learning_rate
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
@@ -37,18 +36,13 @@ def train(build: Build, options: TrainOptions, place: Place) -> int:
     events = Events(place)
     try:
         record(_train)(build, options, place, events)  # leaves torchrun a file that says what went wrong
-        return 0
+        code = 0
     except Exception as error:
         events.failed(error)
         if not isinstance(error, TrainerError):
             traceback.print_exception(error)
         code = error.exit_code if isinstance(error, TrainerError) else 1
-    if place.world_size > 1:
-        # Leaving in order would wait for ranks that no longer answer.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    return leave(place, code)
 
 
 def _train(build: Build, options: TrainOptions, place: Place, events: Events) -> None:
@@ -72,22 +66,21 @@ def _train(build: Build, options: TrainOptions, place: Place, events: Events) ->
         events.emit("joined", world_size=place.world_size, backend=group.backend)
         events.say(start_line(hardware, place, group.backend))
         group.must_agree("data or options", _what_must_be_equal(workload, options))
-        _loop(workload, options, Run(place, hardware, group, events, stop, sequences))
+        run = Run(place=place, hardware=hardware, group=group, events=events, stop=stop, sequences=sequences)
+        _loop(workload, options, run)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """What stays the same from the first step to the last."""
 
-    def __init__(
-        self, place: Place, hardware: Hardware, group: Group, events: Events, stop: StopSignal, sequences: int
-    ) -> None:
-        self.place = place
-        self.hardware = hardware
-        self.group = group
-        self.events = events
-        self.stop = stop
-        self.sequences = sequences
-        """In one optimizer step, over all ranks."""
+    place: Place
+    hardware: Hardware
+    group: Group
+    events: Events
+    stop: StopSignal
+    sequences: int
+    """In one optimizer step, over all ranks."""
 
 
 def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
@@ -109,12 +102,12 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
     model = group.wrap(torch.compile(workload.model) if compiled else workload.model)  # type: ignore[arg-type]
     model.train()
 
-    last_step = _last_step(options, start, run.sequences, workload.train_samples)
+    final_step = last_step(options, (start.step, start.cursor), run.sequences, workload.train_samples)
     stream = SampleStream(workload.train_samples, options.seed)
     size = sum(parameter.numel() for parameter in workload.model.parameters())
     events.say(
         f"{thousands(size)} parameters, {thousands(workload.train_samples)} training samples,"
-        f" {run.sequences} per step, {last_step} steps"
+        f" {run.sequences} per step, {final_step} steps"
     )
 
     step, cursor, loss = start.step, start.cursor, math.nan
@@ -124,19 +117,19 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
 
     with Records(options.run_dir, active=first, first_step=start.step + 1) as records:
         speed = Speed()
-        while step < last_step and not stopping:
+        while step < final_step and not stopping:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────
             step += 1
             lr = learning_rate(
                 step,
-                last_step,
+                final_step,
                 highest=options.lr,
                 lowest=options.lr / 10 if options.min_lr is None else options.min_lr,
                 warmup=options.warmup_steps,
             )
             for parameters in optimizer.param_groups:
                 parameters["lr"] = lr
-            torch.manual_seed(_dropout_seed(options.seed, step, place.rank))
+            torch.manual_seed(dropout_seed(options.seed, step, place.rank))
             everyones = stream.take(cursor, run.sequences)
             cursor += run.sequences
             targets = workload.targets("train", everyones)
@@ -169,11 +162,11 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
 
             # ── What people and the orchestrator see of it ────────────────────────────────────────
             speed.count(targets)
-            if first and (step % options.log_every == 0 or step in (start.step + 1, last_step)):
+            if first and (step % options.log_every == 0 or step in (start.step + 1, final_step)):
                 tokens_per_s, epoch = speed.read(), cursor / workload.train_samples
                 records.write("train", step, {"loss": loss, "lr": lr, "tokens_per_s": tokens_per_s, "epoch": epoch})
                 events.emit("step", step=step, loss=loss, tokens_per_s=tokens_per_s, lr=lr, epoch=epoch)
-                events.say(f"step {step}/{last_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(tokens_per_s)} tok/s")
+                events.say(f"step {step}/{final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(tokens_per_s)} tok/s")
 
             go_on = speed.pause()
             if options.eval_every and step % options.eval_every == 0 and not stopping:
@@ -191,10 +184,10 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
             if first:
                 stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")
             events.emit("stopped", step=step)
-            events.say(f"stopped after step {step}/{last_step}; the same command goes on from there")
+            events.say(f"stopped after step {step}/{final_step}; the same command goes on from there")
             return
-        if start.step >= last_step:
-            events.say(f"step {start.step} of {last_step} is already reached: nothing to train")
+        if start.step >= final_step:
+            events.say(f"step {start.step} of {final_step} is already reached: nothing to train")
         if options.eval_every and step != evaluated_at:
             _evaluate(workload, model, options, run, step, records)
     if first and options.prompt is not None:
@@ -267,21 +260,6 @@ def _optimizer(model: nn.Module, options: TrainOptions, hardware: Hardware) -> t
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), fused=hardware.on_gpu)
-
-
-def _last_step(options: TrainOptions, start: Progress, sequences: int, samples: int) -> int:
-    """The step after which `--epochs` or `--max-steps` is fulfilled, whichever comes first."""
-    epochs = options.epochs or (None if options.max_steps else 1)
-    ends = [options.max_steps] if options.max_steps else []
-    if epochs:
-        left = max(0, epochs * samples - start.cursor) // sequences
-        ends.append(max(1, start.step + left))
-    return min(ends)
-
-
-def _dropout_seed(seed: int, step: int, rank: int) -> int:
-    """Chance that needs no memory: a resumed step draws what the uninterrupted one drew."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=7).digest(), "big")
 
 
 def _what_must_be_equal(workload: Workload, options: TrainOptions) -> str:

@@ -1,21 +1,12 @@
-"""Figures over time: learning rate, speed, and where they are written (TensorBoard, metrics.jsonl)."""
+"""Figures over time: speed, and where they are written (TensorBoard, metrics.jsonl)."""
 
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-
-
-def learning_rate(step: int, total: int, *, highest: float, lowest: float, warmup: int) -> float:
-    """For optimizer step `step` (the first is 1): a line up over `warmup` steps, then half a cosine down."""
-    if step <= warmup:
-        return highest * step / warmup
-    progress = min(1.0, (step - warmup) / max(1, total - warmup))
-    return lowest + (highest - lowest) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class Speed:

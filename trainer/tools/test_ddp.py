@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer.config import Place
 from trainer.engine.device import prepare_hardware
 from trainer.engine.events import Events
-from trainer.engine.process_group import Group, join
+from trainer.engine.process_group import Group, join, leave
 from trainer.errors import TrainerError
 
 REPEATS = 10
@@ -24,15 +24,16 @@ LARGE = 1 << 20
 
 
 def run(place: Place, backend: str) -> int:
+    code = 0
     try:
         record(_check)(place, place.backend if backend == "auto" else backend)
-        return 0
     except TrainerError as error:
         Events(place).failed(error)
-        return error.exit_code
+        code = error.exit_code
     except RuntimeError as error:
         print(f"{place.name}: the others stopped answering: {error}", file=sys.stderr)
-        return 1
+        code = 1
+    return leave(place, code)
 
 
 def _check(place: Place, backend: str) -> None:
@@ -40,17 +41,22 @@ def _check(place: Place, backend: str) -> None:
     if place.world_size == 1:
         print("WORLD_SIZE is 1: this process is alone, there is nobody to reach", flush=True)
     with join(place, hardware.device, backend) as group:
-        found = _sum_of_ranks(group, 1)
-        expected = place.world_size * (place.world_size + 1) / 2
-        small, large = _latency_ms(group, 1), _latency_ms(group, LARGE)
-        verdict = "OK" if found == expected else "WRONG"
-        print(
-            f"{place.name}: backend {group.backend}, {hardware.device}, all_reduce {found:g}"
-            f" (expected {expected:g}) {verdict}, {small:.2f} ms, 4 MiB {large:.1f} ms",
-            flush=True,
-        )
-        if found != expected:
-            raise TrainerError(f"{place.name}: all_reduce gave {found:g}, expected {expected:g}")
+        judge(group)
+
+
+def judge(group: Group) -> None:
+    """The ranks' numbers are 1 to world_size, so that a rank counted twice or left out shows in their sum."""
+    place = group.place
+    found = _sum_of_ranks(group, 1)
+    expected = place.world_size * (place.world_size + 1) / 2
+    small, large = _latency_ms(group, 1), _latency_ms(group, LARGE)
+    print(
+        f"{place.name}: backend {group.backend}, {group.device}, all_reduce {found:g} (expected {expected:g})"
+        f" {'OK' if found == expected else 'WRONG'}, {small:.2f} ms, 4 MiB {large:.1f} ms",
+        flush=True,
+    )
+    if found != expected:
+        raise TrainerError(f"{place.name}: all_reduce gave {found:g}, expected {expected:g}")
 
 
 def _sum_of_ranks(group: Group, count: int) -> float:
