@@ -134,7 +134,22 @@ def memory_limit(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
             )
 
 
+def loopback_address(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """An address that leads each of the others to itself."""
+    loopback = [facts for facts in fleet if facts.address.startswith("127.")]
+    if len(loopback) < len(fleet):
+        for facts in loopback:
+            yield Finding(
+                id="network.loopback",
+                severity=Severity.ERROR,
+                node=facts.name,
+                message=f"{facts.name} has the address {facts.address}, by which no other machine reaches it",
+                fix=f"write its address on the LAN to nodes.{facts.name}.address; on it: ip -4 address shows it",
+            )
+
+
 CHECKS = (
+    loopback_address,
     same_machine,
     image_missing,
     torch_missing,

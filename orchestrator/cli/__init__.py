@@ -13,7 +13,7 @@ from importlib import import_module
 import typer
 
 from orchestrator.cli.report import report_error
-from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
+from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, OrchError
 
 COMMANDS = {
     "inventory": "List, show, validate and import the machines",
@@ -50,6 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `orch logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # such as a state folder that cannot be written
+        return report_error(
+            ConfigError(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+        )
     except _ClickError as error:
         error.show()  # type: ignore[attr-defined]  # ClickException, whose type depends on Typer's version
         return int(error.exit_code)  # type: ignore[attr-defined]

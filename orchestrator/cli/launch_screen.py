@@ -15,7 +15,7 @@ from orchestrator.fleet.arrivals import arrived
 from orchestrator.fleet.attend import RunOutcome
 from orchestrator.nodes.seam import Node
 from orchestrator.render import phases
-from orchestrator.render.console import printable, stderr, stdout
+from orchestrator.render.console import stderr, stdout
 from orchestrator.render.log_lines import is_event, log_line
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.happening import Happening, Said, Tick
@@ -133,7 +133,7 @@ def tell_how_it_ended(plan: Plan, outcome: RunOutcome) -> None:
         code = f" (exit code {failure.exit_code})" if failure.exit_code is not None else ""
         say(f"\n✗ run {plan.run_id} failed: rank {failure.rank} on {failure.node}: {failure.reason}{code}")
         for line in failure.lines:
-            say(f"    {printable(line)}")
+            say(f"    {line}")
         say(f"  the other ranks were stopped\n  → orch logs {plan.run_id} --node {failure.node}")
         say(f"  → orch launch --resume {plan.run_id}")
         return

@@ -62,10 +62,9 @@ def logs(
             printer.print(said)
         if not follow or not source.running:
             return EXIT_OK
-        last = max((said.time for said in lines), default="")
         try:
             for happening in follow_run(source.seated, source.record):
-                if isinstance(happening, Said) and happening.time > last and wanted.passes(happening):
+                if isinstance(happening, Said) and wanted.passes(happening):
                     printer.print(happening)
         except KeyboardInterrupt:
             say(f"\nrun {source.run_id} goes on\n  → orch stop {source.run_id}")

@@ -22,6 +22,7 @@ def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
     from orchestrator.fleet.find_runs import find_runs
     from orchestrator.fleet.history import remembered
     from orchestrator.render.console import stdout
+    from orchestrator.render.printable import printable
     from orchestrator.render.runs import run_data, runs_table
 
     specs = load_inventory(inventory).inventory.nodes
@@ -43,5 +44,6 @@ def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
     if found.runs:
         stdout().print(runs_table(found.runs))
     for run in past:
-        stdout().print(f"{run.run_id}  {run.state}  {run.started_at[:16]}  {run.command}  ({run.reason})", markup=False)
+        line = f"{run.run_id}  {run.state}  {run.started_at[:16]}  {run.command}  ({run.reason})"
+        stdout().print(printable(line), markup=False)
     return EXIT_OK

@@ -20,7 +20,8 @@ from orchestrator.specs.run import State
 SETTLE_S = 1.5
 """After the first failure, time for its peers to say what they saw, before they are stopped."""
 STOP_S = 4
-KEPT_LINES = 40
+KEPT_LINES = 200
+"""Enough for a rank's traceback and, after it, torchrun's summary of eight ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class _Watch:
     """What is known so far."""
 
     plan: Plan
-    tails: dict[str, deque[str]] = field(default_factory=dict)
+    tails: dict[str, deque[tuple[int | None, str]]] = field(default_factory=dict)
     reported: dict[str, str] = field(default_factory=dict)
     failed: list[EndedBadly] = field(default_factory=list)
     still_running: set[str] = field(default_factory=set)
@@ -49,7 +50,7 @@ class _Watch:
     def hear(self, said: Said) -> None:
         event = parse_event(said.text, said.rank)
         if event is None:
-            self.tails.setdefault(said.node, deque(maxlen=KEPT_LINES)).append(said.text)
+            self.tails.setdefault(said.node, deque(maxlen=KEPT_LINES)).append((said.rank, said.text))
             return
         if event.kind == "failed" and said.node not in self.reported:
             self.reported[said.node] = f"{event.values.get('error', 'error')}: {event.values.get('message', '')}"
@@ -63,7 +64,7 @@ class _Watch:
         if container is not None and container.state is State.SUCCEEDED:
             return
         part = next(part for part in self.plan.nodes if part.node == happening.node)
-        lines = tuple(self.tails.get(happening.node, ()))
+        lost = happening.error.message if isinstance(happening, Lost) else ""
         self.failed.append(
             EndedBadly(
                 node=happening.node,
@@ -71,8 +72,8 @@ class _Watch:
                 first_rank=part.first_rank,
                 exit_code=container.exit_code if container else None,
                 oom_killed=container.oom_killed if container else False,
-                lines=lines if container else (*lines, str(happening.error) if isinstance(happening, Lost) else ""),
-                reported=self.reported.get(happening.node, ""),
+                lines=tuple(self.tails.get(happening.node, ())),
+                reported=lost or self.reported.get(happening.node, ""),
             )
         )
 
@@ -98,16 +99,24 @@ def attend(
             since = clock()
         if since is not None and not ending and clock() - since > SETTLE_S:
             ending = True
-            _end(seated, watch.still_running)
+            for lost in _end(seated, watch.still_running):
+                watch.see_end(lost)
+        if not watch.still_running:
+            break
     outcome = _outcome(watch)
-    record.save_outcome(outcome.state.value, outcome.failure.reason if outcome.failure else "")
+    state = "stopped" if outcome.stopped else outcome.state.value
+    record.save_outcome(state, outcome.failure.reason if outcome.failure else "")
     return outcome
 
 
-def _end(seated: Sequence[Seated], names: set[str]) -> None:
-    """All at once: one node stopped alone leaves the others in torchrun's exit barrier."""
+def _end(seated: Sequence[Seated], names: set[str]) -> list[Lost]:
+    """All at once: one node stopped alone leaves the others in torchrun's exit barrier.
+
+    A node that cannot be told is lost: its log stream may stay silent for as long as its connection is thought alive.
+    """
     left = [seat for seat in seated if seat.node.name in names]
-    fan_out(left, lambda seat: seat.node.engine.stop(seat.container, STOP_S), timeout_s=STOP_S + 30)
+    outcomes = fan_out(left, lambda seat: seat.node.engine.stop(seat.container, STOP_S), timeout_s=STOP_S + 30)
+    return [Lost(node=o.item.node.name, node_rank=o.item.node_rank, error=o.error) for o in outcomes if o.error]
 
 
 def _outcome(watch: _Watch) -> RunOutcome:

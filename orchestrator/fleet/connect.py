@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from orchestrator.fleet.records import recorded_runs
 from orchestrator.nodes.local import LocalNode
@@ -21,6 +22,19 @@ def connect(spec: NodeSpec) -> Node:
     if spec.connection == "local":
         return LocalNode(spec.name, spec.address)
     return SshNode(spec)
+
+
+_connect: ContextVar[Callable[[NodeSpec], Node]] = ContextVar("connect", default=connect)
+
+
+@contextmanager
+def connecting_by(other: Callable[[NodeSpec], Node]) -> Iterator[None]:
+    """Within it, `connected` makes its nodes so: tests give machines that exist in memory alone."""
+    token = _connect.set(other)
+    try:
+        yield
+    finally:
+        _connect.reset(token)
 
 
 @contextmanager
@@ -55,7 +69,7 @@ def stand_ins(specs: Sequence[NodeSpec]) -> list[Node]:
 @contextmanager
 def connected(specs: Sequence[NodeSpec]) -> Iterator[tuple[Node, ...]]:
     """Nodes in the order of the specs, closed at the end."""
-    nodes = tuple(connect(spec) for spec in specs)
+    nodes = tuple(_connect.get()(spec) for spec in specs)
     try:
         yield nodes
     finally:

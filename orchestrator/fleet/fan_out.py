@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Semaphore, Thread
+from threading import Event, Semaphore, Thread
 from typing import Generic, TypeVar
 
 from orchestrator.specs.errors import DeadlineError, OrchError
@@ -39,12 +39,16 @@ def fan_out(
     """Run `work` on every item, at most `limit` at a time.
 
     An `OrchError` is an outcome; any other exception is a fault of this program and is raised when all have ended. What
-    has not ended after `timeout_s` is a `DeadlineError` outcome; its thread is left to die with the process.
+    has not ended after `timeout_s` is a `DeadlineError` outcome; its thread is left to die with the process, and what
+    has not begun never does.
     """
     slots, done = Semaphore(limit), SimpleQueue[tuple[int, "Outcome[Item, Result] | Exception"]]()
+    late = Event()
 
     def one(index: int, item: Item) -> None:
         with slots:
+            if late.is_set():
+                return
             try:
                 done.put((index, Outcome(item, result=work(item))))
             except OrchError as error:
@@ -61,6 +65,7 @@ def fan_out(
         try:
             index, outcome = done.get(timeout=max(0.0, deadline - time.monotonic()))
         except Empty:
+            late.set()
             break
         if isinstance(outcome, Outcome):
             ended[index] = outcome

@@ -21,15 +21,17 @@ def gather_facts(
 ) -> tuple[Outcome[Node, NodeFacts], ...]:
     """One outcome per node, in order: its facts, or why there are none. `resume` names a run to go on with."""
     specs = {spec.name: spec for spec in request.nodes}
-    peers = [node.address for node in nodes]
+    # resolved here once; a name that has no address becomes an outcome when its node is asked
+    addresses = [outcome.result for outcome in fan_out(nodes, lambda node: node.address, timeout_s=TIMEOUT_S)]
 
     def ask(node: Node) -> NodeFacts:
+        own = node.address
         engine = node.engine.facts()  # opens the connection, so that the clock's round trip is a short one
         host = probe.ask(
             node,
             workspace=specs[node.name].workspace,
             project=request.project,
-            peers=[peer for peer in peers if peer != node.address],
+            peers=[peer for peer in addresses if peer and peer != own],
             resume=resume,
         )
         tag = request.image_tag(device_of(specs[node.name], host))

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 from orchestrator.fleet.records import recorded_runs
+from orchestrator.specs.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +24,12 @@ def remembered() -> list[Past]:
     """Newest first."""
     past = []
     for record in recorded_runs():
-        plan = record.plan()
         state, reason = record.outcome() or ("unknown", "its end was not seen from here")
+        try:
+            plan = record.plan()
+        except ConfigError as error:  # one bad file hides no other run
+            past.append(Past(run_id=record.run_id, state=state, reason=error.message, started_at="", command=""))
+            continue
         if plan:
             command = shlex.join(plan.command)
             past.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from orchestrator.fleet.records import RunRecord
 from orchestrator.fleet.upload import upload_data
 from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
-from orchestrator.specs.errors import ConflictError, OrchError
+from orchestrator.specs.errors import ConflictError, EngineError
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run import ContainerFacts, State
 
 UPLOAD_TIMEOUT_S = 3600.0
+TRIES = 3
+"""For a name that an ended run holds: another launch may take it in between, and is then named."""
 
 # Constants for the node's shell; folders come in as arguments, the plan on stdin.
 _PREPARE = 'mkdir -p "$1/Data" "$1/data" "$1/runs/$2/code" && cat > "$1/runs/$2/plan.json"'
@@ -59,45 +62,44 @@ def launch(
             on_step(node.name, "data copied")
 
     _all(fan_out(parts, prepare, timeout_s=UPLOAD_TIMEOUT_S))
-    seated = _create_all(parts)
-    RunRecord(plan.run_id).save_plan(plan)  # not before: a launch that was refused is no run
+    made: list[Seated] = []
     try:
+        _create_all(parts, made)
+        seated = tuple(sorted(made, key=lambda seat: seat.node_rank))
         _all(fan_out(seated, lambda seat: seat.node.engine.start(seat.container)))
-    except OrchError:
-        _undo(seated)
+    except BaseException:  # Ctrl-C too: all or none
+        fan_out(made, lambda seat: seat.node.engine.remove(seat.container))
         raise
+    RunRecord(plan.run_id).save_plan(plan)  # not before: a launch that was refused is no run
     for seat in seated:
         on_step(seat.node.name, "container started")
     return seated
 
 
-def _create_all(parts: Sequence[tuple[Node, NodePlan]]) -> tuple[Seated, ...]:
-    """Create every container; its name is the lock.
+def _create_all(parts: Sequence[tuple[Node, NodePlan]], made: list[Seated]) -> None:
+    """Create every container, noting each in `made` at once; its name is the lock.
 
     The first node by name goes alone: of two launches on the same nodes, one is refused there before it has touched
     another.
     """
+
+    def create(item: tuple[Node, NodePlan]) -> None:
+        node, part = item
+        made.append(Seated(node=node, node_rank=part.node_rank, container=_create(node, part)))
+
     in_turn = sorted(parts, key=lambda item: item[0].name)
-    first = fan_out(in_turn[:1], _create)
-    _all(first)
-    rest = fan_out(in_turn[1:], _create)
-    seated = tuple(sorted((o.result for o in (*first, *rest) if o.result), key=lambda seat: seat.node_rank))
-    try:
-        _all(rest)
-    except OrchError:
-        _undo(seated)
-        raise
-    return seated
+    _all(fan_out(in_turn[:1], create))
+    _all(fan_out(in_turn[1:], create))
 
 
-def _create(item: tuple[Node, NodePlan]) -> Seated:
-    node, part = item
-    try:
-        container = node.engine.create(part.container)
-    except ConflictError:
-        _step_aside(node, part.container.name)
-        container = node.engine.create(part.container)
-    return Seated(node=node, node_rank=part.node_rank, container=container)
+def _create(node: Node, part: NodePlan) -> str:
+    for _ in range(TRIES):
+        try:
+            return node.engine.create(part.container)
+        except ConflictError as error:
+            taken = error
+            _step_aside(node, part.container.name)
+    raise taken
 
 
 def _step_aside(node: Node, name: str) -> None:
@@ -112,17 +114,14 @@ def _step_aside(node: Node, name: str) -> None:
             node=node.name,
             hint=f"wait for it, or: orch stop {holder.labels.get(labels.LABEL_RUN, '')}".rstrip(),
         )
-    node.engine.rename(holder.id, ended_name(holder))
+    with suppress(EngineError):  # another launch may have just done so: the next try to create decides
+        node.engine.rename(holder.id, ended_name(holder))
 
 
 def ended_name(container: ContainerFacts) -> str:
     """What an ended run's container is called once another run needs its name."""
     run, attempt = (container.labels.get(key, "0") for key in (labels.LABEL_RUN, labels.LABEL_ATTEMPT))
     return f"{container.name}-{run}.{attempt}-{container.id[:6]}"
-
-
-def _undo(seated: Sequence[Seated]) -> None:
-    fan_out(seated, lambda seat: seat.node.engine.remove(seat.container))
 
 
 def _all(outcomes: Sequence[Outcome[Any, Any]]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from orchestrator.fleet.launch import Seated
+from orchestrator.specs.errors import OrchError
 from orchestrator.specs.event import Event, parse_event, split_rank
 
 PROGRESS = ("step", "evaluation", "checkpoint", "stopped", "done")
@@ -17,12 +18,20 @@ def last_event(seated: Sequence[Seated]) -> Event | None:
     newest = None
     for seat in seated:
         if seat.node_rank == 0:
-            for line in seat.node.engine.logs(seat.container, tail=LOOK_BACK):
-                rank, text = split_rank(line.text)
-                event = parse_event(text, rank)
-                if event and event.kind in PROGRESS:
+            for event in _events(seat):
+                if event.kind in PROGRESS:
                     newest = event if "loss" in event.values or newest is None else _with_loss(event, newest)
     return newest
+
+
+def _events(seat: Seated) -> Iterator[Event]:
+    try:
+        for line in seat.node.engine.logs(seat.container, tail=LOOK_BACK):
+            rank, text = split_rank(line.text)
+            if event := parse_event(text, rank):
+                yield event
+    except OrchError:
+        return  # how the run is, is known without
 
 
 def _with_loss(event: Event, earlier: Event) -> Event:

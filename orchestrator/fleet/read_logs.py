@@ -71,7 +71,7 @@ def gather_lines(source: LogSource, wanted: Filter) -> list[Said]:
     last: list[Said] = []
     for name in {said.node for said in passing}:
         own = [said for said in passing if said.node == name]
-        last += own[len(own) - wanted.tail :] if wanted.tail else []
+        last += own[max(0, len(own) - wanted.tail) :]
     return sorted(last, key=lambda said: (said.time, said.node_rank))
 
 

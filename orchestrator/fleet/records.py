@@ -29,15 +29,21 @@ class RunRecord:
     def save_plan(self, plan: Plan) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "plan.json").write_text(to_json(plan), encoding="utf-8")
+        (self.folder / "outcome.json").unlink(missing_ok=True)  # that of an earlier attempt
 
     def plan(self) -> Plan | None:
         file = self.folder / "plan.json"
         return from_json(file.read_text(encoding="utf-8"), where=str(file)) if file.is_file() else None
 
     def open_log(self, node: str) -> IO[str]:
-        """The file that this node's lines are appended to."""
+        """The file that this node's lines are appended to, each on a line of its own even after a crash."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return (self.folder / f"{node}.log.jsonl").open("a", encoding="utf-8")
+        file = self.folder / f"{node}.log.jsonl"
+        cut_short = file.is_file() and file.read_bytes()[-1:] not in (b"", b"\n")
+        log = file.open("a", encoding="utf-8")
+        if cut_short:
+            log.write("\n")
+        return log
 
     def last_time(self, node: str) -> str:
         """Time of the newest line kept of this node; empty where there is none."""
@@ -45,11 +51,11 @@ class RunRecord:
 
     def lines(self, node: str | None = None) -> Iterator[Said]:
         """The lines kept, in order of time; a last line cut short by a crash is left out."""
-        kept: set[Said] = set()  # two followers of one run keep the same lines twice
+        kept: dict[Said, None] = {}  # two followers of one run keep the same lines twice
         for file in sorted(self.folder.glob(f"{node or '*'}.log.jsonl")):
-            for text in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            for text in file.read_text(encoding="utf-8", errors="replace").split("\n"):  # a line may hold U+2028
                 try:
-                    kept.add(Said(**json.loads(text)))
+                    kept[Said(**json.loads(text))] = None
                 except (ValueError, TypeError):
                     continue
         yield from sorted(kept, key=lambda said: (said.time, said.node_rank))
@@ -59,12 +65,12 @@ class RunRecord:
         (self.folder / "outcome.json").write_text(json.dumps({"state": state, "reason": reason}), encoding="utf-8")
 
     def outcome(self) -> tuple[str, str] | None:
-        """State and reason, where this controller saw the run end."""
-        file = self.folder / "outcome.json"
-        if not file.is_file():
+        """State and reason, where this controller saw the run end (and was not cut short writing so)."""
+        try:
+            kept = json.loads((self.folder / "outcome.json").read_text(encoding="utf-8"))
+            return kept["state"], kept["reason"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        return kept["state"], kept["reason"]
 
 
 def recorded_runs() -> list[RunRecord]:

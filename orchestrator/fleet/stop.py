@@ -43,7 +43,8 @@ def stop_run(
     collect_logs(ended, record)
     step = _last_checkpoint(record)
     fan_out(ended, lambda seat: seat.node.engine.remove(seat.container))
-    record.save_outcome("stopped", f"checkpoint of step {step}" if step is not None else "no checkpoint")
+    if record.outcome() is None:  # a run that had ended before stays what it was
+        record.save_outcome("stopped", f"checkpoint of step {step}" if step is not None else "no checkpoint")
     return Stopped(outcomes=outcomes, checkpoint_step=step)
 
 
@@ -70,6 +71,6 @@ def _last_checkpoint(record: RunRecord) -> int | None:
     step = None
     for said in record.lines():
         event = parse_event(said.text, said.rank)
-        if event and event.kind == "checkpoint" and event.values.get("verified"):
-            step = int(event.values["step"])
+        if event and event.kind == "checkpoint" and event.values.get("verified") and "step" in event.values:
+            step = event.values["step"]
     return step

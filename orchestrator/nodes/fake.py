@@ -122,7 +122,7 @@ class FakeEngine:
         if follow:
             self.wait(container)
         lines = [line for line in self.lines[container] if line.time > since]
-        yield from lines if tail is None else lines[len(lines) - tail :]
+        yield from lines if tail is None else lines[max(0, len(lines) - tail) :]
 
     def wait(self, container: str) -> ContainerFacts:
         with self.changed:

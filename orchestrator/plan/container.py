@@ -37,6 +37,7 @@ class Seat:
 def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, facts: NodeFacts, seat: Seat) -> NodePlan:
     """This node's part of the run."""
     folder = project_folder(node, facts, request.project)
+    cpus = min(node.limits.cpus, facts.cpus or node.limits.cpus)
     container = ContainerSpec(
         name=LOCK_NAME,
         image=facts.image.id if facts.image else request.image_tag(seat.device),
@@ -48,13 +49,13 @@ def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, fac
             master=(seat.master_addr, seat.master_port),
             run=f"{identity.run_id}.{identity.attempt}",
         ),
-        environment=_environment(request, identity, node, seat),
+        environment=_environment(request, identity, seat, node=node.name, cpus=cpus),
         labels=_labels(request, identity, node, seat),
         mounts=(Mount(source=folder, target=CONTAINER_WORKSPACE), *_data(request, folder), *request.mounts),
         working_dir=f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}/code" if request.own_code else CONTAINER_WORKSPACE,
         user=f"{facts.uid}:{facts.gid}",
         gpus=seat.device == "cuda",
-        cpus=min(node.limits.cpus, facts.cpus or node.limits.cpus),
+        cpus=cpus,
         memory_mib=node.limits.memory_mib,
         memory_reservation_mib=node.limits.memory_reservation_mib,
         shm_mib=node.limits.shm_mib,
@@ -90,7 +91,9 @@ def _data(request: LaunchRequest, folder: str) -> tuple[Mount, ...]:
     return (Mount(source=source, target=f"{CONTAINER_WORKSPACE}/Data", read_only=True),)
 
 
-def _environment(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, seat: Seat) -> dict[str, str]:
+def _environment(
+    request: LaunchRequest, identity: RunIdentity, seat: Seat, *, node: str, cpus: float
+) -> dict[str, str]:
     interface = {"GLOO_SOCKET_IFNAME": seat.interface, "NCCL_SOCKET_IFNAME": seat.interface} if seat.interface else {}
     return {
         # as the seed's guide names them; torchrun's own flags decide
@@ -100,13 +103,13 @@ def _environment(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, 
         "NODE_RANK": str(seat.node_rank),
         "GPUS_PER_NODE": str(seat.nproc_per_node),
         # more threads than cores cost 14 % (4 on 2), and a quota does not show in the core count
-        "OMP_NUM_THREADS": str(max(1, int(node.limits.cpus) // seat.nproc_per_node)),
+        "OMP_NUM_THREADS": str(max(1, int(cpus) // seat.nproc_per_node)),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_TIMEOUT_S),
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}]: ",
         **interface,
         "ORCH_RUN_ID": identity.run_id,
         "ORCH_ATTEMPT": str(identity.attempt),
-        "ORCH_NODE": node.name,
+        "ORCH_NODE": node,
         "ORCH_NODE_RANK": str(seat.node_rank),
         "ORCH_RUN_DIR": f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}",
         "ORCH_BACKEND": seat.backend,

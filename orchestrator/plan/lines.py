@@ -25,7 +25,7 @@ def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
 
 def node_lines(part: NodePlan, node: NodeSpec, run_id: str) -> Iterator[str]:
     """What is done on one node."""
-    folders = " ".join(_path(f"{part.folder}/{inner}") for inner in ("Data", f"runs/{run_id}"))
+    folders = " ".join(_path(f"{part.folder}/{inner}") for inner in ("Data", "data", f"runs/{run_id}/code"))
     if node.engine == "process":
         yield f"mkdir -p {folders}"
         yield shlex.join(process_words(part.container))
@@ -36,7 +36,8 @@ def node_lines(part: NodePlan, node: NodeSpec, run_id: str) -> Iterator[str]:
         return
     target = f"{node.user}@{part.address}" if node.user else part.address
     reach = [*(["-p", str(node.port)] if node.port != 22 else []), *(["-i", node.identity] if node.identity else [])]
-    yield shlex.join(["ssh", *reach, *(["-J", node.jump] if node.jump else []), target]) + f" 'mkdir -p {folders}'"
+    jump = ["-J", node.jump] if node.jump else []
+    yield shlex.join(["ssh", *reach, *jump, target, f"mkdir -p {folders}"])
     yield shlex.join(["docker", "-H", f"ssh://{target}:{node.port}", *run_words(part.container)])
 
 

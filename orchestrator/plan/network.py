@@ -21,7 +21,7 @@ def interface_of(node: NodeSpec, facts: NodeFacts, peers: Sequence[NodeFacts]) -
         return node.interface
     if facts.assumed:
         return ""
-    others = [peer.address for peer in peers if peer.name != node.name]
+    others = [peer.address for peer in peers if peer.name != node.name and _has_way(facts, peer)]
     if not others or all(address.startswith("127.") for address in others):
         return "lo"
     used = {facts.routes[address].interface for address in others if address in facts.routes}
@@ -40,6 +40,11 @@ def interface_of(node: NodeSpec, facts: NodeFacts, peers: Sequence[NodeFacts]) -
     return used.pop()
 
 
+def _has_way(facts: NodeFacts, peer: NodeFacts) -> bool:
+    """False for a peer that was not asked and whose name has no address: there was no way to ask for."""
+    return not peer.assumed or peer.address in facts.routes or peer.address.startswith("127.")
+
+
 def choose_port(master: NodeFacts, wanted: int) -> tuple[int, str]:
     """The first free port from the wanted one on, and a note where it is another."""
     for port in range(wanted, min(wanted + PORTS_TRIED, 65536)):
@@ -47,5 +52,7 @@ def choose_port(master: NodeFacts, wanted: int) -> tuple[int, str]:
             note = f"port {wanted} is taken on {master.name}: using {port}" if port != wanted else ""
             return port, note
     raise PreflightError(
-        f"ports {wanted} to {wanted + PORTS_TRIED - 1} are all taken", node=master.name, hint="set another master_port"
+        f"ports {wanted} to {min(wanted + PORTS_TRIED - 1, 65535)} are all taken",
+        node=master.name,
+        hint="set another master_port",
     )

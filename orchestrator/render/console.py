@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 from rich.console import Console
-
-_UNPRINTABLE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # escape sequences: colours, cursor movements
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles and links
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # what is left of control characters, but tab and newline
-)
 
 
 def stdout() -> Console:
@@ -21,11 +13,6 @@ def stdout() -> Console:
 def stderr() -> Console:
     """For talk: progress, phases, notes."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-def printable(text: str) -> str:
-    """Without what would move the cursor or change the terminal: a log comes from another machine."""
-    return _UNPRINTABLE.sub("", text.rsplit("\r", 1)[-1])
 
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")

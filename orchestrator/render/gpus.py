@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.render.console import printable
+from orchestrator.render.printable import printable
 from orchestrator.specs.facts import GpuFacts
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, TorchAnswer

@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 from rich.text import Text
 
-from orchestrator.render.console import colour_of, printable, stdout
+from orchestrator.render.console import colour_of, stdout
+from orchestrator.render.printable import printable
 from orchestrator.specs.event import MARK, parse_event
 from orchestrator.specs.happening import Said
 

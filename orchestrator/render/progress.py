@@ -12,7 +12,8 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
 from orchestrator.nodes.seam import Progress
-from orchestrator.render.console import printable, stderr
+from orchestrator.render.console import stderr
+from orchestrator.render.printable import printable
 
 EVERY_S = 10.0
 """Between two plain lines of one node about the same thing."""

@@ -7,7 +7,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.render.console import colour_of, printable
+from orchestrator.render.console import colour_of
+from orchestrator.render.printable import printable
 from orchestrator.specs.event import Event
 from orchestrator.specs.run import Member, Run, State
 
@@ -34,9 +35,9 @@ def run_table(run: Run, last: Event | None) -> Table:
             Text(member.node, colour_of(member.node_rank)),
             Text(member.state.value, STYLES[member.state]),
             "" if container is None or container.exit_code is None else str(container.exit_code),
-            _clock(container.started_at) if container else "",
+            _plain(_clock(container.started_at)) if container else "",
             str(container.restarts) if container else "",
-            _why(member),
+            _plain(_why(member)),
         )
     return table
 
@@ -49,12 +50,12 @@ def runs_table(runs: tuple[Run, ...]) -> Table:
     for run in runs:
         running = sum(member.state is State.RUNNING for member in run.members)
         table.add_row(
-            run.run_id,
+            _plain(run.run_id),
             Text(run.state.value, STYLES[run.state]),
             f"{running}/{run.nnodes} up" if running else str(run.nnodes),
-            run.user,
-            _clock(run.started_at),
-            printable(run.command),
+            _plain(run.user),
+            _plain(_clock(run.started_at)),
+            _plain(run.command),
         )
     return table
 
@@ -108,6 +109,11 @@ def _why(member: Member) -> str:
     if member.container and member.container.oom_killed:
         return "out of memory: its container reached its limit"
     return member.reason or (member.container.error if member.container else "")
+
+
+def _plain(words: str) -> Text:
+    """What a label or an engine says is no markup: a command may hold `[/b]`."""
+    return Text(printable(words))
 
 
 def _clock(time: str) -> str:

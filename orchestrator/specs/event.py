@@ -37,7 +37,7 @@ def parse_event(text: str, rank: int | None = None) -> Event | None:
     try:
         values = json.loads(text[len(MARK) :])
         kind = values.pop("event")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     reported = values.get("rank", rank)
     return Event(kind=str(kind), rank=reported if isinstance(reported, int) else rank, values=values)

@@ -1,0 +1,16 @@
+"""Text of other machines, safe to show."""
+
+from __future__ import annotations
+
+import re
+
+_UNPRINTABLE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # escape sequences: colours, cursor movements
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles and links
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # what is left of control characters, but tab and newline
+)
+
+
+def printable(text: str) -> str:
+    """Without what would move the cursor or change the terminal; of a progress bar, what it showed last."""
+    return _UNPRINTABLE.sub("", text.rstrip("\r").rsplit("\r", 1)[-1])
