@@ -21,7 +21,9 @@ def interface_of(node: NodeSpec, facts: NodeFacts, peers: Sequence[NodeFacts]) -
         return node.interface
     if facts.assumed:
         return ""
-    others = [peer.address for peer in peers if peer.name != node.name and _has_way(facts, peer)]
+    others = [peer.address for peer in peers if peer.name != node.name and not _unasked(facts, peer)]
+    if not others and len(peers) > 1:
+        return ""
     if not others or all(address.startswith("127.") for address in others):
         return "lo"
     used = {facts.routes[address].interface for address in others if address in facts.routes}
@@ -40,9 +42,9 @@ def interface_of(node: NodeSpec, facts: NodeFacts, peers: Sequence[NodeFacts]) -
     return used.pop()
 
 
-def _has_way(facts: NodeFacts, peer: NodeFacts) -> bool:
-    """False for a peer that was not asked and whose name has no address: there was no way to ask for."""
-    return not peer.assumed or peer.address in facts.routes or peer.address.startswith("127.")
+def _unasked(facts: NodeFacts, peer: NodeFacts) -> bool:
+    """Whether the way to this peer could not be asked for, as its name has no address (`--dry-run`)."""
+    return peer.assumed and peer.address not in facts.routes and not peer.address.startswith("127.")
 
 
 def choose_port(master: NodeFacts, wanted: int) -> tuple[int, str]:

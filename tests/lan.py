@@ -1,0 +1,137 @@
+"""A LAN that exists in memory alone: its inventory, its facts, and machines that answer like real ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.nodes import probe
+from orchestrator.nodes.fake import FakeEngine, FakeNode
+from orchestrator.plan.launch import plan_launch
+from orchestrator.specs.event import MARK
+from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts, NodeFacts, Route
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.request import LaunchRequest, RunIdentity
+
+NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
+IMAGE = ImageFacts(id="sha256:" + "1a" * 32, tags=("orch/orch:cpu",), labels={"orch.profile": "cpu"})
+IDENTITY = RunIdentity(run_id="0102-1504-ab12", user="ana", started_at="2026-01-02T15:04:05+00:00")
+
+
+def address_of(name: str) -> str:
+    return f"10.0.0.{11 + NAMES.index(name)}"
+
+
+def spec(name: str, **changes: Any) -> NodeSpec:
+    return NodeSpec(**{"name": name, "address": address_of(name), **changes})
+
+
+def facts(name: str, *, peers: Sequence[str] = NAMES, **changes: Any) -> NodeFacts:
+    """A machine in health, with a way to every peer."""
+    values: dict[str, Any] = {
+        "name": name,
+        "address": address_of(name),
+        "hostname": name,
+        "user": "ana",
+        "home": "/home/ana",
+        "architecture": "x86_64",
+        "cpus": 4,
+        "memory_mib": 16000,
+        "disk_free_mib": 90000,
+        "routes": {address_of(peer): Route(interface="eth0", source="") for peer in peers if peer != name},
+        "engine": EngineFacts(kind="docker", version="20.10.24", id=f"engine-of-{name}", architecture="x86_64"),
+        "image": IMAGE,
+    }
+    return NodeFacts(**{**values, **changes})
+
+
+def gpus(count: int) -> tuple[GpuFacts, ...]:
+    return tuple(GpuFacts(index=n, uuid=f"GPU-{n}", name="RTX 3050", driver_version="570.1") for n in range(count))
+
+
+def request(names: Sequence[str] = NAMES[:2], **changes: Any) -> LaunchRequest:
+    return LaunchRequest(**{"project": "orch", "nodes": tuple(spec(name) for name in names), **changes})
+
+
+def plan(names: Sequence[str] = NAMES[:2], identity: RunIdentity = IDENTITY, **changes: Any) -> Plan:
+    return plan_launch(request(names, **changes), {name: facts(name) for name in names}, identity)
+
+
+def moment(second: float, fraction: int = 0) -> str:
+    """A log line's time."""
+    return f"2026-01-02T15:{int(second) // 60:02d}:{int(second) % 60:02d}.{fraction:09d}Z"
+
+
+def event(kind: str, rank: int = 0, **values: object) -> str:
+    """A line of a rank that carries an event, as the container's log has it."""
+    return f"[rank{rank}]: {MARK}{json.dumps({'event': kind, 'rank': rank, **values})}"
+
+
+@dataclass
+class Actor(FakeEngine):
+    """A container that, once started, says its lines and ends (or goes on, where `ends_with` is None)."""
+
+    says: tuple[str, ...] = ()
+    ends_with: int | None = 0
+
+    def start(self, container: str) -> None:
+        super().start(container)
+        for second, text in enumerate(self.says):
+            self.write(container, moment(second), text)
+        if self.ends_with is not None:
+            self.finish(container, self.ends_with)
+
+
+@dataclass
+class Lan:
+    """Nodes by name, each an `Actor`; `connect` is what the commands reach them by."""
+
+    nodes: dict[str, FakeNode] = field(default_factory=dict)
+
+    def add(self, name: str, **acting: Any) -> FakeNode:
+        """A machine in health that has the image."""
+        engine = Actor(name, held={IMAGE.id: IMAGE}, **acting)
+        engine.description = EngineFacts(kind="docker", version="20.10.24", id=name, architecture="x86_64")
+        node = FakeNode(name, address=address_of(name), engine=engine)
+        node.answers = {
+            ("sh", "-c", probe.SCRIPT, "*"): (0, probe_answer(name), ""),
+            ("sh", "-c", "*"): (0, "", ""),
+            ("cat", "/proc/net/tcp", "/proc/net/tcp6"): (0, "", ""),
+        }
+        self.nodes[name] = node
+        return node
+
+    def connect(self, wanted: NodeSpec) -> FakeNode:
+        return self.nodes[wanted.name]
+
+    @property
+    def containers(self) -> dict[str, list[str]]:
+        """Names of the containers that each node holds."""
+        return {
+            name: [held.name for _, held in node.engine.made.values()]
+            for name, node in self.nodes.items()
+            if node.engine.made
+        }
+
+
+def lan(*names: str, **acting: Any) -> Lan:
+    """These machines, all acting alike."""
+    made = Lan()
+    for name in names:
+        made.add(name, **acting)
+    return made
+
+
+def probe_answer(name: str, **changes: str) -> str:
+    """What the facts script writes on this machine; a clock that nobody can read counts as right."""
+    values = {
+        "hostname": name, "machine_id": name, "user": "ana", "uid": "1000", "gid": "1000", "home": "/home/ana",
+        "kernel": "6.1", "architecture": "x86_64", "cpus": "4", "memory_kib": "16384000", "disk_kib": "90000000",
+        "clock": "N", "listening": "0016", "nvidia_driver": "",
+    }  # fmt: skip
+    lines = [f"{key}={value}" for key, value in {**values, **changes}.items()]
+    ways = [f"route={address_of(peer)} {address_of(peer)} dev eth0 src {address_of(name)}" for peer in NAMES]
+    return "\n".join([*lines, *ways, ""])

@@ -1,0 +1,178 @@
+"""What holds for every plan, whatever the machines."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.nodes import docker_engine
+from orchestrator.plan import lines
+from orchestrator.plan.launch import plan_launch
+from orchestrator.plan.lines import plan_lines, run_words
+from orchestrator.specs.inventory import Limits, NodeSpec
+from orchestrator.specs.plan import ContainerSpec, Mount, Plan
+from orchestrator.specs.plan_json import from_json, to_json
+from orchestrator.specs.request import LaunchRequest
+from tests import lan
+
+# What a user may write into a command, a variable or a label: shells read most of it as more than text.
+TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12)
+PATHS = st.from_regex(r"~?/[a-zA-Z0-9 ,.=@%+_-]{1,12}", fullmatch=True)
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> NodeSpec:
+    return lan.spec(
+        draw(st.sampled_from(lan.NAMES)),
+        user=draw(st.sampled_from([None, "ana"])),
+        port=draw(st.integers(1, 65535)),
+        identity=draw(st.none() | PATHS),
+        connection=draw(st.sampled_from(["ssh", "local"])),
+        device=draw(st.sampled_from(["auto", "cpu"])),
+        nproc_per_node=draw(st.sampled_from(["auto", 1, 2, 5])),
+        workspace=draw(PATHS),
+    )
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Plan, dict[str, NodeSpec]]:
+    chosen = draw(st.lists(nodes(), min_size=1, max_size=5, unique_by=lambda node: node.name))
+    request = LaunchRequest(
+        project="orch",
+        nodes=tuple(chosen),
+        command=("gpt2", *draw(st.lists(TEXT, max_size=3))),
+        environment=draw(st.dictionaries(st.from_regex(r"USER_[A-Z]{1,5}", fullmatch=True), TEXT, max_size=3)),
+        mounts=tuple(Mount(source=path, target="/inside") for path in draw(st.lists(PATHS, max_size=1))),
+        master=draw(st.sampled_from(["", chosen[-1].name])),
+        data_digest=draw(st.sampled_from(["", "0123456789abcdef"])),
+        own_code=draw(st.booleans()),
+        max_restarts=draw(st.integers(0, 3)),
+    )
+    facts = {
+        node.name: lan.facts(
+            node.name,
+            gpus=lan.gpus(draw(st.integers(0, 3))),
+            cpus=draw(st.integers(0, 64)),
+            newest_checkpoint=draw(st.none() | st.integers(0, 99)),
+            assumed=draw(st.booleans()),
+        )
+        for node in chosen
+    }
+    return plan_launch(request, facts, lan.IDENTITY), {node.name: node for node in chosen}
+
+
+@given(plans())
+def test_every_rank_is_there_once(drawn: tuple[Plan, dict[str, NodeSpec]]) -> None:
+    plan, specs = drawn
+    ranks = [part.first_rank + local for part in plan.nodes for local in range(part.nproc_per_node)]
+    assert ranks == list(range(plan.world_size))
+    assert [part.node_rank for part in plan.nodes] == list(range(plan.nnodes))
+    assert sorted(part.node for part in plan.nodes) == sorted(specs)
+    assert (plan.nodes[0].node, plan.nodes[0].address) == (plan.master, plan.master_addr)
+    assert (plan.backend == "nccl") == all(part.device == "cuda" for part in plan.nodes)
+
+
+@given(plans())
+def test_a_plan_survives_its_json(drawn: tuple[Plan, dict[str, NodeSpec]]) -> None:
+    plan, _ = drawn
+    assert from_json(to_json(plan), where="plan.json") == plan
+
+
+@given(plans())
+def test_lines_hold_every_value_whole(drawn: tuple[Plan, dict[str, NodeSpec]]) -> None:
+    """A shell gets from each line the words that are meant, and nothing more."""
+    plan, specs = drawn
+    commands = [line for line in plan_lines(plan, specs) if not line.startswith("#")]
+    assert len(commands) == 2 * plan.nnodes
+    for part, folders, run in zip(plan.nodes, commands[::2], commands[1::2], strict=True):
+        words = shlex.split(run)
+        start = words.index("run")
+        assert tuple(words[start:]) == run_words(part.container)
+        words = shlex.split(folders)
+        on_the_node = shlex.split(words[-1]) if words[0] == "ssh" else words
+        assert on_the_node[:2] == ["mkdir", "-p"]
+        assert on_the_node[2:] == [f"{part.folder}/{it}" for it in ("Data", "data", f"runs/{plan.run_id}/code")]
+
+
+def test_words_hold_the_whole_container() -> None:
+    """Each field of the spec, changed, changes what is printed: `--dry-run` leaves nothing out."""
+    plain = lan.plan().nodes[0].container
+    changes: dict[str, object] = {
+        "name": "other", "image": "sha256:ee", "command": ("true",), "environment": {"A": "b"}, "labels": {"l": "m"},
+        "mounts": (Mount(source="/a", target="/b"),), "working_dir": "/w", "user": "7:8", "gpus": True,
+        "network": "none", "cpus": 7.5, "memory_mib": 77, "memory_reservation_mib": 7, "shm_mib": 70,
+        "pids_limit": 700, "ulimits": {"stack": 70}, "restart_on_failure": 7, "stop_timeout_s": 700,
+        "log_max_size": "7m", "log_max_files": 7,
+    }  # fmt: skip
+    assert set(changes) == set(ContainerSpec.__dataclass_fields__)
+    for name, value in changes.items():
+        assert run_words(replace(plain, **{name: value})) != run_words(plain), name
+
+
+def test_same_input_same_plan() -> None:
+    assert to_json(lan.plan(lan.NAMES)) == to_json(lan.plan(lan.NAMES))
+
+
+def test_containers_have_the_least_privilege() -> None:
+    words = " ".join(run_words(lan.plan().nodes[0].container))
+    for held in (
+        "--read-only",
+        "--cap-drop ALL",
+        "--security-opt no-new-privileges:true",
+        "--init",
+        "--user 1000:1000",
+    ):
+        assert held in words
+    assert "--privileged" not in words
+    assert lines.SCRATCH == f"/tmp:{docker_engine.TMPFS}"
+
+
+def test_a_rank_has_time_for_its_last_checkpoint() -> None:
+    container = lan.plan().nodes[0].container
+    assert container.stop_timeout_s > int(container.environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+
+
+def test_names_of_the_seed_are_in_the_environment() -> None:
+    for part in lan.plan(lan.NAMES).nodes:
+        own = part.container.environment
+        assert own["NODE_RANK"] == str(part.node_rank)
+        assert (own["MASTER_ADDR"], own["MASTER_PORT"]) == ("10.0.0.11", "12355")
+        assert (own["NNODES"], own["GPUS_PER_NODE"]) == ("5", "1")
+
+
+def test_what_the_user_sets_wins() -> None:
+    plan = lan.plan(environment={"OMP_NUM_THREADS": "9", "NCCL_DEBUG": "INFO"})
+    for part in plan.nodes:
+        assert part.container.environment["OMP_NUM_THREADS"] == "9"
+        assert part.container.environment["NCCL_DEBUG"] == "INFO"
+
+
+@pytest.mark.parametrize(
+    ("limit", "cpus", "nproc", "threads", "quota"),
+    [
+        (2.0, 4, 1, "2", 2.0),
+        (8.0, 2, 1, "2", 2.0),
+        (8.0, 16, 4, "2", 8.0),
+        (2.0, 4, 4, "1", 2.0),
+        (0.5, 4, 1, "1", 0.5),
+    ],
+)
+def test_no_more_threads_than_cores(limit: float, cpus: int, nproc: int, threads: str, quota: float) -> None:
+    node = lan.spec("alpha", limits=Limits(cpus=limit), nproc_per_node=nproc)
+    facts = {"alpha": lan.facts("alpha", cpus=cpus)}
+    container = plan_launch(LaunchRequest(project="orch", nodes=(node,)), facts, lan.IDENTITY).nodes[0].container
+    assert (container.environment["OMP_NUM_THREADS"], container.cpus) == (threads, quota)
+
+
+def test_labels_tell_the_whole_run() -> None:
+    held = lan.plan(lan.NAMES, command=("gpt2", "--prompt", "érase una vez")).nodes[3].container.labels
+    assert held == {
+        "orch.run_id": "0102-1504-ab12", "orch.project": "orch", "orch.attempt": "0", "orch.user": "ana",
+        "orch.started_at": "2026-01-02T15:04:05+00:00", "orch.command": "gpt2 --prompt 'érase una vez'",
+        "orch.node": "delta", "orch.node_rank": "3", "orch.first_rank": "3", "orch.nproc_per_node": "1",
+        "orch.nnodes": "5", "orch.backend": "gloo", "orch.master": "alpha",
+    }  # fmt: skip

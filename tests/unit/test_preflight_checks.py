@@ -1,0 +1,72 @@
+"""Every finding before a launch: when it fires, and that a fleet in health is silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.checks.preflight import CHECKS, preflight
+from orchestrator.specs.facts import EngineFacts, ImageFacts, NodeFacts
+from orchestrator.specs.finding import Severity
+from tests import lan
+
+HEALTHY = (
+    lan.facts("alpha"),
+    lan.facts("beta"),
+    lan.facts("gamma", image=replace(lan.IMAGE, id="sha256:cuda", labels={"orch.profile": "cuda"})),
+)
+ENGINE = EngineFacts(kind="docker", version="28", id="engine-of-alpha", architecture="x86_64")
+
+
+def test_a_fleet_in_health_is_silent() -> None:
+    assert preflight(HEALTHY) == []
+
+
+FAULTS: list[tuple[str, str, NodeFacts]] = [
+    ("network.loopback", "error", lan.facts("beta", address="127.0.1.1")),
+    ("inventory.same_machine", "error", lan.facts("beta", engine=ENGINE)),
+    ("image.missing", "error", lan.facts("beta", image=None)),
+    ("image.differs", "error", lan.facts("beta", image=ImageFacts(id="sha256:x", labels={"orch.profile": "cpu"}))),
+    (
+        "engine.docker_desktop",
+        "error",
+        lan.facts("beta", engine=replace(ENGINE, id="b", operating_system="Docker Desktop")),
+    ),
+    ("clock.skew", "warning", lan.facts("beta", clock_offset_s=2.1)),
+    ("clock.skew", "error", lan.facts("beta", clock_offset_s=-30.1)),
+    ("disk.full", "error", lan.facts("beta", disk_free_mib=1023)),
+    ("memory.small", "warning", lan.facts("beta", memory_mib=1023)),
+]
+
+
+@pytest.mark.parametrize(("id", "severity", "beta"), FAULTS, ids=lambda value: value if isinstance(value, str) else "")
+def test_one_fault_one_finding(id: str, severity: str, beta: NodeFacts) -> None:
+    found = preflight([lan.facts("alpha"), beta])
+    assert [(finding.id, finding.severity.value) for finding in found] == [(id, severity)]
+    assert "beta" in found[0].node
+    assert "beta" in found[0].message
+    assert found[0].fix or id == "memory.small"
+
+
+def test_every_check_is_tried_here() -> None:
+    assert len({id for id, _, _ in FAULTS}) == len(CHECKS)
+
+
+def test_what_was_not_asked_is_not_judged() -> None:
+    assert preflight([lan.facts("alpha"), replace(lan.facts("beta", image=None, disk_free_mib=0), assumed=True)]) == []
+
+
+def test_errors_come_first() -> None:
+    found = preflight([lan.facts("alpha", clock_offset_s=3.0), lan.facts("beta", image=None)])
+    assert [finding.severity for finding in found] == [Severity.ERROR, Severity.WARNING]
+
+
+def test_processes_of_one_computer_share_everything() -> None:
+    engine = EngineFacts(kind="process", version="1", id="this", architecture="x86_64")
+    fleet = [lan.facts(name, engine=engine, image=None, address=f"127.0.0.{n}") for n, name in enumerate(lan.NAMES, 11)]
+    assert preflight(fleet) == []
+
+
+def test_a_clock_behind_is_said_to_be_behind() -> None:
+    assert "5 s behind" in preflight([lan.facts("alpha", clock_offset_s=-5.0)])[0].message
