@@ -166,9 +166,15 @@ class FakeEngine:
             self.lines[container].append(LogLine(time=time, text=text))
             self.changed.notify_all()
 
-    def finish(self, container: str, exit_code: int) -> None:
+    def finish(self, container: str, exit_code: int, *, oom_killed: bool = False) -> None:
         """What a test lets the container end with."""
-        self._change(container, status="exited", exit_code=exit_code, finished_at="2026-01-01T00:01:00Z")
+        self._change(
+            container,
+            status="exited",
+            exit_code=exit_code,
+            oom_killed=oom_killed,
+            finished_at="2026-01-01T00:01:00Z",
+        )
 
     def _called(self, *call: str) -> None:
         self.calls.append(call)

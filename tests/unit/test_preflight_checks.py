@@ -23,7 +23,9 @@ def test_a_fleet_in_health_is_silent() -> None:
     assert preflight(HEALTHY) == []
 
 
+WITHOUT_TORCH = EngineFacts(kind="process", version="", id="this", architecture="x86_64")
 FAULTS: list[tuple[str, str, NodeFacts]] = [
+    ("engine.no_torch", "error", lan.facts("beta", engine=WITHOUT_TORCH)),
     ("network.loopback", "error", lan.facts("beta", address="127.0.1.1")),
     ("inventory.same_machine", "error", lan.facts("beta", engine=ENGINE)),
     ("image.missing", "error", lan.facts("beta", image=None)),

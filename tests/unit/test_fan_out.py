@@ -1,0 +1,91 @@
+"""The fan-out: one outcome for each, in order, none lost, bounded in number and time."""
+
+from __future__ import annotations
+
+from threading import Barrier, Event, Lock
+
+import pytest
+
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.nodes.fake import FakeNode
+from orchestrator.specs.errors import DeadlineError, EngineError, OrchError
+
+
+def test_outcomes_come_in_order_whoever_ends_first() -> None:
+    last = Event()
+
+    def work(item: int) -> int:
+        if item == 0:
+            assert last.wait(10)
+        elif item == 9:
+            last.set()
+        return item * item
+
+    assert [outcome.value() for outcome in fan_out(range(10), work)] == [item * item for item in range(10)]
+
+
+def test_nothing_to_do() -> None:
+    assert fan_out([], lambda item: item) == ()
+
+
+def test_all_work_at_once() -> None:
+    barrier = Barrier(20)
+    assert len(fan_out(range(20), lambda _: barrier.wait(10))) == 20
+
+
+def test_never_more_than_the_limit() -> None:
+    lock, now, most = Lock(), [0], [0]
+    pairs = Barrier(2)
+
+    def work(_: int) -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        pairs.wait(10)  # two are inside; a third would be counted before they leave
+        with lock:
+            now[0] -= 1
+
+    fan_out(range(8), work, limit=2)
+    assert most == [2]
+
+
+def test_an_error_is_an_outcome_of_its_own() -> None:
+    def work(item: int) -> int:
+        if item == 1:
+            raise EngineError("refused", node="beta")
+        return item
+
+    outcomes = fan_out([0, 1, 2], work)
+    assert [outcome.result for outcome in outcomes] == [0, None, 2]
+    assert isinstance(outcomes[1].error, EngineError)
+    with pytest.raises(EngineError):
+        outcomes[1].value()
+
+
+def test_a_fault_of_this_program_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        fan_out([1, 0], lambda item: 1 // item)
+
+
+def test_what_has_not_ended_is_late_and_the_rest_is_kept() -> None:
+    never = Event()
+    nodes = [FakeNode("alpha"), FakeNode("beta")]
+    outcomes = fan_out(nodes, lambda node: node.name == "alpha" or never.wait(), timeout_s=0.05)
+    never.set()
+    assert outcomes[0].value() is True
+    assert isinstance(outcomes[1].error, DeadlineError)
+    assert str(outcomes[1].error) == "beta: no answer in 0 s"
+
+
+def test_what_has_not_begun_in_time_never_does() -> None:
+    first, begun = Event(), []
+
+    def work(item: int) -> None:
+        begun.append(item)
+        first.wait()
+
+    outcomes = fan_out(range(3), work, timeout_s=0.05, limit=1)
+    first.set()
+    assert all(isinstance(outcome.error, OrchError) for outcome in outcomes)
+    fan_out(range(1), lambda _: None)  # a fresh thread runs after those that waited for their turn were let go
+    assert len(begun) == 1

@@ -1,0 +1,150 @@
+"""Runs found again by the labels of their containers, and how they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.fleet.find_runs import choose_run, find_runs, seats_of
+from orchestrator.fleet.launch import launch
+from orchestrator.fleet.progress import last_event
+from orchestrator.fleet.records import RunRecord
+from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError
+from orchestrator.specs.request import RunIdentity
+from orchestrator.specs.run import Run, State
+from tests import lan
+from tests.lan import event
+
+THREE = lan.NAMES[:3]
+
+
+def launched(here: lan.Lan, run_id: str, day: int = 2, attempt: int = 0) -> None:
+    identity = RunIdentity(run_id=run_id, user="ana", started_at=f"2026-01-{day:02d}T00:00:00+00:00", attempt=attempt)
+    launch(here.nodes, lan.plan(tuple(here.nodes), identity))
+
+
+def test_a_run_is_whole_again() -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    launched(here, "r1")
+    (run,) = find_runs(list(here.nodes.values())).runs
+    assert (run.run_id, run.state, run.nnodes, run.master, run.command) == ("r1", State.RUNNING, 3, "alpha", "gpt2")
+    assert [(member.node, member.node_rank) for member in run.members] == list(zip(THREE, range(3), strict=True))
+    assert [seat.node.name for seat in seats_of(run, here.nodes)] == list(THREE)
+
+
+def test_runs_come_newest_first() -> None:
+    here = lan.lan("alpha")
+    for day, run_id in enumerate(("old", "middle", "new"), start=1):
+        launched(here, run_id, day)
+    found = find_runs(list(here.nodes.values()))
+    assert [run.run_id for run in found.runs] == ["new", "middle", "old"]
+    assert choose_run(found, None).run_id == "new"
+
+
+def test_the_newest_attempt_counts() -> None:
+    here = lan.lan(*THREE, ends_with=1)
+    launched(here, "r1")
+    for name in THREE:
+        here.nodes[name].engine.ends_with = 0  # type: ignore[attr-defined]  # an Actor
+    launched(here, "r1", attempt=1)
+    (run,) = find_runs(list(here.nodes.values())).runs
+    assert (run.attempt, run.state, len(run.members)) == (1, State.SUCCEEDED, 3)
+
+
+@pytest.mark.parametrize(
+    ("codes", "state"),
+    [((0, 0, 0), State.SUCCEEDED), ((0, None, 0), State.RUNNING), ((0, None, 1), State.FAILED)],
+)
+def test_a_run_is_as_healthy_as_its_worst_member(codes: tuple[int | None, ...], state: State) -> None:
+    here = lan.Lan()
+    for name, code in zip(THREE, codes, strict=True):
+        here.add(name, ends_with=code)
+    launched(here, "r1")
+    assert find_runs(list(here.nodes.values())).runs[0].state is state
+
+
+def test_a_group_of_nobody_is_lost() -> None:
+    run = Run(run_id="r", project="p", attempt=0, user="u", started_at="", nnodes=0, command="", master="", members=())
+    assert run.state is State.LOST
+
+
+def test_a_container_that_is_gone_is_lost() -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    launched(here, "r1")
+    here.nodes["beta"].engine.made.clear()
+    (run,) = find_runs(list(here.nodes.values())).runs
+    assert run.state is State.LOST
+    lost = run.members[1]
+    assert (lost.node, lost.node_rank, lost.state, lost.reason) == ("?", 1, State.LOST, "no node holds its container")
+
+
+def test_a_node_that_does_not_answer_may_hold_it() -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    launched(here, "r1")
+    here.nodes["beta"].engine.failures["containers"] = NodeUnreachableError("no answer in 5 s", node="beta")
+    found = find_runs(list(here.nodes.values()))
+    assert list(found.unreachable) == ["beta"]
+    assert found.runs[0].state is State.LOST
+    assert found.runs[0].members[1].reason == "beta did not answer"
+
+
+def test_choosing_by_the_beginning_of_an_id() -> None:
+    here = lan.lan("alpha")
+    for run_id in ("red", "reddish", "blue"):
+        launched(here, run_id)
+    found = find_runs(list(here.nodes.values()))
+    assert choose_run(found, "b").run_id == "blue"
+    assert choose_run(found, "red").run_id == "red"
+    with pytest.raises(ConfigError, match="2 runs begin with re: "):
+        choose_run(found, "re")
+    with pytest.raises(ConfigError, match="no run green on any node: ") as caught:
+        choose_run(found, "green")
+    assert caught.value.hint == "orch runs"
+
+
+def test_a_run_that_only_this_controller_remembers() -> None:
+    RunRecord("green-1").save_plan(lan.plan())
+    found = find_runs(list(lan.lan("alpha").nodes.values()))
+    with pytest.raises(ConfigError, match="no run green on any node: none") as caught:
+        choose_run(found, "green")
+    assert caught.value.hint == "this controller kept its logs: orch logs green"
+
+
+def test_no_runs() -> None:
+    here = lan.lan(*THREE)
+    here.nodes["beta"].engine.failures["containers"] = EngineError("no engine", node="beta")
+    with pytest.raises(ConfigError, match=r"no node knows of a run \(beta did not answer\)"):
+        choose_run(find_runs(list(here.nodes.values())), None)
+
+
+def seats(*says: str) -> tuple[lan.Lan, Run]:
+    here = lan.lan(*THREE, says=says, ends_with=None)
+    launched(here, "r1")
+    return here, find_runs(list(here.nodes.values())).runs[0]
+
+
+def test_progress_is_the_newest_event_of_rank_0() -> None:
+    here, run = seats(event("step", step=5, loss=2.5), event("checkpoint", step=6, verified=True), "[rank0]: talk")
+    last = last_event(seats_of(run, here.nodes))
+    assert last is not None
+    assert (last.kind, last.values["step"], last.values["loss"]) == ("checkpoint", 6, 2.5)
+
+
+def test_no_progress_yet() -> None:
+    here, run = seats("[rank0]: hello", event("joined"))
+    assert last_event(seats_of(run, here.nodes)) is None
+
+
+def test_progress_that_cannot_be_asked_for_is_none() -> None:
+    here, run = seats(event("step", step=5))
+    here.nodes["alpha"].engine.failures["logs"] = EngineError("driver none does not support reading", node="alpha")
+    assert last_event(seats_of(run, here.nodes)) is None
+
+
+def test_labels_of_a_foreign_tool_are_no_member() -> None:
+    """Only what carries the run's label counts."""
+    here = lan.lan("alpha")
+    plain = replace(lan.plan(("alpha",)).nodes[0].container, name="other", labels={"com.example": "x"})
+    here.nodes["alpha"].engine.create(plain)
+    assert find_runs(list(here.nodes.values())).runs == ()

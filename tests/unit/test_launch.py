@@ -1,0 +1,215 @@
+"""Carrying out a plan: all containers start, or none is left anywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.fleet.launch import Seated, ended_name, launch
+from orchestrator.fleet.records import RunRecord, recorded_runs
+from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
+from orchestrator.specs.plan import ContainerSpec, Plan
+from orchestrator.specs.request import RunIdentity
+from orchestrator.specs.run import ContainerFacts
+from tests import lan
+
+FIVE = lan.NAMES
+
+
+def quiet_lan() -> lan.Lan:
+    """Five machines whose containers go on until told to stop."""
+    return lan.lan(*FIVE, ends_with=None)
+
+
+def plan_of(run_id: str, *, user: str = "ana") -> Plan:
+    return lan.plan(FIVE, RunIdentity(run_id=run_id, user=user, started_at="2026-01-02T15:04:05+00:00"))
+
+
+def test_every_container_runs_and_the_plan_is_kept() -> None:
+    here, plan, steps = quiet_lan(), plan_of("first"), list[tuple[str, str]]()
+    seated = launch(here.nodes, plan, on_step=lambda node, step: steps.append((node, step)))
+
+    assert [(seat.node.name, seat.node_rank) for seat in seated] == list(zip(FIVE, range(5), strict=True))
+    for seat in seated:
+        facts = seat.node.engine.container(seat.container)
+        assert facts is not None
+        assert (facts.status, facts.labels["orch.run_id"]) == ("running", "first")
+    assert steps == [(name, "container started") for name in FIVE]
+    assert RunRecord("first").plan() == plan
+
+
+def test_folders_and_plan_are_made_before_any_container() -> None:
+    here, plan = quiet_lan(), plan_of("first")
+    here.nodes["gamma"].answers[("sh", "-c", "*")] = (1, "", "mkdir: cannot create directory: Permission denied")
+    with pytest.raises(
+        CommandFailedError, match=r"gamma: making /home/ana/orch/orch failed.*Permission denied"
+    ) as caught:
+        launch(here.nodes, plan)
+    assert "workspace" in caught.value.hint
+    assert here.containers == {}
+
+
+def test_folder_and_run_id_reach_the_shell_as_arguments() -> None:
+    here = quiet_lan()
+    launch(here.nodes, plan_of("first"))
+    call = here.nodes["beta"].calls[0]
+    assert call[:2] == ("sh", "-c")
+    assert call[3:] == ("sh", "/home/ana/orch/orch", "first")
+    assert "/home/ana" not in call[2]
+
+
+def test_code_and_data_are_copied(tmp_path: Path) -> None:
+    code, data = tmp_path / "mine", tmp_path / "Data"
+    code.mkdir()
+    data.mkdir()
+    (code / "train.py").write_text("print(1)")
+    (data / "manifest.json").write_text("{}")
+    here, steps = lan.lan("alpha", ends_with=None), list[tuple[str, str]]()
+    alpha = here.nodes["alpha"]
+    alpha.root = tmp_path / "disk"
+    alpha.answers.update({("test", "-d", "*"): (1, "", ""), ("rm", "*"): (0, "", ""), ("mv", "*"): (0, "", "")})
+
+    plan = lan.plan(("alpha",), data_digest="0123456789abcdef", own_code=True)
+    launch(here.nodes, plan, workdir=code, data=data, on_step=lambda *step: steps.append(step))
+
+    folder = tmp_path / "disk/home/ana/orch/orch"
+    assert (folder / "runs" / plan.run_id / "code/train.py").read_text() == "print(1)"
+    assert (folder / "data/0123456789abcdef.partial/manifest.json").is_file()
+    whole = "/home/ana/orch/orch/data/0123456789abcdef"
+    assert ("mv", "-T", f"{whole}.partial", whole) in alpha.calls
+    assert ("alpha", "data copied") in steps
+
+
+@pytest.mark.parametrize("method", ["create", "start"])
+@pytest.mark.parametrize("broken", FIVE)
+def test_a_node_that_fails_leaves_nothing_anywhere(method: str, broken: str) -> None:
+    here = quiet_lan()
+    here.nodes[broken].engine.failures[method] = EngineError("no space left on device", node=broken)
+    with pytest.raises(EngineError, match=f"{broken}: no space left"):
+        launch(here.nodes, plan_of("first"))
+    assert here.containers == {}
+    assert recorded_runs() == []
+
+
+def test_all_that_failed_are_named() -> None:
+    here = quiet_lan()
+    for name in ("beta", "delta"):
+        here.nodes[name].engine.failures["start"] = EngineError("refused", node=name)
+    with pytest.raises(EngineError, match="beta: refused") as caught:
+        launch(here.nodes, plan_of("first"))
+    assert caught.value.hint == "(also: delta)"
+
+
+@dataclass
+class Interrupting(lan.Actor):
+    """While its container starts, somebody presses Ctrl-C; it goes on starting until it is removed."""
+
+    def start(self, container: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        with self.changed:
+            assert self.changed.wait_for(lambda: container not in self.made, timeout=30)
+
+
+def test_an_interrupt_leaves_nothing_either() -> None:
+    here = quiet_lan()
+    here.nodes["gamma"].engine = Interrupting("gamma")
+    with pytest.raises(KeyboardInterrupt):
+        launch(here.nodes, plan_of("first"))
+    assert here.containers == {}
+
+
+def test_a_running_run_keeps_its_node() -> None:
+    here = quiet_lan()
+    launch(here.nodes, plan_of("first", user="bea"))
+    before = here.containers
+
+    with pytest.raises(ConflictError) as caught:
+        launch(here.nodes, plan_of("second"))
+
+    assert str(caught.value) == "alpha: run first by bea holds this node since 2026-01-02T15:04:05+00:00"
+    assert caught.value.hint == "wait for it, or: orch stop first"
+    assert caught.value.exit_code == 6
+    assert here.containers == before
+    assert [record.run_id for record in recorded_runs()] == ["first"]
+
+
+def test_a_run_that_holds_one_node_only_is_found_there() -> None:
+    here = quiet_lan()
+    alone = lan.plan(("delta",), RunIdentity(run_id="alone", user="bea", started_at="then"))
+    launch(here.nodes, alone)
+    with pytest.raises(ConflictError, match="delta: run alone by bea holds this node since then"):
+        launch(here.nodes, plan_of("second"))
+    assert here.containers == {"delta": ["orch-run"]}
+
+
+def test_an_ended_run_steps_aside_with_its_logs() -> None:
+    here = quiet_lan()
+    for seat in launch(here.nodes, plan_of("first")):
+        here.nodes[seat.node.name].engine.finish(seat.container, 1)
+
+    seated = launch(here.nodes, plan_of("second"))
+
+    assert len(seated) == 5
+    for name in FIVE:
+        aside, now = sorted(here.containers[name], key=len, reverse=True)
+        assert aside.startswith("orch-run-first.0-")
+        assert now == "orch-run"
+
+
+def test_names_of_ended_runs_differ() -> None:
+    facts = ContainerFacts(id="c1", name="orch-run", image="i", labels={"orch.run_id": "r"}, status="exited")
+    assert ended_name(facts) == "orch-run-r.0-c1"
+    assert len({ended_name(replace(facts, id=id)) for id in ("c1", "c2", "c3")}) == 3
+
+
+@dataclass
+class Vanishing(lan.Actor):
+    """Its name is taken at the first try, and free when one looks."""
+
+    def create(self, spec: ContainerSpec) -> str:
+        if ("create", spec.name) not in self.calls:
+            self.calls.append(("create", spec.name))
+            raise ConflictError(f"the name {spec.name} is taken", node=self.node)
+        return super().create(spec)
+
+
+def test_a_holder_that_goes_away_in_between_is_no_conflict() -> None:
+    here = lan.lan("alpha")
+    here.nodes["alpha"].engine = Vanishing("alpha")
+    assert len(launch(here.nodes, lan.plan(("alpha",)))) == 1
+
+
+def test_a_name_that_is_never_free_is_a_conflict() -> None:
+    here = lan.lan("alpha")
+    here.nodes["alpha"].engine.failures["create"] = ConflictError("the name orch-run is taken", node="alpha")
+    with pytest.raises(ConflictError, match="alpha: the name orch-run is taken"):
+        launch(here.nodes, lan.plan(("alpha",)))
+
+
+@pytest.mark.parametrize("ended_before", [False, True])
+def test_of_two_launches_at_once_exactly_one_wins(ended_before: bool) -> None:
+    here = quiet_lan()
+    if ended_before:
+        for seat in launch(here.nodes, plan_of("old")):
+            here.nodes[seat.node.name].engine.finish(seat.container, 0)
+
+    def attempt(run_id: str) -> tuple[Seated, ...] | OrchError:
+        try:
+            return launch(here.nodes, plan_of(run_id))
+        except OrchError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        results = dict(zip(("one", "two"), pool.map(attempt, ("one", "two")), strict=True))
+
+    (winner,) = [run_id for run_id, result in results.items() if isinstance(result, tuple)]
+    (refused,) = [result for result in results.values() if not isinstance(result, tuple)]
+    assert isinstance(refused, ConflictError)
+    for name in FIVE:
+        runs = [facts.labels["orch.run_id"] for _, facts in here.nodes[name].engine.made.values()]
+        assert runs == ["old"] * ended_before + [winner]

@@ -1,0 +1,95 @@
+"""The lines of a run, wherever they are, and the filters on them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from orchestrator.fleet.collect import as_json
+from orchestrator.fleet.launch import launch
+from orchestrator.fleet.read_logs import Filter, gather_lines, resolve_logs
+from orchestrator.fleet.records import RunRecord
+from orchestrator.specs.errors import ConfigError, EngineError
+from orchestrator.specs.happening import Said
+from orchestrator.specs.request import RunIdentity
+from tests import lan
+
+TWO = lan.NAMES[:2]
+SAYS = ("[rank0]: one", "[rank1]: two", "agent three")
+
+
+def source(run_id: str = "r1", **acting: Any) -> Any:
+    here = lan.lan(*TWO, says=SAYS, **acting)
+    launch(here.nodes, lan.plan(TWO, RunIdentity(run_id=run_id, user="ana", started_at="2026")))
+    return resolve_logs(list(here.nodes.values()), None)
+
+
+def texts(lines: list[Said]) -> list[tuple[str, str]]:
+    return [(said.node, said.text) for said in lines]
+
+
+ALL = [(name, text) for text in ("one", "two", "agent three") for name in TWO]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Filter(), ALL),
+        (Filter(node="beta"), [line for line in ALL if line[0] == "beta"]),
+        (Filter(rank=1), [("alpha", "two"), ("beta", "two")]),
+        (Filter(since=lan.moment(1)), [("alpha", "agent three"), ("beta", "agent three")]),
+        (Filter(grep=re.compile("o(ne)?$")), [line for line in ALL if "three" not in line[1]]),
+        (Filter(tail=1), [("alpha", "agent three"), ("beta", "agent three")]),
+        (Filter(tail=2), ALL[2:]),
+        (Filter(tail=3), ALL),
+        (Filter(tail=4), ALL),
+        (Filter(tail=99), ALL),
+        (Filter(tail=0), []),
+        (Filter(tail=1, grep=re.compile("one"), node="alpha"), [("alpha", "one")]),
+        (Filter(node="gamma"), []),
+    ],
+)
+def test_filters(wanted: Filter, expected: list[tuple[str, str]]) -> None:
+    assert texts(gather_lines(source(), wanted)) == expected
+
+
+def test_a_running_run_can_be_followed() -> None:
+    found = source(ends_with=None)
+    assert (found.run_id, found.running, found.names) == ("r1", True, TWO)
+    assert not source(run_id="r2").running
+
+
+def test_lines_outlive_the_containers() -> None:
+    found = source()
+    gather_lines(found, Filter())
+    for seat in found.seated:
+        seat.node.engine.remove(seat.container)
+    RunRecord("r1").save_plan(lan.plan())
+
+    nodes = [seat.node for seat in found.seated]
+    for wanted in (None, "r1", "r"):
+        kept = resolve_logs(nodes, wanted)
+        assert (kept.run_id, kept.running, kept.names) == ("r1", False, TWO)
+        assert texts(gather_lines(kept, Filter())) == ALL
+
+
+def test_a_run_on_the_nodes_comes_before_a_remembered_one() -> None:
+    RunRecord("r0").save_plan(lan.plan())
+    assert source().run_id == "r1"
+
+
+def test_a_node_that_does_not_answer_leaves_what_is_on_record() -> None:
+    found = source()
+    gather_lines(found, Filter())
+    beta = found.seated[1].node
+    beta.engine.failures["logs"] = EngineError("no answer", node="beta")
+    with RunRecord("r1").open_log("alpha") as log:
+        log.write(as_json(Said(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text="nine")))
+    assert texts(gather_lines(found, Filter())) == [*ALL, ("alpha", "nine")]
+
+
+def test_an_unknown_run() -> None:
+    with pytest.raises(ConfigError, match="no run nope on any node: none"):
+        resolve_logs(list(lan.lan("alpha").nodes.values()), "nope")

@@ -1,0 +1,173 @@
+"""What other machines say, as it is shown: safe, padded, coloured by rank on a terminal alone."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from orchestrator.render.console import COLOURS, colour_of
+from orchestrator.render.log_lines import LogPrinter, log_json, log_line
+from orchestrator.render.phases import JOINED, MASTER, STEP, Phases
+from orchestrator.render.printable import printable
+from orchestrator.render.runs import run_data, run_table, runs_table
+from orchestrator.specs.event import MARK, Event
+from orchestrator.specs.happening import Said, Tick
+from orchestrator.specs.run import ContainerFacts, Member, Run, State
+from tests import lan
+
+
+def said(text: str, *, node: str = "beta", node_rank: int = 1, rank: int | None = 1) -> Said:
+    return Said(time=lan.moment(1), node=node, node_rank=node_rank, rank=rank, text=text)
+
+
+def shown(what: RenderableType, *, terminal: bool = False) -> str:
+    out = io.StringIO()
+    Console(file=out, force_terminal=terminal, color_system="standard" if terminal else None, width=200).print(what)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("plain ñ 🏖️\ttab", "plain ñ 🏖️\ttab"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b[2J\x1b[1;1Hhome", "home"),
+        ("\x1b]0;title\x07after", "after"),
+        ("\x1b]8;;http://x\x1b\\link", "link"),
+        ("\x9b31mred", "31mred"),
+        ("be\x07ll\x00", "bell"),
+        ("back\x08\x08", "back"),
+        ("10%\r50%\r100%", "100%"),
+        ("10%\r100%\r", "100%"),
+        ("\r", ""),
+        ("\x1bc", "c"),
+    ],
+)
+def test_printable(text: str, left: str) -> None:
+    assert printable(text) == left
+
+
+@given(st.text())
+def test_nothing_that_moves_the_cursor_is_left(text: str) -> None:
+    left = printable(text)
+    assert not any((ord(sign) < 32 and sign not in "\t\n") or 127 <= ord(sign) < 160 for sign in left)
+    assert printable(left) == left
+
+
+def test_a_line_is_padded_to_the_longest_name() -> None:
+    assert log_line(said("step 1"), width=7).plain == "[1 beta   ] step 1"
+    assert log_line(said("step 1", node="epsilon", node_rank=4), width=7).plain == "[4 epsilon] step 1"
+
+
+def test_the_rank_is_shown_where_nodes_have_several() -> None:
+    assert log_line(said("a", rank=3), width=4, several_ranks=True).plain == "[1 beta r3] a"
+    assert log_line(said("a", rank=None), width=4, several_ranks=True).plain == "[1 beta   ] a"
+
+
+def test_words_of_a_node_are_no_markup() -> None:
+    assert shown(log_line(said("[/b] [red]x[/red] :smile:"), width=4)) == "[1 beta] [/b] [red]x[/red] :smile:\n"
+
+
+def test_colour_is_by_rank_and_for_terminals_alone() -> None:
+    line = log_line(said("step 1"), width=4)
+    assert "\x1b[" not in shown(line)
+    assert shown(line, terminal=True).startswith("\x1b[32m[1 beta]\x1b[0m")
+    assert [colour_of(rank) for rank in (0, 1, 8)] == [COLOURS[0], COLOURS[1], COLOURS[0]]
+
+
+def test_no_colour_where_the_user_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in shown(log_line(said("step 1"), width=4), terminal=True)
+
+
+def test_events_are_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    event = said(f'{MARK}{{"event": "step", "step": 3}}')
+    for as_json in (False, True):
+        printer = LogPrinter(names=["beta"], as_json=as_json)
+        printer.print(event)
+        printer.print(said("talk"))
+    people, *programs = capsys.readouterr().out.splitlines()
+    assert people == "[1 beta] talk"
+    assert [json.loads(line).get("event") for line in programs] == [{"kind": "step", "step": 3}, None]
+
+
+@given(st.text())
+def test_a_line_as_json_keeps_its_text_and_is_one_line(text: str) -> None:
+    line = log_json(said(text))
+    assert json.loads(line)["text"] == text
+    assert "\n" not in line
+
+
+def event(kind: str, node: str, **values: object) -> Said:
+    rank = lan.NAMES.index(node)
+    return said(f"{MARK}{json.dumps({'event': kind, **values})}", node=node, node_rank=rank, rank=rank)
+
+
+def test_phases_from_the_first_container_to_the_first_step() -> None:
+    now = iter(range(100))
+    phases = Phases(plan=lan.plan(lan.NAMES[:3]), clock=lambda: float(next(now)))
+    assert phases.reach("alpha", "image checked")
+    assert not phases.reach("alpha", "image checked")
+    assert phases.waiting() == "waiting for beta, gamma: not yet image checked"
+
+    assert phases.heard(event("started", "beta")) == [("beta", MASTER)]
+    assert phases.heard(event("joined", "beta")) == [("beta", MASTER), ("beta", JOINED)]
+    assert phases.heard(event("done", "beta")) == phases.heard(said("talk")) == phases.heard(Tick()) == []
+    for node, phase in phases.heard(event("joined", "beta")):
+        phases.reach(node, phase)
+    assert "1/3 joined" in phases.line("alpha").plain
+    assert not phases.complete
+
+    for node, phase in phases.heard(event("step", "alpha", step=1)):
+        phases.reach(node, phase)
+    assert phases.complete
+    assert [line.count("✓") for line in phases.table().plain.splitlines()] == [4, 3, 3]
+    assert phases.table().plain.splitlines()[1].startswith("[1 beta ]  · image checked")
+    assert "✓ 3/3 joined  ✓ first step" in phases.line("gamma").plain
+    assert STEP in phases.reached["gamma"]
+
+
+def test_nobody_waits_where_all_are_level() -> None:
+    assert Phases(plan=lan.plan()).waiting() == ""
+
+
+NASTY = "gpt2 --prompt '[/b]' \x1b[2J"
+HELD = ContainerFacts(
+    id="c1", name="orch-run", image="sha256:1a", labels={}, status="exited", exit_code=137,
+    started_at="2026-01-02T15:04:05.9Z", error="OCI runtime: exec: [/usr/bin/torchrun]: not found \x1b[31m", restarts=2,
+)  # fmt: skip
+RUN = Run(
+    run_id="r1", project="orch", attempt=0, user="[/x]", started_at="2026-01-02T15:04:05+00:00", nnodes=3,
+    command=NASTY, master="alpha",
+    members=(
+        Member(node="alpha", node_rank=0, state=State.FAILED, container=HELD),
+        Member(node="?", node_rank=1, state=State.LOST, reason="no node holds its container"),
+    ),
+)  # fmt: skip
+
+
+def test_a_run_is_shown_with_what_each_node_says_and_nothing_of_it_is_markup() -> None:
+    last = Event(kind="step", rank=0, values={"step": 12, "loss": 1.23456, "tokens_per_s": 4567.8})
+    text = shown(run_table(RUN, last))
+    assert "run r1  failed  step 12 · loss 1.235 · 4,568 tokens/s" in text
+    assert "[/usr/bin/torchrun]: not found" in text
+    assert "137  2026-01-02 15:04         2" in text
+    assert "no node holds its container" in text
+    assert "\x1b" not in text
+
+
+def test_runs_are_shown_a_line_each() -> None:
+    text = shown(runs_table((RUN,)))
+    assert "r1   failed  3      [/x]  2026-01-02 15:04  gpt2 --prompt '[/b]'" in text
+    assert "\x1b" not in text
+
+
+def test_a_run_for_programs() -> None:
+    data = json.loads(json.dumps(run_data(RUN)))
+    assert (data["state"], data["last_event"], data["command"]) == ("failed", None, NASTY)
+    assert [(member["node"], member["exit_code"]) for member in data["members"]] == [("alpha", 137), ("?", None)]

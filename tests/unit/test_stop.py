@@ -1,0 +1,100 @@
+"""Ending a run everywhere, and clearing away what ended runs left."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.fleet.launch import Seated, launch
+from orchestrator.fleet.records import RunRecord
+from orchestrator.fleet.stop import clean, stop_run
+from orchestrator.specs.errors import EngineError
+from orchestrator.specs.request import RunIdentity
+from tests import lan
+from tests.lan import event
+
+THREE = lan.NAMES[:3]
+
+
+def running(here: lan.Lan, run_id: str = "r1") -> tuple[tuple[Seated, ...], RunRecord]:
+    identity = RunIdentity(run_id=run_id, user="ana", started_at="2026-01-02T15:04:05+00:00")
+    return launch(here.nodes, lan.plan(tuple(here.nodes), identity)), RunRecord(run_id)
+
+
+def test_all_are_told_then_logs_are_kept_then_containers_go() -> None:
+    here = lan.lan(*THREE, says=("[rank0]: hello", event("checkpoint", step=40, verified=True)), ends_with=None)
+    seated, record = running(here)
+    steps: list[tuple[str, str]] = []
+
+    done = stop_run(seated, record, timeout_s=75, on_step=lambda *step: steps.append(step))
+
+    assert done.checkpoint_step == 40
+    assert sorted(steps) == [(name, "stopped") for name in THREE]
+    assert here.containers == {}
+    assert len(list(record.lines())) == 6
+    assert record.outcome() == ("stopped", "checkpoint of step 40")
+    for name in THREE:
+        calls = [call for call in here.nodes[name].engine.calls if call[0] in ("stop", "logs", "remove")]
+        assert [call[0] for call in calls] == ["stop", "logs", "remove"]
+        assert calls[0][-1] == "75"
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        (),
+        (event("checkpoint", step=40, verified=False),),
+        (event("checkpoint", verified=True),),
+        (event("step", step=40),),
+    ],
+)
+def test_no_checkpoint_that_can_be_trusted(says: tuple[str, ...]) -> None:
+    seated, record = running(lan.lan(*THREE, says=says, ends_with=None))
+    assert stop_run(seated, record, timeout_s=75).checkpoint_step is None
+    assert record.outcome() == ("stopped", "no checkpoint")
+
+
+def test_a_node_that_cannot_be_told_keeps_its_container() -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    seated, record = running(here)
+    here.nodes["beta"].engine.failures["stop"] = EngineError("no answer", node="beta")
+    done = stop_run(seated, record, timeout_s=75)
+    assert [outcome.error and outcome.error.node for outcome in done.outcomes] == [None, "beta", None]
+    assert here.containers == {"beta": ["orch-run"]}
+
+
+def test_a_run_that_had_failed_stays_failed() -> None:
+    """`orch stop` after the end clears its containers away; history is not rewritten."""
+    seated, record = running(lan.lan(*THREE, ends_with=1))
+    record.save_outcome("failed", "exit code 1")
+    stop_run(seated, record, timeout_s=75)
+    assert record.outcome() == ("failed", "exit code 1")
+
+
+def test_clean_removes_what_ended_and_keeps_its_lines() -> None:
+    here = lan.lan(*THREE, says=("[rank0]: bye",), ends_with=1)
+    running(here, "ended")
+    for name in THREE:
+        here.nodes[name].engine.ends_with = None  # type: ignore[attr-defined]  # an Actor
+    running(here, "goes-on")
+
+    outcomes = clean(list(here.nodes.values()))
+
+    assert [outcome.value() for outcome in outcomes] == [["ended"]] * 3
+    assert here.containers == {name: ["orch-run"] for name in THREE}
+    assert [said.text for said in RunRecord("ended").lines()] == ["bye"] * 3
+
+
+def test_clean_of_one_run_alone() -> None:
+    here = lan.lan("alpha")
+    for run_id in ("one", "two"):
+        running(here, run_id)
+    assert clean(list(here.nodes.values()), run_id="one")[0].value() == ["one"]
+    assert here.containers == {"alpha": ["orch-run"]}
+
+
+def test_a_node_that_cannot_be_cleaned_is_an_outcome() -> None:
+    here = lan.lan(*THREE)
+    running(here)
+    here.nodes["beta"].engine.failures["containers"] = EngineError("no answer", node="beta")
+    outcomes = clean(list(here.nodes.values()))
+    assert [outcome.error is None for outcome in outcomes] == [True, False, True]
