@@ -86,7 +86,10 @@ class SshNode:
         folder, name = os.path.split(source)
         with TemporaryDirectory(dir=target.parent) as aside:
             self._fetch(["tar", "-c", "-C", folder or ".", "--", name], Path(aside))
-            (Path(aside) / name).replace(target)
+            try:
+                (Path(aside) / name).replace(target)
+            except OSError as error:
+                raise CommandFailedError(f"copying {source} to {target} failed: {error}", node=self.name) from error
 
     def _fetch(self, argv: Sequence[str], target: Path) -> None:
         """Unpack what a tar command on the node writes, as it comes."""

@@ -1,0 +1,112 @@
+"""What is Docker's own: how far a container is confined, and streams that are silent for long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import docker
+import pytest
+
+from orchestrator.nodes.docker_engine import DockerEngine
+from orchestrator.nodes.seam import Engine
+from orchestrator.nodes.ssh import SshNode, docker_client_over
+from orchestrator.specs.plan import Mount
+from tests.contract.base_image import IMAGE
+from tests.contract.test_engine import spec
+
+pytestmark = pytest.mark.docker
+
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def ask(docker_engine: Engine) -> Ask:
+    """What a script says inside a container."""
+
+    def said(script: str, **other: object) -> str:
+        done = docker_engine.run_once(spec(script, **other))
+        return f"{done.stdout}{done.stderr}".strip()
+
+    return said
+
+
+def test_it_runs_as_the_user_that_was_asked_for(ask: Ask) -> None:
+    assert ask("id -u; id -g", user="1234:2345").split() == ["1234", "2345"]
+    assert ask("id -u") == "1000"
+
+
+@pytest.mark.parametrize("user", ["0:0", "1000:1000"])
+def test_it_has_no_capability(ask: Ask, user: str) -> None:
+    sets = dict(line.split() for line in ask("grep ^Cap /proc/self/status", user=user).splitlines())
+    assert sets.pop("CapAmb:") == sets.pop("CapInh:") == "0" * 16
+    assert sets == {"CapPrm:": "0" * 16, "CapEff:": "0" * 16, "CapBnd:": "0" * 16}
+
+
+def test_it_cannot_gain_privileges(ask: Ask) -> None:
+    assert ask("grep NoNewPrivs /proc/self/status").split() == ["NoNewPrivs:", "1"]
+
+
+def test_its_root_cannot_be_written(ask: Ask) -> None:
+    assert "Read-only file system" in ask("touch /new", user="0:0")
+    assert "Read-only file system" in ask("touch /bin/new", user="0:0")
+
+
+def test_tmp_can_be_written_and_run(ask: Ask) -> None:
+    script = "cd /tmp && printf '#!/bin/sh\\necho ran\\n' > x && busybox chmod 755 x && ./x; grep ' /tmp ' /proc/mounts"
+    ran, mount = ask(script).splitlines()
+    assert ran == "ran"
+    assert mount.split()[2] == "tmpfs"
+    assert {"rw", "nosuid", "nodev"} <= set(mount.split()[3].split(","))
+    assert "noexec" not in mount
+
+
+def test_an_init_is_its_first_process(ask: Ask) -> None:
+    first, *words = ask("tr '\\0' ' ' < /proc/1/cmdline").split()
+    assert first.rsplit("/")[-1] in ("docker-init", "tini", "init")
+    assert "sh" in words
+
+
+def test_a_mount_is_the_nodes_folder(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("from the node")
+    tmp_path.chmod(0o777)
+    writable = (Mount(source=str(tmp_path), target="/workspace"),)
+    assert ask("cat /workspace/in; echo back > /workspace/out", mounts=writable) == "from the node"
+    assert (tmp_path / "out").stat().st_uid == 1000
+    read_only = (Mount(source=str(tmp_path), target="/workspace", read_only=True),)
+    assert "Read-only file system" in ask("touch /workspace/new", mounts=read_only, user="0:0")
+
+
+def test_its_limits_are_those_of_the_plan(docker_engine: Engine) -> None:
+    container = docker_engine.create(spec("true", memory_mib=96, shm_mib=48, cpus=1.5, pids_limit=77))
+    client = docker.APIClient()
+    try:
+        host = client.inspect_container(container)["HostConfig"]
+    finally:
+        docker_engine.remove(container)
+        client.close()
+    assert (host["Memory"], host["ShmSize"]) == (96 * 2**20, 48 * 2**20)
+    assert (host["NanoCpus"], host["PidsLimit"]) == (1_500_000_000, 77)
+    assert (host["RestartPolicy"]["Name"], host["Privileged"]) in (("no", False), ("", False))
+
+
+@pytest.mark.parametrize("way", ["here", "over ssh"])
+def test_a_silent_container_is_followed_beyond_the_clients_timeout(
+    docker_engine: Engine, ssh_node: SshNode, way: str
+) -> None:
+    assert docker_engine.image(IMAGE)
+
+    def connect() -> docker.APIClient:
+        if way == "here":
+            return docker.APIClient(version="auto", timeout=1)
+        return docker_client_over(ssh_node._transport, timeout_s=1)
+
+    engine = DockerEngine("alpha", connect, explain=lambda: "")
+    container = engine.create(spec("echo one; sleep 2; echo two; sleep 2; exit 3"))
+    try:
+        engine.start(container)
+        assert [line.text for line in engine.logs(container, follow=True)] == ["one", "two"]
+        assert engine.wait(container).exit_code == 3
+    finally:
+        engine.remove(container)
+        engine.close()

@@ -1,0 +1,220 @@
+"""What is SSH's own: host keys, refused users, machines that are off, archives that mean harm."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.nodes import host_keys
+from orchestrator.nodes.ssh import SshNode
+from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError
+from tests.contract.sshd import ADDRESS, Server, free_port, sshd
+
+
+@pytest.fixture(autouse=True)
+def unknown_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
+    """No key is on record; the file where an accepted one would be."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "orch" / "known_hosts"
+
+
+@pytest.fixture
+def inventory(server: Server, tmp_path: Path) -> Path:
+    return write_inventory(tmp_path, server)
+
+
+def write_inventory(folder: Path, server: Server) -> Path:
+    file = folder / "inventory.yaml"
+    file.write_text(
+        f"nodes:\n  alpha: {{address: {ADDRESS}, port: {server.port}, identity: {server.identity}, "
+        f"user: {server.spec().user}}}\n"
+    )
+    return file
+
+
+def refusal(node: SshNode) -> NodeUnreachableError:
+    with pytest.raises(NodeUnreachableError) as raised:
+        node.run(["true"])
+    node.close()
+    return raised.value
+
+
+def fingerprint_of(server: Server) -> str:
+    return host_keys.fingerprint(host_keys.offered_key(ADDRESS, server.port))
+
+
+def test_an_unknown_key_is_refused_with_its_fingerprint(server: Server) -> None:
+    error = refusal(SshNode(server.spec()))
+    assert "unknown host key" in str(error)
+    assert fingerprint_of(server) in str(error)
+    assert "orch trust alpha" in error.hint
+    assert error.node == "alpha"
+
+
+def test_an_accepted_key_is_let_in(server: Server, unknown_hosts: Path) -> None:
+    host_keys.accept(ADDRESS, server.port, host_keys.offered_key(ADDRESS, server.port))
+    node = SshNode(server.spec())
+    assert node.run(["true"]).exit_code == 0
+    node.close()
+    assert unknown_hosts.stat().st_mode & 0o777 == 0o600
+
+
+def test_accepting_keeps_what_is_there(server: Server, unknown_hosts: Path) -> None:
+    unknown_hosts.parent.mkdir(parents=True)
+    unknown_hosts.write_text("other ssh-ed25519 AAAA\n")
+    host_keys.accept(ADDRESS, server.port, host_keys.offered_key(ADDRESS, server.port))
+    assert unknown_hosts.read_text().splitlines()[0] == "other ssh-ed25519 AAAA"
+    assert len(unknown_hosts.read_text().splitlines()) == 2
+
+
+def test_a_key_in_the_users_own_file_is_let_in(server: Server, home: Path) -> None:
+    known = home / ".ssh" / "known_hosts"
+    known.parent.mkdir(mode=0o700, exist_ok=True)
+    kind, value, *_ = server.host_key.public.split()
+    known.write_text(f"[{ADDRESS}]:{server.port} {kind} {value}\n")
+    try:
+        node = SshNode(server.spec())
+        assert node.run(["true"]).exit_code == 0
+        node.close()
+    finally:
+        known.unlink()
+
+
+def test_a_changed_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with sshd(tmp_path / "before") as before:
+        old = host_keys.offered_key(ADDRESS, before.port)
+        host_keys.accept(ADDRESS, before.port, old)
+    with sshd(tmp_path / "after", port=before.port) as after:
+        error = refusal(SshNode(after.spec()))
+        assert "CHANGED" in str(error)
+        assert host_keys.fingerprint(old) in str(error)
+        assert fingerprint_of(after) in str(error)
+        assert str(host_keys.own_file()) in error.hint
+        assert main(["trust", "-i", str(write_inventory(tmp_path, after)), "--yes"]) == 4
+        assert "CHANGED" in capsys.readouterr().err
+        refusal(SshNode(after.spec()))
+
+
+def test_a_refused_user_key_says_how_to_bring_it(server: Server, tmp_path: Path) -> None:
+    host_keys.accept(ADDRESS, server.port, host_keys.offered_key(ADDRESS, server.port))
+    with sshd(tmp_path / "another") as another:
+        error = refusal(SshNode(server.spec(identity=str(another.identity))))
+    assert f"refused the key (tried {another.identity})" in str(error)
+    assert error.hint.startswith("ssh-copy-id -i ")
+    assert f"-p {server.port}" in error.hint
+
+
+def test_nobody_listening_is_named_at_once(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    began = time.monotonic()
+    error = refusal(SshNode(server.spec(port=port)))
+    assert time.monotonic() - began < 5
+    assert f"{ADDRESS}:{port}" in str(error)
+    assert "ssh -p" in error.hint
+    assert capfd.readouterr().err == ""
+
+
+def test_a_machine_that_goes_away_is_named_without_a_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with sshd(tmp_path / "leaving") as leaving:
+        host_keys.accept(ADDRESS, leaving.port, host_keys.offered_key(ADDRESS, leaving.port))
+        node = SshNode(leaving.spec())
+        with pytest.raises(NodeUnreachableError, match="the connection broke"):
+            node.run(["sh", "-c", "kill -9 $PPID; sleep 60"], timeout_s=20)  # its parent is the session's sshd
+        node.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_trust_shows_the_key_and_keeps_it(
+    server: Server, inventory: Path, unknown_hosts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trust", "-i", str(inventory)]) == 2  # nobody is there to look at it
+    assert fingerprint_of(server) in capsys.readouterr().err
+    assert not unknown_hosts.exists()
+    assert main(["trust", "-i", str(inventory), "--yes"]) == 0
+    assert str(unknown_hosts) in capsys.readouterr().err
+    node = SshNode(server.spec())
+    assert node.run(["true"]).exit_code == 0
+    node.close()
+    assert main(["trust", "-i", str(inventory)]) == 0
+    assert "known already" in capsys.readouterr().err
+    assert len(unknown_hosts.read_text().splitlines()) == 1
+
+
+def test_trust_names_a_machine_that_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "inventory.yaml"
+    file.write_text(f"nodes:\n  alpha: {{address: {ADDRESS}, port: {free_port()}}}\n")
+    assert main(["trust", "-i", str(file), "--yes"]) == 4
+    assert "alpha" in capsys.readouterr().err
+
+
+@pytest.fixture
+def liar(tmp_path: Path) -> Iterator[SshNode]:
+    """A machine whose tar gives back whatever lies in `archive`."""
+    program = tmp_path / "bin" / "tar"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/archive\n")
+    program.chmod(0o755)
+    with sshd(tmp_path / "liar", path=str(program.parent)) as server:
+        host_keys.accept(ADDRESS, server.port, host_keys.offered_key(ADDRESS, server.port))
+        node = SshNode(server.spec())
+        yield node
+        node.close()
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [("../escaped", "")],
+        [("way", "{outside}"), ("way/escaped", "")],
+        [("way", "../outside"), ("way/escaped", "")],
+    ],
+    ids=["parent", "absolute link", "relative link"],
+)
+def test_an_archive_cannot_leave_the_folder(liar: SshNode, tmp_path: Path, entries: list[tuple[str, str]]) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    write_archive(tmp_path / "archive", [tuple(word.format(outside=outside) for word in entry) for entry in entries])
+    with pytest.raises(CommandFailedError, match="refused") as raised:
+        liar.get(str(tmp_path), tmp_path / "target")
+    assert raised.value.node == "alpha"
+    assert not (tmp_path / "escaped").exists()
+    assert list(outside.iterdir()) == []
+
+
+def test_an_absolute_name_stays_in_the_folder(liar: SshNode, tmp_path: Path) -> None:
+    write_archive(tmp_path / "archive", [(f"{tmp_path}/escaped", "")])
+    liar.get(str(tmp_path), tmp_path / "target")
+    assert not (tmp_path / "escaped").exists()
+    assert [path.name for path in (tmp_path / "target").rglob("*") if path.is_file()] == ["escaped"]
+
+
+def test_an_archive_that_is_none_is_an_error(liar: SshNode, tmp_path: Path) -> None:
+    (tmp_path / "archive").write_bytes(b"no archive" * 100_000)
+    with pytest.raises(CommandFailedError, match="refused"):
+        liar.get(str(tmp_path), tmp_path / "target")
+
+
+def test_an_archive_without_the_file_asked_for_is_an_error(liar: SshNode, tmp_path: Path) -> None:
+    (tmp_path / "wanted").write_text("")
+    write_archive(tmp_path / "archive", [("another", "")])
+    with pytest.raises(CommandFailedError, match="wanted"):
+        liar.get(str(tmp_path / "wanted"), tmp_path / "target")
+
+
+def write_archive(file: Path, entries: list[tuple[str, ...]]) -> None:
+    with tarfile.open(file, "w") as archive:
+        for name, link in entries:
+            info = tarfile.TarInfo(name)
+            if link:
+                info.type, info.linkname = tarfile.SYMTYPE, link
+            else:
+                info.size = 4
+            archive.addfile(info, io.BytesIO(b"evil") if not link else None)
