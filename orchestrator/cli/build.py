@@ -15,14 +15,7 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
 from orchestrator.cli.report import report_error, say
-from orchestrator.fleet.build import BuildOptions, provide_images
-from orchestrator.fleet.build_context import site_of
-from orchestrator.fleet.connect import connected
-from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.image import DEFAULT_BASE
-from orchestrator.render.console import stdout
-from orchestrator.render.images import images_json, images_table
-from orchestrator.render.progress import ProgressView
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, PartialError, PreflightError, UsageError
 from orchestrator.specs.image import Placed
 from orchestrator.specs.inventory import NodeSpec
@@ -81,6 +74,14 @@ def build(
     pip's and proxy settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_TRUSTED_HOST, https_proxy, …) are handed through;
     none of them stays in the image. Nodes that have the image cost nothing; others get the layers that they lack.
     """
+    from orchestrator.fleet.build import BuildOptions, provide_images
+    from orchestrator.fleet.build_context import site_of
+    from orchestrator.fleet.connect import connected
+    from orchestrator.nodes.local import LocalNode
+    from orchestrator.render.console import stdout
+    from orchestrator.render.images import images_json, images_table
+    from orchestrator.render.progress import ProgressView
+
     if on and each_node:
         raise UsageError("--on and --each-node exclude each other")
     loaded = load_inventory(inventory)
@@ -98,7 +99,7 @@ def build(
         site=site_of(os.environ, wheels=wheels, ca_bundle=ca_bundle),
         version=_version(),
     )
-    if not (yes or as_json) and sys.stdin.isatty() and not _confirm(options, specs):
+    if not (yes or as_json) and sys.stdin.isatty() and not _confirm(profile, specs, each_node=each_node):
         say("nothing was built")
         return EXIT_INTERRUPTED
     controller = LocalNode()
@@ -114,10 +115,10 @@ def build(
     return outcome(placed, quiet=as_json)
 
 
-def _confirm(options: BuildOptions, specs: Sequence[NodeSpec]) -> bool:
-    where = "on each of" if options.each_node else "for"
+def _confirm(profile: Profile, specs: Sequence[NodeSpec], *, each_node: bool) -> bool:
+    where = "on each of" if each_node else "for"
     return typer.confirm(
-        f"build {options.profile} {where} {', '.join(spec.name for spec in specs)}?", default=True, err=True
+        f"build {profile.value} {where} {', '.join(spec.name for spec in specs)}?", default=True, err=True
     )
 
 

@@ -18,7 +18,7 @@ from orchestrator.specs.selection import select_nodes
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("check-gpus")(check_gpus)
+    app.command("check-gpus", epilog="Examples: orch check-gpus; orch check-gpus --nodes gamma --json")(check_gpus)
 
 
 def check_gpus(

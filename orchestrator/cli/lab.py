@@ -29,7 +29,11 @@ class Engine(str, Enum):
 
 def register(app: typer.Typer) -> None:
     """Add `lab` with its own commands."""
-    lab = typer.Typer(help="A LAN in a box: simulated machines on this computer.", no_args_is_help=True)
+    lab = typer.Typer(
+        help="A LAN in a box: simulated machines on this computer.",
+        epilog="Example: orch lab up --nodes 5 --link 1gbit; orch lab cut gamma; orch lab heal gamma; orch lab down",
+        no_args_is_help=True,
+    )
     for command in (up, down, status, shell, cut, heal, kill, start, link):
         lab.command()(command)
     app.add_typer(lab, name="lab")

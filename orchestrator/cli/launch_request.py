@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from orchestrator.cli.launch_words import Wanted
 from orchestrator.fleet.upload import folder_digest
 from orchestrator.plan.command import is_own_script
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -20,21 +20,6 @@ DEFAULT_DATA = Path("Data")
 LANGUAGE = ("LANG", "LC_ALL")
 """Handed on, so that the trainer speaks the user's language."""
 FIRST_PROCESS_ADDRESS = IPv4Address("127.0.0.11")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The options of `orch launch`, as typed."""
-
-    command: tuple[str, ...]
-    nodes: str | None
-    labels: tuple[str, ...]
-    master: str
-    profile: str
-    mounts: tuple[str, ...]
-    environment: tuple[str, ...]
-    workdir: Path | None
-    data: Path | None
 
 
 def build_request(

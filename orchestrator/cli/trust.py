@@ -10,8 +10,6 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, YesOption
 from orchestrator.cli.report import say
-from orchestrator.nodes.host_keys import accept, fingerprint, known_key, offered_key
-from orchestrator.nodes.ssh import resolve
 from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.selection import select_nodes
@@ -37,6 +35,9 @@ def trust(
 
 
 def _trust(spec: NodeSpec, *, yes: bool) -> None:
+    from orchestrator.nodes.host_keys import accept, fingerprint, known_key, offered_key
+    from orchestrator.nodes.ssh import resolve
+
     address = resolve(spec)
     try:
         key = offered_key(address, spec.port)
