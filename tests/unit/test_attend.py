@@ -174,7 +174,7 @@ class Restarted(lan.Actor):
 
     def wait(self, container: str) -> ContainerFacts:
         self.waits += 1
-        if self.waits == 2:  # the first is that of the log stream, which ends with the process
+        if self.waits == 1:
             self._change(container, status="restarting", exit_code=None)
             facts = self.container(container)
             self.write(container, lan.moment(2), "second life")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.nodes import docker_engine
+from orchestrator.nodes import docker_hardening
 from orchestrator.plan import lines
 from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.lines import plan_lines, run_words
@@ -128,7 +128,7 @@ def test_containers_have_the_least_privilege() -> None:
     ):
         assert held in words
     assert "--privileged" not in words
-    assert f"/tmp:{docker_engine.TMPFS}" == lines.SCRATCH
+    assert f"/tmp:{docker_hardening.TMPFS}" == lines.SCRATCH
 
 
 def test_a_rank_has_time_for_its_last_checkpoint() -> None:
