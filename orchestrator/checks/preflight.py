@@ -68,8 +68,11 @@ def torch_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
 def image_differs(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Nodes of one profile with different images: another torch or another trainer hangs the run, or worse."""
     for profile in sorted({_profile(facts) for facts in fleet if facts.image}):
-        held = {facts.name: facts.image.id for facts in fleet if facts.image and _profile(facts) == profile}
-        if len(set(held.values())) > 1:
+        images = {facts.name: facts.image for facts in fleet if facts.image and _profile(facts) == profile}
+        held = {name: image.id for name, image in images.items()}
+        # `orch build --each-node` gives each node an id of its own, of the same content.
+        contents = {image.labels.get("orch.content", image.id) for image in images.values()}
+        if len(set(held.values())) > 1 and len(contents) > 1:
             table = ", ".join(f"{name} {id.removeprefix('sha256:')[:12]}" for name, id in held.items())
             yield Finding(
                 id="image.differs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
@@ -26,16 +27,19 @@ def gather_facts(
 
     def ask(node: Node) -> NodeFacts:
         own = node.address
-        engine = node.engine.facts()  # opens the connection, so that the clock's round trip is a short one
-        host = probe.ask(
-            node,
-            workspace=specs[node.name].workspace,
-            project=request.project,
-            peers=[peer for peer in addresses if peer and peer != own],
-            resume=resume,
-        )
+        node.open()  # first, so that the clock's round trip is a short one
+
+        with ThreadPoolExecutor(max_workers=1) as aside:
+            engine = aside.submit(node.engine.facts)
+            host = probe.ask(
+                node,
+                workspace=specs[node.name].workspace,
+                project=request.project,
+                peers=[peer for peer in addresses if peer and peer != own],
+                resume=resume,
+            )
         tag = request.image_tag(device_of(specs[node.name], host))
-        return replace(host, engine=engine, image=node.engine.image(tag))
+        return replace(host, engine=engine.result(), image=node.engine.image(tag))
 
     return fan_out(nodes, ask, timeout_s=TIMEOUT_S)
 

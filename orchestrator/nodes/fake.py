@@ -227,6 +227,9 @@ class FakeNode:
         if self.engine is None:
             self.engine = FakeEngine(self.name)
 
+    def open(self) -> None:
+        return
+
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
         self.calls.append(tuple(argv))
         answer = next((self.answers[key] for key in self.answers if _matches(argv, key)), None)

@@ -27,6 +27,9 @@ class LocalNode:
         self.address = address
         self.engine: Engine = engine or DockerEngine(name, _docker_client, explain=_why_no_engine)
 
+    def open(self) -> None:
+        return
+
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
         try:
             process = subprocess.Popen(

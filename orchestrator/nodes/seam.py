@@ -140,6 +140,9 @@ class Node(Protocol):
     @property
     def engine(self) -> Engine: ...
 
+    def open(self) -> None:
+        """Connect now; without it, the first use does."""
+
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
         """Run a command. It gets these very arguments: nothing is ever read by a shell.
 

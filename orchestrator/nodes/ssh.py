@@ -59,6 +59,9 @@ class SshNode:
     def engine(self) -> DockerEngine:
         return self._engine
 
+    def open(self) -> None:
+        self._transport()
+
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
         out = bytearray()
         code, err = self._execute(argv, stdin, out.extend, timeout_s)

@@ -72,3 +72,12 @@ def test_processes_of_one_computer_share_everything() -> None:
 
 def test_a_clock_behind_is_said_to_be_behind() -> None:
     assert "5 s behind" in preflight([lan.facts("alpha", clock_offset_s=-5.0)])[0].message
+
+
+def test_images_built_on_each_node_from_the_same_content_are_the_same() -> None:
+    built = [
+        lan.facts(name, image=ImageFacts(id=f"sha256:{name}", labels={"orch.profile": "cpu", "orch.content": content}))
+        for name, content in (("alpha", "c1"), ("beta", "c1"), ("gamma", "c2"))
+    ]
+    assert not [finding for finding in preflight(built[:2]) if finding.id == "image.differs"]
+    assert [finding for finding in preflight(built) if finding.id == "image.differs"]
