@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.nodes import probe
 from orchestrator.nodes.fake import FakeEngine, FakeNode
 from orchestrator.plan.launch import plan_launch
+from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.event import MARK
 from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts, NodeFacts, Route
 from orchestrator.specs.inventory import NodeSpec
@@ -123,6 +124,15 @@ def lan(*names: str, **acting: Any) -> Lan:
     for name in names:
         made.add(name, **acting)
     return made
+
+
+def silent(name: str) -> FakeNode:
+    """A machine that gives no answer."""
+    error = NodeUnreachableError("no answer in 5 s", node=name, hint="is it on?")
+    node = FakeNode(name, address=address_of(name), answers={("sh", "*"): error})
+    for method in ("facts", "containers"):
+        node.engine.failures[method] = error
+    return node
 
 
 def probe_answer(name: str, **changes: str) -> str:

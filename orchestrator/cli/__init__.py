@@ -84,9 +84,13 @@ def build_app(wanted: str | None) -> typer.Typer:
 
 def _root(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
     if version:
+        from importlib.metadata import PackageNotFoundError
         from importlib.metadata import version as installed
 
-        typer.echo(f"orch {installed('orch')}")
+        try:
+            typer.echo(f"orch {installed('orch')}")
+        except PackageNotFoundError:
+            typer.echo("orch, not installed: run from its source")
         raise typer.Exit
 
 

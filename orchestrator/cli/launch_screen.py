@@ -130,7 +130,8 @@ def tell_how_it_ended(plan: Plan, outcome: RunOutcome) -> None:
     """The end of a run in words: the first failure by name, or where the model lies."""
     if outcome.failure:
         failure = outcome.failure
-        code = f" (exit code {failure.exit_code})" if failure.exit_code is not None else ""
+        told = failure.exit_code is None or failure.reason == f"exit code {failure.exit_code}"
+        code = "" if told else f" (exit code {failure.exit_code})"
         say(f"\n✗ run {plan.run_id} failed: rank {failure.rank} on {failure.node}: {failure.reason}{code}")
         for line in failure.lines:
             say(f"    {line}")

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from orchestrator.cli import main
+from orchestrator.fleet.connect import connecting_by
+from tests import lan
+
+THREE = lan.NAMES[:3]
+INVENTORY = "nodes:\n" + "".join(f"  {name}: {{address: {lan.address_of(name)}}}\n" for name in THREE)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command line that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Orch = Callable[..., Ran]
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +36,27 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     monkeypatch.delenv("ORCH_INVENTORY", raising=False)
     return folder / "orch"
+
+
+@pytest.fixture
+def orch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Orch:
+    """`orch` in a folder with an inventory of three machines, reached as the lan given."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("inventory.yaml").write_text(INVENTORY)
+
+    def run(*argv: str, on: lan.Lan | None = None) -> Ran:
+        with connecting_by((on or lan.Lan()).connect):
+            code = main(argv)
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return Ran(code, said.out, said.err)
+
+    return run
+
+
+def detached(orch: Orch, here: lan.Lan, name: str = "first") -> str:
+    """Launch a run that nobody follows; its id."""
+    ran = orch("launch", "--detach", "--json", "--name", name, on=here)
+    assert ran.code == 0
+    return str(json.loads(ran.out)["run_id"])

@@ -1,0 +1,168 @@
+"""What the plan writes, the trainer reads; what the trainer says, the orchestrator understands."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.plan.launch import plan_launch
+from orchestrator.specs.event import parse_event, split_rank
+from orchestrator.specs.plan import NodePlan
+from orchestrator.specs.request import LaunchRequest
+from tests import lan
+from trainer import cli
+from trainer.config import Place, train_options
+from trainer.engine.events import Events
+from trainer.workloads import WORKLOADS
+
+ALL_OPTIONS = (
+    "--epochs", "3", "--max-steps", "9", "--batch-size", "2", "--seq-len", "128", "--grad-accum", "2",
+    "--global-batch-size", "20", "--lr", "1e-3", "--min-lr", "0", "--warmup-steps", "5", "--weight-decay",
+    "0.2", "--clip", "0", "--seed", "7", "--no-amp", "--no-compile", "--backend", "gloo", "--log-every", "1",
+    "--eval-every", "0", "--eval-batches", "3", "--checkpoint-every", "4", "--keep-checkpoints", "2",
+    "--data-dir", "Other", "--resume", "never", "--preset", "tiny", "--layers", "1", "--heads", "1", "--width",
+    "8", "--dropout", "0.1",
+)  # fmt: skip
+PROMPT = ("--prompt", "En un lugar de la Mancha, 'de cuyo nombre'")
+
+
+def parts(command: tuple[str, ...], **changes: object) -> tuple[NodePlan, ...]:
+    nodes = (lan.spec("alpha", nproc_per_node=2), lan.spec("beta"), lan.spec("gamma", nproc_per_node=2))
+    request = LaunchRequest(project="orch", nodes=nodes, command=command, **changes)  # type: ignore[arg-type]
+    return plan_launch(request, {node.name: lan.facts(node.name) for node in nodes}, lan.IDENTITY).nodes
+
+
+def trainer_words(part: NodePlan) -> list[str]:
+    """What torchrun hands to each rank."""
+    words = list(part.container.command)
+    start = words.index("-m")
+    assert words[start : start + 2] == ["-m", "trainer"]
+    return words[start + 2 :]
+
+
+def rank_environment(part: NodePlan, local_rank: int, world_size: int) -> dict[str, str]:
+    """The plan's variables, and what torchrun adds for one rank."""
+    return {
+        **part.container.environment,
+        "RANK": str(part.first_rank + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(part.nproc_per_node),
+    }
+
+
+def test_every_option_of_gpt2_arrives() -> None:
+    (first, *_) = parts(("gpt2", *ALL_OPTIONS, *PROMPT))
+    given = cli.parse(trainer_words(first))
+    place = Place.from_environ(rank_environment(first, 0, 5))
+    options = train_options(given, {}, place)
+    assert (options.epochs, options.max_steps, options.batch_size, options.global_batch_size) == (3, 9, 2, 20)
+    assert (options.lr, options.min_lr, options.clip, options.amp, options.compile) == (1e-3, 0.0, 0.0, False, False)
+    assert (options.data_dir, options.resume, options.prompt) == (Path("Other"), "never", PROMPT[1])
+    assert (given.preset, given.layers, given.heads, given.width, given.dropout) == ("tiny", 1, 1, 8, 0.1)
+
+
+def test_every_option_is_tried_here() -> None:
+    """A new option of the trainer fails here until it is tried."""
+    parser = cli.build_parser("gpt2")
+    train = _action(_action(parser, "gpt2"), "train")
+    declared = {option for action in train._actions for option in action.option_strings}
+    aside = {"-h", "--help", "--run-dir", "--from-scratch", "--compile", "--prompt", "--sample-at-end"}
+    assert declared - aside == {word for word in ALL_OPTIONS if word.startswith("--")}
+
+
+def test_the_seeds_command_line_arrives() -> None:
+    (first, *_) = parts(("gpt2", "--epochs", "1", "--batch-size", "2", "--seq-len", "128"))
+    given = cli.parse(trainer_words(first))
+    assert (given.action, given.epochs, given.batch_size, given.seq_len) == ("train", 1, 2, 128)
+
+
+@pytest.mark.parametrize("command", [*WORKLOADS, "test-ddp"])
+def test_every_command_that_is_launched(command: str) -> None:
+    (first, *_) = parts((command,))
+    assert cli.parse(trainer_words(first)).command == command
+
+
+def test_every_rank_knows_its_place() -> None:
+    nodes = parts(("gpt2",), process_group_timeout_s=120)
+    places = [
+        Place.from_environ(rank_environment(part, local, 5)) for part in nodes for local in range(part.nproc_per_node)
+    ]
+    assert [place.rank for place in places] == [0, 1, 2, 3, 4]
+    assert [place.node for place in places] == ["alpha", "alpha", "beta", "gamma", "gamma"]
+    assert [place.node_rank for place in places] == [0, 0, 1, 2, 2]
+    for place in places:
+        assert (place.master, place.run_id, place.attempt) == ("10.0.0.11:12355", lan.IDENTITY.run_id, 0)
+        assert (place.backend, place.pg_timeout_s, place.events) == ("gloo", 120, True)
+        assert place.run_dir == f"/workspace/runs/{lan.IDENTITY.run_id}"
+
+
+def test_data_lies_where_the_trainer_looks() -> None:
+    """`Data` in the folder that the container starts in."""
+    (first, *_) = parts(("gpt2",), data_digest="0123456789abcdef")
+    place = Place.from_environ(rank_environment(first, 0, 5))
+    options = train_options(cli.parse(trainer_words(first)), {}, place)
+    assert f"{first.container.working_dir}/{options.data_dir}" in [mount.target for mount in first.container.mounts]
+
+
+def test_events_are_understood() -> None:
+    (_, beta, _) = parts(("gpt2",))
+    out, err = io.StringIO(), io.StringIO()
+    events = Events(Place.from_environ(rank_environment(beta, 0, 5)), out, err, clock=lambda: 7.0)
+    events.emit("step", step=3, loss=float("nan"), tokens_per_s=12.5)
+    events.emit("checkpoint", step=3, path="/workspace/x", verified=True)
+    events.failed(ValueError("loss is nan"))
+
+    step, checkpoint, failed = (parse_event(line) for line in out.getvalue().splitlines())
+
+    assert step is not None
+    assert (step.kind, step.rank, step.values["step"], step.values["loss"]) == ("step", 2, 3, None)
+    assert checkpoint is not None
+    assert checkpoint.values["verified"] is True
+    assert failed is not None
+    assert (failed.kind, failed.values["error"], failed.values["message"]) == ("failed", "ValueError", "loss is nan")
+    assert split_rank(err.getvalue())[0] is None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the controller's environment has no torch")
+def test_torchrun_takes_the_plans_words_and_prefixes_its_lines(tmp_path: Path) -> None:
+    """The real one: a container's command and environment on this computer, two ranks that say who they are."""
+    (tmp_path / "who.py").write_text(
+        "import os\nprint('I am', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], os.environ['NODE_RANK'])\n"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    node = lan.spec("alpha", address="127.0.0.1", nproc_per_node=2)
+    request = LaunchRequest(project="orch", nodes=(node,), command=("python", "who.py"), master_port=port)
+    facts = {"alpha": lan.facts("alpha", address="127.0.0.1")}
+    container = plan_launch(request, facts, lan.IDENTITY).nodes[0].container
+    words = [word.replace("/workspace", str(tmp_path)) for word in container.command]
+    assert words[0] == "torchrun"
+
+    ran = subprocess.run(
+        (sys.executable, "-m", "torch.distributed.run", *words[1:]),
+        cwd=tmp_path,
+        env={**os.environ, **container.environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    said = sorted(split_rank(line) for line in ran.stdout.splitlines() if "I am" in line)
+    assert said == [(0, "I am 0 of 2 0"), (1, "I am 1 of 2 0")]
+
+
+def _action(parser: object, name: str) -> object:
+    """The parser of a sub-command, which argparse has no public way to."""
+    (choices,) = [action.choices for action in parser._subparsers._group_actions]  # type: ignore[attr-defined]
+    return choices[name]

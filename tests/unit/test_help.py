@@ -1,0 +1,59 @@
+"""Help is quick and has an example; a dry run needs no machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import COMMANDS
+from tests.unit.conftest import Orch
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_has_an_example(orch: Orch, command: str) -> None:
+    ran = orch(command, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"Usage: orch {command}")
+    assert f"orch {command}" in ran.out.split("\n", 1)[1]
+
+
+def test_help_lists_every_command(orch: Orch) -> None:
+    ran = orch("--help")
+    assert ran.code == 0
+    for command, summary in COMMANDS.items():
+        assert f"  {command}" in ran.out
+        assert summary in " ".join(ran.out.split())
+
+
+def _fresh(program: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """A process of its own: what is imported here says nothing there."""
+    return subprocess.run(
+        (sys.executable, "-c", program), capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS)])
+def test_help_is_quick(argv: list[str]) -> None:
+    """It loads nothing that only work needs; measured: fabric, docker and rich take half a second."""
+    heavy = ("fabric", "paramiko", "docker", "rich", "torch")
+    program = (
+        f"import sys; from orchestrator.cli import main; code = main({argv}); "
+        f"sys.stderr.write(' '.join(name for name in {heavy} if name in sys.modules)); sys.exit(code)"
+    )
+    ran = _fresh(program)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_dry_run_of_real_addresses_that_nobody_answers(tmp_path: Path) -> None:
+    """Five addresses that no packet comes back from (RFC 5737): asked at once, each for 5 s at most."""
+    nodes = "".join(f"  n{number}: {{address: 192.0.2.{number}}}\n" for number in range(1, 6))
+    (tmp_path / "inventory.yaml").write_text(f"nodes:\n{nodes}")
+    argv = ["launch", "-i", str(tmp_path / "inventory.yaml"), "--dry-run", "--nodes", "5"]
+    began = time.monotonic()
+    ran = _fresh(f"import sys; from orchestrator.cli import main; sys.exit(main({argv}))")
+    assert (ran.returncode, ran.stdout.count("docker -H ssh://")) == (0, 5)
+    assert time.monotonic() - began < 10

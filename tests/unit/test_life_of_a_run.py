@@ -1,0 +1,69 @@
+"""A run by its commands, from launch to clean, on machines that exist in memory alone."""
+
+from __future__ import annotations
+
+import json
+
+from tests import lan
+from tests.lan import event
+from tests.unit.conftest import THREE, Orch, detached
+
+DONE = ("[rank0]: hello", event("step", step=3, loss=1.5), event("done", step=3))
+
+
+def test_a_run_from_launch_to_clean(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=(*DONE, event("checkpoint", step=3, verified=True)), ends_with=None)
+    run_id = detached(orch, here)
+
+    status = orch("status", "--json", on=here)
+    assert (status.code, json.loads(status.out)["state"]) == (0, "running")
+    assert "run " + run_id in orch("status", on=here).out
+    listed = json.loads(orch("runs", "--json", on=here).out)
+    assert [run["run_id"] for run in listed["runs"]] == [run_id]
+    assert run_id in orch("runs", on=here).out
+
+    logs = orch("logs", run_id[:6], "--tail", "9", on=here)
+    assert logs.out.splitlines() == [f"[{rank} {name:<5}] hello" for rank, name in enumerate(THREE)]
+    lines = [json.loads(line) for line in orch("logs", "--json", "--node", "beta", on=here).out.splitlines()]
+    assert [line.get("event", {}).get("kind") for line in lines] == [None, "step", "done", "checkpoint"]
+
+    stopped = orch("stop", on=here)
+    assert (stopped.code, here.containers) == (0, {})
+    assert f"✓ run {run_id} stopped, checkpoint of step 3\n  → orch launch --resume {run_id}" in stopped.err
+    assert f"{run_id}  stopped" in orch("runs", on=here).out
+    assert orch("logs", run_id, "--node", "alpha", on=here).out == "[0 alpha] hello\n"
+    assert json.loads(orch("clean", "--json", on=here).out) == {"removed": {name: [] for name in THREE}}
+
+
+def test_a_resumed_run_is_the_next_attempt_of_the_same(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=DONE)
+    ran = orch("launch", "--json", "--nodes", "alpha,beta", "--", "gpt2", "--epochs", "7", on=here)
+    run_id = json.loads(ran.out)["run_id"]
+    again = orch("launch", "--resume", run_id, "--dry-run", "--json", on=here)
+    plan = json.loads(again.out)
+    assert (plan["run_id"], plan["attempt"], plan["command"]) == (run_id, 1, ["gpt2", "--epochs", "7"])
+    assert [part["node"] for part in plan["nodes"]] == ["alpha", "beta"]
+
+
+def test_dry_run_asks_and_starts_nothing(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    ran = orch("launch", "--dry-run", on=here)
+    assert (ran.code, here.containers) == (0, {})
+    assert ran.out.count("docker -H ssh://") == 3
+    assert lan.IMAGE.id in ran.out
+
+
+def test_dry_run_of_machines_out_of_reach(orch: Orch) -> None:
+    here = lan.Lan({name: lan.silent(name) for name in THREE})
+    ran = orch("launch", "--dry-run", on=here)
+    assert ran.code == 0
+    assert "# note: not asked, so the inventory's word is taken: alpha, beta, gamma" in ran.out
+
+
+def test_an_error_of_a_node_does_not_move_the_cursor(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    here.nodes["beta"].answers[("sh", "-c", "*")] = (1, "", "\x1b[2J\x1b[31mPermission denied")
+    ran = orch("launch", on=here)
+    assert ran.code == 4
+    assert "Permission denied" in ran.err
+    assert "\x1b" not in ran.err
