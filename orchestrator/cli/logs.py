@@ -46,7 +46,7 @@ def logs(
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.follow import follow as follow_run
     from orchestrator.fleet.read_logs import Filter, gather_lines, resolve_logs
-    from orchestrator.render.log_lines import LogPrinter
+    from orchestrator.render.log_lines import LogPrinter, has_several_ranks
 
     try:
         wanted = Filter(node=node, rank=rank, since=_moment(since), tail=tail, grep=re.compile(grep))
@@ -56,8 +56,8 @@ def logs(
         source = resolve_logs(nodes, run)
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
-        printer = LogPrinter(names=source.names, as_json=as_json)
         lines = gather_lines(source, wanted)
+        printer = LogPrinter(names=source.names, as_json=as_json, several_ranks=has_several_ranks(lines))
         for said in lines:
             printer.print(said)
         if not follow or not source.running:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event, Semaphore, Thread
@@ -74,6 +75,20 @@ def fan_out(
     if faults:
         raise faults[0]
     return tuple(ended.get(index) or _late(item, timeout_s) for index, item in enumerate(items))
+
+
+def begin(work: Callable[[], Result]) -> Future[Result]:
+    """Start `work` aside, on a thread that dies with the process (an executor's would be waited for at exit)."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return future
 
 
 def _late(item: Item, timeout_s: float) -> Outcome[Item, Result]:

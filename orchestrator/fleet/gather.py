@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.fan_out import Outcome, begin, fan_out
 from orchestrator.nodes import probe
 from orchestrator.nodes.seam import Node
 from orchestrator.plan.ranks import device_of
@@ -29,15 +28,14 @@ def gather_facts(
         own = node.address
         node.open()  # first, so that the clock's round trip is a short one
 
-        with ThreadPoolExecutor(max_workers=1) as aside:
-            engine = aside.submit(node.engine.facts)
-            host = probe.ask(
-                node,
-                workspace=specs[node.name].workspace,
-                project=request.project,
-                peers=[peer for peer in addresses if peer and peer != own],
-                resume=resume,
-            )
+        engine = begin(node.engine.facts)
+        host = probe.ask(
+            node,
+            workspace=specs[node.name].workspace,
+            project=request.project,
+            peers=[peer for peer in addresses if peer and peer != own],
+            resume=resume,
+        )
         tag = request.image_tag(device_of(specs[node.name], host))
         return replace(host, engine=engine.result(), image=node.engine.image(tag))
 

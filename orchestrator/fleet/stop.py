@@ -49,13 +49,13 @@ def stop_run(
 
 
 def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, list[str]], ...]:
-    """Remove the containers of ended runs (or of one); their logs are kept on the controller first."""
+    """Remove the containers of ended runs, or of those whose id begins with `run_id`; their logs are kept first."""
 
     def clear(node: Node) -> list[str]:
         ended = [
             facts
-            for facts in node.engine.containers({labels.LABEL_RUN: run_id})
-            if facts.state in (State.SUCCEEDED, State.FAILED)
+            for facts in node.engine.containers({labels.LABEL_RUN: ""})
+            if facts.labels[labels.LABEL_RUN].startswith(run_id) and facts.state in (State.SUCCEEDED, State.FAILED)
         ]
         for facts in ended:
             rank = int(facts.labels.get(labels.LABEL_NODE_RANK, 0))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from rich.text import Text
@@ -32,6 +33,12 @@ def log_json(said: Said) -> str:
     event = parse_event(said.text, said.rank)
     extra = {"event": {"kind": event.kind, **event.values}} if event else {}
     return json.dumps({**asdict(said), **extra}, ensure_ascii=False)
+
+
+def has_several_ranks(lines: Iterable[Said]) -> bool:
+    """Whether some node has more than one rank, so that lines must tell which."""
+    ranks = Counter(node for node, _ in {(said.node, said.rank) for said in lines if said.rank is not None})
+    return any(number > 1 for number in ranks.values())
 
 
 class LogPrinter:

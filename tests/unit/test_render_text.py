@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from orchestrator.render.console import COLOURS, colour_of
-from orchestrator.render.log_lines import LogPrinter, log_json, log_line
+from orchestrator.render.log_lines import LogPrinter, has_several_ranks, log_json, log_line
 from orchestrator.render.phases import JOINED, MASTER, STEP, Phases
 from orchestrator.render.printable import printable
 from orchestrator.render.runs import run_data, run_table, runs_table
@@ -171,3 +171,10 @@ def test_a_run_for_programs() -> None:
     data = json.loads(json.dumps(run_data(RUN)))
     assert (data["state"], data["last_event"], data["command"]) == ("failed", None, NASTY)
     assert [(member["node"], member["exit_code"]) for member in data["members"]] == [("alpha", 137), ("?", None)]
+
+
+def test_the_rank_is_shown_where_a_node_has_several() -> None:
+    lines = [Said(time="1", node="alpha", node_rank=0, rank=rank, text="hi") for rank in (0, 1, None)]
+    assert has_several_ranks(lines)
+    assert not has_several_ranks([lines[0], lines[2]])
+    assert log_line(lines[1], width=5, several_ranks=True).plain == "[0 alpha r1] hi"
