@@ -138,9 +138,9 @@ def silent(name: str) -> FakeNode:
 def probe_answer(name: str, **changes: str) -> str:
     """What the facts script writes on this machine; a clock that nobody can read counts as right."""
     values = {
-        "hostname": name, "machine_id": name, "user": "ana", "uid": "1000", "gid": "1000", "home": "/home/ana",
-        "kernel": "6.1", "architecture": "x86_64", "cpus": "4", "memory_kib": "16384000", "disk_kib": "90000000",
-        "clock": "N", "listening": "0016", "nvidia_driver": "",
+        "system": f"{name} 6.1 x86_64", "identity": "uid=1000(ana) gid=1000(ana) groups=1000(ana),998(docker)",
+        "machine_id": name, "home": "/home/ana", "cpus": "4", "memory_kib": "16384000",
+        "disk": "/dev/sda1 98000000 8000000 90000000 9% /home", "clock": "N", "listening": "0016",
     }  # fmt: skip
     lines = [f"{key}={value}" for key, value in {**values, **changes}.items()]
     ways = [f"route={address_of(peer)} {address_of(peer)} dev eth0 src {address_of(name)}" for peer in NAMES]

@@ -23,7 +23,11 @@ TRIES = 3
 """For a name that an ended run holds: another launch may take it in between, and is then named."""
 
 # Constants for the node's shell; folders come in as arguments, the plan on stdin.
-_PREPARE = 'mkdir -p "$1/Data" "$1/data" "$1/runs/$2/code" && cat > "$1/runs/$2/plan.json"'
+# The last word answers whether the data ($3) is there.
+_PREPARE = """
+mkdir -p "$1/Data" "$1/data" "$1/runs/$2/code" && cat > "$1/runs/$2/plan.json" || exit 1
+if [ -d "$1/data/$3" ]; then echo there; fi
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +57,12 @@ def launch(
 
     def prepare(item: tuple[Node, NodePlan]) -> None:
         node, part = item
-        node.run(["sh", "-c", _PREPARE, "sh", part.folder, plan.run_id], stdin=text).check(
-            f"making {part.folder}", hint="may this user write there? set `workspace` in the inventory"
-        )
+        made = node.run(["sh", "-c", _PREPARE, "sh", part.folder, plan.run_id, plan.data_digest], stdin=text)
+        answer = made.check(f"making {part.folder}", hint="may this user write there? set `workspace` in the inventory")
         if workdir:
             node.put(workdir, f"{part.folder}/runs/{plan.run_id}/code")
-        if data and upload_data(node, data, f"{part.folder}/data/{plan.data_digest}"):
+        if data and not answer.strip():
+            upload_data(node, data, f"{part.folder}/data/{plan.data_digest}")
             on_step(node.name, "data copied")
 
     _all(fan_out(parts, prepare, timeout_s=UPLOAD_TIMEOUT_S))

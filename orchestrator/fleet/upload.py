@@ -26,15 +26,9 @@ def folder_digest(folder: Path) -> str:
     return whole.hexdigest()[:DIGEST_LENGTH]
 
 
-def upload_data(node: Node, source: Path, target: str) -> bool:
-    """Bring a folder to `target`, whose name is its digest; False where the node has it already.
-
-    It is copied aside and renamed, so that what bears the name is complete.
-    """
-    if node.run(["test", "-d", target]).exit_code == 0:
-        return False
+def upload_data(node: Node, source: Path, target: str) -> None:
+    """Bring a folder to `target`, whose name is its digest. Copied aside and renamed: the name means complete."""
     aside = f"{target}.partial"
     node.run(["rm", "-rf", aside]).check("clearing a copy that broke off")
     node.put(source, aside)
     node.run(["mv", "-T", aside, target]).check(f"finishing {target}")
-    return True

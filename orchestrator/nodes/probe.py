@@ -10,29 +10,38 @@ from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.facts import GpuFacts, NodeFacts, Route
 
-# A constant: what varies ($1 workspace, $2 project, $3 run to resume, then the peers) comes in as arguments.
+# A constant: what varies ($1 workspace, $2 project, $3 run to resume, then the peers) comes in as arguments. The shell
+# itself reads what it can: a launch waits for this, and starting sed, cut and tr thirty times took most of it.
 SCRIPT = r"""
 workspace=$1; project=$2; run=$3; shift 3
 case $workspace in "~"*) workspace=$HOME${workspace#"~"};; esac
 say() { printf '%s=%s\n' "$1" "$2"; }
-say hostname "$(uname -n)"
-say machine_id "$(cat /etc/machine-id 2>/dev/null)"
-say user "$(id -un)"; say uid "$(id -u)"; say gid "$(id -g)"; say home "$HOME"
-say kernel "$(uname -r)"; say architecture "$(uname -m)"; say cpus "$(nproc)"
 say clock "$(date +%s.%N)"
-say memory_kib "$(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"
-place=$workspace; until [ -d "$place" ] || [ "$place" = / ]; do place=$(dirname "$place"); done
-say disk_kib "$(df -Pk "$place" 2>/dev/null | sed 1d | tr -s ' ' | cut -d' ' -f4)"
-say listening "$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
-  sed -n 's/^ *[0-9]*: [0-9A-F]*:\([0-9A-F]*\) [0-9A-F:]* 0A .*/\1/p' | sort -u | tr '\n' ' ')"
-for peer in "$@"; do say route "$peer $(ip -4 -o route get "$peer" 2>/dev/null | head -n 1)"; done
-say nvidia_driver "$(sed -n 's/.*Kernel Module[^0-9]*\([0-9.]*\).*/\1/p' /proc/driver/nvidia/version 2>/dev/null)"
+say system "$(uname -nrm)"
+say identity "$(id)"
+say home "$HOME"
+say cpus "$(nproc)"
+[ -r /etc/machine-id ] && read -r machine_id </etc/machine-id; say machine_id "$machine_id"
+while read -r key kib _; do [ "$key" = MemTotal: ] && say memory_kib "$kib" && break; done </proc/meminfo
+place=$workspace; until [ -d "$place" ] || [ -z "$place" ]; do place=${place%/*}; done
+say disk "$(df -Pk "${place:-/}" 2>/dev/null | { read -r _; read -r line; printf %s "$line"; })"
+listening=
+for table in /proc/net/tcp /proc/net/tcp6; do
+  [ -r "$table" ] && while read -r _ here _ state _; do
+    [ "$state" = 0A ] && listening="$listening ${here##*:}"
+  done <"$table"
+done
+say listening "$listening"
+for peer in "$@"; do say route "$peer $(ip -4 -o route get "$peer" 2>/dev/null)"; done
+[ -r /proc/driver/nvidia/version ] && read -r driver </proc/driver/nvidia/version && say nvidia_driver "$driver"
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=index,uuid,name,driver_version --format=csv,noheader |
   while read -r gpu; do say gpu "$gpu"; done
-[ -n "$run" ] && say checkpoints "$(ls "$workspace/$project/runs/$run/checkpoints" 2>/dev/null | tr '\n' ' ')"
+[ -n "$run" ] && for path in "$workspace/$project/runs/$run/checkpoints"/step-*; do say checkpoint "${path##*/}"; done
 exit 0
 """
 
+_IDENTITY = re.compile(r"^uid=(?P<uid>\d+)(?:\((?P<user>[^)]*)\))? gid=(?P<gid>\d+)")
+_DRIVER = re.compile(r"Kernel Module\D*?(?P<version>\d+(?:\.\d+)+)")
 _ROUTE = re.compile(r"\bdev (?P<interface>\S+)(?:.*?\bsrc (?P<source>\S+))?")
 _STEP = re.compile(r"step-(\d+)")
 
@@ -56,7 +65,7 @@ def ask(
 def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
     """The script's lines into facts; `now` is the controller's clock in the middle of the round trip."""
     values: dict[str, str] = {}
-    several: dict[str, list[str]] = {"route": [], "gpu": []}
+    several: dict[str, list[str]] = {"route": [], "gpu": [], "checkpoint": []}
     for line in text.splitlines():
         key, _, value = line.partition("=")
         if key in several:
@@ -64,26 +73,31 @@ def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
         else:
             values[key] = value
     try:
+        hostname, kernel, architecture = values["system"].split()
+        if (identity := _IDENTITY.match(values["identity"])) is None:
+            raise ValueError(values["identity"])
+        driver = _DRIVER.search(values.get("nvidia_driver", ""))
+        disk = values["disk"].split()
         return NodeFacts(
             name=name,
             address=address,
-            hostname=values["hostname"],
+            hostname=hostname,
             machine_id=values["machine_id"],
-            user=values["user"],
-            uid=int(values["uid"]),
-            gid=int(values["gid"]),
+            user=identity["user"] or "",
+            uid=int(identity["uid"]),
+            gid=int(identity["gid"]),
             home=values["home"],
-            kernel=values["kernel"],
-            architecture=values["architecture"],
+            kernel=kernel,
+            architecture=architecture,
             cpus=int(values["cpus"]),
             memory_mib=int(values["memory_kib"]) // 1024,
-            disk_free_mib=int(values["disk_kib"]) // 1024 if values["disk_kib"] else None,
+            disk_free_mib=int(disk[3]) // 1024 if len(disk) > 3 else None,
             clock_offset_s=_seconds(values["clock"], now) - now,
             ports_in_use=frozenset(int(port, 16) for port in values["listening"].split()),
             routes=dict(filter(None, map(_route, several["route"]))),
-            nvidia_driver=values["nvidia_driver"],
+            nvidia_driver=driver["version"] if driver else "",
             gpus=tuple(filter(None, map(_gpu, several["gpu"]))),
-            newest_checkpoint=max(map(int, _STEP.findall(values.get("checkpoints", ""))), default=None),
+            newest_checkpoint=max(map(int, _STEP.findall(" ".join(several["checkpoint"]))), default=None),
         )
     except (KeyError, ValueError) as error:
         raise CommandFailedError(

@@ -22,8 +22,8 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "Data"
 
 
-def node(tmp_path: Path, *, there: bool = False, moved: bool = True) -> FakeNode:
-    answers = {("test", "*"): (1 - there, "", ""), ("rm", "*"): (0, "", ""), ("mv", "*"): (1 - moved, "", "disk full")}
+def node(tmp_path: Path, *, moved: bool = True) -> FakeNode:
+    answers = {("rm", "*"): (0, "", ""), ("mv", "*"): (1 - moved, "", "disk full")}
     return FakeNode("alpha", root=tmp_path / "disk", answers={**answers})
 
 
@@ -47,18 +47,12 @@ def test_no_folder(tmp_path: Path) -> None:
 
 def test_copied_aside_then_renamed(tmp_path: Path, data: Path) -> None:
     alpha = node(tmp_path)
-    assert upload_data(alpha, data, TARGET) is True
+    upload_data(alpha, data, TARGET)
     assert (tmp_path / "disk/data/0123.partial/sub/tokens.bin").read_bytes() == b"\0\1" * 1000
     assert alpha.calls == [
-        ("test", "-d", TARGET),
         ("rm", "-rf", f"{TARGET}.partial"),
         ("mv", "-T", f"{TARGET}.partial", TARGET),
     ]
-
-
-def test_not_copied_twice(tmp_path: Path, data: Path) -> None:
-    assert upload_data(node(tmp_path, there=True), data, TARGET) is False
-    assert not (tmp_path / "disk").exists()
 
 
 def test_a_copy_that_cannot_be_finished_is_an_error(tmp_path: Path, data: Path) -> None:
