@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 import typer
 
@@ -35,6 +36,18 @@ EPILOG = "Begin with `orch lab up --nodes 5`, or write inventory.yaml and run `o
 
 # Typer brings its own copy of click since 0.16 and exports only some of its exceptions: this is ClickException in both.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def run() -> NoReturn:
+    """The program: one command line, then gone.
+
+    Taking the interpreter down module by module costs 0.12 s, and threads that wait for a node which does not answer
+    are to die with the process, not to be waited for.
+    """
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
