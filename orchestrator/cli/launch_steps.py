@@ -15,18 +15,11 @@ import typer
 
 from orchestrator.checks.preflight import preflight
 from orchestrator.cli.launch_request import build_request, with_engine
-from orchestrator.cli.launch_screen import (
-    Screen,
-    confirm,
-    how_to_go_on,
-    outcome_json,
-    tell_findings,
-    tell_how_it_ended,
-)
 from orchestrator.cli.launch_words import Manner, Wanted
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.attend import attend
 from orchestrator.fleet.connect import connected
+from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.gather import assumed_facts, gather_facts
 from orchestrator.fleet.launch import launch as start_all
 from orchestrator.fleet.recall import recall_plan
@@ -56,6 +49,8 @@ def carry_out(inventory: Inventory, wanted: Wanted, manner: Manner) -> int:
             specs = {spec.name: spec for spec in request.nodes}
             typer.echo(to_json(plan).rstrip() if manner.as_json else "\n".join(plan_lines(plan, specs)))
             return EXIT_OK
+        from orchestrator.cli.launch_screen import confirm
+
         if not manner.confirmed and sys.stdin.isatty() and not confirm(plan):
             say("nothing was started")
             return EXIT_INTERRUPTED
@@ -77,7 +72,10 @@ def _identity(name: str, earlier: Plan | None) -> RunIdentity:
 
 def _plan(nodes: Sequence[Node], request: LaunchRequest, identity: RunIdentity, manner: Manner) -> Plan:
     """Facts, checks, plan. A node that cannot be asked ends a launch; a dry run takes the inventory's word for it."""
-    outcomes = gather_facts(nodes, request, resume=identity.run_id if identity.attempt else "")
+    asked = begin(lambda: gather_facts(nodes, request, resume=identity.run_id if identity.attempt else ""))
+    from orchestrator.cli.launch_screen import tell_findings  # loads rich, while the nodes answer
+
+    outcomes = asked.result()
     specs = {spec.name: spec for spec in request.nodes}
     facts = {o.item.name: o.result or assumed_facts(specs[o.item.name]) for o in outcomes}
     if manner.dry_run:
@@ -94,6 +92,8 @@ def _plan(nodes: Sequence[Node], request: LaunchRequest, identity: RunIdentity, 
 
 
 def _run(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, manner: Manner) -> int:
+    from orchestrator.cli.launch_screen import Screen, how_to_go_on, outcome_json, tell_how_it_ended
+
     screen = Screen(plan, quiet=manner.as_json)
     by_name = {node.name: node for node in nodes}
     record = RunRecord(plan.run_id)

@@ -14,6 +14,7 @@ from orchestrator.specs.facts import GpuFacts, NodeFacts, Route
 # itself reads what it can: a launch waits for this, and starting sed, cut and tr thirty times took most of it.
 SCRIPT = r"""
 workspace=$1; project=$2; run=$3; shift 3
+unset OMP_NUM_THREADS OMP_THREAD_LIMIT  # nproc would answer with them
 case $workspace in "~"*) workspace=$HOME${workspace#"~"};; esac
 say() { printf '%s=%s\n' "$1" "$2"; }
 say clock "$(date +%s.%N)"

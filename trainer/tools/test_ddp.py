@@ -50,11 +50,12 @@ def judge(group: Group) -> None:
     found = _sum_of_ranks(group, 1)
     expected = place.world_size * (place.world_size + 1) / 2
     small, large = _latency_ms(group, 1), _latency_ms(group, LARGE)
-    print(
+    # One write with its newline: unbuffered, print makes two, and the lines of several ranks run together.
+    sys.stdout.write(
         f"{place.name}: backend {group.backend}, {group.device}, all_reduce {found:g} (expected {expected:g})"
-        f" {'OK' if found == expected else 'WRONG'}, {small:.2f} ms, 4 MiB {large:.1f} ms",
-        flush=True,
+        f" {'OK' if found == expected else 'WRONG'}, {small:.2f} ms, 4 MiB {large:.1f} ms\n"
     )
+    sys.stdout.flush()
     if found != expected:
         raise TrainerError(f"{place.name}: all_reduce gave {found:g}, expected {expected:g}")
 
