@@ -22,7 +22,8 @@ def prepare_container(
     environment: Mapping[str, str],
 ) -> ContainerSpec:
     """`texts` are names the trainer knows or absolute paths, which it gets to see read-only."""
-    words, mounts = list[str](), [Mount(source=data_dir, target=f"{CONTAINER_WORKSPACE}/Data")]
+    inside_data = f"{CONTAINER_WORKSPACE}/Data"  # absolute, so that a process in place of a container finds it too
+    words, mounts = list[str](), [Mount(source=data_dir, target=inside_data)]
     for number, text in enumerate(texts):
         if text in NAMED_SOURCES:
             words += ["--text", text]
@@ -33,7 +34,7 @@ def prepare_container(
     return ContainerSpec(
         name="orch-prepare",
         image=image,
-        command=("python", "-m", "trainer", "gpt2", "prepare", *words, "--data-dir", "Data", *options),
+        command=("python", "-m", "trainer", "gpt2", "prepare", *words, "--data-dir", inside_data, *options),
         environment=environment,
         labels={"orch.purpose": "prepare"},
         mounts=tuple(mounts),
