@@ -31,8 +31,6 @@ from orchestrator.specs.inventory import NodeSpec
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 15
 TRANSFER_TIMEOUT_S = 3600.0
-WINDOW = 16 * CHUNK
-"""SSH's default window of 2 MiB holds an image transfer below the rate of the link."""
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 """Its threads log broken connections with tracebacks, which Python prints where nobody listens. We raise errors."""
@@ -138,7 +136,7 @@ class SshNode:
     ) -> tuple[int, bytes]:
         """Exit code and stderr; stdout goes to `sink` as it comes."""
         deadline = time.monotonic() + timeout_s
-        channel = self._transport().open_session(window_size=WINDOW)
+        channel = self._transport().open_session()
         errors = bytearray()
         try:
             # The one place where an argv becomes text: sshd hands it to the user's shell, which gives back these words.
