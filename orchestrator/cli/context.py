@@ -6,9 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from platformdirs import user_state_path
-
 from orchestrator.cli.report import say
+from orchestrator.lab.state import inventory_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.inventory_file import parse_inventory
@@ -40,15 +39,10 @@ def find_inventory(path: Path | None) -> Path:
         return _existing(path, "-i")
     if named := os.environ.get(VARIABLE):
         return _existing(Path(named), f"${VARIABLE}")
-    if (lab := lab_inventory()).exists():
+    if (lab := inventory_file()).exists():
         say(f"using the lab's inventory, {lab} (another one: -i FILE; end the lab: orch lab down)")
         return lab
     return _existing(FILENAME, "")
-
-
-def lab_inventory() -> Path:
-    """Where `orch lab up` writes the inventory of its nodes, and `orch lab down` removes it."""
-    return user_state_path("orch") / "lab" / "inventory.yaml"
 
 
 def read_file(path: Path) -> bytes:
