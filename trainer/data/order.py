@@ -1,10 +1,13 @@
-"""In which order samples come: a stream without end, one permutation after another.
+"""In which order samples come: a stream without end, one epoch after another.
 
-Position p of the stream is sample permutation(seed, p // n)[p % n]. Nothing else decides, so that one number
-(the position) is all a checkpoint has to keep, and a step sees the same samples for any number of ranks.
+Position p of the stream belongs to epoch p // n, and which sample stands there follows from (seed, p) alone. So one
+number (the position) is all that a checkpoint has to keep, resuming anywhere takes no time, and a step sees the same
+samples for any number of ranks and workers.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +15,18 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 
 
-class SampleStream:
+class Order(Protocol):
+    samples: int
+    """In one epoch."""
+
+    def take(self, position: int, count: int) -> Indices:
+        """The `count` samples from `position` on; they may reach over the end of an epoch."""
+        ...
+
+
+class Shuffled:
+    """One permutation after another: every sample once in each epoch. Takes 16 bytes of memory a sample."""
+
     def __init__(self, samples: int, seed: int) -> None:
         self.samples = samples
         self.seed = seed
@@ -20,23 +34,46 @@ class SampleStream:
         self._order: Indices = np.empty(0, np.int64)
 
     def take(self, position: int, count: int) -> Indices:
-        """The `count` samples from `position` on; they may reach over the end of an epoch."""
         taken = []
         while count > 0:
             epoch, offset = divmod(position, self.samples)
-            part = self._permutation(epoch)[offset : offset + count]
+            if epoch != self._epoch:
+                self._order, self._epoch = self.epoch(epoch), epoch
+            part = self._order[offset : offset + count]
             taken.append(part)
             position += len(part)
             count -= len(part)
         return np.concatenate(taken)
 
-    def _permutation(self, epoch: int) -> Indices:
-        if epoch != self._epoch:
-            # NumPy promises the raw output of a bit generator for ever, that of Generator.permutation not.
-            keys = np.random.Philox(key=np.array([self.seed, epoch], np.uint64)).random_raw(self.samples)
-            self._order = np.argsort(keys, kind="stable").astype(np.int64)
-            self._epoch = epoch
-        return self._order
+    def epoch(self, number: int) -> Indices:
+        """All samples of one epoch. Orders of another kind override this."""
+        return permutation(self.seed, number, self.samples)
+
+
+def permutation(seed: int, stream: int, count: int) -> Indices:
+    """0 … count-1 in an order of chance: the same for ever for one (seed, stream)."""
+    # NumPy promises the raw output of a bit generator for ever, that of Generator.permutation not.
+    keys = np.random.Philox(key=np.array([seed, stream], np.uint64)).random_raw(count)
+    return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+def uniform(seed: int, positions: Indices, columns: int) -> NDArray[np.float64]:
+    """(positions, columns) numbers from [0, 1): the chance of each sample, by where it stands in the stream.
+
+    SplitMix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014) over a counter:
+    all of it is one expression over arrays, where a generator for each sample would cost more than its crop.
+    """
+    with np.errstate(over="ignore"):
+        counter = positions.astype(np.uint64)[:, None] * np.uint64(columns) + np.arange(columns, dtype=np.uint64)
+        x = (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + _mixed(np.array(seed, np.uint64))
+        return (_mixed(x) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
 
 
 def share(indices: Indices, rank: int, world_size: int) -> Indices:

@@ -1,45 +1,110 @@
-"""What the engine asks of a workload. Everything else about training is the engine's own."""
+"""What the engine asks of a workload. Everything else about training is the engine's own.
+
+A workload is one subclass: its model, its data, and how a batch becomes a loss. What is not overridden below serves a
+classifier or any other model whose loss is one mean over samples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainer.data.order import Indices
+from trainer.data.order import Indices, Order, Shuffled
 
 Batch = tuple[Tensor, ...]
+Outputs = NDArray[np.float64]
+"""(samples, columns): what `judge` keeps of each validation sample for `quality`."""
 
 
-class Workload(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Portion:
+    """Some samples of a split, as the loop wants them."""
+
+    split: str
+    indices: Indices
+    positions: Indices
+    """Where each stands in the endless stream of training. Chance (crops, mixup) hangs on the seed and this alone,
+    and so is the same for any number of ranks and workers."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class Workload(ABC):
     name: str
+    unit: str = "samples"
+    """What speed is counted in, as people read it: `tokens`, `images`."""
+    terms: Mapping[str, float] = {"loss": 1.0}
+    """The loss is the weighted sum of these, each a mean over its own targets (a head, a penalty)."""
+    compile_gain: float = 0.05
+    """How much faster torch.compile is known to make a step on a CPU: what `--compile auto` reckons with."""
+
     model: nn.Module
     identity: Mapping[str, str | int]
-    """What a checkpoint must have in common with this run: shapes, tokenizer."""
-    attachments: Mapping[str, Path]
+    """What a checkpoint must have in common with this run: shapes, tokenizer, classes."""
+    attachments: Mapping[str, Path] = {}
     """Files that a checkpoint carries along, so that it can be used where the data is not."""
     train_samples: int
-    validation_samples: int
+    validation_samples: int = 0
 
-    def batch(self, split: str, indices: Indices) -> Batch:
-        """The samples, on the CPU."""
-        ...
+    @abstractmethod
+    def batch(self, portion: Portion) -> Batch:
+        """The samples, on the CPU; the first dimension of each tensor is theirs. May run in a worker process."""
 
-    def targets(self, split: str, indices: Indices) -> int:
-        """How many predictions these samples ask for: what the mean of the loss divides by. Known without
-        their content, so that every rank can count the whole step's without asking the others."""
-        ...
+    @abstractmethod
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """(terms,): each term summed over the batch's targets. `model` is `self.model`, wrapped for this run."""
 
-    def loss_sum(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The loss summed over the batch's predictions. `model` is `self.model`, wrapped for this run."""
-        ...
+    def targets(self, split: str, indices: Indices) -> tuple[float, ...]:
+        """For each term how many targets these samples have, or the sum of their weights: what its sum is divided by.
+        Known without their content, so that every rank can count the whole step's without asking the others."""
+        return (float(len(indices)),) * len(self.terms)
 
-    def quality(self, loss: float) -> dict[str, float]:
-        """The mean validation loss in the field's own measures."""
-        ...
+    def units(self, indices: Indices) -> int:
+        """How many of `unit` these training samples are."""
+        return len(indices)
+
+    def order(self, seed: int) -> Order:
+        """In which order training samples come."""
+        return Shuffled(self.train_samples, seed)
+
+    def stream(self, rank: int, world_size: int, skip: int) -> Iterable[Batch] | None:
+        """For data that cannot be asked for by number: this rank's samples one by one, in a dataset that torch's
+        DataLoader takes, without end, after `skip` samples of this rank. None: ask `batch`."""
+        return None
+
+    def collate(self, samples: list[Batch]) -> Batch:
+        """Samples of `stream` to a batch."""
+        return tuple(torch.stack(parts) for parts in zip(*samples, strict=True))
+
+    # ── Validation ────────────────────────────────────────────────────────────────────────────────
+
+    def judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(terms,) loss sums as in `losses`, and (samples, columns) of what `quality` needs to know of each sample."""
+        return self.losses(model, batch), torch.empty(len(batch[0]), 0)
+
+    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+        """The field's own measures. `outputs` are those of all `indices`, in this order, of all ranks."""
+        return {}
+
+    def picture(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
+        """Files that show the quality: a table per class, a confusion matrix. Drawn on rank 0 where it is the best."""
+        return []
 
     def sample(self, prompt: str) -> str:
-        """Something a person can judge the model by."""
-        ...
+        """Something a person can judge the model by, written after `prompt`; empty where a model does not write."""
+        return ""
+
+    # ── What only some need ───────────────────────────────────────────────────────────────────────
+
+    def parameter_groups(self) -> list[dict[str, Any]] | None:
+        """For the optimizer, where the usual is not right: matrices decay, biases and norms do not."""
+        return None
