@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from trainer import workloads
 from trainer.config import BACKENDS, Place
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, UsageError
+from trainer.options import layered
 
 Command = Callable[[argparse.Namespace, Place], int]
 
@@ -22,9 +24,9 @@ def main(argv: Sequence[str]) -> int:
     # libgomp's threads spin while they wait, at the cost of whoever else wants the cores: five ranks on two
     # cores took 221 s for what they do in 17 s when threads sleep. libgomp reads it once, as torch loads it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    given = parse(argv)
-    run: Command = given.run
     try:
+        given = parse(argv, os.environ)
+        run: Command = given.run
         return run(given, Place.from_environ(os.environ))
     except TrainerError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -33,20 +35,28 @@ def main(argv: Sequence[str]) -> int:
         return 130
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Options as given; argparse itself ends with exit code 2 and a sentence if they are wrong."""
+def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> argparse.Namespace:
+    """Options as given, and what the environment and a configuration file add to those of a training."""
     words = list(argv)
     # `gpt2 --epochs 1` means `gpt2 train --epochs 1`: training is what a workload is for.
     if words and words[0] in workloads.WORKLOADS and (len(words) == 1 or words[1].startswith("-")):
         words.insert(1, "train")
-    return build_parser(words[0] if words else "").parse_args(words)
+    given = build_parser(words[0] if words else "").parse_args(words)
+    if given.command in workloads.WORKLOADS and given.action == "train":
+        layered(given, workloads.train_parser(given.command, Parser), environ or {})
+    return given
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse ends the program with a sentence; here the sentence may still need its place (a file, a variable)."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
 
 
 def build_parser(command: str) -> argparse.ArgumentParser:
     """All commands by name; the options of a workload only if it is the one asked for."""
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer", description="Train a workload, alone or as one rank of many."
-    )
+    parser = Parser(prog="python -m trainer", description="Train a workload, alone or as one rank of many.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, help_text in workloads.WORKLOADS.items():
         workload = commands.add_parser(name, help=help_text, allow_abbrev=False)

@@ -100,8 +100,8 @@ def _progress(last: Event | None) -> str:
     words = [f"step {last.values['step']}"]
     if isinstance(loss := last.values.get("loss"), float):
         words.append(f"loss {loss:.3f}")
-    if isinstance(speed := last.values.get("tokens_per_s"), (int, float)):
-        words.append(f"{speed:,.0f} tokens/s")
+    if isinstance(speed := last.values.get("per_s"), (int, float)):
+        words.append(f"{speed:,.0f} {last.values.get('unit', 'samples')}/s")
     return " · ".join(words)
 
 

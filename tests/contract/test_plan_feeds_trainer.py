@@ -18,17 +18,21 @@ from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.request import LaunchRequest
 from tests import lan
 from trainer import cli
-from trainer.config import Place, train_options
+from trainer.config import Place
 from trainer.engine.events import Events
+from trainer.options import train_options
 from trainer.workloads import WORKLOADS
 
 ALL_OPTIONS = (
     "--epochs", "3", "--max-steps", "9", "--batch-size", "2", "--seq-len", "128", "--grad-accum", "2",
     "--global-batch-size", "20", "--lr", "1e-3", "--min-lr", "0", "--warmup-steps", "5", "--weight-decay",
     "0.2", "--clip", "0", "--seed", "7", "--no-amp", "--no-compile", "--backend", "gloo", "--log-every", "1",
-    "--eval-every", "0", "--eval-batches", "3", "--checkpoint-every", "4", "--keep-checkpoints", "2",
+    "--eval-every", "epoch", "--eval-batches", "3", "--checkpoint-every", "4", "--keep-checkpoints", "2",
     "--data-dir", "Other", "--resume", "never", "--preset", "tiny", "--layers", "1", "--heads", "1", "--width",
-    "8", "--dropout", "0.1",
+    "8", "--dropout", "0.1", "--micro-batch-size", "auto", "--optimizer", "muon", "--schedule", "linear", "--betas",
+    "0.8,0.9", "--precision", "bf16", "--no-tf32", "--sdpa", "math", "--no-fused", "--no-static-graph",
+    "--num-workers", "2", "--deterministic", "--on-nan", "skip", "--on-spike", "stop", "--spike-factor", "4",
+    "--early-stopping", "loss", "--patience", "2", "--best", "perplexity", "--profile", "5",
 )  # fmt: skip
 PROMPT = ("--prompt", "En un lugar de la Mancha, 'de cuyo nombre'")
 
@@ -66,6 +70,12 @@ def test_every_option_of_gpt2_arrives() -> None:
     assert (options.epochs, options.max_steps, options.batch_size, options.global_batch_size) == (3, 9, 2, 20)
     assert (options.lr, options.min_lr, options.clip, options.amp, options.compile) == (1e-3, 0.0, 0.0, False, False)
     assert (options.data_dir, options.resume, options.prompt) == (Path("Other"), "never", PROMPT[1])
+    assert (options.eval_every, options.micro_batch_size, options.num_workers) == ("epoch", "auto", 2)
+    assert (options.optimizer, options.schedule, options.betas) == ("muon", "linear", (0.8, 0.9))
+    assert (options.precision, options.tf32, options.sdpa, options.fused) == ("bf16", False, "math", False)
+    assert (options.static_graph, options.deterministic, options.profile) == (False, True, 5)
+    assert (options.on_nan, options.on_spike, options.spike_factor) == ("skip", "stop", 4.0)
+    assert (options.early_stopping, options.patience, options.best) == ("loss", 2, "perplexity")
     assert (given.preset, given.layers, given.heads, given.width, given.dropout) == ("tiny", 1, 1, 8, 0.1)
 
 
@@ -73,9 +83,9 @@ def test_every_option_is_tried_here() -> None:
     """A new option of the trainer fails here until it is tried."""
     parser = cli.build_parser("gpt2")
     train = _action(_action(parser, "gpt2"), "train")
-    declared = {option for action in train._actions for option in action.option_strings}
-    aside = {"-h", "--help", "--run-dir", "--from-scratch", "--compile", "--prompt", "--sample-at-end"}
-    assert declared - aside == {word for word in ALL_OPTIONS if word.startswith("--")}
+    meaning = {option: action.dest for action in train._actions for option in action.option_strings}
+    aside = {"help", "run_dir", "from_scratch", "config", "prompt"}
+    assert set(meaning.values()) - aside == {meaning[word] for word in ALL_OPTIONS if word.startswith("--")}
 
 
 def test_the_seeds_command_line_arrives() -> None:
@@ -116,7 +126,7 @@ def test_events_are_understood() -> None:
     (_, beta, _) = parts(("gpt2",))
     out, err = io.StringIO(), io.StringIO()
     events = Events(Place.from_environ(rank_environment(beta, 0, 5)), out, err, clock=lambda: 7.0)
-    events.emit("step", step=3, loss=float("nan"), tokens_per_s=12.5)
+    events.emit("step", step=3, loss=float("nan"), per_s=12.5)
     events.emit("checkpoint", step=3, path="/workspace/x", verified=True)
     events.failed(ValueError("loss is nan"))
 

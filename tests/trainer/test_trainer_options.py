@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from trainer.cli import parse
-from trainer.config import Place, TrainOptions, train_options
+from trainer.config import Place, TrainOptions
 from trainer.errors import UsageError
+from trainer.options import train_options
 
 
 def options_of(*argv: str, environ: dict[str, str] | None = None) -> TrainOptions:
@@ -17,7 +18,7 @@ def options_of(*argv: str, environ: dict[str, str] | None = None) -> TrainOption
 
 def test_the_seeds_options_work_as_written_there() -> None:
     given = parse(["gpt2", "--epochs", "1", "--batch-size", "2", "--seq-len", "128"])
-    assert (given.action, given.preset) == ("train", "124m")
+    assert (given.action, given.preset) == ("train", None)
     assert (given.epochs, given.batch_size, given.seq_len) == (1, 2, 128)
 
 
@@ -95,5 +96,5 @@ def test_sequences_per_step() -> None:
     assert TrainOptions(batch_size=4, grad_accum=3, global_batch_size=60).batches(5) == 60
     with pytest.raises(UsageError, match="leave one of them out"):
         TrainOptions(batch_size=4, grad_accum=3, global_batch_size=61).batches(5)
-    with pytest.raises(UsageError, match="without a sequence"):
+    with pytest.raises(UsageError, match="without a sample"):
         TrainOptions(global_batch_size=4).batches(5)

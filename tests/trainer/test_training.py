@@ -60,7 +60,7 @@ def test_events_tell_the_whole_story_in_order(whole) -> None:
     fields = {
         "started": {"device", "threads", "precision", "torch", "onednn", "backend", "attempt"},
         "joined": {"world_size", "backend"},
-        "step": {"step", "loss", "tokens_per_s", "lr", "epoch"},
+        "step": {"step", "loss", "per_s", "unit", "lr", "epoch", "waiting", "grad_norm"},
         "evaluation": {"step", "loss", "perplexity", "bits_per_byte"},
         "checkpoint": {"step", "path", "verified"},
         "sample": {"text"},
@@ -201,14 +201,38 @@ def test_a_checkpoint_writes_without_the_data(whole, call) -> None:
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
+    from trainer.config import TrainOptions
     from trainer.engine.schedule import learning_rate
 
-    rates = [learning_rate(s, 100, highest=1.0, lowest=0.1, warmup=10) for s in range(1, 101)]
+    options = TrainOptions(lr=1.0, warmup_steps=10)
+    rates = [learning_rate(s, 100, options) for s in range(1, 101)]
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == rates[9] == 1.0
     assert rates[9:] == sorted(rates[9:], reverse=True)
     assert rates[-1] == pytest.approx(0.1)
-    assert learning_rate(1, 5, highest=1.0, lowest=0.0, warmup=0) < 1
+    assert learning_rate(1, 5, TrainOptions(lr=1.0, min_lr=0.0, warmup_steps=0)) < 1
+    linear = [
+        learning_rate(s, 100, TrainOptions(lr=1.0, min_lr=0.0, warmup_steps=0, schedule="linear")) for s in (50, 100)
+    ]
+    assert linear == pytest.approx([0.5, 0.0])
+    assert learning_rate(99, 100, TrainOptions(lr=1.0, warmup_steps=10, schedule="constant")) == 1.0
+
+
+def test_one_cycle_is_torchs_own() -> None:
+    import torch
+
+    from trainer.config import TrainOptions
+    from trainer.engine.schedule import learning_rate
+
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=201)
+    rates = []
+    for _ in range(200):
+        optimizer.step()
+        theirs.step()
+        rates.append(theirs.get_last_lr()[0])
+    options = TrainOptions(lr=1.0, schedule="onecycle")
+    assert [learning_rate(s, 200, options) for s in range(1, 201)] == pytest.approx(rates, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.data import shards, spanish, tokenizer
-from trainer.data.order import SampleStream, share
+from trainer.data.order import Shuffled, share
 from trainer.data.texts import Document, read_texts
 from trainer.errors import ConfigurationError, UsageError
 
@@ -27,17 +27,17 @@ def document(text: str, name: str = "uno") -> Document:
 
 @given(st.integers(1, 50), st.integers(0, 2**32), st.integers(0, 200), st.integers(1, 120))
 def test_the_stream_is_one_permutation_after_another(samples: int, seed: int, position: int, count: int) -> None:
-    whole = SampleStream(samples, seed).take(0, position + count)
-    assert np.array_equal(SampleStream(samples, seed).take(position, count), whole[position:])
+    whole = Shuffled(samples, seed).take(0, position + count)
+    assert np.array_equal(Shuffled(samples, seed).take(position, count), whole[position:])
     for start in range(0, len(whole) - samples + 1, samples):
         assert sorted(whole[start : start + samples]) == list(range(samples))
 
 
 def test_epochs_and_seeds_differ() -> None:
-    stream = SampleStream(100, 1)
+    stream = Shuffled(100, 1)
     first, second = stream.take(0, 100), stream.take(100, 100)
     assert not np.array_equal(first, second)
-    assert not np.array_equal(first, SampleStream(100, 2).take(0, 100))
+    assert not np.array_equal(first, Shuffled(100, 2).take(0, 100))
 
 
 @given(st.integers(1, 9), st.integers(0, 60))

@@ -152,7 +152,7 @@ RUN = Run(
 
 
 def test_a_run_is_shown_with_what_each_node_says_and_nothing_of_it_is_markup() -> None:
-    last = Event(kind="step", rank=0, values={"step": 12, "loss": 1.23456, "tokens_per_s": 4567.8})
+    last = Event(kind="step", rank=0, values={"step": 12, "loss": 1.23456, "per_s": 4567.8, "unit": "tokens"})
     text = shown(run_table(RUN, last))
     assert "run r1  failed  step 12 · loss 1.235 · 4,568 tokens/s" in text
     assert "[/usr/bin/torchrun]: not found" in text

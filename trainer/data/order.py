@@ -65,15 +65,16 @@ def uniform(seed: int, positions: Indices, columns: int) -> NDArray[np.float64]:
     """
     with np.errstate(over="ignore"):
         counter = positions.astype(np.uint64)[:, None] * np.uint64(columns) + np.arange(columns, dtype=np.uint64)
-        x = (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + _mixed(np.array(seed, np.uint64))
-        return (_mixed(x) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+        x = (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + _mixed(np.array([seed], np.uint64))
+    bits: NDArray[np.uint64] = _mixed(x) >> np.uint64(11)
+    return bits.astype(np.float64) / float(1 << 53)
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed
 
 
 def share(indices: Indices, rank: int, world_size: int) -> Indices:

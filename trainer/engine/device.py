@@ -14,6 +14,7 @@ import torch
 
 from trainer.config import Place
 from trainer.engine.limits import usable_threads
+from trainer.engine.workload import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,10 @@ class Hardware:
     @property
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
+
+    def move(self, batch: Batch) -> Batch:
+        """To the device; from pinned memory while the CPU goes on."""
+        return tuple(part.to(self.device, non_blocking=True) for part in batch)
 
     def autocast(self) -> AbstractContextManager[object]:
         if self.dtype is torch.float32:

@@ -10,20 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.config import Place, TrainOptions
-from trainer.data.order import SampleStream, share
 from trainer.engine import checkpoint
 from trainer.engine.device import Hardware, prepare_hardware, start_line
+from trainer.engine.evaluate import evaluate
 from trainer.engine.events import Events
-from trainer.engine.metrics import Records, Speed, thousands
+from trainer.engine.feed import Cut, Feed
+from trainer.engine.metrics import Records, Speed, figures_text, thousands
 from trainer.engine.process_group import Group, expected_backend, join, leave
 from trainer.engine.resume import Trained, resume
-from trainer.engine.schedule import dropout_seed, last_step, learning_rate
+from trainer.engine.schedule import dropout_seed, last_step, learning_rate, steps_of
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
@@ -57,7 +57,7 @@ def _train(build: Build, options: TrainOptions, place: Place, events: Events) ->
         backend=expected_backend(place, hardware.device, options.backend),
         attempt=place.attempt,
     )
-    sequences = options.batches(place.world_size)
+    per_step = options.batches(place.world_size)
     torch.manual_seed(options.seed)
     workload = build()
     workload.model.to(hardware.device)
@@ -66,7 +66,7 @@ def _train(build: Build, options: TrainOptions, place: Place, events: Events) ->
         events.emit("joined", world_size=place.world_size, backend=group.backend)
         events.say(start_line(hardware, place, group.backend))
         group.must_agree("data or options", _what_must_be_equal(workload, options))
-        run = Run(place=place, hardware=hardware, group=group, events=events, stop=stop, sequences=sequences)
+        run = Run(place=place, hardware=hardware, group=group, events=events, stop=stop, per_step=per_step)
         _loop(workload, options, run)
 
 
@@ -79,8 +79,8 @@ class Run:
     group: Group
     events: Events
     stop: StopSignal
-    sequences: int
-    """In one optimizer step, over all ranks."""
+    per_step: int
+    """Samples in one optimizer step, over all ranks."""
 
 
 def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
@@ -98,16 +98,28 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
     if start.step:
         events.emit("resumed", step=start.step, checkpoint=str(start.source or ""))
         events.say(f"resumed at step {start.step} from {start.source}")
-    compiled = hardware.on_gpu if options.compile is None else options.compile
-    model = group.wrap(torch.compile(workload.model) if compiled else workload.model)  # type: ignore[arg-type]
-    model.train()
+    if hardware.on_gpu if options.compile == "auto" else options.compile:
+        workload.model.compile()
 
-    final_step = last_step(options, (start.step, start.cursor), run.sequences, workload.train_samples)
-    stream = SampleStream(workload.train_samples, options.seed)
+    # ── How much there is to do, and in which parts ───────────────────────────────────────────────
+    final_step = last_step(options, (start.step, start.cursor), run.per_step, workload.train_samples)
+    eval_every = steps_of(options.eval_every, workload.train_samples, run.per_step)
+    checkpoint_every = steps_of(options.checkpoint_every, workload.train_samples, run.per_step)
+    chosen = options.micro_batch_size
+    micro_batch = chosen if isinstance(chosen, int) else options.batch_size
+    cut = Cut(place=place, seed=options.seed, per_step=run.per_step, micro_batch=micro_batch)
+    workers = 0 if options.num_workers == "auto" else options.num_workers
+    # torch 2.13 fails with an internal assertion where a static graph's first backward pass is one without sync.
+    static_graph = options.static_graph and chosen is None and run.per_step <= place.world_size * micro_batch
+    model = group.wrap(workload.model, static_graph=static_graph)
+    model.train()
+    feed = Feed(workload, cut, start.cursor, workers=workers, pin=hardware.on_gpu)
+    order = workload.order(options.seed)
+    weights = torch.tensor(list(workload.terms.values()), device=hardware.device)
     size = sum(parameter.numel() for parameter in workload.model.parameters())
     events.say(
         f"{thousands(size)} parameters, {thousands(workload.train_samples)} training samples,"
-        f" {run.sequences} per step, {final_step} steps"
+        f" {run.per_step} per step, {final_step} steps"
     )
 
     step, cursor, loss = start.step, start.cursor, math.nan
@@ -120,62 +132,66 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
         while step < final_step and not stopping:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────
             step += 1
-            lr = learning_rate(
-                step,
-                final_step,
-                highest=options.lr,
-                lowest=options.lr / 10 if options.min_lr is None else options.min_lr,
-                warmup=options.warmup_steps,
-            )
+            lr = learning_rate(step, final_step, options)
             for parameters in optimizer.param_groups:
-                parameters["lr"] = lr
+                parameters["lr"] = lr * parameters.get("lr_scale", 1.0)
             torch.manual_seed(dropout_seed(options.seed, step, place.rank))
-            everyones = stream.take(cursor, run.sequences)
-            cursor += run.sequences
+            everyones = order.take(cursor, run.per_step)
+            cursor += run.per_step
             targets = workload.targets("train", everyones)
-            mine = share(everyones, place.rank, place.world_size)
-            micro_batches = [mine[at : at + options.batch_size] for at in range(0, len(mine), options.batch_size)]
+            # The mean over all targets of the step, for each term. DDP averages over ranks, hence world_size: a mean
+            # of the ranks' means is wrong once one has more targets (pytorch/pytorch#67253).
+            scale = weights * place.world_size / torch.tensor(targets, device=hardware.device).clamp_min(1e-12)
 
-            local_loss = torch.zeros((), device=hardware.device)
-            for number, indices in enumerate(micro_batches, start=1):
-                batch = tuple(part.to(hardware.device) for part in workload.batch("train", indices))
-                with group.gradients(model, sync=number == len(micro_batches)):
+            local_sums = torch.zeros(len(targets), device=hardware.device)
+            for number in range(1, cut.micro_batches + 1):
+                batch = hardware.move(next(feed))
+                with group.gradients(model, sync=number == cut.micro_batches):
                     with hardware.autocast():
-                        loss_sum = workload.loss_sum(model, batch)
-                    # DDP averages over ranks, and we want the mean over all targets: hence world_size. A mean
-                    # of the ranks' means is wrong once one has more targets (pytorch/pytorch#67253).
-                    scaler.scale(loss_sum * (place.world_size / targets)).backward()  # type: ignore[no-untyped-call]
-                local_loss += loss_sum.detach()
+                        sums = workload.losses(model, batch)
+                    scaler.scale((sums * scale).sum()).backward()  # type: ignore[no-untyped-call]
+                local_sums += sums.detach()
 
             # One small all-reduce tells all ranks the loss, and if one was asked to stop: all end at once.
-            summed, wishes_to_stop = group.sum([local_loss.item(), float(run.stop.asked)])
-            loss, stopping = summed / targets, wishes_to_stop > 0
+            *summed, wishes_to_stop = group.sum([*local_sums.tolist(), float(run.stop.asked)])
+            losses = {
+                name: total / (count or 1.0) for name, total, count in zip(workload.terms, summed, targets, strict=True)
+            }
+            loss = sum(workload.terms[name] * value for name, value in losses.items())
+            stopping = wishes_to_stop > 0
             if not math.isfinite(loss):
                 raise TrainerError(f"the loss is {loss} at step {step}: try a smaller --lr (now {lr:.1e}) or --clip")
 
+            norm = torch.zeros(())
             if options.clip:
                 scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip)
+                norm = nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip)
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
 
             # ── What people and the orchestrator see of it ────────────────────────────────────────
-            speed.count(targets)
+            speed.count(workload.units(everyones))
             if first and (step % options.log_every == 0 or step in (start.step + 1, final_step)):
-                tokens_per_s, epoch = speed.read(), cursor / workload.train_samples
-                records.write("train", step, {"loss": loss, "lr": lr, "tokens_per_s": tokens_per_s, "epoch": epoch})
-                events.emit("step", step=step, loss=loss, tokens_per_s=tokens_per_s, lr=lr, epoch=epoch)
-                events.say(f"step {step}/{final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(tokens_per_s)} tok/s")
+                per_s, waiting = speed.read(feed.waited)
+                told = {"loss": loss, "lr": lr, "per_s": per_s, "epoch": cursor / workload.train_samples}
+                told |= {"waiting": waiting, "grad_norm": float(norm)}
+                records.write("train", step, told | (losses if len(losses) > 1 else {}))
+                events.emit("step", step=step, unit=workload.unit, **told)
+                events.say(
+                    f"step {step}/{final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {workload.unit}/s"
+                    + (f"  {waiting:.0%} waiting for data" if waiting >= 0.05 else "")
+                )
 
             go_on = speed.pause()
-            if options.eval_every and step % options.eval_every == 0 and not stopping:
-                _evaluate(workload, model, options, run, step, records)
+            if eval_every and step % eval_every == 0 and not stopping:
+                _evaluate(workload, options, run, step, records)
                 evaluated_at = step
-            if options.checkpoint_every and step % options.checkpoint_every == 0:
+            if checkpoint_every and step % checkpoint_every == 0:
                 _save(trained, workload, options, run, step, cursor)
                 saved_at = step
             go_on()
+        feed.close()
 
         # ── The end, asked for or reached ─────────────────────────────────────────────────────────
         if step != saved_at:
@@ -188,8 +204,8 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
             return
         if start.step >= final_step:
             events.say(f"step {start.step} of {final_step} is already reached: nothing to train")
-        if options.eval_every and step != evaluated_at:
-            _evaluate(workload, model, options, run, step, records)
+        if eval_every and step != evaluated_at:
+            _evaluate(workload, options, run, step, records)
     if first and options.prompt is not None:
         text = workload.sample(options.prompt)
         events.emit("sample", text=text)
@@ -199,31 +215,12 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
     events.say(f"done: step {step}" + (f", loss {loss:.3f}, {seconds:.0f} s" if step > start.step else ""))
 
 
-@torch.no_grad()
-def _evaluate(
-    workload: Workload, model: nn.Module, options: TrainOptions, run: Run, step: int, records: Records
-) -> None:
-    """The mean loss on the same validation samples each time, spread over the split and over the ranks."""
-    count = min(workload.validation_samples, options.eval_batches * options.batch_size)
-    everyones = np.linspace(0, workload.validation_samples - 1, count).astype(np.int64)
-    mine = share(everyones, run.place.rank, run.place.world_size)
-    # The bare model: ranks may have different numbers of batches, and none must wait for a peer here.
-    bare = workload.model
-    bare.eval()
-    local_loss = torch.zeros((), device=run.hardware.device)
-    for at in range(0, len(mine), options.batch_size):
-        batch = workload.batch("validation", mine[at : at + options.batch_size])
-        with run.hardware.autocast():
-            local_loss += workload.loss_sum(bare, tuple(part.to(run.hardware.device) for part in batch))
-    bare.train()
-    model.train()
-    loss = run.group.sum([local_loss.item()])[0] / workload.targets("validation", everyones)
-    quality = workload.quality(loss)
-    records.write("validation", step, {"loss": loss, **quality})
+def _evaluate(workload: Workload, options: TrainOptions, run: Run, step: int, records: Records) -> None:
+    found = evaluate(workload, options, options.batch_size, run.hardware, run.group)
+    records.write("validation", step, found.figures)
     if run.place.rank == 0:
-        run.events.emit("evaluation", step=step, loss=loss, **quality)
-        figures = "  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in quality.items())
-        run.events.say(f"evaluation at step {step}: loss {loss:.3f}  {figures}")
+        run.events.emit("evaluation", step=step, **found.figures)
+        run.events.say(f"evaluation at step {step}: {figures_text(found.figures)}")
 
 
 def _save(trained: Trained, workload: Workload, options: TrainOptions, run: Run, step: int, cursor: int) -> None:
@@ -259,7 +256,7 @@ def _optimizer(model: nn.Module, options: TrainOptions, hardware: Hardware) -> t
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": options.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), fused=hardware.on_gpu)
+    return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, fused=hardware.on_gpu)
 
 
 def _what_must_be_equal(workload: Workload, options: TrainOptions) -> str:

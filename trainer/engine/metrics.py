@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
 
 class Speed:
-    """Tokens per second since the last reading, without the time spent on anything but training."""
+    """Units per second since the last reading, without the time spent on anything but training."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._since = clock()
-        self._tokens = 0
+        self._units = 0
+        self._waited = 0.0
 
-    def count(self, tokens: int) -> None:
-        self._tokens += tokens
+    def count(self, units: int) -> None:
+        self._units += units
 
-    def read(self) -> float:
+    def read(self, waited: float = 0.0) -> tuple[float, float]:
+        """(units per second, share of the time spent waiting for data). `waited`: seconds so far."""
         now = self._clock()
-        speed = self._tokens / max(now - self._since, 1e-9)
-        self._since, self._tokens = now, 0
-        return speed
+        seconds = max(now - self._since, 1e-9)
+        reading = self._units / seconds, min(1.0, (waited - self._waited) / seconds)
+        self._since, self._units, self._waited = now, 0, waited
+        return reading
 
     def pause(self) -> Callable[[], None]:
         """Stop the clock; the returned call starts it again."""
@@ -65,6 +68,10 @@ class Records:
         if self._file:
             self._file.close()
             self._board.close()
+
+
+def figures_text(figures: Mapping[str, float]) -> str:
+    return "  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items())
 
 
 def thousands(number: float) -> str:

@@ -43,6 +43,18 @@ class Group:
         dist.all_reduce(tensor)
         return [float(number) for number in tensor.tolist()]
 
+    def rows(self, mine: Tensor, total: int) -> Tensor:
+        """(total, columns): every rank's rows, one rank's after another's, each rank having its share of `total`."""
+        if self.alone:
+            return mine
+        columns = torch.tensor([mine.shape[1]], device=self.device)
+        dist.all_reduce(columns, dist.ReduceOp.MAX)  # a rank without a row does not know
+        whole = torch.zeros(total, int(columns), dtype=mine.dtype, device=self.device)
+        first = total * self.place.rank // self.place.world_size
+        whole[first : first + len(mine), : mine.shape[1]] = mine
+        dist.all_reduce(whole)
+        return whole.cpu()
+
     def all_reduce(self, tensor: Tensor) -> None:
         if not self.alone:
             dist.all_reduce(tensor)
@@ -70,11 +82,11 @@ class Group:
         if ranks:
             raise ConfigurationError(f"rank {', '.join(ranks)} has other {subject} than rank 0: make them the same")
 
-    def wrap(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module, *, static_graph: bool) -> nn.Module:
         """The model with its gradients averaged over the ranks; weights are rank 0's from here on."""
         if self.alone:
             return model
-        return DistributedDataParallel(model, gradient_as_bucket_view=True)
+        return DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=static_graph)
 
     def gradients(self, model: nn.Module, *, sync: bool) -> AbstractContextManager[None]:
         """Average gradients in this backward pass, or leave it to a later one of the same step."""

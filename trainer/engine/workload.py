@@ -2,6 +2,8 @@
 
 A workload is one subclass: its model, its data, and how a batch becomes a loss. What is not overridden below serves a
 classifier or any other model whose loss is one mean over samples.
+
+Importing this does not import torch: a workload's module also declares its options, and `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -10,16 +12,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from trainer.data.order import Indices, Order, Shuffled
 
-Batch = tuple[Tensor, ...]
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Batch = tuple["Tensor", ...]
 Outputs = NDArray[np.float64]
 """(samples, columns): what `judge` keeps of each validation sample for `quality`."""
 
@@ -83,12 +86,16 @@ class Workload(ABC):
 
     def collate(self, samples: list[Batch]) -> Batch:
         """Samples of `stream` to a batch."""
+        import torch
+
         return tuple(torch.stack(parts) for parts in zip(*samples, strict=True))
 
     # ── Validation ────────────────────────────────────────────────────────────────────────────────
 
     def judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """(terms,) loss sums as in `losses`, and (samples, columns) of what `quality` needs to know of each sample."""
+        import torch
+
         return self.losses(model, batch), torch.empty(len(batch[0]), 0)
 
     def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:

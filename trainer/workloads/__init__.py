@@ -20,6 +20,13 @@ class Actions(Protocol):
     def add_parser(self, name: str, **kwargs: Any) -> argparse.ArgumentParser: ...
 
 
+def train_parser(workload: str, kind: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """The options of the workload's `train` alone."""
+    parsers = kind(add_help=False).add_subparsers()
+    add_commands(workload, parsers)
+    return parsers.choices["train"]
+
+
 def add_commands(workload: str, actions: Actions) -> None:
     """Add `train` and the workload's other actions; each parser's default `run` carries it out."""
-    import_module(f"trainer.workloads.{workload}").add_commands(actions)
+    import_module(f"trainer.workloads.{workload.replace('-', '_')}").add_commands(actions)

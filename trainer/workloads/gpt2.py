@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import Place, TrainOptions, add_train_options, train_options
+from trainer.config import Place, TrainOptions
+from trainer.engine.workload import Batch, Outputs, Portion, Workload
 from trainer.errors import ConfigurationError, UsageError
+from trainer.options import add_train_options, train_options
 from trainer.workloads import Actions
 
 if TYPE_CHECKING:  # torch and numpy are imported by what needs them, so that --help stays quick
     from torch import Tensor, nn
 
     from trainer.data.order import Indices
-    from trainer.engine.workload import Batch
     from trainer.models.gpt2 import GPT2
 
 SAMPLE_TOKENS = 80
@@ -53,10 +54,10 @@ def add_commands(actions: Actions) -> None:
     train = actions.add_parser("train", help="the default action", allow_abbrev=False)
     add_train_options(train)
     model = train.add_argument_group("model")
-    model.add_argument("--preset", choices=PRESETS, default="124m", help="default 124m, the shape of GPT-2 small")
+    model.add_argument("--preset", choices=PRESETS, help="default 124m, the shape of GPT-2 small")
     for name in ("layers", "heads", "width", "seq-len"):
         model.add_argument(f"--{name}", type=int, metavar="N", help="instead of the preset's")
-    model.add_argument("--dropout", type=float, default=0.0, metavar="P")
+    model.add_argument("--dropout", type=float, metavar="P", help="default 0")
     train.set_defaults(run=_train)
 
     prepare = actions.add_parser("prepare", help="texts to tokens", allow_abbrev=False)
@@ -79,7 +80,7 @@ def add_commands(actions: Actions) -> None:
 
 
 def _train(given: argparse.Namespace, place: Place) -> int:
-    preset = PRESETS[given.preset]
+    preset = PRESETS[given.preset or "124m"]
     shape = {}
     for name in ("layers", "heads", "width", "seq_len"):
         own_choice = getattr(given, name)
@@ -89,22 +90,23 @@ def _train(given: argparse.Namespace, place: Place) -> int:
         wrong = [f"--width {shape['width']} does not divide into --heads {shape['heads']}"]
     if wrong:
         raise UsageError("\n".join(wrong))
-    if not 0 <= given.dropout < 1:
-        raise UsageError(f"--dropout {given.dropout:g}: expected 0 or more and less than 1")
-    own = {name: getattr(preset, name) for name in ("batch_size", "lr", "warmup_steps")}
+    dropout = given.dropout or 0.0
+    if not 0 <= dropout < 1:
+        raise UsageError(f"--dropout {dropout:g}: expected 0 or more and less than 1")
+    own: dict[str, Any] = {name: getattr(preset, name) for name in ("batch_size", "lr", "warmup_steps")}
+    own["eval_batches"] = 20
     if given.epochs is None:
         own["max_steps"] = preset.max_steps
     options = train_options(given, own, place)
 
     from trainer.engine import loop
 
-    return loop.train(lambda: Gpt2(options, shape, given.dropout), options, place)
+    return loop.train(lambda: Gpt2(options, shape, dropout), options, place)
 
 
-class Gpt2:
-    """The workload as the engine sees it (engine/workload.py)."""
-
+class Gpt2(Workload):
     name = "gpt2"
+    unit = "tokens"
 
     def __init__(self, options: TrainOptions, shape: Mapping[str, int], dropout: float) -> None:
         from trainer.data import shards, tokenizer
@@ -118,35 +120,39 @@ class Gpt2:
         self._tokenizer = tokenizer.load(data.tokenizer_file)
         self._seed = options.seed
         self._gpt2 = GPT2(Shape(**shape, vocab_size=data.vocab_size), dropout)
-        self.model: nn.Module = self._gpt2
-        self.identity: Mapping[str, str | int] = {
+        self.model = self._gpt2
+        self.identity = {
             "workload": self.name,
             **shape,
             "vocab_size": data.vocab_size,
             "tokenizer_sha256": data.tokenizer_sha256,
         }
-        self.attachments: Mapping[str, Path] = {"tokenizer.json": data.tokenizer_file}
+        self.attachments = {"tokenizer.json": data.tokenizer_file}
         self.train_samples = len(self._windows["train"])
         self.validation_samples = len(self._windows.get("validation", ()))
 
-    def batch(self, split: str, indices: Indices) -> Batch:
+    def batch(self, portion: Portion) -> Batch:
         import torch
 
-        tokens = torch.from_numpy(self._windows[split].take(indices))
+        tokens = torch.from_numpy(self._windows[portion.split].take(portion.indices))
         return tokens[:, :-1], tokens[:, 1:]
 
-    def targets(self, split: str, indices: Indices) -> int:
-        return len(indices) * self._windows[split].length
+    def targets(self, split: str, indices: Indices) -> tuple[float, ...]:
+        return (float(self.units(indices)),)
 
-    def loss_sum(self, model: nn.Module, batch: Batch) -> Tensor:
+    def units(self, indices: Indices) -> int:
+        return len(indices) * self._windows["train"].length
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         from torch.nn import functional as F
 
         tokens, following = batch
         logits = model(tokens)
-        return F.cross_entropy(logits.flatten(0, 1).float(), following.flatten(), reduction="sum")
+        return F.cross_entropy(logits.flatten(0, 1).float(), following.flatten(), reduction="sum").unsqueeze(0)
 
-    def quality(self, loss: float) -> dict[str, float]:
+    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
         # A byte costs the same in any vocabulary; a token does not.
+        loss = losses["loss"]
         return {
             "perplexity": math.exp(min(loss, 700.0)),
             "bits_per_byte": loss / math.log(2) / self._bytes_per_token,

@@ -1,0 +1,70 @@
+"""How good the model is on data it does not learn from: the same samples each time, spread over the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.config import TrainOptions
+from trainer.data.order import Indices, share
+from trainer.engine.device import Hardware
+from trainer.engine.process_group import Group
+from trainer.engine.workload import Outputs, Portion, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    loss: float
+    quality: dict[str, float]
+    outputs: Outputs
+    """Of all ranks, in the order of `indices`."""
+    indices: Indices
+
+    @property
+    def figures(self) -> dict[str, float]:
+        return {"loss": self.loss, **self.quality}
+
+
+@torch.no_grad()
+def evaluate(
+    workload: Workload, options: TrainOptions, micro_batch: int, hardware: Hardware, group: Group
+) -> Evaluation:
+    everyones = chosen(workload.validation_samples, options)
+    mine = share(everyones, group.place.rank, group.place.world_size)
+    sums = torch.zeros(len(workload.terms), device=hardware.device)
+    judged: list[Tensor] = []
+    # The bare model: ranks may have different numbers of batches, and none must wait for a peer here.
+    model = workload.model
+    was_training = model.training
+    model.eval()
+    for at in range(0, len(mine), micro_batch):
+        indices = mine[at : at + micro_batch]
+        batch = workload.batch(Portion(split="validation", indices=indices, positions=indices))
+        with hardware.autocast():
+            losses, outputs = workload.judge(model, hardware.move(batch))
+        sums += losses
+        judged.append(outputs.double().cpu())
+    model.train(was_training)
+
+    totals = group.sum(sums.tolist())
+    targets = workload.targets("validation", everyones)
+    means = {name: total / count for name, total, count in zip(workload.terms, totals, targets, strict=True) if count}
+    outputs_of_all = group.rows(torch.cat(judged) if judged else torch.empty(0, 0), len(everyones)).numpy()
+    loss = sum(weight * means.get(name, 0.0) for name, weight in workload.terms.items())
+    return Evaluation(
+        loss=loss,
+        quality=workload.quality(means, outputs_of_all, everyones),
+        outputs=outputs_of_all,
+        indices=everyones,
+    )
+
+
+def chosen(samples: int, options: TrainOptions) -> Indices:
+    """All validation samples, or as many as asked for, evenly spread."""
+    if options.eval_batches is None:
+        return np.arange(samples)
+    count = min(samples, options.eval_batches * options.batch_size)
+    return np.linspace(0, samples - 1, count).astype(np.int64)
