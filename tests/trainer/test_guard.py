@@ -52,7 +52,7 @@ def test_one_good_step_forgives_the_skips_before() -> None:
     ("on_spike", "action"), [("warn", "go on"), ("skip", "skip"), ("stop", "stop"), ("off", "go on")]
 )
 def test_a_spike_is_answered_as_wished(on_spike: str, action: str) -> None:
-    verdict = calm(Guard(on_spike=on_spike)).judge(40, 5.0)  # type: ignore[arg-type]  # from parametrize
+    verdict = calm(Guard(on_spike=on_spike, factor=2.0)).judge(40, 5.0)  # type: ignore[arg-type]  # from parametrize
     assert verdict.action == action
     assert bool(verdict.message) is (on_spike != "off")
     if verdict.message:
@@ -72,7 +72,7 @@ def test_one_spike_does_not_hide_the_next() -> None:
 
 def test_a_lasting_new_level_becomes_the_usual() -> None:
     guard = calm(Guard(), WINDOW)
-    messages = [guard.judge(step, 6.0).message for step in range(WINDOW)]
+    messages = [guard.judge(step, 7.0).message for step in range(WINDOW)]
     assert messages[0]
     assert not messages[-1]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import pytest
@@ -21,6 +21,8 @@ class Machine:
     now: float = 0.0
     started: list[int] = field(default_factory=list)
     broken: bool = False
+    running: int = 0
+    """Workers that nobody has ended."""
 
     def trial(self) -> Trial:
         return Trial(load=self.load, compute=lambda _batch: self.compute(0), loader=self.loader)
@@ -32,22 +34,28 @@ class Machine:
     def compute(self, workers: int) -> None:
         self.now += self.compute_s * (1 + self.contention * workers)
 
-    def loader(self, workers: int) -> Iterator[object]:
+    def loader(self, workers: int) -> Generator[object, None, None]:
         self.started.append(workers)
         if self.broken:
             raise RuntimeError("Bus error: insufficient shared memory")
         return self.batches(workers)
 
-    def batches(self, workers: int) -> Iterator[object]:
+    def batches(self, workers: int) -> Generator[object, None, None]:
         """Each is there once `load_s` / workers have passed since the one before, computing included."""
-        while True:
-            yielded = self.now
-            yield object()
-            self.now += self.compute_s * self.contention * workers
-            self.now = max(self.now, yielded + self.load_s / workers)
+        self.running += workers
+        try:
+            while True:
+                yielded = self.now
+                yield object()
+                self.now += self.compute_s * self.contention * workers
+                self.now = max(self.now, yielded + self.load_s / workers)
+        finally:
+            self.running -= workers
 
     def choose(self, cpus: int = 8) -> Choice:
-        return choose_workers(self.trial(), cpus=cpus, clock=lambda: self.now)
+        choice = choose_workers(self.trial(), cpus=cpus, clock=lambda: self.now)
+        assert self.running == 0
+        return choice
 
 
 def test_cheap_loading_starts_no_process() -> None:

@@ -117,7 +117,7 @@ def save(found: Found, folder: Path) -> tuple[Path, Path]:
         axes.axvline(lr, linestyle="--", color="tab:red" if lr == found.suggested else "0.5", label=f"{name}: {lr:.1e}")
     axes.set(xscale="log", xlabel="learning rate", ylabel="loss", title=f"suggested --lr {found.suggested:.1e}")
     # What broke out would press the rest of the curve flat.
-    low, high = min(found.smoothed), max(found.smoothed[: max(1, len(found.smoothed) // 2)])
+    low, high = min(found.losses), max(found.smoothed[: max(1, len(found.smoothed) // 2)])
     axes.set_ylim(low - 0.1 * (high - low + 1e-12), high + 0.5 * (high - low + 1e-12))
     axes.legend()
     drawing.savefig(picture, dpi=120)

@@ -34,7 +34,7 @@ class Guard:
         *,
         on_nan: Literal["stop", "skip"] = "stop",
         on_spike: Literal["warn", "skip", "stop", "off"] = "warn",
-        factor: float = 2.0,
+        factor: float = 3.0,
     ) -> None:
         """`factor`: a loss above this many times the running median is a spike."""
         self.on_nan = on_nan

@@ -7,9 +7,11 @@ that train. On two cores with cheap data none is right.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Protocol
 
 CHEAP = 0.02
 """Share of loading in a step below which workers have nothing to win."""
@@ -19,14 +21,21 @@ PREFETCHED = 2
 """Batches that torch's DataLoader asks of each worker in advance: at first they come from stock."""
 
 
+class Batches(Protocol):
+    def __next__(self) -> object: ...
+
+    def close(self) -> object:
+        """End the worker processes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     load: Callable[[int], object]
     """Micro-batch number i, loaded in this process."""
     compute: Callable[[object], object]
     """What training does with it, and no more than that: returns when the device is done."""
-    loader: Callable[[int], Iterator[object]]
-    """The same micro-batches from n worker processes, which end when nobody holds the iterator."""
+    loader: Callable[[int], Batches]
+    """The same micro-batches from n worker processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +104,14 @@ def _measure_here(trial: Trial, budget_s: float, clock: Callable[[], float]) -> 
 
 def _measure_with(trial: Trial, workers: int, budget_s: float, clock: Callable[[], float]) -> float:
     """Seconds from one micro-batch to the next once the stock from the start is used up."""
-    batches = trial.loader(workers)
-    for _ in range(PREFETCHED * workers):
-        trial.compute(next(batches))
-    began, done = clock(), 0
-    while done < 2 * workers + 1 or (clock() - began < budget_s and done < 10 * workers):
-        trial.compute(next(batches))
-        done += 1
-    return (clock() - began) / done
+    with closing(trial.loader(workers)) as batches:
+        for _ in range(PREFETCHED * workers):
+            trial.compute(next(batches))
+        began, done = clock(), 0
+        while done < 2 * workers + 1 or (clock() - began < budget_s and done < 10 * workers):
+            trial.compute(next(batches))
+            done += 1
+        return (clock() - began) / done
 
 
 def _fewest_near_best(times: Mapping[int, float], share: float) -> Choice:
