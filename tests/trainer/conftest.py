@@ -19,8 +19,14 @@ from trainer.cli import main
 
 # The controller's environment has no torch; the image and its test environment do.
 NEED_TORCH = [
+    "compiling",
     "distributed_training",
     "gpt2_model",
+    "micro_batch",
+    "onednn",
+    "precision",
+    "profile",
+    "reproducible",
     "start_line",
     "trainer_monitor",
     "training",

@@ -1,0 +1,89 @@
+"""Whether torch.compile pays, and whether it can be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.engine import compiling
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps_left", "gain", "cost_s", "worth"),
+    [
+        (1.4, 530, 0.05, 36, False),  # GPT-2 on two cores: it takes some hundred steps more than that
+        (1.4, 560, 0.05, 36, True),
+        (5.6, 35, 0.23, 36, True),  # ResNet-18 there
+        (5.6, 34, 0.23, 36, False),
+        (0.1, 10, 0.5, 45, False),
+        (0.1, 10_000, 0.5, 45, True),
+    ],
+)
+def test_it_pays_from_some_step_on(step_s: float, steps_left: int, gain: float, cost_s: float, worth: bool) -> None:
+    assert compiling.pays(step_s, steps_left, gain, cost_s) is worth
+    assert compiling.decide(step_s, steps_left, gain, cost_s).compile is worth
+
+
+def test_the_decision_in_words() -> None:
+    why = compiling.decide(0.25, 100, 0.25, 36).why
+    assert why == "not compiled: 100 steps of 250 ms would be 5.0 s shorter, and compiling takes 36 s"
+
+
+def test_what_is_known_of_devices() -> None:
+    assert compiling.cost_s(CPU) < compiling.cost_s(GPU)
+    assert compiling.gain(CPU, 0.23) == 0.23
+    assert compiling.gain(GPU, 0.23) == compiling.GPU_GAIN
+
+
+def test_what_lacks(tmp_path: Path) -> None:
+    assert "g++ is not there" in compiling.what_lacks(CPU, {}, lambda name: None, tmp_path)
+    assert "clang++ is not there" in compiling.what_lacks(CPU, {"CXX": "clang++"}, lambda name: None, tmp_path)
+    assert "Python.h is not there" in compiling.what_lacks(CPU, {}, lambda name: f"/bin/{name}", tmp_path)
+    (tmp_path / "Python.h").touch()
+    assert compiling.what_lacks(CPU, {}, lambda name: f"/bin/{name}", tmp_path) == ""
+
+
+def test_in_place_keeps_the_names_and_the_figures() -> None:
+    """In a process of its own, as torch's tracing stays in one. Traced, not translated: that takes ten seconds more."""
+    if compiling.what_lacks(CPU):
+        pytest.skip(compiling.what_lacks(CPU))
+    ran = subprocess.run(
+        (sys.executable, "-c", COMPILED), capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
+    assert (ran.returncode, ran.stdout) == (0, "compiled\n"), ran.stderr
+
+
+COMPILED = """
+import pickle
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from trainer.engine import compiling
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))  # torch's own class: see compile_in_place
+names, x = list(model.state_dict()), torch.randn(9, 4)
+expected = model(x)
+assert compiling.compile_in_place(model, torch.device("cpu"), dynamic=True, backend="eager") == ""
+assert list(model.state_dict()) == names
+for rows in (9, 5, 3, 7, 8, 6):  # ragged batches
+    torch.testing.assert_close(model(x[:rows]), expected[:rows])
+pickle.dumps(model)  # as for worker processes
+print("compiled" if 1 <= counters["stats"]["unique_graphs"] <= 2 else dict(counters["stats"]))
+"""
+
+
+def test_where_it_cannot_be_the_model_stays_as_it_is() -> None:
+    model = nn.Linear(2, 2)
+    lacking = compiling.compile_in_place(model, torch.device("cuda", 0))
+    if not lacking:
+        pytest.skip("this machine has what a GPU needs")
+    assert model(torch.ones(1, 2)).shape == (1, 2)
+    assert model._compiled_call_impl is None

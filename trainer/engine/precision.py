@@ -1,0 +1,80 @@
+"""In which precision matrices are multiplied. The weights stay float32 in any case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from trainer.errors import ConfigurationError, UsageError
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+NATIVE_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""What /proc/cpuinfo calls it: on x86 the first two, on ARM the last."""
+
+Chosen = tuple[torch.dtype, str]
+"""The type, and why it was chosen."""
+
+
+def choose_dtype(
+    precision: str,
+    device: torch.device,
+    *,
+    amp: bool = True,
+    native_bf16: bool | None = None,
+    capability: tuple[int, int] | None = None,
+) -> Chosen:
+    """The last two are what the CPU and the GPU are capable of; None: asked of them."""
+    if precision not in PRECISIONS:
+        raise UsageError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+    if not amp and precision in ("bf16", "fp16"):
+        raise UsageError(f"--no-amp and --precision {precision} contradict each other: leave one of them out")
+    if precision == "fp32" or not amp:
+        return torch.float32, "asked for"
+    if device.type == "cuda":
+        return _on_gpu(precision, capability or torch.cuda.get_device_capability(device))
+    return _on_cpu(precision, has_native_bf16() if native_bf16 is None else native_bf16)
+
+
+def _on_gpu(precision: str, capability: tuple[int, int]) -> Chosen:
+    ampere = capability >= (8, 0)
+    if precision == "auto":
+        if ampere:
+            return torch.bfloat16, "Ampere or newer"
+        return torch.float16, "older than Ampere; gradients are scaled"
+    if precision == "bf16" and not ampere:
+        raise ConfigurationError(
+            f"--precision bf16: this GPU (compute capability {capability[0]}.{capability[1]}) is older than Ampere"
+            " (8.0) and only emulates it: use --precision fp16, or auto"
+        )
+    return (torch.bfloat16 if precision == "bf16" else torch.float16), "asked for"
+
+
+def _on_cpu(precision: str, native_bf16: bool) -> Chosen:
+    """Emulated types are refused, and no option overrides it: nobody who knew the figures would want them."""
+    if precision == "fp16":
+        raise ConfigurationError(
+            "--precision fp16: CPUs emulate it, some 100 times slower than float32: use --precision fp32, or auto"
+        )
+    if native_bf16:
+        return torch.bfloat16, "asked for" if precision == "bf16" else "native on this CPU"
+    if precision == "bf16":
+        raise ConfigurationError(
+            "--precision bf16: this CPU has neither avx512_bf16 nor amx_bf16 and would emulate it, 28 times slower in"
+            " training and 200 times in matrix products (pytorch/pytorch#118499): use --precision fp32, or auto"
+        )
+    return torch.float32, "this CPU has no native bfloat16"
+
+
+def has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether both the CPU and torch's oneDNN do it. oneDNN alone says yes for any AVX-512, and then emulates."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and bool(NATIVE_BF16 & cpu_flags(cpuinfo))
+
+
+def cpu_flags(cpuinfo: Path) -> frozenset[str]:
+    try:
+        lines = cpuinfo.read_text("utf-8", errors="replace").splitlines()
+    except OSError:  # no Linux: nothing is known, so nothing is claimed
+        return frozenset()
+    flags = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(flags, "").split())
