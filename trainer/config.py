@@ -128,8 +128,8 @@ class TrainOptions:
 
     seed: int = 1337
     deterministic: bool = False
-    on_nan: str = "stop"
-    on_spike: str = "warn"
+    on_nan: Literal["stop", "skip"] = "stop"
+    on_spike: Literal["off", "warn", "skip", "stop"] = "warn"
     spike_factor: float = 3.0
     """A loss above this many times the median of the last ones is a spike."""
 
@@ -147,6 +147,8 @@ class TrainOptions:
     log_every: int = 10
     profile: int = 0
     """Steps to record."""
+    find_lr: int = 0
+    """Steps of the learning-rate range test, in place of training."""
     prompt: str | None = None
     backend: str = "auto"
 
@@ -155,7 +157,7 @@ class TrainOptions:
             "epochs": 1, "max_steps": 1, "batch_size": 1, "micro_batch_size": 1, "global_batch_size": 1,
             "grad_accum": 1, "lr": 0, "min_lr": 0, "warmup_steps": 0, "weight_decay": 0, "clip": 0, "seed": 0,
             "num_workers": 0, "spike_factor": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1, "patience": 1,
-            "checkpoint_every": 0, "keep_checkpoints": 1, "profile": 0,
+            "checkpoint_every": 0, "keep_checkpoints": 1, "profile": 0, "find_lr": 0,
         }  # fmt: skip
         wrong = [
             f"--{name.replace('_', '-')} {value:g}: expected at least {smallest}"

@@ -167,6 +167,10 @@ def _how_much(group: Any) -> None:
 def _learning(group: Any) -> None:
     group.add_argument("--optimizer", choices=OPTIMIZERS)
     group.add_argument("--lr", "--learning-rate", type=float, help="highest learning rate")
+    group.add_argument(
+        "--find-lr", type=int, nargs="?", const=100, metavar="STEPS",
+        help="look for a good --lr with a range test of STEPS (100), and end",
+    )  # fmt: skip
     group.add_argument("--min-lr", type=float, help="at the end (default: a tenth of --lr)")
     group.add_argument("--schedule", choices=SCHEDULES, help="of the learning rate")
     group.add_argument("--warmup-steps", type=int, metavar="N")

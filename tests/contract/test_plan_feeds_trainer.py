@@ -32,7 +32,7 @@ ALL_OPTIONS = (
     "8", "--dropout", "0.1", "--micro-batch-size", "auto", "--optimizer", "muon", "--schedule", "linear", "--betas",
     "0.8,0.9", "--precision", "bf16", "--no-tf32", "--sdpa", "math", "--no-fused", "--no-static-graph",
     "--num-workers", "2", "--deterministic", "--on-nan", "skip", "--on-spike", "stop", "--spike-factor", "4",
-    "--early-stopping", "loss", "--patience", "2", "--best", "perplexity", "--profile", "5",
+    "--find-lr", "7", "--early-stopping", "loss", "--patience", "2", "--best", "perplexity", "--profile", "5",
 )  # fmt: skip
 PROMPT = ("--prompt", "En un lugar de la Mancha, 'de cuyo nombre'")
 

@@ -99,6 +99,7 @@ def train(call: Call, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
 def _train_command(data_dir: Path, run_dir: Path) -> list[str]:
     return [
         "gpt2", "train", *MODEL, "--data-dir", str(data_dir), "--run-dir", str(run_dir), "--log-every", "1",
+        "--precision", "fp32", "--num-workers", "0",
     ]  # fmt: skip
 
 

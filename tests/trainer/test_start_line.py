@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.config import Place
+from trainer.config import Place, TrainOptions
 from trainer.engine.device import Hardware, prepare_hardware, start_line
+from trainer.engine.precision import has_native_bf16
 
 CPU = Hardware(device=torch.device("cpu"), threads=2, dtype=torch.float32, onednn="3.12")
 
@@ -37,9 +38,12 @@ def test_distributed() -> None:
     assert "MODO DISTRIBUIDO: rango 0 de 5" in start_line(CPU, place, "gloo", {"LANG": "es_AR"})
 
 
-def test_a_cpu_computes_in_float32() -> None:
-    hardware = prepare_hardware(Place(), amp=True, environ={"OMP_NUM_THREADS": "1"})
+def test_a_cpu_computes_in_what_it_has() -> None:
+    hardware = prepare_hardware(Place(), TrainOptions(), environ={"OMP_NUM_THREADS": "1"})
     if hardware.on_gpu:
         pytest.skip("this machine has a GPU")
-    assert hardware.precision == "float32"
+    assert hardware.precision == ("bfloat16" if has_native_bf16() else "float32")
+    assert hardware.without_bf16_on_cpu().precision == "float32"
     assert hardware.onednn
+    full = prepare_hardware(Place(), TrainOptions(amp=False), environ={"OMP_NUM_THREADS": "1"})
+    assert full.precision == "float32"

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.data.files import sha256, sync_folder
+from trainer.data.files import sha256, sync_folder, write_atomic
 from trainer.errors import ConfigurationError
 
 STATE = "state.pt"
 MANIFEST = "manifest.json"
+BEST = "best.json"
+"""Beside the checkpoints: which of them has the best evaluation."""
 _NAME = re.compile(r"step-(\d+)")
 
 
@@ -79,8 +81,11 @@ def newest_sound(root: Path, say: Callable[[str], None]) -> Checkpoint | None:
 
 
 def locate(path: Path, say: Callable[[str], None]) -> Checkpoint:
-    """The checkpoint that a user means: a state file, a step's folder, a folder of steps, a run's folder."""
+    """The checkpoint that a user means: a state file, a step's folder, a folder of steps, a run's folder, its
+    best.json."""
     folder = path.parent if path.name == STATE else path
+    if path.name == BEST:
+        folder = path.parent / "checkpoints" / _best(path.parent)
     if (folder / "checkpoints").is_dir():
         folder = folder / "checkpoints"
     if _NAME.fullmatch(folder.name) or (folder / MANIFEST).exists():
@@ -105,7 +110,7 @@ def save(
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob(".tmp-*"):  # of a process that died while saving: one rank alone writes here
         shutil.rmtree(leftover)
-    target = root / f"step-{about['step']:08d}"
+    target = root / _folder_name(about["step"])
     scratch = root / f".tmp-{target.name}"
     scratch.mkdir()
     try:
@@ -126,9 +131,28 @@ def save(
         shutil.rmtree(root / f".tmp-old-{target.name}", ignore_errors=True)
     saved = examine(target)
     if not saved.problem:
+        best = _best(root.parent)
         for folder in _folders(root)[keep:]:
-            shutil.rmtree(folder)
+            if folder.name != best:
+                shutil.rmtree(folder)
     return saved
+
+
+def mark_best(root: Path, step: int) -> None:
+    """RUN/best.json names this step from now on, which keeps its checkpoint."""
+    write_atomic(root.parent / BEST, json.dumps({"step": step, "checkpoint": _folder_name(step)}).encode())
+
+
+def _best(run: Path) -> str:
+    """The name of the best checkpoint's folder, empty if there is none."""
+    try:
+        return str(json.loads((run / BEST).read_text("utf-8"))["checkpoint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _folder_name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def set_aside(folders: list[Path]) -> Path | None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trainer.config import Place
+from trainer.config import Place, TrainOptions
 from trainer.engine.limits import usable_threads
+from trainer.engine.onednn import prove
+from trainer.engine.precision import choose_dtype
+from trainer.engine.reproducible import be_deterministic
 from trainer.engine.workload import Batch
 
 
@@ -24,7 +27,8 @@ class Hardware:
     dtype: torch.dtype
     """Of the matrix products; the weights stay float32."""
     onednn: str
-    """oneDNN's version, empty where torch cannot use it."""
+    """Its version and the kernel that computed a convolution just now; empty where it computes none."""
+    sdpa: str = "auto"
 
     @property
     def precision(self) -> str:
@@ -34,30 +38,47 @@ class Hardware:
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
+    def without_bf16_on_cpu(self) -> Hardware:
+        return self if self.on_gpu else replace(self, dtype=torch.float32)
+
     def move(self, batch: Batch) -> Batch:
         """To the device; from pinned memory while the CPU goes on."""
         return tuple(part.to(self.device, non_blocking=True) for part in batch)
 
     def autocast(self) -> AbstractContextManager[object]:
-        if self.dtype is torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.dtype)
+        """Around a forward pass: the precision of its products, and the kernel of its attention."""
+        stack = ExitStack()
+        if self.dtype is not torch.float32:
+            stack.enter_context(torch.autocast(self.device.type, self.dtype))
+        if self.sdpa != "auto":
+            stack.enter_context(sdpa_kernel(_KERNELS[self.sdpa]))
+        return stack
 
 
-def prepare_hardware(place: Place, *, amp: bool, environ: Mapping[str, str] = os.environ) -> Hardware:
-    """Choose the device and set torch's threads."""
+_KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+def prepare_hardware(place: Place, options: TrainOptions, environ: Mapping[str, str] = os.environ) -> Hardware:
+    """Choose the device and the precision, and set torch's threads."""
     if "OMP_NUM_THREADS" not in environ:
         torch.set_num_threads(max(1, usable_threads() // place.local_world_size))
     _give_inductor_a_home()
-    device, dtype = torch.device("cpu"), torch.float32
+    if options.deterministic:
+        be_deterministic()
+    device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        # bfloat16 needs Ampere; before it float16, whose gradients the loop scales. A CPU emulates both, some
-        # 200 times slower than float32 (pytorch/pytorch#118499), so it keeps float32.
-        ampere = torch.cuda.get_device_capability(device) >= (8, 0)
-        dtype = (torch.bfloat16 if ampere else torch.float16) if amp else torch.float32
-    return Hardware(device=device, threads=torch.get_num_threads(), dtype=dtype, onednn=_onednn_version())
+    torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = options.tf32
+    dtype, _ = choose_dtype(options.precision, device, amp=options.amp)
+    onednn = str(prove())
+    return Hardware(device=device, threads=torch.get_num_threads(), dtype=dtype, onednn=onednn, sdpa=options.sdpa)
 
 
 def _give_inductor_a_home() -> None:
@@ -65,13 +86,6 @@ def _give_inductor_a_home() -> None:
     cache = Path(tempfile.gettempdir()) / f"torchinductor-{os.getuid()}"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
     os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
-
-
-def _onednn_version() -> str:
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return ""
-    found = re.search(r"MKL-DNN v(\d+\.\d+)", torch.__config__.show())
-    return found.group(1) if found else "?"
 
 
 def start_line(hardware: Hardware, place: Place, backend: str, environ: Mapping[str, str] = os.environ) -> str:

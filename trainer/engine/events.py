@@ -42,6 +42,10 @@ class Events:
         if self._place.rank == 0:
             self._write(self._out, line)
 
+    def warn(self, line: str) -> None:
+        """To people, from any rank: what this one had to do differently."""
+        self._write(self._err, f"{self._place.name}: {line}")
+
     def failed(self, error: BaseException) -> None:
         self.emit("failed", error=type(error).__name__, message=str(error), frame=_last_frame(error))
         self._write(self._err, f"{self._place.name}: {type(error).__name__}: {error}")

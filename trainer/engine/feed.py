@@ -32,9 +32,14 @@ class Cut:
     micro_batch: int
 
     @property
+    def share(self) -> int:
+        """Samples of this rank, in each step."""
+        return len(share(np.arange(self.per_step), self.place.rank, self.place.world_size))
+
+    @property
     def micro_batches(self) -> int:
         """Of this rank, in each step."""
-        return -(-len(share(np.arange(self.per_step), self.place.rank, self.place.world_size)) // self.micro_batch)
+        return -(-self.share // self.micro_batch)
 
     def portions(self, order: Order, cursor: int) -> Iterator[Portion]:
         """This rank's micro-batches from position `cursor` of the stream on, without end."""

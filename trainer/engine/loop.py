@@ -7,8 +7,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -16,18 +15,26 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.config import Place, TrainOptions
 from trainer.engine import checkpoint
-from trainer.engine.device import Hardware, prepare_hardware, start_line
-from trainer.engine.evaluate import evaluate
+from trainer.engine.device import prepare_hardware, start_line
+from trainer.engine.early_stopping import Watch
 from trainer.engine.events import Events
 from trainer.engine.feed import Cut, Feed
-from trainer.engine.metrics import Records, Speed, figures_text, thousands
-from trainer.engine.process_group import Group, expected_backend, join, leave
+from trainer.engine.guard import Guard, finite_flags, ranks_at_fault
+from trainer.engine.metrics import Records, Speed, thousands
+from trainer.engine.micro_batch import free_memory, is_out_of_memory
+from trainer.engine.process_group import expected_backend, join, leave
+from trainer.engine.profile import Profile
+from trainer.engine.reproducible import determinism_explained, seed_everything
 from trainer.engine.resume import Trained, resume
+from trainer.engine.run import Run
 from trainer.engine.schedule import dropout_seed, last_step, learning_rate, steps_of
 from trainer.engine.stop_signal import StopSignal
+from trainer.engine.tuning import Bench
 from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
 
+MEASURED = 5
+"""Steps after which it is known whether compiling pays."""
 Build = Callable[[], Workload]
 
 
@@ -46,7 +53,7 @@ def train(build: Build, options: TrainOptions, place: Place) -> int:
 
 
 def _train(build: Build, options: TrainOptions, place: Place, events: Events) -> None:
-    hardware = prepare_hardware(place, amp=options.amp)
+    hardware = prepare_hardware(place, options)
     events.emit(
         "started",
         device=str(hardware.device),
@@ -58,39 +65,34 @@ def _train(build: Build, options: TrainOptions, place: Place, events: Events) ->
         attempt=place.attempt,
     )
     per_step = options.batches(place.world_size)
-    torch.manual_seed(options.seed)
+    seed_everything(options.seed)
     workload = build()
     workload.model.to(hardware.device)
 
-    with join(place, hardware.device, options.backend) as group, StopSignal() as stop:
+    with join(place, hardware.device, options.backend) as group, StopSignal() as stop, determinism_explained():
         events.emit("joined", world_size=place.world_size, backend=group.backend)
+        if options.precision == "auto" and group.sum([float(hardware.dtype is torch.bfloat16)])[0] < place.world_size:
+            hardware = hardware.without_bf16_on_cpu()  # a rank cannot: then all compute alike
         events.say(start_line(hardware, place, group.backend))
-        group.must_agree("data or options", _what_must_be_equal(workload, options))
-        run = Run(place=place, hardware=hardware, group=group, events=events, stop=stop, per_step=per_step)
-        _loop(workload, options, run)
+        run = Run(
+            workload=workload, options=options, place=place, hardware=hardware, group=group, events=events, stop=stop,
+            per_step=per_step,
+        )  # fmt: skip
+        group.must_agree("data or options", run.what_must_be_equal())
+        _loop(run)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What stays the same from the first step to the last."""
-
-    place: Place
-    hardware: Hardware
-    group: Group
-    events: Events
-    stop: StopSignal
-    per_step: int
-    """Samples in one optimizer step, over all ranks."""
-
-
-def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
-    place, hardware, group, events = run.place, run.hardware, run.group, run.events
+def _loop(run: Run) -> None:
+    workload, options, place = run.workload, run.options, run.place
+    hardware, group, events = run.hardware, run.group, run.events
     first = place.rank == 0
 
     # ── What is trained, and from where it goes on ────────────────────────────────────────────────
-    optimizer = _optimizer(workload.model, options, hardware)
+    optimizer = run.optimizer()
     scaler = torch.amp.GradScaler(hardware.device.type, enabled=hardware.dtype is torch.float16)
-    trained = Trained(model=workload.model, optimizer=optimizer, scaler=scaler)
+    guard = Guard(on_nan=options.on_nan, on_spike=options.on_spike, factor=options.spike_factor)
+    watch = Watch(options.early_stopping or options.best, options.patience if options.early_stopping else 0)
+    trained = Trained(model=workload.model, optimizer=optimizer, scaler=scaler, guard=guard, watch=watch)
     stopped_marker = options.run_dir / "STOPPED"
     if first:
         stopped_marker.unlink(missing_ok=True)
@@ -98,20 +100,24 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
     if start.step:
         events.emit("resumed", step=start.step, checkpoint=str(start.source or ""))
         events.say(f"resumed at step {start.step} from {start.source}")
-    if hardware.on_gpu if options.compile == "auto" else options.compile:
-        workload.model.compile()
 
     # ── How much there is to do, and in which parts ───────────────────────────────────────────────
-    final_step = last_step(options, (start.step, start.cursor), run.per_step, workload.train_samples)
-    eval_every = steps_of(options.eval_every, workload.train_samples, run.per_step)
-    checkpoint_every = steps_of(options.checkpoint_every, workload.train_samples, run.per_step)
-    chosen = options.micro_batch_size
-    micro_batch = chosen if isinstance(chosen, int) else options.batch_size
-    cut = Cut(place=place, seed=options.seed, per_step=run.per_step, micro_batch=micro_batch)
-    workers = 0 if options.num_workers == "auto" else options.num_workers
+    samples = workload.train_samples
+    final_step = last_step(options, (start.step, start.cursor), run.per_step, samples)
+    eval_every = steps_of(options.eval_every, samples, run.per_step) if workload.validation_samples else 0
+    checkpoint_every = steps_of(options.checkpoint_every, samples, run.per_step)
+    cut = Cut(place=place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
+    bench = Bench(workload, hardware, cut, start.cursor)
+    cut = replace(cut, micro_batch=bench.micro_batch(options, events.say))
+    workers = bench.workers(options, place.local_world_size, events.say)
+    if options.find_lr:
+        run.search_lr(bench, optimizer)
+        return
+    if options.compile is True:
+        run.compile()
     # torch 2.13 fails with an internal assertion where a static graph's first backward pass is one without sync.
-    static_graph = options.static_graph and chosen is None and run.per_step <= place.world_size * micro_batch
-    model = group.wrap(workload.model, static_graph=static_graph)
+    static = options.static_graph and options.micro_batch_size is None and run.per_step <= place.world_size * cut.share
+    model = group.wrap(workload.model, static_graph=static and cut.share <= cut.micro_batch)
     model.train()
     feed = Feed(workload, cut, start.cursor, workers=workers, pin=hardware.on_gpu)
     order = workload.order(options.seed)
@@ -127,9 +133,12 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
     stopping = False
     began = time.perf_counter()
 
-    with Records(options.run_dir, active=first, first_step=start.step + 1) as records:
+    with (
+        Records(options.run_dir, active=first, first_step=start.step + 1) as records,
+        Profile(options.run_dir / "profile", options.profile, hardware.device, active=first) as profile,
+    ):
         speed = Speed()
-        while step < final_step and not stopping:
+        while step < final_step and not stopping and not watch.exhausted:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────
             step += 1
             lr = learning_rate(step, final_step, options)
@@ -137,75 +146,110 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
                 parameters["lr"] = lr * parameters.get("lr_scale", 1.0)
             torch.manual_seed(dropout_seed(options.seed, step, place.rank))
             everyones = order.take(cursor, run.per_step)
-            cursor += run.per_step
             targets = workload.targets("train", everyones)
             # The mean over all targets of the step, for each term. DDP averages over ranks, hence world_size: a mean
             # of the ranks' means is wrong once one has more targets (pytorch/pytorch#67253).
             scale = weights * place.world_size / torch.tensor(targets, device=hardware.device).clamp_min(1e-12)
 
             local_sums = torch.zeros(len(targets), device=hardware.device)
-            for number in range(1, cut.micro_batches + 1):
-                batch = hardware.move(next(feed))
-                with group.gradients(model, sync=number == cut.micro_batches):
-                    with hardware.autocast():
-                        sums = workload.losses(model, batch)
-                    scaler.scale((sums * scale).sum()).backward()  # type: ignore[no-untyped-call]
-                local_sums += sums.detach()
+            too_large: RuntimeError | None = None
+            try:
+                for number in range(1, cut.micro_batches + 1):
+                    last = number == cut.micro_batches
+                    with profile.part("data"):
+                        batch = hardware.move(next(feed))
+                    with group.gradients(model, sync=last):
+                        with profile.part("forward"), hardware.autocast():
+                            sums = workload.losses(model, batch)
+                        with profile.part("backward"):  # and, in the last one, the sum of gradients over the ranks
+                            scaler.scale((sums * scale).sum()).backward()  # type: ignore[no-untyped-call]
+                    local_sums += sums.detach()
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                too_large = error
+            if too_large:
+                # The same samples again in smaller parts. Peers that wait for this rank's gradients cannot be told.
+                size = run.smaller(cut, too_large, alone_with_it=group.alone or not last)
+                too_large = None  # its frames hold the tensors
+                free_memory()
+                cut = replace(cut, micro_batch=size)
+                optimizer.zero_grad(set_to_none=True)
+                feed.close()
+                feed = Feed(workload, cut, cursor, workers=workers, pin=hardware.on_gpu)
+                step -= 1
+                continue
+            cursor += run.per_step
 
-            # One small all-reduce tells all ranks the loss, and if one was asked to stop: all end at once.
-            *summed, wishes_to_stop = group.sum([*local_sums.tolist(), float(run.stop.asked)])
-            losses = {
-                name: total / (count or 1.0) for name, total, count in zip(workload.terms, summed, targets, strict=True)
-            }
-            loss = sum(workload.terms[name] * value for name, value in losses.items())
-            stopping = wishes_to_stop > 0
-            if not math.isfinite(loss):
-                raise TrainerError(f"the loss is {loss} at step {step}: try a smaller --lr (now {lr:.1e}) or --clip")
+            # One small all-reduce tells all ranks the loss, whose is no number, and if one was asked to stop.
+            flags = finite_flags(place.rank, place.world_size, float(local_sums.sum()))
+            told = group.sum([*flags, float(run.stop.asked), *local_sums.tolist()])
+            at_fault, stopping, summed = (
+                ranks_at_fault(told[: len(flags)]),
+                told[len(flags)] > 0,
+                told[len(flags) + 1 :],
+            )
+            means = [total / (count or 1.0) for total, count in zip(summed, targets, strict=True)]
+            losses = dict(zip(workload.terms, means, strict=True))
+            loss = sum(workload.terms[name] * mean for name, mean in losses.items())
 
-            norm = torch.zeros(())
-            if options.clip:
+            with profile.part("optimizer"):
                 scaler.unscale_(optimizer)
-                norm = nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad(set_to_none=True)
+                norm = nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip or math.inf)
+                known_norm = None if scaler.is_enabled() else float(norm)
+                verdict = guard.judge(step, loss, at_fault, known_norm)
+                if verdict.action == "stop":
+                    raise TrainerError(verdict.message)
+                if verdict.message:
+                    events.say(verdict.message)
+                if verdict.action == "go on":
+                    scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad(set_to_none=True)
 
             # ── What people and the orchestrator see of it ────────────────────────────────────────
             speed.count(workload.units(everyones))
             if first and (step % options.log_every == 0 or step in (start.step + 1, final_step)):
                 per_s, waiting = speed.read(feed.waited)
-                told = {"loss": loss, "lr": lr, "per_s": per_s, "epoch": cursor / workload.train_samples}
-                told |= {"waiting": waiting, "grad_norm": float(norm)}
-                records.write("train", step, told | (losses if len(losses) > 1 else {}))
-                events.emit("step", step=step, unit=workload.unit, **told)
+                figures = {"loss": loss, "lr": lr, "per_s": per_s, "epoch": cursor / workload.train_samples}
+                figures |= {"waiting": waiting, "grad_norm": float(norm)}
+                records.write("train", step, figures | (losses if len(losses) > 1 else {}))
+                events.emit("step", step=step, unit=workload.unit, **figures)
                 events.say(
                     f"step {step}/{final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {workload.unit}/s"
                     + (f"  {waiting:.0%} waiting for data" if waiting >= 0.05 else "")
                 )
 
             go_on = speed.pause()
+            if options.compile == "auto" and step == start.step + MEASURED and not options.deterministic:
+                run.compile_if_it_pays((time.perf_counter() - began) / MEASURED, final_step - step)
+            if profile.step():
+                events.say(profile.outcome)
+            improved = False
             if eval_every and step % eval_every == 0 and not stopping:
-                _evaluate(workload, options, run, step, records)
+                improved = run.evaluate(step, cut.micro_batch, trained, records)
                 evaluated_at = step
-            if checkpoint_every and step % checkpoint_every == 0:
-                _save(trained, workload, options, run, step, cursor)
+            if improved or (checkpoint_every and step % checkpoint_every == 0):
+                run.save(trained, step, cursor, best=improved)
                 saved_at = step
             go_on()
         feed.close()
 
         # ── The end, asked for or reached ─────────────────────────────────────────────────────────
         if step != saved_at:
-            _save(trained, workload, options, run, step, cursor)
+            run.save(trained, step, cursor)
         if stopping:
             if first:
                 stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")
             events.emit("stopped", step=step)
             events.say(f"stopped after step {step}/{final_step}; the same command goes on from there")
             return
-        if start.step >= final_step:
+        if watch.exhausted:
+            events.say(f"early stopping at step {step}: {watch.why}")
+        elif start.step >= final_step:
             events.say(f"step {start.step} of {final_step} is already reached: nothing to train")
-        if eval_every and step != evaluated_at:
-            _evaluate(workload, options, run, step, records)
+        if eval_every and step != evaluated_at and run.evaluate(step, cut.micro_batch, trained, records) and first:
+            checkpoint.mark_best(options.run_dir / "checkpoints", step)
     if first and options.prompt is not None:
         text = workload.sample(options.prompt)
         events.emit("sample", text=text)
@@ -213,54 +257,3 @@ def _loop(workload: Workload, options: TrainOptions, run: Run) -> None:
     seconds = time.perf_counter() - began
     events.emit("done", step=step, loss=loss, seconds=seconds)
     events.say(f"done: step {step}" + (f", loss {loss:.3f}, {seconds:.0f} s" if step > start.step else ""))
-
-
-def _evaluate(workload: Workload, options: TrainOptions, run: Run, step: int, records: Records) -> None:
-    found = evaluate(workload, options, options.batch_size, run.hardware, run.group)
-    records.write("validation", step, found.figures)
-    if run.place.rank == 0:
-        run.events.emit("evaluation", step=step, **found.figures)
-        run.events.say(f"evaluation at step {step}: {figures_text(found.figures)}")
-
-
-def _save(trained: Trained, workload: Workload, options: TrainOptions, run: Run, step: int, cursor: int) -> None:
-    if run.place.rank != 0:
-        return
-    saved = checkpoint.save(
-        options.run_dir / "checkpoints",
-        {
-            "format": 1,
-            "step": step,
-            "cursor": cursor,
-            "workload": workload.name,
-            "identity": dict(workload.identity),
-            "options": options.as_json(),
-            "run_id": run.place.run_id,
-            "attempt": run.place.attempt,
-            "torch": torch.__version__,
-        },
-        lambda path: trained.write(path, step, cursor),
-        workload.attachments,
-        options.keep_checkpoints,
-    )
-    run.events.emit("checkpoint", step=step, path=str(saved.path), verified=not saved.problem)
-    if saved.problem:
-        raise TrainerError(f"{saved.path} was written, but does not read back: {saved.problem}")
-    run.events.say(f"checkpoint {saved.path}")
-
-
-def _optimizer(model: nn.Module, options: TrainOptions, hardware: Hardware) -> torch.optim.Optimizer:
-    """AdamW as for GPT-2: matrices decay, biases and norms do not."""
-    parameters = list(model.parameters())
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": options.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=options.lr, betas=options.betas, fused=hardware.on_gpu)
-
-
-def _what_must_be_equal(workload: Workload, options: TrainOptions) -> str:
-    """Where a node keeps its files is its own matter; all else decides the result."""
-    shared = {key: value for key, value in options.as_json().items() if key not in ("data_dir", "run_dir", "resume")}
-    samples = (workload.train_samples, workload.validation_samples)
-    return json.dumps([shared, dict(workload.identity), samples], sort_keys=True)

@@ -71,6 +71,18 @@ class Group:
     def barrier(self) -> None:
         self.sum([0.0])
 
+    def broadcast_text(self, text: str) -> str:
+        """Rank 0's text, on every rank."""
+        if self.alone:
+            return text
+        length = torch.tensor([len(text.encode())])
+        self.broadcast(length)
+        letters = torch.zeros(int(length), dtype=torch.uint8)
+        if self.place.rank == 0:
+            letters = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        self.broadcast(letters)
+        return bytes(letters.tolist()).decode()
+
     def must_agree(self, subject: str, text: str) -> None:
         """Refuse to train if a rank differs from rank 0, before the difference shows as a wrong loss."""
         mine = torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.int64, device=self.device)

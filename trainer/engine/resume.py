@@ -6,9 +6,11 @@ whatever a peer sends.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,8 @@ from torch import Tensor, nn
 from trainer.config import Place, TrainOptions
 from trainer.engine import checkpoint
 from trainer.engine.checkpoint import Checkpoint
+from trainer.engine.early_stopping import Watch
+from trainer.engine.guard import Guard
 from trainer.engine.process_group import Group
 from trainer.engine.workload import Workload
 from trainer.errors import ConfigurationError
@@ -39,22 +43,28 @@ class Trained:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
 
+    guard: Guard
+    watch: Watch
+
+    def numbers(self) -> dict[str, Any]:
+        """All but the tensors, as JSON can hold it."""
+        return {"scaler": self.scaler.state_dict(), "guard": self.guard.state(), "watch": self.watch.state()}
+
+    def remember(self, numbers: Mapping[str, Any]) -> None:
+        if self.scaler.is_enabled() and numbers["scaler"]:
+            self.scaler.load_state_dict(numbers["scaler"])
+        self.guard.restore(numbers["guard"])
+        self.watch.restore(numbers["watch"])
+
     def write(self, path: Path, step: int, cursor: int) -> None:
-        state = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "step": step,
-            "cursor": cursor,
-        }
-        torch.save(state, path)
+        tensors = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save({**tensors, **self.numbers(), "step": step, "cursor": cursor}, path)
 
     def read(self, path: Path) -> tuple[int, int]:
         state = torch.load(path, map_location="cpu", weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.scaler.is_enabled() and state["scaler"]:
-            self.scaler.load_state_dict(state["scaler"])
+        self.remember(state)
         return int(state["step"]), int(state["cursor"])
 
 
@@ -70,26 +80,20 @@ def resume(trained: Trained, workload: Workload, options: TrainOptions, group: G
                 progress = Progress(step=step, cursor=cursor, source=chosen.path)
         except ConfigurationError as error:
             refusal = error
-    # Scale and growth tracker are all that a GradScaler keeps.
-    scale = trained.scaler.state_dict() if trained.scaler.is_enabled() else {"scale": 1.0, "_growth_tracker": 0}
-    header = torch.tensor(
-        [refusal is not None, progress.step, progress.cursor, scale["scale"], scale["_growth_tracker"]],
-        dtype=torch.float64,
-    )
-    group.broadcast(header)
-    refused, step, cursor, factor, growth = header.tolist()
+    # As JSON: whatever would unpickle here would run what a peer sends.
+    told = {"refused": bool(refusal), "step": progress.step, "cursor": progress.cursor, **trained.numbers()}
+    heard = json.loads(group.broadcast_text(json.dumps(told)))
     if refusal:
         raise refusal
-    if refused:
+    if heard["refused"]:
         raise ConfigurationError("rank 0 found no checkpoint to go on from: see its message")
-    if step and not group.alone:
-        if trained.scaler.is_enabled():
-            trained.scaler.load_state_dict({**scale, "scale": factor, "_growth_tracker": int(growth)})
+    if heard["step"] and not group.alone:
+        trained.remember(heard)
         for tensor in trained.model.state_dict().values():
             group.broadcast(tensor)
         for tensor in _optimizer_tensors(trained.optimizer, filled=group.place.rank == 0):
             group.broadcast(tensor)
-    return Progress(step=int(step), cursor=int(cursor), source=progress.source)
+    return Progress(step=heard["step"], cursor=heard["cursor"], source=progress.source)
 
 
 def choose(options: TrainOptions, place: Place, say: Say) -> Checkpoint | None:

@@ -84,6 +84,11 @@ class Workload(ABC):
         DataLoader takes, without end, after `skip` samples of this rank. None: ask `batch`."""
         return None
 
+    @property
+    def stream_workers(self) -> int | None:
+        """How many processes read `stream`, where the data itself says so (its number of files). None: measured."""
+        return None
+
     def collate(self, samples: list[Batch]) -> Batch:
         """Samples of `stream` to a batch."""
         import torch

@@ -12,7 +12,7 @@ import time
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from trainer.config import Place
+from trainer.config import Place, TrainOptions
 from trainer.engine.device import prepare_hardware
 from trainer.engine.events import Events
 from trainer.engine.process_group import Group, join, leave
@@ -37,7 +37,7 @@ def run(place: Place, backend: str) -> int:
 
 
 def _check(place: Place, backend: str) -> None:
-    hardware = prepare_hardware(place, amp=False)
+    hardware = prepare_hardware(place, TrainOptions(amp=False))
     if place.world_size == 1:
         print("WORLD_SIZE is 1: this process is alone, there is nobody to reach", flush=True)
     with join(place, hardware.device, backend) as group:

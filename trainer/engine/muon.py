@@ -1,0 +1,64 @@
+"""torch's Muon, with matrices of one shape taken together and in the precision that the hardware computes fast.
+
+torch.optim.Muon orthogonalises one matrix after another in bfloat16, which a CPU without instructions for it emulates
+two hundred times slower than float32 (pytorch/pytorch#118499).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Matrices = list[tuple[Tensor, Tensor]]
+"""Views of parameters, and the updates that they are to get."""
+
+
+class Muon(torch.optim.Muon):
+    """A group's `parts` says of how many matrices, one above the other, each of its parameters is made: queries, keys
+    and values in one layer are three."""
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, dtype: torch.dtype) -> None:
+        # Updates as large as AdamW's, so that both take the same rates and decay (Liu et al., arXiv 2502.16982).
+        super().__init__([{"parts": 1, **group} for group in groups], lr=lr, adjust_lr_fn="match_rms_adamw")
+        self._dtype = dtype
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002  # never with one
+        for group in self.param_groups:
+            alike: defaultdict[torch.Size, Matrices] = defaultdict(list)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    update = self._with_momentum(parameter, group)
+                    pairs = zip(parameter.chunk(group["parts"]), update.chunk(group["parts"]), strict=True)
+                    for matrix, part in pairs:
+                        alike[part.shape].append((matrix, part))
+            for shape, matrices in alike.items():
+                rate = group["lr"] * 0.2 * math.sqrt(max(shape))
+                directions = orthogonal(torch.stack([part for _, part in matrices]).to(self._dtype), group)
+                for (matrix, _), direction in zip(matrices, directions, strict=True):
+                    matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                    matrix.add_(direction.to(matrix.dtype), alpha=-rate)
+
+    def _with_momentum(self, parameter: Tensor, group: dict[str, Any]) -> Tensor:
+        state = self.state[parameter]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        mean: Tensor = state["momentum_buffer"].lerp_(parameter.grad, 1 - group["momentum"])
+        return parameter.grad.lerp(mean, group["momentum"]) if group["nesterov"] else mean  # type: ignore[union-attr]
+
+
+def orthogonal(matrices: Tensor, group: dict[str, Any]) -> Tensor:
+    """Each of (count, rows, columns) with its singular values brought near 1: Newton and Schulz's iteration."""
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if tall else matrices
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=group["eps"])
+    a, b, c = group["ns_coefficients"]
+    for _ in range(group["ns_steps"]):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x

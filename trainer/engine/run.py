@@ -1,0 +1,124 @@
+"""One run of a workload: what stays the same from the first step to the last, and what happens between steps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import torch
+
+from trainer.config import Place, TrainOptions
+from trainer.engine import checkpoint, find_lr
+from trainer.engine.compiling import compile_in_place, cost_s, decide, gain
+from trainer.engine.device import Hardware
+from trainer.engine.evaluate import evaluate
+from trainer.engine.events import Events
+from trainer.engine.feed import Cut
+from trainer.engine.metrics import Records, figures_text
+from trainer.engine.micro_batch import halve
+from trainer.engine.optimizer import build_optimizer
+from trainer.engine.process_group import Group
+from trainer.engine.resume import Trained
+from trainer.engine.stop_signal import StopSignal
+from trainer.engine.tuning import Bench
+from trainer.engine.workload import Workload
+from trainer.errors import TrainerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    workload: Workload
+    options: TrainOptions
+    place: Place
+    hardware: Hardware
+    group: Group
+    events: Events
+    stop: StopSignal
+    per_step: int
+    """Samples in one optimizer step, over all ranks."""
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        workload = self.workload
+        return build_optimizer(workload.model, workload.parameter_groups(), self.options, self.hardware.dtype)
+
+    def evaluate(self, step: int, micro_batch: int, trained: Trained, records: Records) -> bool:
+        """Whether the model is the best so far."""
+        found = evaluate(self.workload, self.options, micro_batch, self.hardware, self.group)
+        improved = trained.watch.update(step, found.figures)
+        if self.place.rank == 0:
+            records.write("validation", step, found.figures)
+            self.events.emit("evaluation", step=step, **found.figures)
+            self.events.say(f"evaluation at step {step}: {figures_text(found.figures)}")
+            if improved:
+                for path in self.workload.picture(found.outputs, found.indices, self.options.run_dir / "evaluation"):
+                    self.events.say(f"  {path}")
+        return improved
+
+    def save(self, trained: Trained, step: int, cursor: int, *, best: bool = False) -> None:
+        if self.place.rank != 0:
+            return
+        root = self.options.run_dir / "checkpoints"
+        saved = checkpoint.save(
+            root,
+            {
+                "format": 1,
+                "step": step,
+                "cursor": cursor,
+                "workload": self.workload.name,
+                "identity": dict(self.workload.identity),
+                "options": self.options.as_json(),
+                "precision": self.hardware.precision,
+                "run_id": self.place.run_id,
+                "attempt": self.place.attempt,
+                "torch": torch.__version__,
+            },
+            lambda path: trained.write(path, step, cursor),
+            self.workload.attachments,
+            self.options.keep_checkpoints,
+        )
+        self.events.emit("checkpoint", step=step, path=str(saved.path), verified=not saved.problem)
+        if saved.problem:
+            raise TrainerError(f"{saved.path} was written, but does not read back: {saved.problem}")
+        if best:
+            checkpoint.mark_best(root, step)
+        self.events.say(f"checkpoint {saved.path}" + (" (the best so far)" if best else ""))
+
+    def compile(self) -> None:
+        self.events.say(compile_in_place(self.workload.model, self.hardware.device) or "compiling in the next step")
+
+    def compile_if_it_pays(self, step_s: float, steps_left: int) -> None:
+        device = self.hardware.device
+        decision = decide(step_s, steps_left, gain(device, self.workload.compile_gain), cost_s(device))
+        if decision.compile:
+            self.events.say(decision.why)
+            self.compile()
+
+    def search_lr(self, bench: Bench, optimizer: torch.optim.Optimizer) -> None:
+        """`--find-lr`: the range test in place of training."""
+        if not self.group.alone:
+            raise TrainerError("--find-lr is for one process: run it on one node, without torchrun")
+        found = bench.find_lr(optimizer, self.options.find_lr)
+        table, picture = find_lr.save(found, self.options.run_dir / "find-lr")
+        self.events.say(
+            f"suggested --lr {found.suggested:.1e} (steepest fall at {found.steepest:.1e}, a tenth of the lowest"
+            f" loss's {found.tenth_of_minimum:.1e}); see {picture} and {table}"
+        )
+        self.events.emit("done", step=0, loss=None, seconds=0.0)
+
+    def smaller(self, cut: Cut, error: RuntimeError, *, alone_with_it: bool) -> int:
+        """The next smaller micro-batch after `error`, an exhausted memory, at the same global batch."""
+        size = halve(cut.micro_batch)
+        if not alone_with_it:
+            raise TrainerError(
+                f"{self.place.name}: out of memory with micro-batches of {cut.micro_batch}, while the gradients were"
+                f" being summed with the other ranks: start again with --micro-batch-size {size}"
+            ) from error
+        self.events.warn(f"out of memory with micro-batches of {cut.micro_batch}: going on with {size}")
+        return size
+
+    def what_must_be_equal(self) -> str:
+        """On all ranks. Where a node keeps its files is its own matter; all else decides the result."""
+        own = ("data_dir", "run_dir", "resume")
+        shared = {key: value for key, value in self.options.as_json().items() if key not in own}
+        samples = (self.workload.train_samples, self.workload.validation_samples)
+        return json.dumps([shared, dict(self.workload.identity), samples], sort_keys=True)

@@ -1,0 +1,102 @@
+"""What is measured before the first step, on real batches of the run, and leaves no trace in it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from trainer.config import TrainOptions
+from trainer.engine import find_lr, micro_batch, workers
+from trainer.engine.device import Hardware
+from trainer.engine.feed import Cut, Feed
+from trainer.engine.limits import usable_threads
+from trainer.engine.workload import Batch, Workload
+
+Say = Callable[[str], None]
+
+
+class Bench:
+    """The model, and the batches that it would see from `cursor` on."""
+
+    def __init__(self, workload: Workload, hardware: Hardware, cut: Cut, cursor: int) -> None:
+        self._workload, self._hardware, self._cut, self._cursor = workload, hardware, cut, cursor
+        self._weights = torch.tensor(list(workload.terms.values()), device=hardware.device)
+
+    def micro_batch(self, options: TrainOptions, say: Say) -> int:
+        """Samples in one forward pass: on a GPU as many as fit, on a CPU the fastest number, up to the rank's share."""
+        wished = options.micro_batch_size
+        if wished != "auto":
+            return options.batch_size if wished is None else int(wished)
+        share = self._cut.share
+        with self._nothing_learnt():
+            if self._hardware.on_gpu:
+                size = micro_batch.largest_that_fits(self._try, share)
+                say(f"micro-batch {size}: the most that fits into this GPU's memory, of {share}")
+                return size
+            sizes = [size for size in micro_batch.SIZES if size <= share] or [share]
+            choice = micro_batch.fastest(self._try, sizes=sizes)
+        say(choice.why)
+        return choice.size
+
+    def workers(self, options: TrainOptions, ranks_here: int, say: Say) -> int:
+        """Processes that load data: as asked for, else as measured."""
+        if options.num_workers != "auto":
+            return options.num_workers
+        if self._workload.stream_workers is not None:
+            return self._workload.stream_workers
+        batches = self._batches(self._cut)
+        trial = workers.Trial(load=lambda _: next(batches), compute=self._compute, loader=self._loader)
+        with self._nothing_learnt():
+            choice = workers.choose_workers(trial, cpus=max(1, usable_threads() // ranks_here))
+        if choice.workers:
+            say(choice.why)
+        return choice.workers
+
+    def find_lr(self, optimizer: torch.optim.Optimizer, steps: int) -> find_lr.Found:
+        """The learning-rate range test. Afterwards the weights are spoilt."""
+        batches = self._batches(self._cut)
+
+        def step(lr: float) -> float:
+            for group in optimizer.param_groups:
+                group["lr"] = lr * group.get("lr_scale", 1.0)
+            optimizer.zero_grad(set_to_none=True)
+            loss = self._compute(next(batches))
+            optimizer.step()
+            return loss
+
+        return find_lr.find_lr(step, steps=steps)
+
+    def _try(self, size: int) -> None:
+        self._compute(next(self._batches(replace(self._cut, micro_batch=size))))
+
+    def _compute(self, batch: object) -> float:
+        """Forward and backward, without a word to other ranks: the bare model."""
+        moved: Batch = self._hardware.move(batch)  # type: ignore[arg-type]  # what this very object loaded
+        with self._hardware.autocast():
+            sums = self._workload.losses(self._workload.model, moved)
+        loss = (sums * self._weights).sum() / len(moved[0])
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def _batches(self, cut: Cut) -> Iterator[Batch]:
+        feed = Feed(self._workload, cut, self._cursor, workers=0, pin=False)
+        return (next(feed) for _ in itertools.count())
+
+    def _loader(self, count: int) -> Feed:
+        return Feed(self._workload, self._cut, self._cursor, workers=count, pin=self._hardware.on_gpu)
+
+    @contextmanager
+    def _nothing_learnt(self) -> Iterator[None]:
+        """Gradients are dropped, and what batch norm counted is put back."""
+        model = self._workload.model
+        kept = [buffer.clone() for buffer in model.buffers()]
+        model.train()
+        yield
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for buffer, value in zip(model.buffers(), kept, strict=True):
+                buffer.copy_(value)
