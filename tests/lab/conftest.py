@@ -19,7 +19,7 @@ from tests.conftest import Figure
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
 LAB = "orchtest"
-TINY = ("gpt2", "--preset", "tiny", "--batch-size", "2", "--seed", "7")
+TINY = ("gpt2", "--preset", "tiny", "--no-amp", "--batch-size", "2", "--seed", "7")
 
 
 @dataclass(frozen=True)
