@@ -55,13 +55,13 @@ class Augmentation:
         return cut(images, indices, corners, mirrored, self.crop)
 
     def on_device(self, images: Tensor, chance: Tensor) -> Tensor:
-        """(n, C, H, W) from 0 to 255."""
-        return images if self.randaugment is None else self.randaugment(images, chance[:, 9:])
+        """(n, C, H, W) from 0 to 255, with the numbers that chose the views."""
+        if self.randaugment is not None:
+            images = self.randaugment(images, chance[:, 9:])
+        return self._erased(images, chance) if self.erase else images
 
-    def erased(self, images: Tensor, chance: Tensor) -> Tensor:
-        """Random erasing (Zhong et al. 2017) of normalized images: a part becomes the mean, 0."""
-        if not self.erase:
-            return images
+    def _erased(self, images: Tensor, chance: Tensor) -> Tensor:
+        """Random erasing (Zhong et al. 2017): a part of the picture becomes its mean."""
         area = 0.02 + 0.31 * chance[:, 5]
         aspect = torch.exp((chance[:, 6] * 2 - 1) * np.log(3.3))
         height, width = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
@@ -71,7 +71,7 @@ class Augmentation:
         rows = (line >= top[:, None]) & (line < (top + height)[:, None])
         columns = (line >= left[:, None]) & (line < (left + width)[:, None])
         hole = rows[:, :, None] & columns[:, None, :] & hit[:, None, None]
-        return images.masked_fill(hole[:, None], 0.0)
+        return torch.where(hole[:, None], images.mean((2, 3), keepdim=True), images)
 
     def weights(self, chance: Chance) -> NDArray[np.float32]:
         """How much of a mixed picture is its own; the rest is its partner's."""

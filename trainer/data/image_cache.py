@@ -37,6 +37,11 @@ class CachedImages:
         self._path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
         self._map()
 
+    @property
+    def bytes(self) -> int:
+        """What the cache takes once it is full."""
+        return self.kept * (math.prod(self._shape) + 1)
+
     def __len__(self) -> int:
         return len(self._split)
 
@@ -47,7 +52,8 @@ class CachedImages:
             # Two workers may both decode it: they write the same bytes. The mark follows the pixels.
             self._pixels[index] = self._decode(index)
             self._there[index] = 1
-        return self._pixels[index]
+        picture: Pixels = self._pixels[index]
+        return picture
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:

@@ -71,7 +71,8 @@ class StoredImages:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Pixels:
-        return self._pixels[index]
+        picture: Pixels = self._pixels[index]
+        return picture
 
     def __getstate__(self) -> dict[str, Any]:
         """A map travels to a worker process as its file's name, not as gigabytes."""

@@ -146,9 +146,10 @@ class FileReader:
 def open_image(file: Path) -> Image.Image:
     """The picture, decoded; OSError for whatever is wrong with the file."""
     try:
+        picture: Image.Image
         with Image.open(file) as picture:
             picture.load()
-            return picture
+        return picture
     except (ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise OSError(str(error)) from error
 
@@ -198,7 +199,8 @@ class ArrayReader:
     images: Pixels
 
     def __call__(self, index: int) -> Image.Image:
-        return Image.fromarray(self.images[index])
+        picture: Image.Image = Image.fromarray(self.images[index])
+        return picture
 
 
 def read_idx(file: Path) -> Pixels:

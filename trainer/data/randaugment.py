@@ -105,7 +105,7 @@ def autocontrast(images: Tensor) -> Tensor:
 
 
 def posterize(images: Tensor, bits: int) -> Tensor:
-    step = 2 ** (8 - bits)
+    step = float(2 ** (8 - bits))
     return (images / step).floor() * step
 
 

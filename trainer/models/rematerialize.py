@@ -12,8 +12,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 
-@torch.compiler.disable(recursive=False)  # the block inside is compiled; which statistics are counted is not its matter
 def rematerialized(block: nn.Module, x: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # what changes a buffer is taken out of the graph there, and happens once
+        inside: Tensor = checkpoint(block, x, use_reentrant=False)
+        return inside
+
     def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         return nullcontext(), uncounted(block)
 
@@ -31,5 +34,5 @@ def uncounted(block: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for norm, (norm.momentum, norm.num_batches_tracked) in zip(norms, before, strict=True):
-            pass
+        for norm, (momentum, count) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, count

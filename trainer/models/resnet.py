@@ -100,4 +100,3 @@ def _initialize(module: nn.Module) -> None:
         nn.init.trunc_normal_(module.weight, std=INIT_STD)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
