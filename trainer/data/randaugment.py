@@ -66,12 +66,15 @@ def apply(images: Tensor, chosen: Tensor, sign: Tensor, strength: float) -> Tens
 
 
 def _only(chosen: Tensor, images: Tensor, change: Change) -> Tensor:
-    """A CPU computes the chosen ones alone. To know which they are, a GPU would have to be waited for: it computes
-    all of them."""
+    """A CPU computes the chosen ones alone. To know which they are, a GPU would have to be waited for."""
     if images.device.type != "cpu":
-        return torch.where(chosen[:, None, None, None], change(images, slice(None)), images)
+        return _all(chosen, images, change)
     rows = chosen.nonzero()[:, 0]
     return images.index_copy(0, rows, change(images[rows], rows)) if len(rows) else images
+
+
+def _all(chosen: Tensor, images: Tensor, change: Change) -> Tensor:
+    return torch.where(chosen[:, None, None, None], change(images, slice(None)), images)
 
 
 def _matrices(amount: dict[str, Tensor]) -> Tensor:

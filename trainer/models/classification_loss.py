@@ -23,7 +23,8 @@ class ClassificationLoss:
         target = target * (1 - self.smoothing) + self.smoothing / target.shape[1]
         log_p = F.log_softmax(logits.float(), 1)
         if self.gamma:
-            target = target * (1 - log_p.exp()) ** self.gamma
+            # Not quite 0 for a certain answer: below gamma 1 the slope there has no end.
+            target = target * (-torch.expm1(log_p)).clamp_min(1e-8) ** self.gamma
         if self.weights is not None:
             target = target * torch.tensor(self.weights, device=target.device)
         return -(target * log_p).sum()
