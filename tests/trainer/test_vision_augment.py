@@ -149,7 +149,7 @@ def test_a_part_of_some_pictures_is_erased() -> None:
     changed = Augmentation(crop=16, erase=0.3).on_device(pictures, chance) != pictures
     share = changed.flatten(1).float().mean(1)
     assert 0.25 < (share > 0).float().mean() < 0.35
-    assert 0.01 < share[share > 0].min()
+    assert share[share > 0].min() > 0.01
     assert share.max() < 0.45
     assert not (Augmentation(crop=16).on_device(pictures, chance) != pictures).any()
 

@@ -30,7 +30,10 @@ def data(picture_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     from trainer.cli import main
 
     folder = tmp_path_factory.mktemp("prepared")
-    assert main(["vision", "prepare", "--images", str(picture_folder), "--data-dir", str(folder), "--image-size", "16"]) == 0
+    assert (
+        main(["vision", "prepare", "--images", str(picture_folder), "--data-dir", str(folder), "--image-size", "16"])
+        == 0
+    )
     return folder  # fmt: skip
 
 
@@ -114,10 +117,10 @@ def test_a_float_is_a_float_under_autocast(vision: Build) -> None:
 
 def loss(workload: Vision) -> float:
     torch.manual_seed(1)
-    model = workload.model.eval()
+    model = workload.model.train()
     order = Shuffled(workload.train_samples, 5)
     batch = workload.batch(Portion(split="train", indices=order.take(0, 8), positions=np.arange(8)))
-    return float(workload.losses(model, batch))
+    return float(workload.losses(model, batch).detach())
 
 
 def test_options_of_the_loss_reach_it(vision: Build) -> None:
@@ -157,8 +160,16 @@ def told(*words: str) -> tuple[argparse.Namespace, Choices]:
 
 def test_every_option_of_the_seed_exists() -> None:
     given, chosen = told(
-        *"--no-amp --no-compile --no-channels-last --use-gradient-checkpointing --grad-accum 2 --focal-loss".split(),
-        *"--label-smoothing 0.1 --num-workers 4 --batch-size 16 --epochs 50".split(),
+        *[
+            "--no-amp",
+            "--no-compile",
+            "--no-channels-last",
+            "--use-gradient-checkpointing",
+            "--grad-accum",
+            "2",
+            "--focal-loss",
+        ],
+        *["--label-smoothing", "0.1", "--num-workers", "4", "--batch-size", "16", "--epochs", "50"],
     )
     assert (given.amp, given.compile, given.grad_accum, given.num_workers) == (False, False, 2, 4)
     assert (given.batch_size, given.epochs) == (16, 50)
@@ -176,7 +187,7 @@ def test_presets_can_be_changed() -> None:
 
 
 def test_all_wrong_values_are_told_at_once() -> None:
-    words = "--label-smoothing 2 --mixup -1 --randaugment 2,31 --image-size 4".split()
+    words = ["--label-smoothing", "2", "--mixup", "-1", "--randaugment", "2,31", "--image-size", "4"]
     with pytest.raises(UsageError) as caught:
         told(*words)
     assert all(word in str(caught.value) for word in words if word.startswith("--"))
@@ -184,11 +195,23 @@ def test_all_wrong_values_are_told_at_once() -> None:
 
 def test_from_a_folder_to_a_named_class(call: Call, data: Path, tmp_path: Path, picture_folder: Path) -> None:
     train = ["vision", *MODEL, "--data-dir", str(data), "--run-dir", str(tmp_path), "--epochs", "25", "--lr", "0.002"]
-    train += ["--batch-size", "11", "--eval-every", "0", "--checkpoint-every", "0", "--no-compile", "--num-workers", "0"]
+    train += [
+        "--batch-size",
+        "11",
+        "--eval-every",
+        "0",
+        "--checkpoint-every",
+        "0",
+        "--no-compile",
+        "--num-workers",
+        "0",
+    ]
     trained = call(*train, "--no-flip")
     assert trained.code == 0, trained.err
 
-    judged = call("vision", "evaluate", "--checkpoint", str(tmp_path), "--data-dir", str(data), "--out", str(tmp_path / "o"))
+    judged = call(
+        "vision", "evaluate", "--checkpoint", str(tmp_path), "--data-dir", str(data), "--out", str(tmp_path / "o")
+    )
     assert judged.code == 0, judged.err
     quality = json.loads((tmp_path / "o" / "per_class.json").read_text())
     assert quality["accuracy"] == 1.0
