@@ -105,7 +105,7 @@ def confusion_picture(outputs: Outputs, classes: Sequence[str]) -> bytes:
         axes.set_xticks(range(len(classes)), classes, rotation=45, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(len(classes)), classes)
         for (row, column), share in np.ndenumerate(shares):
-            if share >= 0.5:
+            if share >= 1:
                 colour = "white" if share > 50 else "black"
                 axes.text(column, row, f"{share:.0f}", ha="center", va="center", color=colour, fontsize=9)
     content = io.BytesIO()
