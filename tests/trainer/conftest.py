@@ -31,6 +31,11 @@ NEED_TORCH = [
     "trainer_monitor",
     "training",
     "training_data",
+    "vision_augment",
+    "vision_data",
+    "vision_loss",
+    "vision_models",
+    "vision_training",
 ]
 collect_ignore = [] if importlib.util.find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]
 
@@ -67,6 +72,24 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = ("--text", str(folder / "texto.txt"), "--data-dir", str(folder / "Data"))
     assert main(["gpt2", "prepare", *where, "--vocab-size", "300"]) == 0
     return folder / "Data"
+
+
+@pytest.fixture(scope="session")
+def picture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each of three classes: stripes that lie, stand or lean, in any colour, 12 pictures each."""
+    import numpy as np
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("pictures")
+    y, x = np.mgrid[:40, :52]
+    for name, place in (("lying", y), ("standing", x), ("leaning", x + y)):
+        (folder / name).mkdir()
+        for number in range(12):
+            colour = np.array([(37 * number + 85 * channel) % 256 for channel in range(3)])
+            stripes = (place + number) // 4 % 2
+            pixels = np.where(stripes[..., None], colour, 255 - colour).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number:02d}.png")
+    return folder
 
 
 Call = Callable[..., Result]

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.data import shards, spanish, tokenizer
+from trainer.data.debian import Apt
 from trainer.data.order import Shuffled, share
 from trainer.data.texts import Document, read_texts
 from trainer.errors import ConfigurationError, UsageError
@@ -188,14 +189,14 @@ def test_a_missing_package_is_named_and_the_others_are_used(tmp_path: Path) -> N
     script = tmp_path / "apt.py"
     script.write_text(FAKE_APT.replace("@DEB@", str(deb)))
     said: list[str] = []
-    apt = spanish.Apt(home=tmp_path / "apt", command=(sys.executable, str(script)))
+    apt = Apt(home=tmp_path / "apt", command=(sys.executable, str(script)))
     documents = spanish.fetch(said.append, apt)
     assert [d.text for d in documents] == ["A buen hambre no hay pan duro.\n\nAgua pasada."]
     assert sum("Unable to locate package" in line for line in said) == 3
 
 
 def test_without_any_package_the_way_out_is_told(tmp_path: Path) -> None:
-    apt = spanish.Apt(home=tmp_path / "apt", command=(str(tmp_path / "no-apt-here"),))
+    apt = Apt(home=tmp_path / "apt", command=(str(tmp_path / "no-apt-here"),))
     with pytest.raises(ConfigurationError, match="--text PATH"):
         spanish.fetch(lambda line: None, apt)
 

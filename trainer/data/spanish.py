@@ -6,59 +6,19 @@ What each package holds, and under which licence, is told in docs/trainer.md.
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import struct
-import subprocess
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainer.data.debian import Apt, unpack
 from trainer.data.texts import Document
 from trainer.errors import ConfigurationError
 
 WHAT_NEXT = "give your own text instead: --text PATH (a file or a folder of UTF-8 text)"
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Apt:
-    """The ordinary apt client with lists and cache of its own: any user may run it, nothing is installed."""
-
-    home: Path
-    command: tuple[str, ...] = ("apt-get",)
-    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
-
-    def update(self) -> str:
-        """Fetch the package lists; returns what went wrong, or nothing."""
-        (self.home / "lists" / "partial").mkdir(parents=True)
-        (self.home / "cache" / "archives" / "partial").mkdir(parents=True)
-        return self._run("update")
-
-    def download(self, package: str, into: Path) -> str:
-        into.mkdir(parents=True)
-        return self._run("download", package, cwd=into)
-
-    def _run(self, *arguments: str, cwd: Path | None = None) -> str:
-        options = (
-            f"Dir::State::lists={self.home}/lists",
-            f"Dir::Cache={self.home}/cache",
-            "APT::Sandbox::User=root",  # stay who we are: the user _apt could not write into our folders
-            "Acquire::Languages=none",
-            "Acquire::Retries=2",
-            "Acquire::http::Timeout=30",
-        )
-        argv = (*self.command, "-q", *(part for option in options for part in ("-o", option)), *arguments)
-        try:
-            done = subprocess.run(
-                argv, cwd=cwd, env=self.environ, capture_output=True, text=True, errors="replace", timeout=600
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        complaints = [line for line in done.stderr.splitlines() if line.startswith(("E:", "Err"))]
-        return "" if done.returncode == 0 else "; ".join(complaints) or f"apt-get ended with {done.returncode}"
 
 
 def fetch(say: Say, apt: Apt | None = None) -> list[Document]:
@@ -72,7 +32,7 @@ def fetch(say: Say, apt: Apt | None = None) -> list[Document]:
         documents: list[Document] = []
         for package, read in PACKAGES.items():
             root = Path(folder) / package
-            complaint = apt.download(package, root) or _unpack(root)
+            complaint = apt.download(package, root) or unpack(root)
             if complaint:
                 failures.append(f"{package}: {complaint}")
                 say(f"  {package:<22} not to be had: {complaint}")
@@ -83,14 +43,6 @@ def fetch(say: Say, apt: Apt | None = None) -> list[Document]:
     if not documents:
         raise ConfigurationError("no Spanish text could be fetched:\n  " + "\n  ".join(failures) + f"\n{WHAT_NEXT}")
     return documents
-
-
-def _unpack(root: Path) -> str:
-    archive = next(root.glob("*.deb"), None)
-    if archive is None:
-        return "apt-get download left no file"
-    done = subprocess.run(("dpkg-deb", "-x", archive, root), capture_output=True, text=True, errors="replace")
-    return done.stderr.strip() if done.returncode else ""
 
 
 def scripture(root: Path) -> Iterator[Document]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 WORKLOADS = {
     "gpt2": "GPT-2 language model on your own text (Spanish by default)",
+    "vision": "image classifier: a folder for each class, or Fashion-MNIST",
 }
 
 

@@ -1,0 +1,177 @@
+"""What chance does to pictures: what Pillow would, and the same however the stream is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance, ImageOps
+
+from trainer.data import randaugment as ra
+from trainer.data.augment import Augmentation, beta_quantile, cut, middle, partners
+from trainer.data.order import uniform
+from trainer.data.randaugment import OPERATIONS, RandAugment
+
+NOISE = np.random.default_rng(1)
+PIXELS = (NOISE.integers(0, 200, (24, 24, 3)) * np.linspace(0.2, 1, 24)[:, None, None]).astype(np.uint8)
+PICTURE = Image.fromarray(PIXELS)
+
+
+def planes(pixels: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].float()
+
+
+def one(operation: str, strength: float, sign: float = 1.0) -> np.ndarray:
+    chosen = torch.tensor([OPERATIONS.index(operation)])
+    changed = ra.apply(planes(PIXELS), chosen, torch.tensor([sign]), strength)
+    return changed[0].permute(1, 2, 0).numpy()
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        ("identity", PICTURE),
+        ("autocontrast", ImageOps.autocontrast(PICTURE)),
+        ("equalize", ImageOps.equalize(PICTURE)),
+        ("posterize", ImageOps.posterize(PICTURE, 6)),
+        ("solarize", ImageOps.solarize(PICTURE, 128)),
+        ("brightness", ImageEnhance.Brightness(PICTURE).enhance(1.45)),
+        ("contrast", ImageEnhance.Contrast(PICTURE).enhance(1.45)),
+        ("colour", ImageEnhance.Color(PICTURE).enhance(1.45)),
+        ("sharpness", ImageEnhance.Sharpness(PICTURE).enhance(1.45)),
+    ],
+)
+def test_operations_are_pillows(operation: str, expected: Image.Image) -> None:
+    """Save for rounding, which Pillow does in between."""
+    assert np.abs(one(operation, 0.5) - np.asarray(expected, np.float64)).max() <= 1.5
+
+
+def test_rotation_and_shear_move_as_pillow_does() -> None:
+    turned = np.asarray(PICTURE.rotate(15, Image.Resampling.BILINEAR), np.float64)
+    found = [one("rotate", 0.5, sign)[4:-4, 4:-4] for sign in (1, -1)]
+    assert min(np.abs(each - turned[4:-4, 4:-4]).max() for each in found) < 4
+    shift = -0.15 * 12  # the middle row stays where it is
+    sheared = PICTURE.transform((24, 24), Image.Transform.AFFINE, (1, 0.15, shift, 0, 1, 0), Image.Resampling.BILINEAR)
+    assert np.abs(one("shear-x", 0.5) - np.asarray(sheared, np.float64))[:, 4:-4].max() < 4
+
+
+@pytest.mark.parametrize(("operation", "axis"), [("translate-x", 1), ("translate-y", 0)])
+def test_translation_moves_by_whole_pixels_and_leaves_black(operation: str, axis: int) -> None:
+    strength = 6 / (24 * 0.45)
+    moved = one(operation, strength)
+    expected = np.roll(PIXELS, -6, axis).astype(np.float64)
+    expected[(slice(None),) * axis + (slice(-6, None),)] = 0
+    assert np.abs(moved - expected).max() < 1e-2
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_operation_is_drawn_and_no_strength_changes_little(operation: str) -> None:
+    """At magnitude 0 nothing moves or fades; what knows no strength is the exception."""
+    if operation in ("autocontrast", "equalize"):
+        assert np.abs(one(operation, 0) - PIXELS).max() > 5
+    elif operation == "solarize":
+        assert np.abs(one(operation, 0) - PIXELS).max() == 0
+    else:
+        assert np.abs(one(operation, 0) - PIXELS).max() < 1e-2
+    if operation != "identity":
+        assert np.abs(one(operation, 1) - PIXELS).max() > 5
+    drawn = (uniform(1, np.arange(500), 2)[:, 0] * len(OPERATIONS)).astype(int)
+    assert OPERATIONS.index(operation) in drawn
+
+
+def test_grey_pictures_are_augmented_too() -> None:
+    chance = torch.from_numpy(uniform(3, np.arange(64), 4).astype(np.float32))
+    grey = torch.from_numpy(NOISE.integers(0, 256, (64, 1, 12, 12))).float()
+    changed = RandAugment(operations=2, magnitude=15)(grey, chance)
+    assert changed.shape == grey.shape
+    assert 0 <= changed.min() <= changed.max() <= 255.5
+    assert (changed != grey).flatten(1).any(1).float().mean() > 0.5
+
+
+@pytest.mark.parametrize("change", [ra.autocontrast, ra.equalize, ra.smooth], ids=lambda change: change.__name__)
+def test_computing_all_is_computing_the_chosen_ones(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """What a GPU does instead of waiting."""
+    pictures = torch.from_numpy(NOISE.integers(0, 256, (40, 3, 24, 24))).float()
+    chosen = torch.arange(40) % 3 == 1
+    some, all_of_them = (each(chosen, pictures, lambda part, _: change(part)) for each in (ra._only, ra._all))
+    assert torch.allclose(some, all_of_them, atol=1e-3)
+    assert torch.equal(some[~chosen], pictures[~chosen])
+    assert not torch.equal(some[chosen], pictures[chosen])
+
+
+class Numbers:
+    """Pictures whose pixels name them."""
+
+    def __init__(self, count: int, side: int = 12) -> None:
+        self.labels = np.arange(count, dtype=np.int64)
+        y, x = np.mgrid[:side, :side]
+        self._pixels = np.stack([np.stack([y, x, np.full_like(x, i)], -1) for i in range(count)]).astype(np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._pixels[index]
+
+
+FULL = Augmentation(crop=8, mixup=0.4, erase=0.5, randaugment=RandAugment(operations=2, magnitude=12))
+
+
+def test_crops_reach_every_corner_and_half_are_mirrored() -> None:
+    positions = np.arange(4000)
+    chance = uniform(1, positions, FULL.columns)
+    views = FULL.views(Numbers(1), np.zeros(4000, np.int64), chance)
+    ascending = views[:, 0, 1, 1] > views[:, 0, 0, 1]
+    assert 0.45 < ascending.mean() < 0.55
+    top, left = views[:, 0, 0, 0], views[:, 0, :, 1].min(1)
+    assert set(zip(top.tolist(), left.tolist(), strict=True)) == {(y, x) for y in range(5) for x in range(5)}
+    unflipped = Augmentation(crop=8, flip=False).views(Numbers(1), np.zeros(4000, np.int64), chance)
+    assert (unflipped[:, 0, 1, 1] > unflipped[:, 0, 0, 1]).all()
+
+
+def test_padding_is_black_and_the_middle_is_the_middle() -> None:
+    whole = np.full((1, 4, 4, 1), 9, np.uint8)
+    whole_images = Numbers(1, 4)
+    whole_images._pixels = whole
+    views = cut(whole_images, np.zeros(2, np.int64), np.array([[-2, -2], [2, 0]]), np.array([False, False]), 4)
+    assert views[0, :, :, 0].tolist() == [[0] * 4, [0] * 4, [0, 0, 9, 9], [0, 0, 9, 9]]
+    assert views[1, :, :, 0].tolist() == [[9] * 4, [9] * 4, [0] * 4, [0] * 4]
+    assert middle(Numbers(1), np.array([0]), 8)[0, 0, 0].tolist() == [2, 2, 0]
+
+
+def test_a_part_of_some_pictures_is_erased() -> None:
+    chance = torch.from_numpy(uniform(5, np.arange(1000), 9).astype(np.float32))
+    pictures = torch.from_numpy(NOISE.random((1000, 1, 16, 16))).float()
+    changed = Augmentation(crop=16, erase=0.3).on_device(pictures, chance) != pictures
+    share = changed.flatten(1).float().mean(1)
+    assert 0.25 < (share > 0).float().mean() < 0.35
+    assert share[share > 0].min() > 0.01
+    assert share.max() < 0.45
+    assert not (Augmentation(crop=16).on_device(pictures, chance) != pictures).any()
+
+
+@given(st.integers(2, 30), st.integers(0, 200))
+def test_partners_are_mutual_and_of_one_epoch(samples: int, position: int) -> None:
+    positions = np.array([position])
+    other = partners(positions, samples)
+    assert partners(other, samples) == positions
+    assert other // samples == positions // samples
+    assert abs(int(other[0]) - position) <= 1
+
+
+@settings(max_examples=30)
+@given(st.floats(0.05, 4))
+def test_mixing_weights_are_of_the_beta_distribution(alpha: float) -> None:
+    weights = beta_quantile((np.arange(100_000) + 0.5) / 100_000, alpha)
+    assert weights.mean() == pytest.approx(0.5, abs=1e-3)
+    assert weights.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=5e-3)
+    assert (np.diff(weights) >= 0).all()
+
+
+def test_the_uniform_distribution_is_one_of_them() -> None:
+    share = np.linspace(0, 1, 101)
+    assert beta_quantile(share, 1.0) == pytest.approx(share, abs=1e-6)

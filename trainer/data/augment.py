@@ -1,0 +1,122 @@
+"""What chance does to a batch: crop and flip as the pixels are copied, the rest on the device that trains.
+
+All chance comes as numbers from [0, 1) that follow from the seed and a sample's position in the stream, so that a
+sample looks the same for any number of ranks, workers and micro-batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainer.data.images import Pixels
+from trainer.data.order import Indices
+from trainer.data.randaugment import RandAugment
+
+Chance = NDArray[np.float64]
+
+
+class Images(Protocol):
+    """Pictures by number, before any chance (data/image_store.py, data/image_cache.py)."""
+
+    labels: Indices
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Pixels: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """The columns of chance: 0 to 2 crop and flip, 3 mixup, 4 to 8 erasing, the others RandAugment's."""
+
+    crop: int
+    padding: int = 0
+    """Black pixels around the picture that a crop may reach into, for pictures no larger than a crop."""
+    flip: bool = True
+    mixup: float = 0.0
+    erase: float = 0.0
+    randaugment: RandAugment | None = None
+
+    @property
+    def columns(self) -> int:
+        return 9 + (self.randaugment.columns if self.randaugment else 0)
+
+    def views(self, images: Images, indices: Indices, chance: Chance) -> NDArray[np.uint8]:
+        """(n, crop, crop, channels): of each picture a part of chance, mirrored in half of the cases."""
+        room = images[int(indices[0])].shape[0] + 2 * self.padding - self.crop
+        corners = (chance[:, :2] * (room + 1)).astype(np.int64) - self.padding
+        mirrored = (chance[:, 2] < 0.5) & self.flip
+        return cut(images, indices, corners, mirrored, self.crop)
+
+    def on_device(self, images: Tensor, chance: Tensor) -> Tensor:
+        """(n, C, H, W) from 0 to 255, with the numbers that chose the views."""
+        if self.randaugment is not None:
+            images = self.randaugment(images, chance[:, 9:])
+        return self._erased(images, chance) if self.erase else images
+
+    def _erased(self, images: Tensor, chance: Tensor) -> Tensor:
+        """Random erasing (Zhong et al. 2017): a part of the picture becomes its mean."""
+        area = 0.02 + 0.31 * chance[:, 5]
+        aspect = torch.exp((chance[:, 6] * 2 - 1) * np.log(3.3))
+        height, width = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
+        top, left = chance[:, 7] * (1 - height), chance[:, 8] * (1 - width)
+        hit = chance[:, 4] < self.erase
+        line = (torch.arange(images.shape[2], device=images.device) + 0.5) / images.shape[2]
+        rows = (line >= top[:, None]) & (line < (top + height)[:, None])
+        columns = (line >= left[:, None]) & (line < (left + width)[:, None])
+        hole = rows[:, :, None] & columns[:, None, :] & hit[:, None, None]
+        return torch.where(hole[:, None], images.mean((2, 3), keepdim=True), images)
+
+    def weights(self, chance: Chance) -> NDArray[np.float32]:
+        """How much of a mixed picture is its own; the rest is its partner's."""
+        return beta_quantile(chance[:, 3], self.mixup).astype(np.float32)
+
+
+def middle(images: Images, indices: Indices, crop: int) -> NDArray[np.uint8]:
+    """The views that a model is judged by."""
+    corner = (images[int(indices[0])].shape[0] - crop) // 2
+    count = len(indices)
+    return cut(images, indices, np.full((count, 2), corner, np.int64), np.zeros(count, bool), crop)
+
+
+def cut(
+    images: Images, indices: Indices, corners: Indices, mirrored: NDArray[np.bool_], crop: int
+) -> NDArray[np.uint8]:
+    """Squares of side `crop` from (y, x); what lies outside of a picture is black."""
+    side, _, channels = images[int(indices[0])].shape
+    views = np.zeros((len(indices), crop, crop, channels), np.uint8)
+    for view, index, (y, x), mirror in zip(views, indices, corners, mirrored, strict=True):
+        top, bottom, left, right = max(y, 0), min(y + crop, side), max(x, 0), min(x + crop, side)
+        target = view[:, ::-1] if mirror else view
+        target[top - y : bottom - y, left - x : right - x] = images[int(index)][top:bottom, left:right]
+    return views
+
+
+def partners(positions: Indices, samples: int) -> Indices:
+    """With which position of the stream each is mixed: two neighbours of an epoch with each other. Who is left over
+    at its end stays alone. So a pair is the same however the stream is cut into steps, ranks and batches."""
+    epoch, offset = np.divmod(positions, samples)
+    other = offset ^ 1
+    return np.where(other < samples, epoch * samples + other, positions)
+
+
+def beta_quantile(share: Chance, alpha: float) -> Chance:
+    """Beta(alpha, alpha) from uniform numbers: its distribution function, read backwards.
+
+    On [0, 1/2] the integral of (t - t²)^(alpha - 1) is x^alpha times a series that converges fast; the upper half
+    mirrors the lower one. Below alpha 1 the function is steep at 0, and the points stand close there.
+    """
+    x = 0.5 * np.linspace(0, 1, 2049) ** (1 / min(alpha, 1.0))
+    term, series = np.ones_like(x), np.full_like(x, 1 / alpha)
+    for k in range(1, 60):
+        term = term * (k - alpha) / k * x
+        series = series + term / (alpha + k)
+    integral = x**alpha * series
+    lower = np.interp(np.minimum(share, 1 - share), integral / integral[-1] / 2, x)
+    return np.where(share < 0.5, lower, 1 - lower)

@@ -1,0 +1,92 @@
+"""Training straight from image files: each is decoded once and kept, as uint8, where all worker processes see it.
+
+What is kept is the picture before chance: crops and everything after them are drawn anew in every epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from trainer.data.images import Frame, Pixels, Split, pixels
+from trainer.engine.limits import memory_limit, memory_used
+from trainer.errors import ConfigurationError
+
+MIB = 1 << 20
+SHARE = 0.25
+"""Of the memory that is free at the start, over the node's ranks: the model and the system want the rest."""
+
+_MAPS = ("_pixels", "_there")
+
+
+class CachedImages:
+    """The images of a split, decoded at first touch; the first `kept` of them stay in shared memory."""
+
+    def __init__(self, split: Split, frame: Frame, budget: int) -> None:
+        self.labels = split.labels
+        self._split, self._frame, self._shape = split, frame, frame.shape
+        each = math.prod(self._shape) + 1
+        self.kept = min(len(split), budget // each)
+        # memfd rather than /dev/shm: a container's /dev/shm is small, and too much in it kills with SIGBUS.
+        self._descriptor = os.memfd_create("images") if self.kept else -1
+        if self.kept:
+            os.ftruncate(self._descriptor, self.kept * each)
+        self._path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
+        self._map()
+
+    @property
+    def bytes(self) -> int:
+        """What the cache takes once it is full."""
+        return self.kept * (math.prod(self._shape) + 1)
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def __getitem__(self, index: int) -> Pixels:
+        if index >= self.kept:
+            return self._decode(index)
+        if not self._there[index]:
+            # Two workers may both decode it: they write the same bytes. The mark follows the pixels.
+            self._pixels[index] = self._decode(index)
+            self._there[index] = 1
+        picture: Pixels = self._pixels[index]
+        return picture
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To a worker process that is not forked: it opens the same memory by its owner's descriptor."""
+        return {**{name: value for name, value in vars(self).items() if name not in _MAPS}, "_descriptor": -1}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._map()
+
+    def _map(self) -> None:
+        if not self.kept:
+            return
+        amount = self.kept * math.prod(self._shape)
+        self._pixels = np.memmap(self._path, np.uint8, "r+", shape=(self.kept, *self._shape))
+        self._there = np.memmap(self._path, np.uint8, "r+", offset=amount, shape=(self.kept,))
+
+    def _decode(self, index: int) -> Pixels:
+        try:
+            return pixels(self._split.open(index), self._frame)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self._split.names[index]}: {error}\n`vision prepare` on the same folder names all bad images at once"
+            ) from error
+
+
+def default_budget(local_world_size: int) -> int:
+    """Bytes that one rank's cache may take, by what the container (or the machine) has free."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    limit = memory_limit()
+    if limit is not None:
+        free = min(free, limit - (memory_used() or 0))
+    return max(0, int(free * SHARE) // local_world_size)

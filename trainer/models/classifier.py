@@ -1,0 +1,84 @@
+"""Models that name what a picture shows, by name: our own, and timm's where it is installed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from trainer.errors import ConfigurationError, UsageError
+from trainer.models import resnet, vit
+
+TIMM = "timm:"
+NAMES = (*resnet.PLANS, *vit.PLANS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a model must fit: of the pictures and of their classes."""
+
+    model: str
+    image_size: int
+    channels: int
+    classes: int
+
+
+class Classifier(nn.Module):
+    """A network and what its pictures are normalized with: pixels in, scores of the classes out."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", 255 * torch.tensor(mean).view(1, -1, 1, 1))
+        self.register_buffer("std", 255 * torch.tensor(std).view(1, -1, 1, 1))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """(n, channels, height, width) from 0 to 255."""
+        logits: Tensor = self.network((pictures - self.mean) / self.std)
+        return logits
+
+
+def build(shape: Shape, *, checkpointing: bool = False, pretrained: bool = False) -> nn.Module:
+    if shape.model.startswith(TIMM):
+        return _of_timm(shape, checkpointing=checkpointing, pretrained=pretrained)
+    if pretrained:
+        raise UsageError(f"--pretrained: {shape.model} has no weights to start from; only {TIMM}NAME may have")
+    if shape.model in resnet.PLANS:
+        return resnet.ResNet(resnet.PLANS[shape.model], shape.channels, shape.classes, checkpointing)
+    if shape.model in vit.PLANS:
+        return vit.ViT(vit.PLANS[shape.model], shape.channels, shape.classes, shape.image_size, checkpointing)
+    raise UsageError(f"--model {shape.model}: expected one of {', '.join(NAMES)}, or {TIMM}NAME")
+
+
+def _of_timm(shape: Shape, *, checkpointing: bool, pretrained: bool) -> nn.Module:
+    try:
+        timm = importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"--model {shape.model}: {error.name} is not installed here (pip install timm torchvision); our own models"
+            f" need neither: {', '.join(NAMES)}"
+        ) from None
+    except Exception as error:  # a torchvision built for another torch fails as it is imported, in ways of its own
+        raise ConfigurationError(
+            f"--model {shape.model}: timm cannot be imported: {error}\n"
+            "install the torchvision that was built for this torch, or take one of " + ", ".join(NAMES)
+        ) from error
+    name = shape.model.removeprefix(TIMM)
+    wanted = {"num_classes": shape.classes, "in_chans": shape.channels, "pretrained": pretrained}
+    try:
+        # Transformers are built for one picture size; convolutions take any and know no such option.
+        try:
+            model: nn.Module = timm.create_model(name, img_size=shape.image_size, **wanted)
+        except TypeError:
+            model = timm.create_model(name, **wanted)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise ConfigurationError(f"--model {shape.model}: {error}") from error
+    if checkpointing:
+        model.set_grad_checkpointing()  # type: ignore[operator]  # timm's own method, which every model of it has
+    return model

@@ -1,0 +1,102 @@
+"""Residual networks (He, Zhang, Ren, Sun 2015) for pictures of any size, and a small one for 28 to 32 pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from trainer.models.rematerialize import rematerialized
+
+INIT_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    blocks: tuple[int, ...]
+    """Of each stage; every stage but the first halves the picture."""
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    expansion: int = 1
+    """Above 1: blocks of 1×1, 3×3, 1×1 convolutions whose output is this much wider."""
+    small_pictures: bool = False
+    """Start with a 3×3 convolution at full size instead of 7×7 and pooling, which leave a quarter of the side."""
+
+
+PLANS = {
+    "resnet-small": Plan(blocks=(1, 1, 1), widths=(32, 64, 128), small_pictures=True),
+    "resnet18": Plan(blocks=(2, 2, 2, 2)),
+    "resnet34": Plan(blocks=(3, 4, 6, 3)),
+    "resnet50": Plan(blocks=(3, 4, 6, 3), expansion=4),
+}
+
+
+class ResNet(nn.Module):
+    def __init__(self, plan: Plan, channels: int, classes: int, checkpointing: bool = False) -> None:
+        super().__init__()
+        first = plan.widths[0]
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, first, 3, padding=1, bias=False)
+            if plan.small_pictures
+            else nn.Conv2d(channels, first, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(first),
+            nn.ReLU(inplace=True),
+            nn.Identity() if plan.small_pictures else nn.MaxPool2d(3, stride=2, padding=1),
+        )
+        self.blocks = nn.ModuleList()
+        inputs = first
+        for stage, (count, width) in enumerate(zip(plan.blocks, plan.widths, strict=True)):
+            for number in range(count):
+                stride = 2 if stage and not number else 1
+                self.blocks.append(Block(inputs, width, stride, plan.expansion))
+                inputs = width * plan.expansion
+        self.head = nn.Linear(inputs, classes)
+        self.checkpointing = checkpointing
+        self.apply(_initialize)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        for block in self.blocks:
+            x = rematerialized(block, x) if self.checkpointing and self.training else block(x)
+        logits: Tensor = self.head(x.mean((2, 3)))
+        return logits
+
+
+class Block(nn.Module):
+    def __init__(self, inputs: int, width: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        outputs = width * expansion
+        if expansion == 1:
+            layers = [*_conv(inputs, width, 3, stride), nn.ReLU(inplace=True), *_conv(width, outputs, 3, 1)]
+        else:
+            layers = [
+                *_conv(inputs, width, 1, 1),
+                nn.ReLU(inplace=True),
+                *_conv(width, width, 3, stride),
+                nn.ReLU(inplace=True),
+                *_conv(width, outputs, 1, 1),
+            ]
+        self.layers = nn.Sequential(*layers)
+        changes = stride != 1 or inputs != outputs
+        self.shortcut = nn.Sequential(*_conv(inputs, outputs, 1, stride)) if changes else nn.Identity()
+        # In place where nobody reads the input again: a normalization keeps its own input, and a sum keeps nothing.
+        self.activation = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = self.shortcut(x)
+        out = self.layers(x)
+        out = out + identity
+        activated: Tensor = self.activation(out)
+        return activated
+
+
+def _conv(inputs: int, outputs: int, size: int, stride: int) -> tuple[nn.Module, nn.Module]:
+    """A convolution and its normalization, which makes a bias of its own useless."""
+    conv = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+    return conv, nn.BatchNorm2d(outputs)
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, (nn.Conv2d, nn.Linear)):
+        nn.init.trunc_normal_(module.weight, std=INIT_STD)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

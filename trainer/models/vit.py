@@ -1,0 +1,84 @@
+"""Vision transformers (Dosovitskiy et al. 2020), normalized before each part, judged by the mean of all patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trainer.errors import UsageError
+from trainer.models.rematerialize import rematerialized
+
+INIT_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    patch: int
+    width: int
+    layers: int
+    heads: int
+
+
+PLANS = {
+    "vit-mini": Plan(patch=4, width=96, layers=6, heads=3),
+    "vit-tiny": Plan(patch=16, width=192, layers=12, heads=3),
+    "vit-small": Plan(patch=16, width=384, layers=12, heads=6),
+    "vit-base": Plan(patch=16, width=768, layers=12, heads=12),
+}
+"""`vit-mini` is for pictures of 28 to 32 pixels."""
+
+
+class ViT(nn.Module):
+    def __init__(self, plan: Plan, channels: int, classes: int, image_size: int, checkpointing: bool = False) -> None:
+        super().__init__()
+        if image_size % plan.patch:
+            raise UsageError(f"--image-size {image_size} does not divide into patches of {plan.patch} pixels")
+        self.patches = nn.Conv2d(channels, plan.width, plan.patch, stride=plan.patch)
+        self.positions = nn.Parameter(torch.zeros(1, (image_size // plan.patch) ** 2, plan.width))
+        self.blocks = nn.ModuleList(Block(plan.width, plan.heads) for _ in range(plan.layers))
+        self.norm = nn.LayerNorm(plan.width)
+        self.head = nn.Linear(plan.width, classes)
+        self.checkpointing = checkpointing
+        nn.init.trunc_normal_(self.positions, std=INIT_STD)
+        self.apply(_initialize)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2) + self.positions
+        for block in self.blocks:
+            x = rematerialized(block, x) if self.checkpointing and self.training else block(x)
+        logits: Tensor = self.head(self.norm(x).mean(1))
+        return logits
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_before_attention = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.attended = nn.Linear(width, width)
+        self.norm_before_mlp = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self._attention(self.norm_before_attention(x))
+        out: Tensor = x + self.mlp(self.norm_before_mlp(x))
+        return out
+
+    def _attention(self, x: Tensor) -> Tensor:
+        count, length, width = x.shape
+        parts = self.query_key_value(x).view(count, length, 3, self.heads, width // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        out: Tensor = self.attended(mixed.transpose(1, 2).reshape(count, length, width))
+        return out
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, (nn.Conv2d, nn.Linear)):
+        nn.init.trunc_normal_(module.weight, std=INIT_STD)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

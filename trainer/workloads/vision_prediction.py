@@ -1,0 +1,126 @@
+"""What a checkpoint makes of pictures: of a prepared validation split, or of files that it has never seen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.config import Place
+from trainer.data import image_store
+from trainer.data.augment import middle
+from trainer.data.images import Frame, open_image, pixels
+from trainer.engine import checkpoint
+from trainer.engine.device import Hardware, prepare_hardware
+from trainer.errors import ConfigurationError, UsageError
+from trainer.models.classifier import Classifier, Shape, build
+from trainer.workloads import vision_quality
+from trainer.workloads.vision_training import in_memory, planes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    model: Classifier
+    classes: tuple[str, ...]
+    frame: Frame
+    hardware: Hardware
+
+    @torch.no_grad()
+    def logits(self, views: Tensor) -> Tensor:
+        """For (n, height, width, channels) of bytes, on the CPU."""
+        pictures = planes(views.to(self.hardware.device)).contiguous(memory_format=torch.channels_last)
+        with self.hardware.autocast():
+            scores: Tensor = self.model(pictures)
+        return scores.float().cpu()
+
+
+def load(path: Path, place: Place) -> Trained:
+    found = checkpoint.locate(path, print)
+    identity = found.manifest["identity"]
+    if identity["workload"] != "vision":
+        raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of vision")
+    about: dict[str, Any] = json.loads((found.path / "classes.json").read_text("utf-8"))
+    shape = Shape(**{name: identity[name] for name in ("model", "image_size", "channels", "classes")})
+    model = Classifier(build(shape), about["mean"], about["std"])
+    model.load_state_dict(torch.load(found.state_file, map_location="cpu", weights_only=True)["model"])
+    hardware = prepare_hardware(place, amp=True)
+    in_memory(model.to(hardware.device), torch.channels_last).eval()
+    return Trained(
+        model=model, classes=tuple(about["classes"]), frame=Frame(**about["frame"]), hardware=hardware
+    )  # fmt: skip
+
+
+def evaluate(given: argparse.Namespace, place: Place) -> int:
+    trained, data = load(given.checkpoint, place), image_store.open_prepared(given.data_dir)
+    if data.classes != trained.classes:
+        raise ConfigurationError(
+            f"{given.data_dir} has the classes {', '.join(data.classes)};"
+            f" the model of {given.checkpoint} knows {', '.join(trained.classes)}"
+        )
+    images = image_store.StoredImages(data, "validation")
+    judged = []
+    for at in range(0, len(images), given.batch_size):
+        indices = np.arange(at, min(at + given.batch_size, len(images)))
+        logits = trained.logits(torch.from_numpy(middle(images, indices, trained.frame.crop)))
+        judged.append(vision_quality.outputs_of(logits, torch.from_numpy(images.labels[indices])))
+    if not judged:
+        raise ConfigurationError(f"{given.data_dir}: no images to validate with")
+    outputs = torch.cat(judged).numpy()
+    print(vision_quality.table(vision_quality.per_class(outputs, trained.classes)))
+    found = vision_quality.figures(outputs, len(trained.classes))
+    print("  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.items()))
+    if given.out:
+        for path in vision_quality.write(outputs, trained.classes, given.out):
+            print(path)
+    return 0
+
+
+def predict(given: argparse.Namespace, place: Place) -> int:
+    if given.top < 1 or given.batch_size < 1:
+        raise UsageError(f"--top {given.top}, --batch-size {given.batch_size}: expected 1 or more")
+    files = [file for path in given.images for file in _files(path)]
+    trained = load(given.checkpoint, place)
+    bad: list[str] = []
+    for at in range(0, len(files), given.batch_size):
+        for line in _named(files[at : at + given.batch_size], trained, given, bad):
+            print(line)
+    if bad:
+        raise ConfigurationError("\n".join([*bad, "these files are no images; all others are named above"]))
+    return 0
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+    if not path.exists():
+        raise ConfigurationError(f"{path}: no such file or folder")
+    return [path]
+
+
+def _named(files: list[Path], trained: Trained, given: argparse.Namespace, bad: list[str]) -> Iterator[str]:
+    seen, views = [], []
+    for file in files:
+        try:
+            views.append(pixels(open_image(file), trained.frame))
+            seen.append(file)
+        except OSError as error:
+            bad.append(f"{file}: {error}")
+    if not seen:
+        return
+    corner = (trained.frame.stored - trained.frame.crop) // 2
+    inside = slice(corner, corner + trained.frame.crop)
+    likely = trained.logits(torch.from_numpy(np.stack(views)[:, inside, inside])).softmax(1)
+    values, numbers = likely.topk(min(given.top, len(trained.classes)), 1)
+    for file, shares, names in zip(seen, values.tolist(), numbers.tolist(), strict=True):
+        found = {trained.classes[number]: share for number, share in zip(names, shares, strict=True)}
+        if given.json:
+            yield json.dumps({"image": str(file), "classes": found}, ensure_ascii=False)
+        else:
+            yield f"{file}: " + ", ".join(f"{name} {share:.1%}" for name, share in found.items())

@@ -1,0 +1,210 @@
+"""The vision workload as the engine sees it: model, pictures, loss and measures wired together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainer.config import Place, TrainOptions
+from trainer.data import image_cache, image_store
+from trainer.data.augment import Augmentation, Images, middle, partners
+from trainer.data.files import write_atomic
+from trainer.data.images import Frame, from_folder
+from trainer.data.order import Indices, Shuffled, uniform
+from trainer.data.randaugment import RandAugment
+from trainer.engine.workload import Batch, Outputs, Portion, Workload
+from trainer.errors import UsageError
+from trainer.models.classification_loss import ClassificationLoss, balanced, soft_labels
+from trainer.models.classifier import Classifier, Shape, build
+from trainer.workloads import vision_quality
+from trainer.workloads.vision import ROOM, Choices
+
+USUAL_MEAN, USUAL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's pictures, for a folder that nobody has read as a whole yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """Both splits, and what one must know of them to use a model elsewhere."""
+
+    splits: Mapping[str, Images]
+    classes: tuple[str, ...]
+    frame: Frame
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    content: str
+
+    def about(self) -> bytes:
+        told = {"classes": self.classes, "frame": asdict(self.frame), "mean": self.mean, "std": self.std}
+        return json.dumps(told, indent=2, ensure_ascii=False).encode()
+
+
+def open_pictures(options: TrainOptions, choices: Choices, size: int | None, place: Place) -> Pictures:
+    """Prepared ones, or those of a folder as it is. `size`: the crop that the user wants."""
+    if choices.images is None:
+        data = image_store.open_prepared(options.data_dir)
+        frame = Frame(**{**asdict(data.frame), **({"crop": size} if size else {})})
+        return Pictures(
+            splits={split: image_store.StoredImages(data, split) for split in data.manifest["splits"]},
+            classes=data.classes,
+            frame=frame,
+            mean=tuple(data.manifest["mean"]),
+            std=tuple(data.manifest["std"]),
+            content=data.content,
+        )
+    gallery = from_folder(choices.images)
+    crop = size or choices.image_size
+    frame = Frame(stored=round(ROOM * crop), crop=crop, channels=1 if choices.grey else 3)
+    if choices.cache_mib is None:
+        budget = image_cache.default_budget(place.local_world_size)
+    else:
+        budget = choices.cache_mib * image_cache.MIB
+    splits: dict[str, Images] = {}
+    for name, split in gallery.splits.items():
+        splits[name] = cached = image_cache.CachedImages(split, frame, budget)
+        budget -= cached.bytes
+        if place.rank == 0:
+            print(f"{name}: {len(split)} images, {cached.kept} of them kept in memory ({cached.bytes >> 20} MiB)")
+    return Pictures(
+        splits=splits,
+        classes=gallery.classes,
+        frame=frame,
+        mean=USUAL_MEAN if frame.channels == 3 else (sum(USUAL_MEAN) / 3,),
+        std=USUAL_STD if frame.channels == 3 else (sum(USUAL_STD) / 3,),
+        content=gallery.content,
+    )
+
+
+class Vision(Workload):
+    name = "vision"
+    unit = "images"
+    compile_gain = 0.2
+
+    def __init__(self, options: TrainOptions, choices: Choices, pictures: Pictures, place: Place) -> None:
+        frame, classes = pictures.frame, pictures.classes
+        self._pictures, self._classes, self._seed = pictures.splits, classes, options.seed
+        self._augmentation = augmentation(choices, frame)
+        labels = pictures.splits["train"].labels
+        counts = np.bincount(labels, minlength=len(classes)).tolist()
+        self._loss = ClassificationLoss(
+            smoothing=choices.label_smoothing,
+            gamma=choices.focal_loss,
+            weights=balanced(counts) if choices.class_weights == "balanced" else None,
+        )
+        shape = Shape(model=choices.model, image_size=frame.crop, channels=frame.channels, classes=len(classes))
+        network = build(shape, checkpointing=choices.gradient_checkpointing, pretrained=choices.pretrained)
+        self.memory_format = torch.channels_last if choices.channels_last else torch.contiguous_format
+        self.model = in_memory(Classifier(network, pictures.mean, pictures.std), self.memory_format)
+        self.train_samples = len(pictures.splits["train"])
+        self.validation_samples = len(pictures.splits["validation"])
+        self._order = Shuffled(self.train_samples, options.seed)
+        about = pictures.about()
+        self.identity = {
+            "workload": self.name,
+            **asdict(shape),
+            "classes_sha256": hashlib.sha256(about).hexdigest(),
+            "data_sha256": pictures.content,
+        }
+        if place.rank == 0:
+            options.run_dir.mkdir(parents=True, exist_ok=True)
+            write_atomic(options.run_dir / "classes.json", about)
+        self.attachments = {"classes.json": options.run_dir / "classes.json"}
+
+    # ── From samples to a loss ────────────────────────────────────────────────────────────────────
+
+    def batch(self, portion: Portion) -> Batch:
+        """Pixels as bytes, a fourth of what floats would weigh; what else chance does to them, the device computes."""
+        images, indices = self._pictures[portion.split], portion.indices
+        if portion.split != "train":
+            return torch.from_numpy(middle(images, indices, self._augmentation.crop)), self._labels(images, indices)
+        batch = self._drawn(images, indices, portion.positions)
+        if not self._augmentation.mixup:
+            return batch
+        positions = partners(portion.positions, self.train_samples)
+        first, last = int(positions.min()), int(positions.max())
+        others = self._order.take(first, last - first + 1)[positions - first]
+        chance = uniform(self._seed, portion.positions, self._augmentation.columns)
+        own_weight = torch.from_numpy(self._augmentation.weights(chance))
+        return *batch, *self._drawn(images, others, positions), own_weight
+
+    def _drawn(self, images: Images, indices: Indices, positions: Indices) -> Batch:
+        chance = uniform(self._seed, positions, self._augmentation.columns)
+        views = torch.from_numpy(self._augmentation.views(images, indices, chance))
+        return views, self._labels(images, indices), torch.from_numpy(chance.astype(np.float32))
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        pictures, target = self.seen(batch)
+        return self._loss(model(pictures), target)[None]
+
+    @torch.no_grad()
+    def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What the model learns from: pictures from 0 to 255, and (n, classes) of what they show."""
+        # Positions of pixels need more than the 8 bits that bfloat16 has.
+        with torch.autocast(batch[0].device.type, enabled=False):
+            pictures, target = self._augmented(*batch[:3])
+            if len(batch) > 3:
+                others, others_target = self._augmented(*batch[3:6])
+                weight = batch[6]
+                pictures = torch.lerp(others, pictures, weight[:, None, None, None])
+                target = torch.lerp(others_target, target, weight[:, None])
+            return pictures.contiguous(memory_format=self.memory_format), target
+
+    def _augmented(self, views: Tensor, labels: Tensor, chance: Tensor) -> tuple[Tensor, Tensor]:
+        return self._augmentation.on_device(planes(views), chance), soft_labels(labels, len(self._classes))
+
+    def _labels(self, images: Images, indices: Indices) -> Tensor:
+        return torch.from_numpy(images.labels[indices])
+
+    # ── Validation ────────────────────────────────────────────────────────────────────────────────
+
+    def judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """By plain cross entropy, whatever the model learns from: figures of different runs can be compared."""
+        views, labels = batch
+        logits = model(planes(views).contiguous(memory_format=self.memory_format)).float()
+        loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+        return loss[None], vision_quality.outputs_of(logits, labels)
+
+    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+        return vision_quality.figures(outputs, len(self._classes))
+
+    def picture(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
+        return vision_quality.write(outputs, self._classes, folder)
+
+
+def planes(views: Tensor) -> Tensor:
+    """(n, height, width, channels) of bytes to (n, channels, height, width) of floats; in memory nothing moves."""
+    return views.permute(0, 3, 1, 2).float()
+
+
+def in_memory(model: Classifier, memory_format: torch.memory_format) -> Classifier:
+    """Weights of convolutions laid out like the pictures."""
+    return model.to(memory_format=memory_format)  # type: ignore[call-overload, no-any-return]  # torch's stub lacks it
+
+
+def augmentation(choices: Choices, frame: Frame) -> Augmentation:
+    padding = choices.crop_padding
+    if padding is None:
+        padding = frame.crop // 8 if frame.stored == frame.crop else 0
+    if frame.crop > frame.stored:
+        raise UsageError(
+            f"--image-size {frame.crop} is larger than the {frame.stored} pixels that are stored:"
+            f" `vision prepare --image-size {frame.crop}` stores more"
+        )
+    if not padding < frame.crop:
+        raise UsageError(f"--crop-padding {padding}: expected less than the crop's {frame.crop} pixels")
+    drawn = choices.randaugment
+    return Augmentation(
+        crop=frame.crop,
+        padding=padding,
+        flip=choices.flip,
+        mixup=choices.mixup,
+        erase=choices.erase,
+        randaugment=RandAugment(operations=drawn[0], magnitude=drawn[1]) if drawn else None,
+    )
