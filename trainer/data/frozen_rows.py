@@ -20,12 +20,13 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class FrozenRows:
     def __init__(self, folder: Path, name: str, lengths: NDArray[np.int64], width: int, dtype: str) -> None:
         """`name`: what the rows hang on (weights, texts, cut); other rows have another name. `dtype`: a numpy type of
-        the bits; bfloat16, which numpy lacks, is stored as uint16."""
+        the bits."""
         self._made_of = (folder, name, lengths, width, dtype)
         self._state = folder / f"frozen-{name}.json"
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
         self.lengths = lengths
         self.width = width
+        self.dtype = dtype
         folder.mkdir(parents=True, exist_ok=True)
         self._forget_what_may_not_be_on_disk(folder, name)
         self._rows = _mapped(folder / f"frozen-{name}.rows", np.dtype(dtype), (int(self._starts[-1]), width))
@@ -40,7 +41,8 @@ class FrozenRows:
         return int(self._rows.nbytes)
 
     def known(self, indices: Indices) -> NDArray[np.bool_]:
-        return self._known[indices] != 0
+        known: NDArray[np.bool_] = self._known[indices] != 0
+        return known
 
     def read(self, indices: Indices, length: int) -> NDArray[np.generic]:
         """(rows, length, width), zeros where a row is shorter or not known yet."""

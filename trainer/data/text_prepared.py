@@ -51,6 +51,10 @@ class PreparedText:
         return {head["name"]: list(head["classes"]) for head in self.manifest["heads"]}
 
     @property
+    def head_weights(self) -> dict[str, float]:
+        return {head["name"]: float(head["weight"]) for head in self.manifest["heads"]}
+
+    @property
     def sha256(self) -> str:
         """Of all that was prepared: two folders with the same are the same."""
         return str(self.manifest["content_sha256"])
@@ -97,13 +101,20 @@ def open_prepared(folder: Path) -> PreparedText:
 
 
 def write(
-    folder: Path, model_name: str, model: Pretrained, heads: Sequence[str], splits: Mapping[str, Sequence[LabelledText]]
+    folder: Path,
+    model_name: str,
+    model: Pretrained,
+    heads: Mapping[str, float],
+    splits: Mapping[str, Sequence[LabelledText]],
 ) -> PreparedText:
+    """`heads`: the weight of each in the loss. Validation is kept in the order of length: it needs no padding."""
     folder.mkdir(parents=True, exist_ok=True)
     classes = [sorted({row.labels[at] for rows in splits.values() for row in rows}) for at in range(len(heads))]
     files = {"tokenizer": _store(folder, "tokenizer", ".json", model.tokenizer.to_str(pretty=True).encode())}
     if model.weights:
         files["weights"] = _store(folder, "weights", ".safetensors", _as_safetensors(model.weights))
+    by_length = sorted(splits["validation"], key=lambda row: len(model.tokenizer.encode(row.text).ids))
+    splits = {"train": splits["train"], "validation": by_length}
     for name, rows in splits.items():
         for role, array in _arrays(rows, classes, model.tokenizer).items():
             files[f"{name}-{role}"] = _store(folder, f"{name}-{role}", ".npy", _as_npy(array))
@@ -112,7 +123,10 @@ def write(
         "format": FORMAT,
         "model_name": model_name,
         "shape": asdict(model.shape),
-        "heads": [{"name": name, "classes": own} for name, own in zip(heads, classes, strict=True)],
+        "heads": [
+            {"name": name, "weight": weight, "classes": own}
+            for (name, weight), own in zip(heads.items(), classes, strict=True)
+        ],
         "texts": {name: len(rows) for name, rows in splits.items()},
         "files": files,
     }

@@ -95,8 +95,8 @@ class Layer(nn.Module):
 class Encoder(nn.Module):
     """Tokens, or what the frozen part made of them, to the logits of all heads side by side."""
 
-    def __init__(self, shape: Shape, classes: int, dropout: Dropout, frozen: int | None = None) -> None:
-        """`frozen` layers, and the embeddings, are not trained; None: all is trained, the embeddings too."""
+    def __init__(self, shape: Shape, classes: int, dropout: Dropout, frozen: int = 0) -> None:
+        """`frozen` layers, and then the embeddings too, are not trained; 0: all is trained."""
         super().__init__()
         self.frozen = frozen
         self.head_dropout = dropout.head
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
         self.train()
 
     def frozen_modules(self) -> list[nn.Module]:
-        return [] if self.frozen is None else [self.embeddings, *self.layers[: self.frozen]]
+        return [] if not self.frozen else [self.embeddings, *self.layers[: self.frozen]]
 
     def train(self, mode: bool = True) -> Encoder:
         """The frozen part has no dropout: what it makes of a text is always the same."""
@@ -125,15 +125,15 @@ class Encoder(nn.Module):
         x: Tensor = self.embeddings(tokens)
         for layer in self.layers[: self.frozen]:
             x = layer(x, mask)
-        return x
+        return x.float()  # also under autocast, so that it is the same whether it was kept on disk or not
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """`x`: tokens, or what `embed` made of them; `mask`: (samples, 1, 1, length), False where there is no text."""
-        if self.frozen is None:
+        if not self.frozen:
             x = self.embeddings(x)
         elif not x.is_floating_point():
             x = self.embed(x, mask)
-        for layer in self.layers[self.frozen or 0 :]:
+        for layer in self.layers[self.frozen :]:
             x = layer(x, mask)
         pooled = torch.tanh(self.pool(x[:, 0]))
         logits: Tensor = self.heads(F.dropout(pooled, self.head_dropout, self.training))

@@ -11,18 +11,10 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from trainer.errors import ConfigurationError, UsageError
-from trainer.models.encoder import ACTIVATIONS, Shape
+from trainer.errors import ConfigurationError
+from trainer.models import sizes
+from trainer.models.encoder import ACTIVATIONS, Encoder, Shape
 
-RANDOM = "random:"
-SIZES = {
-    # layers, attention heads, width: those of Google's BERT miniatures (Turc et al. 2019, arXiv 1908.08962)
-    "tiny": (2, 2, 128),
-    "mini": (4, 4, 256),
-    "small": (4, 8, 512),
-    "medium": (8, 8, 512),
-    "base": (12, 12, 768),
-}
 Weights = dict[str, Tensor]
 
 
@@ -35,13 +27,22 @@ class Pretrained:
 
 
 def random_shape(name: str, vocab_size: int) -> Shape:
-    size = name.removeprefix(RANDOM)
-    if size not in SIZES:
-        raise UsageError(f"--model-name {name}: expected {RANDOM} and one of {', '.join(SIZES)}")
-    layers, attention_heads, width = SIZES[size]
+    layers, attention_heads, width = sizes.of(name)
     return Shape(
         layers=layers, attention_heads=attention_heads, width=width, inner_width=4 * width, vocab_size=vocab_size
     )
+
+
+def fill(encoder: Encoder, weights_file: Path | None) -> None:
+    """Weights from a file, if there is one; heads, and a pooling layer that no one trained before, stay as they are."""
+    if weights_file is None:
+        return
+    from safetensors.torch import load_file
+
+    missing, unknown = encoder.load_state_dict(load_file(weights_file), strict=False)
+    lacking = [name for name in missing if not name.startswith(("heads.", "pool."))]
+    if lacking or unknown:
+        raise ConfigurationError(f"{weights_file}: not the weights of this encoder ({[*lacking, *unknown][:3]} …)")
 
 
 def load(name: str) -> Pretrained:
@@ -56,7 +57,7 @@ def load(name: str) -> Pretrained:
         raise ConfigurationError(
             f"--model-name {name}: {where} ({str(error).splitlines()[0]})\n"
             "give the folder of a model that you have (config.json, model.safetensors, tokenizer.json),\n"
-            f"or {RANDOM}mini to train one from nothing, which needs no internet"
+            f"or {sizes.RANDOM}mini to train one from nothing, which needs no internet"
         ) from None
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 WORKLOADS = {
     "gpt2": "GPT-2 language model on your own text (Spanish by default)",
+    "text": "classes of texts by a BERT-type encoder with several heads (BETO by default)",
 }
 
 
