@@ -50,6 +50,34 @@ class Shuffled:
         return permutation(self.seed, number, self.samples)
 
 
+class Bucketed(Shuffled):
+    """Shuffled, but samples of like length stand together: a batch needs hardly any padding.
+
+    Groups of `group` samples, which should be those of one step, start at multiples of `group` of the whole stream, so
+    that no step straddles two of them, in whichever epoch. What is of chance: who meets whom, and the order of groups.
+    """
+
+    GROUPS_SORTED_TOGETHER = 50
+    """More: less padding. Fewer: more chance in who meets whom."""
+
+    def __init__(self, lengths: NDArray[np.integer], seed: int, group: int) -> None:
+        super().__init__(len(lengths), seed)
+        self.lengths = lengths
+        self.group = group
+
+    def epoch(self, number: int) -> Indices:
+        order = permutation(self.seed, number, self.samples)
+        # The last step of the epoch before takes the first few of this one.
+        head = min(-number * self.samples % self.group, self.samples)
+        rest = order[head:]
+        together = np.arange(len(rest)) // (self.group * self.GROUPS_SORTED_TOGETHER)
+        rest = rest[np.lexsort((self.lengths[rest], together))]  # stable: those of one length stay shuffled
+        whole = len(rest) // self.group
+        groups = rest[: whole * self.group].reshape(whole, self.group)
+        groups = groups[permutation(self.seed, number + (1 << 63), whole)]
+        return np.concatenate([order[:head], groups.reshape(-1), rest[whole * self.group :]])
+
+
 def permutation(seed: int, stream: int, count: int) -> Indices:
     """0 … count-1 in an order of chance: the same for ever for one (seed, stream)."""
     # NumPy promises the raw output of a bit generator for ever, that of Generator.permutation not.

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 WORKLOADS = {
     "gpt2": "GPT-2 language model on your own text (Spanish by default)",
     "vision": "image classifier: a folder for each class, or Fashion-MNIST",
+    "text": "classes of texts by a BERT-type encoder with several heads (BETO by default)",
 }
 
 

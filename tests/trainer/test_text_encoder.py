@@ -1,0 +1,143 @@
+"""The encoder against `transformers` with the same weights, and what freezing and padding may not change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.nn import functional as F
+
+from trainer.data import failure_texts, wordpiece
+from trainer.errors import ConfigurationError, UsageError
+from trainer.models import pretrained
+from trainer.models.encoder import Dropout, Encoder, Shape
+
+NONE = Dropout(hidden=0.0, attention=0.0, head=0.0)
+SMALL = {"vocab_size": 50, "max_position_embeddings": 40}
+BERT = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64, **SMALL}
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """Three texts of 9, 5 and 2 tokens, and where they are."""
+    tokens = torch.randint(3, 50, (3, 9), generator=torch.Generator().manual_seed(0))
+    present = torch.arange(9) < torch.tensor([9, 5, 2])[:, None]
+    return tokens.masked_fill(~present, 1), present
+
+
+def stirred(model: Any) -> Any:
+    """Biases and norms start at 0 and 1, where a mix-up of names would not show."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
+def taken_over(model: Any, classes: int, frozen: int = 0) -> Encoder:
+    shape, weights = pretrained.take_over(model.config, model.state_dict())
+    encoder = Encoder(shape, classes, NONE, frozen)
+    missing, unknown = encoder.load_state_dict(weights, strict=False)
+    assert not unknown
+    assert all(name.startswith(("heads.", "pool.")) for name in missing)
+    return encoder.eval()
+
+
+def test_logits_and_loss_are_those_of_bert_for_sequence_classification() -> None:
+    config = transformers.BertConfig(**BERT, num_labels=5, attn_implementation="sdpa")
+    theirs = stirred(transformers.BertForSequenceClassification(config))
+    ours = taken_over(theirs, 5)
+    ours.heads.load_state_dict(theirs.classifier.state_dict())
+    tokens, present = batch()
+    labels = torch.tensor([0, 4, 2])
+    expected = theirs(input_ids=tokens, attention_mask=present.long(), labels=labels)
+    logits = ours(tokens, present[:, None, None, :])
+    torch.testing.assert_close(logits, expected.logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(F.cross_entropy(logits, labels), expected.loss)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (transformers.BertConfig, {**BERT, "hidden_act": "gelu_new"}),
+        (transformers.RobertaConfig, {**BERT, "pad_token_id": 1}),
+        (
+            transformers.DistilBertConfig,
+            {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "activation": "relu", **SMALL},
+        ),
+    ],
+)
+def test_last_layer_is_that_of_transformers(kind: Any, settings: dict[str, Any]) -> None:
+    theirs = stirred(transformers.AutoModel.from_config(kind(**settings)))
+    ours = taken_over(theirs, 2, frozen=3)
+    tokens, present = batch()
+    expected = theirs(input_ids=tokens, attention_mask=present.long()).last_hidden_state
+    found = ours.embed(tokens, present[:, None, None, :])
+    torch.testing.assert_close(found[present], expected[present], rtol=1e-5, atol=1e-5)
+
+
+def encoder(frozen: int = 0, dropout: Dropout | None = None) -> Encoder:
+    torch.manual_seed(0)
+    shape = Shape(layers=3, attention_heads=4, width=32, inner_width=64, vocab_size=50, positions=40)
+    return Encoder(shape, 6, dropout or NONE, frozen)
+
+
+def test_padding_changes_nothing() -> None:
+    model = encoder().eval()
+    tokens, present = batch()
+    padded = model(tokens, present[:, None, None, :])
+    for text, length in enumerate((9, 5, 2)):
+        torch.testing.assert_close(model(tokens[text : text + 1, :length])[0], padded[text], rtol=1e-5, atol=1e-5)
+
+
+def test_frozen_layers_have_no_dropout_and_get_no_gradient() -> None:
+    model = encoder(frozen=2, dropout=Dropout(hidden=0.5, attention=0.5, head=0.5))
+    model.train()
+    tokens, _ = batch()
+    assert torch.equal(model.embed(tokens, None), model.embed(tokens, None))
+    assert not torch.equal(model(tokens), model(tokens))
+    model(tokens).sum().backward()
+    trained = {name.split(".")[0] for name, p in model.named_parameters() if p.grad is not None and p.grad.any()}
+    assert trained == {"layers", "pool", "heads"}
+    assert {name.split(".")[1] for name, p in model.named_parameters() if p.grad is not None} >= {"2"}
+    assert all(p.grad is None for module in model.frozen_modules() for p in module.parameters())
+
+
+def test_what_frozen_layers_make_of_a_text_can_take_its_place() -> None:
+    model = encoder(frozen=2)
+    tokens, present = batch()
+    mask = present[:, None, None, :]
+    assert torch.equal(model(model.embed(tokens, mask), mask), model(tokens, mask))
+
+
+def test_a_model_of_a_folder_is_taken_with_its_tokenizer(tmp_path: Path) -> None:
+    words = [row[0] for row in failure_texts.rows(50)]
+    plain = wordpiece.train(words, 300)
+    marks = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), wordpiece.SPECIAL, strict=False))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, **marks)
+    fast.save_pretrained(tmp_path)
+    config = transformers.BertConfig(**{**BERT, "vocab_size": plain.get_vocab_size()})
+    theirs = stirred(transformers.BertModel(config))
+    theirs.save_pretrained(tmp_path)
+    found = pretrained.load(str(tmp_path))
+    assert found.tokenizer.encode(words[0]).ids == plain.encode(words[0]).ids
+    assert found.shape.layers == 3
+    assert torch.equal(found.weights["pool.weight"], theirs.pooler.dense.weight)
+
+
+def test_what_cannot_be_had_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="it is a folder, but not of a model"):
+        pretrained.load(str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigurationError, match=r"no such folder, and not to be had(.|\n)*random:mini"):
+        pretrained.load("nadie/nada")
+    with pytest.raises(UsageError, match="expected random: and one of tiny, mini"):
+        pretrained.random_shape("random:huge", 100)
+
+
+def test_an_encoder_of_another_kind_is_refused() -> None:
+    model = transformers.AutoModel.from_config(transformers.AlbertConfig(**{**BERT, "embedding_size": 16}))
+    with pytest.raises(ConfigurationError, match="type albert; this encoder is bert, roberta"):
+        pretrained.take_over(model.config, model.state_dict(), "x")

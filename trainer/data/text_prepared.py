@@ -1,0 +1,214 @@
+"""Prepared texts: token ids and labels, tokenized once and mapped into memory, and the model that they are for.
+
+Everything a training needs lies in the one folder, pretrained weights too: nodes need neither the hub nor
+`transformers`. Files carry their content's hash in their name, and the manifest is replaced last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from trainer.data.files import sync_folder, write_atomic
+from trainer.data.labelled_text import LabelledText
+from trainer.data.order import Indices
+from trainer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from trainer.models.encoder import Shape
+    from trainer.models.pretrained import Pretrained
+
+MANIFEST = "manifest.json"
+KIND = "labelled text"
+FORMAT = 1
+PREPARE = "python -m trainer text prepare --csv FILE --data-dir"
+SPLITS = ("train", "validation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedText:
+    """A folder of prepared texts, as its manifest tells it."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def model_name(self) -> str:
+        return str(self.manifest["model_name"])
+
+    @property
+    def heads(self) -> dict[str, list[str]]:
+        """The classes of each head."""
+        return {head["name"]: list(head["classes"]) for head in self.manifest["heads"]}
+
+    @property
+    def head_weights(self) -> dict[str, float]:
+        return {head["name"]: float(head["weight"]) for head in self.manifest["heads"]}
+
+    @property
+    def sha256(self) -> str:
+        """Of all that was prepared: two folders with the same are the same."""
+        return str(self.manifest["content_sha256"])
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.file("tokenizer")
+
+    @property
+    def weights_file(self) -> Path | None:
+        return self.file("weights") if "weights" in self.manifest["files"] else None
+
+    @property
+    def shape(self) -> Shape:
+        from trainer.models.encoder import Shape
+
+        return Shape(**self.manifest["shape"])
+
+    def file(self, role: str) -> Path:
+        return self.folder / str(self.manifest["files"][role]["file"])
+
+
+def open_prepared(folder: Path) -> PreparedText:
+    """Read the manifest and see that every file is there in full length."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text("utf-8"))
+        if manifest.get("kind") != KIND:
+            raise ConfigurationError(f"{path}: data of another workload; make texts with: {PREPARE} DIR")
+        if manifest["format"] != FORMAT:
+            raise ConfigurationError(f"{path}: format {manifest['format']}, this trainer reads {FORMAT}")
+        wrong = [
+            f"{file}: expected {entry['bytes']} bytes, found {_size(file)}"
+            for entry in manifest["files"].values()
+            if _size(file := folder / str(entry["file"])) != entry["bytes"]
+        ]
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no prepared data here; make it with: {PREPARE} {folder}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"{path}: not a manifest of prepared texts ({error!r}): prepare again") from None
+    if wrong:
+        raise ConfigurationError("\n".join([*wrong, f"prepare again: {PREPARE} {folder}"]))
+    return PreparedText(folder=folder, manifest=manifest)
+
+
+def write(
+    folder: Path,
+    model_name: str,
+    model: Pretrained,
+    heads: Mapping[str, float],
+    splits: Mapping[str, Sequence[LabelledText]],
+) -> PreparedText:
+    """`heads`: the weight of each in the loss. Validation is kept in the order of length: it needs no padding."""
+    folder.mkdir(parents=True, exist_ok=True)
+    classes = [sorted({row.labels[at] for rows in splits.values() for row in rows}) for at in range(len(heads))]
+    files = {"tokenizer": _store(folder, "tokenizer", ".json", model.tokenizer.to_str(pretty=True).encode())}
+    if model.weights:
+        files["weights"] = _store(folder, "weights", ".safetensors", _as_safetensors(model.weights))
+    by_length = sorted(splits["validation"], key=lambda row: len(model.tokenizer.encode(row.text).ids))
+    splits = {"train": splits["train"], "validation": by_length}
+    for name, rows in splits.items():
+        for role, array in _arrays(rows, classes, model.tokenizer).items():
+            files[f"{name}-{role}"] = _store(folder, f"{name}-{role}", ".npy", _as_npy(array))
+    manifest = {
+        "kind": KIND,
+        "format": FORMAT,
+        "model_name": model_name,
+        "shape": asdict(model.shape),
+        "heads": [
+            {"name": name, "weight": weight, "classes": own}
+            for (name, weight), own in zip(heads.items(), classes, strict=True)
+        ],
+        "texts": {name: len(rows) for name, rows in splits.items()},
+        "files": files,
+    }
+    manifest["content_sha256"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode())
+    prepared = PreparedText(folder=folder, manifest=manifest)
+    _remove_leftovers(prepared)
+    return prepared
+
+
+def _arrays(
+    rows: Sequence[LabelledText], classes: Sequence[list[str]], tokenizer: Tokenizer
+) -> dict[str, NDArray[Any]]:
+    number = [{name: at for at, name in enumerate(own)} for own in classes]
+    encoded = [np.array(text.ids, "<i4") for text in tokenizer.encode_batch([row.text for row in rows])]
+    return {
+        "tokens": np.concatenate(encoded),
+        "offsets": np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])]).astype("<i8"),
+        "labels": np.array([[number[at][name] for at, name in enumerate(row.labels)] for row in rows], "<i8"),
+    }
+
+
+class Rows:
+    """The texts of one split, cut to `max_length` tokens."""
+
+    def __init__(self, prepared: PreparedText, split: str, max_length: int) -> None:
+        self._made_of = (prepared, split, max_length)
+        self._padding = int(prepared.manifest["shape"]["padding_id"])
+        self._tokens: NDArray[np.int32] = np.load(prepared.file(f"{split}-tokens"), mmap_mode="r")
+        self._offsets: NDArray[np.int64] = np.load(prepared.file(f"{split}-offsets"))
+        self.labels: NDArray[np.int64] = np.load(prepared.file(f"{split}-labels"))
+        self.full_lengths: NDArray[np.int64] = np.diff(self._offsets)
+        self.max_length = max_length
+        self.lengths = np.minimum(self.full_lengths, max_length)
+
+    def __reduce__(self) -> tuple[type[Rows], tuple[PreparedText, str, int]]:
+        """Worker processes map the file again instead of receiving its content."""
+        return Rows, self._made_of
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Indices, width: int) -> NDArray[np.int64]:
+        """(rows, width) token ids, padded at the end."""
+        tokens = np.full((len(indices), width), self._padding, np.int64)
+        for at, index in enumerate(indices):
+            start, end, length = self._offsets[index], self._offsets[index + 1], self.lengths[index]
+            tokens[at, :length] = self._tokens[start : start + length]
+            tokens[at, length - 1] = self._tokens[end - 1]  # the mark of the end stays when a text is cut
+        return tokens
+
+
+def _as_npy(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _as_safetensors(weights: Mapping[str, Any]) -> bytes:
+    from safetensors.torch import save
+
+    return save(dict(weights))
+
+
+def _store(folder: Path, stem: str, suffix: str, content: bytes) -> dict[str, Any]:
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"{stem}-{digest[:12]}{suffix}"
+    if _size(folder / name) != len(content):
+        write_atomic(folder / name, content)
+    return {"file": name, "bytes": len(content), "sha256": digest}
+
+
+def _remove_leftovers(prepared: PreparedText) -> None:
+    """Files of an earlier preparation; only names that we write ourselves."""
+    kept = {str(entry["file"]) for entry in prepared.manifest["files"].values()}
+    stems = [f"{split}-{role}-*.npy" for split in SPLITS for role in ("tokens", "offsets", "labels")]
+    for pattern in ("tokenizer-*.json", "weights-*.safetensors", *stems):
+        for path in prepared.folder.glob(pattern):
+            if path.name not in kept:
+                path.unlink()
+    sync_folder(prepared.folder)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1

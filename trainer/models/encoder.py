@@ -1,0 +1,147 @@
+"""BERT's encoder with one output layer for all heads: what `transformers` computes, in a form that can skip work.
+
+The first `frozen` layers can be computed once and kept, the mask is left out where no text is padded, and neither
+training nor prediction needs `transformers`: models/pretrained.py takes its weights over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    layers: int
+    attention_heads: int
+    width: int
+    inner_width: int
+    vocab_size: int
+    positions: int = 512
+    first_position: int = 0
+    """RoBERTa counts from 2."""
+    padding_id: int = 0
+    activation: str = "gelu"
+    norm_epsilon: float = 1e-12
+
+    @property
+    def longest(self) -> int:
+        return self.positions - self.first_position
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout:
+    hidden: float = 0.1
+    attention: float = 0.1
+    head: float = 0.1
+
+
+class Embeddings(nn.Module):
+    """Token types are missing: a single text is all of type 0, whose vector is part of every position's."""
+
+    def __init__(self, shape: Shape, dropout: float) -> None:
+        super().__init__()
+        self.first_position = shape.first_position
+        self.dropout = dropout
+        self.tokens = nn.Embedding(shape.vocab_size, shape.width)
+        self.positions = nn.Embedding(shape.positions, shape.width)
+        self.norm = nn.LayerNorm(shape.width, shape.norm_epsilon)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device) + self.first_position
+        x: Tensor = self.norm(self.tokens(tokens) + self.positions(places))
+        return F.dropout(x, self.dropout, self.training)
+
+
+class Layer(nn.Module):
+    def __init__(self, shape: Shape, dropout: Dropout) -> None:
+        super().__init__()
+        self.heads = shape.attention_heads
+        self.dropout = dropout
+        self.activation = ACTIVATIONS[shape.activation]
+        self.qkv = nn.Linear(shape.width, 3 * shape.width)
+        self.proj = nn.Linear(shape.width, shape.width)
+        self.norm_1 = nn.LayerNorm(shape.width, shape.norm_epsilon)
+        self.up = nn.Linear(shape.width, shape.inner_width)
+        self.down = nn.Linear(shape.inner_width, shape.width)
+        self.norm_2 = nn.LayerNorm(shape.width, shape.norm_epsilon)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.qkv(x).split(width, dim=2)
+        )
+        among = self.dropout.attention if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=among)
+        mixed = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        x = self.norm_1(x + F.dropout(mixed, self.dropout.hidden, self.training))
+        inner = self.down(self.activation(self.up(x)))
+        y: Tensor = self.norm_2(x + F.dropout(inner, self.dropout.hidden, self.training))
+        return y
+
+
+class Encoder(nn.Module):
+    """Tokens, or what the frozen part made of them, to the logits of all heads side by side."""
+
+    def __init__(self, shape: Shape, classes: int, dropout: Dropout, frozen: int = 0) -> None:
+        """`frozen` layers, and then the embeddings too, are not trained; 0: all is trained."""
+        super().__init__()
+        self.frozen = frozen
+        self.head_dropout = dropout.head
+        self.embeddings = Embeddings(shape, dropout.hidden)
+        self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.layers))
+        self.pool = nn.Linear(shape.width, shape.width)
+        self.heads = nn.Linear(shape.width, classes)
+        self.apply(self._initialise)
+        for module in self.frozen_modules():
+            module.requires_grad_(False)
+        self.train()
+
+    def frozen_modules(self) -> list[nn.Module]:
+        return [] if not self.frozen else [self.embeddings, *self.layers[: self.frozen]]
+
+    def train(self, mode: bool = True) -> Encoder:
+        """The frozen part has no dropout: what it makes of a text is always the same."""
+        super().train(mode)
+        for module in self.frozen_modules():
+            module.eval()
+        return self
+
+    @torch.no_grad()
+    def embed(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """The frozen part alone: (samples, length, width)."""
+        x: Tensor = self.embeddings(tokens)
+        for layer in self.layers[: self.frozen]:
+            x = layer(x, mask)
+        return x.float()  # also under autocast, so that it is the same whether it was kept on disk or not
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`x`: tokens, or what `embed` made of them; `mask`: (samples, 1, 1, length), False where there is no text."""
+        if not self.frozen:
+            x = self.embeddings(x)
+        elif not x.is_floating_point():
+            x = self.embed(x, mask)
+        for layer in self.layers[self.frozen :]:
+            x = layer(x, mask)
+        pooled = torch.tanh(self.pool(x[:, 0]))
+        logits: Tensor = self.heads(F.dropout(pooled, self.head_dropout, self.training))
+        return logits
+
+    @staticmethod
+    def _initialise(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)

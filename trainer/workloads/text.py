@@ -1,0 +1,278 @@
+"""Classes of texts by a BERT-type encoder with several heads: its commands, model, data, loss and measures."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainer.config import Place, TrainOptions
+from trainer.engine.workload import Batch, Outputs, Portion, Workload
+from trainer.options import train_options
+from trainer.workloads import Actions, text_options
+
+if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays quick
+    from torch import Tensor, nn
+
+    from trainer.data.order import Indices, Order
+    from trainer.data.text_prepared import PreparedText
+
+WARMUP_SHARE = 0.1
+
+
+def add_commands(actions: Actions) -> None:
+    train = actions.add_parser("train", help="the default action", allow_abbrev=False)
+    text_options.add_training(train)
+    train.set_defaults(run=_train)
+    prepare = actions.add_parser("prepare", help="CSV to tokens, and the model they are for", allow_abbrev=False)
+    text_options.add_preparation(prepare)
+    prepare.set_defaults(run=_prepare)
+    predict = actions.add_parser("predict", help="CSV in, CSV with predicted labels out", allow_abbrev=False)
+    text_options.add_prediction(predict)
+    predict.set_defaults(run=_predict)
+    lengths = actions.add_parser("lengths", help="how many tokens texts have, and what to cut", allow_abbrev=False)
+    text_options.add_lengths(lengths)
+    lengths.set_defaults(run=_lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What this workload lets the user choose, beside the engine's options."""
+
+    heads: Mapping[str, float]
+    class_weights: tuple[str, ...] = ()
+    label_smoothing: float = 0.0
+    dropout: float = 0.1
+    max_length: int
+    bucketing: bool = True
+    model_name: str
+    freeze_layers: int = 0
+    cache_frozen: bool = True
+    cache_dtype: str = "fp32"
+    cache_dir: Path | None = None
+
+
+def _train(given: argparse.Namespace, place: Place) -> int:
+    from trainer.data import text_prepared
+
+    prepared = text_prepared.open_prepared(given.data_dir or Path("Data"))
+    choice = text_options.choose(given, prepared)
+    watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
+    defaults: dict[str, Any] = {
+        # As BERT is fine-tuned (Devlin et al. 2019, arXiv 1810.04805, A.3); a model from nothing takes larger steps.
+        "lr": 5e-5 if prepared.weights_file else 5e-4,
+        "min_lr": 0.0, "schedule": "linear", "batch_size": 16, "weight_decay": 0.01, "betas": (0.9, 0.999),
+        "eval_every": "epoch", "checkpoint_every": "epoch", "early_stopping": watched, "best": watched, "patience": 3,
+    }  # fmt: skip
+    if given.max_steps is None:
+        defaults["epochs"] = 5
+    options = train_options(given, defaults, place)
+    if given.warmup_steps is None:
+        per_epoch = -(-prepared.manifest["texts"]["train"] // options.batches(place.world_size))
+        steps = options.max_steps or per_epoch * (options.epochs or 1)
+        options = replace(options, warmup_steps=int(steps * WARMUP_SHARE))
+
+    from trainer.engine import loop
+
+    return loop.train(lambda: Text(prepared, options, choice, place), options, place)
+
+
+class Text(Workload):
+    name = "text"
+    unit = "texts"
+
+    def __init__(self, prepared: PreparedText, options: TrainOptions, choice: Choice, place: Place) -> None:
+        from trainer.data.text_prepared import SPLITS, Rows
+        from trainer.models import pretrained
+        from trainer.models.encoder import Dropout, Encoder
+
+        self._choice, self._run_dir, self._prepared = choice, options.run_dir, prepared
+        self._precision = f"{options.precision} {options.amp}"
+        self._rows = {split: Rows(prepared, split, choice.max_length) for split in SPLITS}
+        self.classes = {head: prepared.heads[head] for head in choice.heads}
+        self._columns = [list(prepared.heads).index(head) for head in choice.heads]
+        self._class_weights = self._weights_of_classes()
+        self._group = options.batches(place.world_size)
+        self.terms = dict(choice.heads)
+        self.train_samples, self.validation_samples = (len(self._rows[split]) for split in SPLITS)
+
+        shape = prepared.shape
+        if choice.model_name != prepared.model_name:
+            shape = pretrained.random_shape(choice.model_name, shape.vocab_size)
+        dropout = Dropout(hidden=choice.dropout, attention=choice.dropout, head=choice.dropout)
+        classes = sum(len(names) for names in self.classes.values())
+        self._encoder = Encoder(shape, classes, dropout, choice.freeze_layers)
+        pretrained.fill(self._encoder, prepared.weights_file)
+        self.model = self._encoder
+        self.identity = {
+            "workload": self.name,
+            "model_name": choice.model_name,
+            "data_sha256": prepared.sha256,
+            "heads": ",".join(choice.heads),
+            "max_length": choice.max_length,
+            "freeze_layers": choice.freeze_layers,
+        }
+        self.attachments = {"tokenizer.json": prepared.tokenizer_file, "text.json": prepared.folder / "manifest.json"}
+        self._kept: dict[str, Any] = {}
+        if choice.freeze_layers and choice.cache_frozen:
+            self._keep_frozen()
+            # A checkpoint may bring other frozen weights than those that were just made.
+            self._encoder.register_load_state_dict_post_hook(self._keep_frozen)  # type: ignore[no-untyped-call]
+        if place.rank == 0:
+            print(self._in_short())
+
+    def batch(self, portion: Portion) -> Batch:
+        """Labels, numbers of the rows, tokens, mask, what the frozen layers made of them, and of which that is known.
+        The last three have a second dimension of 0 where they say nothing: no padding, nothing known, all known."""
+        import torch
+
+        from trainer.models import frozen
+
+        rows = self._rows[portion.split]
+        lengths = rows.lengths[portion.indices]
+        width = int(lengths.max()) if self._choice.bucketing else self._choice.max_length
+        padded = bool((lengths < width).any())
+        mask = np.arange(width if padded else 0) < lengths[:, None]
+        kept = self._kept.get(portion.split)
+        return (
+            torch.from_numpy(rows.labels[portion.indices][:, self._columns]),
+            torch.from_numpy(np.array(portion.indices)),
+            torch.from_numpy(rows.take(portion.indices, width)),
+            torch.from_numpy(mask),
+            *frozen.known_rows(kept, portion.indices, width),
+        )
+
+    def order(self, seed: int) -> Order:
+        from trainer.data.order import Bucketed
+
+        if not self._choice.bucketing:
+            return super().order(seed)
+        return Bucketed(self._rows["train"].lengths, seed, self._group)
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self._losses(self._logits(model, batch, "train"), batch[0])
+
+    def targets(self, split: str, indices: Indices) -> tuple[float, ...]:
+        """With class weights their sum, as in torch's own weighted mean: exact for any number of ranks."""
+        labels = self._rows[split].labels[indices][:, self._columns]
+        return tuple(
+            float(len(indices)) if weights is None else float(weights[labels[:, at]].sum())
+            for at, weights in enumerate(self._class_weights)
+        )
+
+    def judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        import torch
+
+        logits = self._logits(model, batch, "validation")
+        found = torch.stack([own.argmax(dim=1) for own in self._by_head(logits)], dim=1)
+        return self._losses(logits, batch[0]), found
+
+    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+        from trainer.workloads import text_report
+
+        return text_report.quality(self.classes, outputs, self._labels(indices))
+
+    def picture(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
+        from trainer.workloads import text_report
+
+        history = text_report.history(self._run_dir, list(self.classes))
+        return text_report.picture(self.classes, outputs, self._labels(indices), history, folder)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Only what is trained; matrices decay, biases and norms do not."""
+        trained = [parameter for parameter in self._encoder.parameters() if parameter.requires_grad]
+        return [
+            {"params": [parameter for parameter in trained if parameter.dim() >= 2]},
+            {"params": [parameter for parameter in trained if parameter.dim() < 2], "weight_decay": 0.0},
+        ]
+
+    # ── The frozen part, the heads ────────────────────────────────────────────────────────────────
+
+    def _logits(self, model: nn.Module, batch: Batch, split: str) -> Tensor:
+        from trainer.models import frozen
+
+        _, rows, tokens, mask, hidden, known = batch
+        among = mask[:, None, None, :] if mask.shape[1] else None
+        kept = self._kept.get(split)
+        if kept is None:
+            logits: Tensor = model(tokens, among)
+        else:
+            logits = model(frozen.completed(self._encoder, kept, (rows, tokens, among, hidden, known)), among)
+        return logits.float()
+
+    def _by_head(self, logits: Tensor) -> tuple[Tensor, ...]:
+        import torch
+
+        return torch.split(logits, [len(names) for names in self.classes.values()], dim=1)
+
+    def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        import torch
+        from torch.nn import functional as F
+
+        sums = []
+        for at, own in enumerate(self._by_head(logits)):
+            weights = self._class_weights[at]
+            if weights is not None and weights.device != own.device:
+                weights = self._class_weights[at] = weights.to(own.device)
+            smoothing = self._choice.label_smoothing
+            sums.append(F.cross_entropy(own, labels[:, at], weight=weights, label_smoothing=smoothing, reduction="sum"))
+        return torch.stack(sums)
+
+    def _labels(self, indices: Indices) -> Indices:
+        return self._rows["validation"].labels[indices][:, self._columns]
+
+    def _weights_of_classes(self) -> list[Tensor | None]:
+        """Balanced: a class weighs as much as all others, however few rows it has."""
+        import torch
+
+        weights: list[Tensor | None] = []
+        for head, column in zip(self.classes, self._columns, strict=True):
+            counts = np.bincount(self._rows["train"].labels[:, column], minlength=len(self.classes[head]))
+            balanced = counts.sum() / (len(counts) * np.maximum(counts, 1))
+            weights.append(torch.tensor(balanced, dtype=torch.float32) if head in self._choice.class_weights else None)
+        return weights
+
+    def _keep_frozen(self, *_: object) -> None:
+        from trainer.models import frozen
+
+        folder = self._choice.cache_dir
+        if folder is None:  # beside the data, where the next run finds it too; containers mount that read-only
+            data = self._prepared.folder
+            folder = (data if os.access(data, os.W_OK) else self._run_dir) / "frozen"
+        made_of = f"{self._prepared.sha256} {self._choice.max_length} {self._precision}"
+        self._kept = {
+            split: frozen.keep(self._encoder, rows.lengths, folder, f"{made_of} {split}", self._choice.cache_dtype)
+            for split, rows in self._rows.items()
+        }
+
+    def _in_short(self) -> str:
+        every = list(self._encoder.parameters())
+        total, trained = sum(p.numel() for p in every), sum(p.numel() for p in every if p.requires_grad)
+        told = f"{trained:,} of {total:,} parameters are trained ({trained / total:.1%})"
+        if self._kept:
+            size = sum(kept.nbytes for kept in self._kept.values()) / 2**20
+            told += f"; what {self._choice.freeze_layers} frozen layers make of the texts is kept, up to {size:.0f} MiB"
+        return told
+
+
+def _prepare(given: argparse.Namespace, _place: Place) -> int:
+    from trainer.workloads import text_prepare
+
+    return text_prepare.prepare(given)
+
+
+def _predict(given: argparse.Namespace, _place: Place) -> int:
+    from trainer.workloads import text_predict
+
+    return text_predict.predict(given)
+
+
+def _lengths(given: argparse.Namespace, _place: Place) -> int:
+    from trainer.workloads import text_prepare
+
+    return text_prepare.lengths(given)
