@@ -175,6 +175,6 @@ def _checked(trace: Trace, where: str) -> Trace:
     late = [place for place, parent in enumerate(trace.parents) if not -1 <= parent < place]
     if late:
         raise ConfigurationError(
-            f"{where}: call {late[0]} names parent {trace.parents[late[0]]}: expected -1 or the place of an earlier call"
+            f"{where}: call {late[0]} names parent {trace.parents[late[0]]}: expected -1 or an earlier call's place"
         )
     return trace

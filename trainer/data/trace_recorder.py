@@ -23,7 +23,7 @@ import textwrap
 import time
 import tokenize
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -45,16 +45,15 @@ def record(requests: int, seed: int) -> Iterator[Trace]:
     """The same requests and faults for one seed; the durations are those of this machine at this moment."""
     chance = random.Random(seed)  # noqa: S311 - a stream of requests, not a secret
     # A first call fills caches (compiled patterns, imports): a warm service does not do that.
-    for steps in SERVICES.values():
-        for step in steps:
-            _run([step], _text(chance))
+    for service in SERVICES.values():
+        _run(service, _text(chance))
     for number in range(requests):
-        service = chance.choice(list(SERVICES))
-        steps, text = list(SERVICES[service]), _text(chance)
+        name = chance.choice(list(SERVICES))
+        steps, text = list(SERVICES[name]), _text(chance)
         fault = chance.choice(FAULTS) if chance.random() < ANOMALIES else None
         if fault:
             steps = fault(steps, chance)
-        yield _recorded(f"{service}-{number}", steps, text, label=float(fault is not None))
+        yield _recorded(f"{name}-{number}", steps, text, label=float(fault is not None))
 
 
 def _recorded(name: str, steps: list[Step], text: str, *, label: float) -> Trace:
@@ -68,7 +67,7 @@ def _recorded(name: str, steps: list[Step], text: str, *, label: float) -> Trace
     return recorder.trace(name, label)
 
 
-def _run(steps: list[Step], text: str) -> None:
+def _run(steps: Sequence[Step], text: str) -> None:
     for step in steps:
         try:
             step(text)
@@ -187,7 +186,8 @@ def _figures(text: str) -> object:
 def _page(text: str) -> object:
     reader = html.parser.HTMLParser()
     reader.feed("".join(f"<p class={word}>{word}</p>" for word in text.split()))
-    return reader.close()
+    reader.close()
+    return reader.rawdata
 
 
 def _address(text: str) -> object:

@@ -222,7 +222,7 @@ class MappedTraces:
         return np.minimum(found, self._longest)
 
     def take(self, indices: Indices) -> Traces:
-        """These traces in this order, each cut to the longest allowed: the first calls, whose parents are among them."""
+        """These traces in this order, each cut to the longest allowed: to its first calls, parents included."""
         parts, places = [], []
         for number, mine, rows in self._by_shard(indices):
             shard = self._shard(number)

@@ -57,11 +57,18 @@ class Traces:
         calls = self.calls.take(rows_of(self.starts()[indices], lengths), axis=0)
         return Traces(calls=calls, lengths=lengths, labels=self.labels[indices])
 
+    def first(self, longest: int) -> Traces:
+        """Each cut to its first calls."""
+        lengths = np.minimum(self.lengths, longest)
+        calls = self.calls.take(rows_of(self.starts(), lengths), axis=0)
+        return Traces(calls=calls, lengths=lengths, labels=self.labels)
+
 
 def rows_of(starts: Indices, lengths: Indices) -> Indices:
     """The numbers of all rows of some stretches, one stretch after another."""
     before = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    rows: Indices = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    return rows
 
 
 def join(parts: Sequence[Traces]) -> Traces:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 WORKLOADS = {
     "gpt2": "GPT-2 language model on your own text (Spanish by default)",
+    "traces-lstm": "anomalous traces told by the order of their calls (LSTM)",
+    "traces-gnn": "anomalous traces told by who calls whom (graph network)",
 }
 
 
