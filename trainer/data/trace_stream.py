@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, count, repeat
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +27,13 @@ from trainer.errors import ConfigurationError
 BUFFER = 1000
 Files = Sequence[tuple[str, int]]
 """Paths and how many traces each holds."""
-Reference = tuple[str, int]
-"""A file, and which of its traces."""
+
+
+class Reference(NamedTuple):
+    """A trace that is not read yet."""
+
+    path: str
+    number: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,21 +137,23 @@ class StreamedTraces(IterableDataset[Batch]):
         begin = 0
         for path, traces in files:
             for number in range(max(0, share.begin - begin), min(traces, share.end - begin)):
-                yield path, number
+                yield Reference(path, number)
             begin += traces
 
     def _read(self, item: Reference | Batch) -> Batch:
+        if not isinstance(item, Reference):
+            return item
         path, number = item
-        if not isinstance(path, str):
-            return item  # type: ignore[return-value]  # it is read already
         if self._open is None or str(self._open.path) != path:
             self._open = None  # before the next is opened: never two files at once
             self._open = TensorFile(Path(path))
-        return self._sample(self._open, int(number))
+        return self._sample(self._open, number)
 
     def _read_all(self, buffer: list[Reference | Batch]) -> None:
         """File by file, as only one is open."""
-        for at in sorted(range(len(buffer)), key=lambda at: str(buffer[at][0])):
+        for at in sorted(
+            range(len(buffer)), key=lambda at: buffer[at][:1] if isinstance(buffer[at], Reference) else ()
+        ):
             buffer[at] = self._read(buffer[at])
 
     def _sample(self, file: TensorFile, number: int) -> Batch:
@@ -157,7 +165,7 @@ class StreamedTraces(IterableDataset[Batch]):
         ends = list(accumulate(traces for _, traces in self._files))
         at = bisect_right(ends, number)
         path, traces = self._files[at]
-        return self._read((path, number - ends[at] + traces))
+        return self._read(Reference(path, number - ends[at] + traces))
 
 
 class StreamedGraphs(StreamedTraces):
