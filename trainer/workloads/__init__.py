@@ -13,6 +13,8 @@ WORKLOADS = {
     "gpt2": "GPT-2 language model on your own text (Spanish by default)",
     "vision": "image classifier: a folder for each class, or Fashion-MNIST",
     "text": "classes of texts by a BERT-type encoder with several heads (BETO by default)",
+    "traces-lstm": "anomalous traces told by the order of their calls (LSTM)",
+    "traces-gnn": "anomalous traces told by who calls whom (graph network)",
 }
 
 

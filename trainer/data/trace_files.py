@@ -1,0 +1,180 @@
+"""Traces in files that people have: JSON lines or CSV, read line by line. docs/traces.md shows both."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.data.trace_shards import Source
+from trainer.data.traces import UNKNOWN, Traces
+from trainer.errors import ConfigurationError
+
+CHUNK = 1024
+OF_ITS_OWN = ("trace", "event", "parent", "label")
+"""Columns of a CSV file that are no features."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """One trace as a file or a recording tells it."""
+
+    id: str
+    events: Sequence[str]
+    parents: Sequence[int]
+    features: dict[str, Sequence[float]] = field(default_factory=dict)
+    label: float = float("nan")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """Names of events and features to the columns of models, and back."""
+
+    events: dict[str, int]
+    features: list[str]
+    grows: bool = False
+    """While data is prepared new names get new numbers; a trained model knows no others."""
+
+    def encode(self, traces: Sequence[Trace]) -> Traces:
+        numbers: list[int] = []
+        for trace in traces:
+            for event in trace.events:
+                if self.grows and event not in self.events:
+                    self.events[event] = len(self.events) + 1
+                numbers.append(self.events.get(event, UNKNOWN))
+        return Traces.of(
+            events=np.array(numbers, np.int64),
+            parents=np.array([parent for trace in traces for parent in trace.parents], np.int64),
+            features=self._features(traces, len(numbers)),
+            lengths=np.array([len(trace.events) for trace in traces], np.int64),
+            labels=np.array([trace.label for trace in traces], np.float32),
+        )
+
+    def _features(self, traces: Sequence[Trace], calls: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        found = np.empty((calls, len(self.features)), np.float32)
+        for column, name in enumerate(self.features):
+            try:
+                found[:, column] = [value for trace in traces for value in trace.features[name]]
+            except KeyError:
+                lacking = next(trace.id for trace in traces if name not in trace.features)
+                raise ConfigurationError(f"trace {lacking}: it lacks the feature {name!r} that others have") from None
+        return found
+
+
+def source_of(description: dict[str, Any], traces: Iterator[Trace]) -> Source:
+    """Named traces as `prepare` takes them; the first tells which features all must have."""
+    ahead = list(islice(traces, 1))
+    if not ahead:
+        raise ConfigurationError("no trace in what was given")
+    vocabulary = Vocabulary(events={}, features=list(ahead[0].features), grows=True)
+    names: list[str] = []
+
+    def chunks() -> Iterator[Traces]:
+        for chunk in chunked([ahead[0]], traces):
+            unlabelled = [trace.id for trace in chunk if trace.label not in (0, 1)]
+            if unlabelled:
+                raise ConfigurationError(f"trace {unlabelled[0]}: training needs a label, 0 or 1")
+            yield vocabulary.encode(chunk)
+        names.extend(vocabulary.events)
+
+    return Source(description=description, chunks=chunks(), events=names, features=vocabulary.features)
+
+
+def chunked(*parts: Iterable[Trace]) -> Iterator[list[Trace]]:
+    together = (trace for part in parts for trace in part)
+    while chunk := list(islice(together, CHUNK)):
+        yield chunk
+
+
+def describe(paths: Sequence[Path]) -> dict[str, Any]:
+    """Names, sizes and times: enough to see that files are the same, without reading hundreds of gigabytes."""
+    return {"files": [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]}
+
+
+def files_in(given: Sequence[Path]) -> list[Path]:
+    found = []
+    for path in given:
+        inside = sorted(file for file in path.rglob("*") if file.suffix in READERS) if path.is_dir() else [path]
+        if not path.exists() or not inside:
+            raise ConfigurationError(f"{path}: no such file, or no {', '.join(READERS)} file in this folder")
+        found += inside
+    return found
+
+
+def read(path: Path) -> Iterator[Trace]:
+    if path.suffix not in READERS:
+        raise ConfigurationError(f"{path}: expected a name ending in {', '.join(READERS)}")
+    return READERS[path.suffix](path)
+
+
+def _read_json_lines(path: Path) -> Iterator[Trace]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                said = json.loads(line)
+                events = [str(event) for event in said["events"]]
+                trace = Trace(
+                    id=str(said.get("id", f"{path.name}:{number}")),
+                    events=events,
+                    parents=[int(parent) for parent in said.get("parents", range(-1, len(events) - 1))],
+                    features={name: [float(v) for v in values] for name, values in said.get("features", {}).items()},
+                    label=float(said["label"]) if said.get("label") is not None else float("nan"),
+                )
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ConfigurationError(f"{path}:{number}: not a trace ({error!r})") from None
+            yield _checked(trace, f"{path}:{number}")
+
+
+def _read_csv(path: Path) -> Iterator[Trace]:
+    """A row for each call; the rows of a trace follow one another."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        columns = rows.fieldnames or []
+        missing = {"trace", "event"} - set(columns)
+        if missing:
+            raise ConfigurationError(f"{path}: the first line must name the columns; {sorted(missing)} are missing")
+        names = [name for name in columns if name not in OF_ITS_OWN]
+        for trace_id, group in groupby(rows, key=lambda row: row["trace"]):
+            calls = list(group)
+            where = f"{path}:{rows.line_num}: trace {trace_id}"
+            try:
+                trace = Trace(
+                    id=trace_id,
+                    events=[call["event"] for call in calls],
+                    parents=[int(call.get("parent") or default) for default, call in enumerate(calls, start=-1)],
+                    features={name: [float(call[name]) for call in calls] for name in names},
+                    label=float(calls[0].get("label") or "nan"),
+                )
+            except (ValueError, TypeError) as error:
+                raise ConfigurationError(f"{where}: {error}") from None
+            yield _checked(trace, where)
+
+
+READERS: dict[str, Callable[[Path], Iterator[Trace]]] = {
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".csv": _read_csv,
+}
+
+
+def _checked(trace: Trace, where: str) -> Trace:
+    calls = len(trace.events)
+    if not calls:
+        raise ConfigurationError(f"{where}: a trace without a call")
+    uneven = [name for name, values in trace.features.items() if len(values) != calls]
+    if uneven or len(trace.parents) != calls:
+        raise ConfigurationError(f"{where}: {calls} events, but not as many {uneven[0] if uneven else 'parents'}")
+    late = [place for place, parent in enumerate(trace.parents) if not -1 <= parent < place]
+    if late:
+        raise ConfigurationError(
+            f"{where}: call {late[0]} names parent {trace.parents[late[0]]}: expected -1 or an earlier call's place"
+        )
+    return trace

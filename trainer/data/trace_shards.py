@@ -1,0 +1,264 @@
+"""Prepared traces: memory-mapped shards and a manifest, written in one pass over any amount of traces.
+
+Files carry their content's hash in their name and the manifest is replaced last: a folder is never half new.
+A shard is an index, (traces + 1, 2) numbers of 64 bits: where a trace's calls begin and its label; then all calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.data.files import sync_folder, write_atomic
+from trainer.data.order import Indices
+from trainer.data.traces import Floats, Rows, Traces, join, rows_of
+from trainer.errors import ConfigurationError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+SHARD_BYTES = 64 << 20
+VALIDATION_SHARE = 0.1
+RESIDENT_BYTES = 64 << 20
+"""Pages of shards that count as this process's memory before they are let go; the system's cache may keep them."""
+OPEN_SHARDS = 64
+"""A window of blocks touches far fewer; a process may open some thousand files at most."""
+PREPARE = "python -m trainer traces-lstm prepare --input FILE --data-dir"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Traces to prepare: each chunk is read when the one before is written."""
+
+    description: dict[str, Any]
+    """What must be equal for the same result: an unchanged source is not read twice."""
+    chunks: Iterable[Traces]
+    events: list[str]
+    """Names of the events from 1 on, complete when the last chunk was read; empty where numbers are all we have."""
+    features: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    folder: Path
+    manifest: dict[str, Any]
+
+    def split(self, name: str) -> dict[str, Any]:
+        return dict(self.manifest["splits"][name])
+
+    def files(self) -> list[dict[str, Any]]:
+        return [shard for split in self.manifest["splits"].values() for shard in split["shards"]]
+
+
+def open_prepared(folder: Path) -> Prepared:
+    """Read the manifest and see that every shard is there in full length."""
+    path = folder / MANIFEST
+    try:
+        prepared = Prepared(folder=folder, manifest=json.loads(path.read_text("utf-8")))
+        wrong = [
+            f"{file}: expected {entry['bytes']} bytes, found {found}"
+            for entry in prepared.files()
+            if (found := _size(file := folder / str(entry["file"]))) != entry["bytes"]
+        ]
+        if prepared.manifest["traces_format"] != FORMAT:
+            wrong.append(f"{path}: format {prepared.manifest['traces_format']}, this trainer reads {FORMAT}")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no prepared traces here; make them with: {PREPARE} {folder}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"{path}: not a manifest of prepared traces ({error!r}): prepare again") from None
+    if wrong:
+        raise ConfigurationError("\n".join([*wrong, f"prepare again: {PREPARE} {folder}"]))
+    return prepared
+
+
+def prepare(source: Source, folder: Path) -> tuple[Prepared, bool]:
+    """Shards and manifest; (data, False) if the folder holds just that already."""
+    if (folder / MANIFEST).exists():
+        try:
+            there = open_prepared(folder)
+            if there.manifest["source"] == source.description:
+                return there, False
+        except ConfigurationError:
+            pass  # what is there is broken: it is made anew
+    folder.mkdir(parents=True, exist_ok=True)
+    writers = {name: _Writer(folder, name) for name in ("train", "validation")}
+    measure = Measure(len(source.features))
+    kinds = 1
+    for chunk in source.chunks:
+        held_back = _held_back(chunk)
+        for name, chosen in (("train", ~held_back), ("validation", held_back)):
+            writers[name].add(chunk.take(np.flatnonzero(chosen)))
+        measure.add(chunk.take(np.flatnonzero(~held_back)).features)
+        kinds = max(kinds, int(chunk.calls[:, 0].max(initial=0)) + 1)
+    mean, deviation = measure.result()
+    manifest = {
+        "traces_format": FORMAT,
+        "source": source.description,
+        "events": source.events,
+        "event_kinds": kinds,
+        "features": source.features,
+        "mean": mean,
+        "deviation": deviation,
+        "splits": {name: writer.close() for name, writer in writers.items()},
+    }
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    prepared = Prepared(folder=folder, manifest=manifest)
+    _remove_leftovers(prepared)
+    return prepared, True
+
+
+def _held_back(traces: Traces) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which traces are for validation: a trace's own content decides, so that twins are never on both sides."""
+    edges = np.cumsum(traces.lengths)[:-1]
+    digests = (hashlib.blake2b(calls.tobytes(), digest_size=8).digest() for calls in np.split(traces.calls, edges))
+    return np.array([int.from_bytes(digest, "big") < VALIDATION_SHARE * 2**64 for digest in digests], np.bool_)
+
+
+class Measure:
+    """Mean and deviation of features as models see them: their size spans magnitudes, so logarithms are taken."""
+
+    def __init__(self, features: int) -> None:
+        self._count = 0
+        self._sums = np.zeros((2, features))
+
+    def add(self, features: Floats) -> None:
+        x = np.sign(features) * np.log1p(np.abs(features), dtype=np.float64)
+        self._count += len(x)
+        self._sums += (x.sum(0), (x * x).sum(0))
+
+    def result(self) -> tuple[list[float], list[float]]:
+        mean, square = self._sums / max(1, self._count)
+        deviation = np.sqrt(np.maximum(square - mean * mean, 0))
+        return mean.tolist(), np.where(deviation > 1e-6, deviation, 1.0).tolist()
+
+
+class _Writer:
+    """Collects traces and writes a shard whenever they are enough for one."""
+
+    def __init__(self, folder: Path, stem: str) -> None:
+        self._folder, self._stem = folder, stem
+        self._parts: list[Traces] = []
+        self._bytes = 0
+        self._sums = {"samples": 0, "positives": 0, "calls": 0}
+        self._shards: list[dict[str, Any]] = []
+
+    def add(self, traces: Traces) -> None:
+        self._parts.append(traces)
+        self._bytes += traces.calls.nbytes
+        if self._bytes >= SHARD_BYTES:
+            self._store()
+
+    def close(self) -> dict[str, Any]:
+        self._store()
+        return {**self._sums, "shards": self._shards}
+
+    def _store(self) -> None:
+        traces = join(self._parts) if self._parts else None
+        self._parts, self._bytes = [], 0
+        if traces is None or not len(traces):
+            return
+        index = np.zeros((len(traces) + 1, 2), "<i8")
+        index[1:, 0] = np.cumsum(traces.lengths)
+        index[:-1, 1] = traces.labels
+        content = index.tobytes() + traces.calls.astype("<i4").tobytes()
+        digest = hashlib.sha256(content).hexdigest()
+        name = f"{self._stem}-{digest[:12]}.traces"
+        write_atomic(self._folder / name, content)
+        entry = {"file": name, "bytes": len(content), "sha256": digest, "samples": len(traces)}
+        self._shards.append(entry)
+        self._sums["samples"] += len(traces)
+        self._sums["positives"] += int(traces.labels.sum())
+        self._sums["calls"] += len(traces.calls)
+
+
+def _remove_leftovers(prepared: Prepared) -> None:
+    """Files of an earlier preparation; only names that we write ourselves."""
+    kept = {str(entry["file"]) for entry in prepared.files()}
+    for path in prepared.folder.glob("*.traces"):
+        if path.name not in kept:
+            path.unlink()
+    sync_folder(prepared.folder)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1
+
+
+class MappedTraces:
+    """One split of prepared traces by number. Its memory is a few megabytes, whatever the size of the split."""
+
+    def __init__(self, prepared: Prepared, split: str, longest: int) -> None:
+        self._folder = prepared.folder
+        self._entries = prepared.split(split)["shards"]
+        self._ends = np.array(list(accumulate(int(entry["samples"]) for entry in self._entries)), np.int64)
+        self._words = 2 + len(prepared.manifest["features"])
+        self._longest = longest
+        self._touched = 0
+        self._shard = lru_cache(OPEN_SHARDS)(self._open)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_shard"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._shard = lru_cache(OPEN_SHARDS)(self._open)
+
+    def lengths(self, indices: Indices) -> Indices:
+        found = np.empty(len(indices), np.int64)
+        for number, places, rows in self._by_shard(indices):
+            begins = self._shard(number).index[:, 0]
+            found[places] = begins[rows + 1] - begins[rows]
+        return np.minimum(found, self._longest)
+
+    def take(self, indices: Indices) -> Traces:
+        """These traces in this order, each cut to the longest allowed: to its first calls, parents included."""
+        parts, places = [], []
+        for number, mine, rows in self._by_shard(indices):
+            shard = self._shard(number)
+            begins, labels = shard.index[rows].T
+            lengths = np.minimum(shard.index[rows + 1, 0] - begins, self._longest)
+            calls = shard.calls.take(rows_of(begins, lengths), axis=0)
+            parts.append(Traces(calls=calls, lengths=lengths, labels=labels.astype(np.float32)))
+            places.append(mine)
+            self._touched += max(calls.nbytes, len(rows) * mmap.PAGESIZE)
+            if self._touched > RESIDENT_BYTES:
+                self._let_go()
+        if len(parts) == 1:
+            return parts[0]
+        return join(parts).take(np.argsort(np.concatenate(places)))
+
+    def _by_shard(self, indices: Indices) -> Iterable[tuple[int, Indices, Indices]]:
+        """(shard, which of `indices` lie there, as what)."""
+        shards = np.searchsorted(self._ends, indices, side="right")
+        for number in np.unique(shards):
+            places = np.flatnonzero(shards == number)
+            begin = self._ends[number - 1] if number else 0
+            yield int(number), places, indices[places] - begin
+
+    def _open(self, number: int) -> _Shard:
+        return _Shard(self._folder / str(self._entries[number]["file"]), self._entries[number]["samples"], self._words)
+
+    def _let_go(self) -> None:
+        """Unmapping all is one call per shard; what comes next is mapped again at a page fault's cost."""
+        self._shard.cache_clear()
+        self._touched = 0
+
+
+class _Shard:
+    def __init__(self, path: Path, samples: int, words: int) -> None:
+        with path.open("rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        size = (samples + 1) * 16
+        self.index: np.ndarray[Any, np.dtype[np.int64]] = np.frombuffer(content, "<i8", size // 8).reshape(-1, 2)
+        self.calls: Rows = np.frombuffer(content, "<i4", offset=size).reshape(-1, words)

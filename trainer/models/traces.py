@@ -1,0 +1,113 @@
+"""Models that tell anomalous traces: one reads calls in their order, one follows who called whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import GCNConv, GINConv, SAGEConv, global_max_pool, global_mean_pool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    event_kinds: int
+    features: int
+    width: int
+    layers: int
+    dropout: float = 0.0
+    convolution: str = ""
+    """Of a graph model: gin, sage or gcn."""
+
+
+class Calls(nn.Module):
+    """What is known of single calls: (…) events and (…, features) numbers to (…, width)."""
+
+    def __init__(self, shape: Shape, mean: Sequence[float] = (), deviation: Sequence[float] = ()) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(shape.event_kinds, shape.width)
+        self.numbers = nn.Linear(shape.features, shape.width) if shape.features else None
+        # Part of the state: whoever loads the model scales as training did.
+        self.mean: Tensor
+        self.deviation: Tensor
+        self.register_buffer("mean", torch.tensor(list(mean) or [0.0] * shape.features))
+        self.register_buffer("deviation", torch.tensor(list(deviation) or [1.0] * shape.features))
+
+    def forward(self, events: Tensor, features: Tensor) -> Tensor:
+        known = torch.where(events < self.embedding.num_embeddings, events, 0)
+        calls: Tensor = self.embedding(known)
+        if self.numbers is not None:
+            # Durations span magnitudes: their logarithms are what differs from the usual.
+            scaled = (features.sign() * features.abs().log1p() - self.mean) / self.deviation
+            calls = calls + self.numbers(scaled)
+        return calls
+
+
+class SequenceModel(nn.Module):
+    """An LSTM over the calls, and all its states pooled: a fault early in a long trace is not forgotten.
+
+    Padding comes last and the LSTM reads forward, so it needs no packing, which is slower on CPU and waits for the
+    lengths on a GPU.
+    """
+
+    def __init__(self, shape: Shape, calls: Calls) -> None:
+        super().__init__()
+        self.calls = calls
+        dropout = shape.dropout if shape.layers > 1 else 0.0
+        self.lstm = nn.LSTM(shape.width, shape.width, shape.layers, batch_first=True, dropout=dropout)
+        self.head = Head(3 * shape.width, shape)
+
+    def forward(self, events: Tensor, features: Tensor, lengths: Tensor) -> Tensor:
+        """(batch, length) events to (batch,) logits."""
+        states, _ = self.lstm(self.calls(events, features))
+        inside = (torch.arange(states.shape[1], device=lengths.device) < lengths[:, None]).unsqueeze(2)
+        last = states[torch.arange(len(lengths), device=lengths.device), lengths - 1]
+        mean = (states * inside).sum(1) / lengths[:, None]
+        highest = states.masked_fill(~inside, -1.0).amax(1)  # an LSTM's states lie between -1 and 1
+        logits: Tensor = self.head(torch.cat([last, mean, highest], dim=1))
+        return logits
+
+
+class GraphModel(nn.Module):
+    """Messages between callers and called, both ways; then all calls of a trace pooled."""
+
+    def __init__(self, shape: Shape, calls: Calls) -> None:
+        super().__init__()
+        self.calls = calls
+        self.dropout = shape.dropout
+        self.layers = nn.ModuleList(_convolution(shape.convolution, shape.width) for _ in range(shape.layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(shape.width) for _ in range(shape.layers))
+        self.head = Head(2 * shape.width, shape)
+
+    def forward(self, events: Tensor, features: Tensor, edges: Tensor, graph: Tensor, graphs: int) -> Tensor:
+        """(calls,) events of all graphs to (graphs,) logits."""
+        x = self.calls(events, features)
+        both_ways = torch.cat([edges, edges.flip(0)], dim=1)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = x + F.dropout(F.relu(layer(norm(x), both_ways)), self.dropout, self.training)
+        pooled = torch.cat([global_mean_pool(x, graph, graphs), global_max_pool(x, graph, graphs)], dim=1)
+        logits: Tensor = self.head(pooled)
+        return logits
+
+
+class Head(nn.Module):
+    def __init__(self, width: int, shape: Shape) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(width, shape.width), nn.ReLU(), nn.Dropout(shape.dropout), nn.Linear(shape.width, 1)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        return logits.squeeze(1)
+
+
+def _convolution(name: str, width: int) -> nn.Module:
+    kind = {"gin": GINConv, "sage": SAGEConv, "gcn": GCNConv}[name]
+    sizes = (width, width)
+    layer: nn.Module = (
+        kind(nn.Sequential(nn.Linear(*sizes), nn.ReLU(), nn.Linear(*sizes))) if name == "gin" else kind(*sizes)
+    )
+    return layer

@@ -1,0 +1,239 @@
+"""`prepare`, `predict` and `evaluate` of the two trace workloads."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import Place
+from trainer.errors import ConfigurationError, UsageError
+from trainer.workloads import Actions
+from trainer.workloads.traces import VOCABULARY, TracesWorkload, vocabulary_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainer.data.trace_shards import Source
+    from trainer.engine.workload import Batch
+
+BATCH = 256
+Kind = type[TracesWorkload]
+
+
+def add(actions: Actions, kind: Kind) -> None:
+    prepare = actions.add_parser("prepare", help="traces to shards", allow_abbrev=False)
+    sources = prepare.add_mutually_exclusive_group(required=True)
+    sources.add_argument(
+        "--input", type=Path, nargs="+", metavar="PATH", help="JSON lines or CSV files, or folders of them"
+    )
+    sources.add_argument("--preprocessed-dir", type=Path, metavar="DIR", help=".pt files of tensors")
+    sources.add_argument("--record-own", type=int, metavar="N", help="N real traces of Python's own library at work")
+    sources.add_argument("--generate", type=int, metavar="N", help="N invented ones, to test size and speed")
+    prepare.add_argument("--seed", type=int, default=1337, help="of --record-own and --generate")
+    prepare.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
+    prepare.set_defaults(run=partial(_prepare, kind))
+
+    predict = actions.add_parser("predict", help="how anomalous traces are", allow_abbrev=False)
+    _add_inputs(predict)
+    predict.add_argument("--output", type=Path, metavar="FILE", help=".jsonl or .csv (default: JSON lines on stdout)")
+    predict.set_defaults(run=partial(_predict, kind))
+
+    evaluate = actions.add_parser("evaluate", help="how good a checkpoint is", allow_abbrev=False)
+    _add_inputs(evaluate)
+    evaluate.add_argument("--pictures", type=Path, metavar="DIR", help="write roc.png and confusion.png there")
+    evaluate.set_defaults(run=partial(_evaluate, kind))
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR|FILE")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--input", type=Path, nargs="+", metavar="PATH", help="JSON lines, CSV or .pt files")
+    where.add_argument("--data-dir", type=Path, metavar="DIR", help="the validation split of prepared traces")
+
+
+# ── prepare ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _prepare(kind: Kind, given: argparse.Namespace, _place: Place) -> int:
+    from trainer.data.trace_shards import prepare
+
+    for name in ("record_own", "generate"):
+        if getattr(given, name) is not None and getattr(given, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {getattr(given, name)}: expected 1 or more")
+    data, new = prepare(_source(kind, given), given.data_dir)
+    train, validation = data.split("train"), data.split("validation")
+    calls = train["calls"] + validation["calls"]
+    print(
+        f"{given.data_dir}: {'prepared' if new else 'already there, kept as it is'}:"
+        f" {train['samples']} traces to train ({train['positives']} anomalies),"
+        f" {validation['samples']} to validate ({validation['positives']}), {calls} calls,"
+        f" {data.manifest['event_kinds'] - 1} kinds of events,"
+        f" features: {', '.join(data.manifest['features']) or 'none'}"
+    )
+    return 0
+
+
+def _source(kind: Kind, given: argparse.Namespace) -> Source:
+    from trainer.data import trace_files
+
+    if given.input:
+        paths = trace_files.files_in(given.input)
+        traces = (trace for path in paths for trace in trace_files.read(path))
+        return trace_files.source_of(trace_files.describe(paths), traces)
+    if given.preprocessed_dir:
+        from trainer.data import trace_tensors
+
+        return trace_tensors.source_of(given.preprocessed_dir, kind.kind)
+    if given.record_own:
+        from trainer.data.trace_recorder import record
+
+        described = {"record_own": given.record_own, "seed": given.seed}
+        return trace_files.source_of(described, record(given.record_own, given.seed))
+    from trainer.data.trace_generator import generate
+
+    return generate(given.generate, given.seed)
+
+
+# ── predict and evaluate ──────────────────────────────────────────────────────────────────────────
+
+
+def _predict(kind: Kind, given: argparse.Namespace, _place: Place) -> int:
+    counted = 0
+    with _writer(given.output) as write:
+        for names, scores, _ in _scored(kind, given):
+            for name, score in zip(names, scores, strict=True):
+                write({"trace": name, "score": round(score, 6), "anomalous": score >= 0.5})
+            counted += len(names)
+    if given.output:
+        print(f"{given.output}: {counted} scores")
+    return 0
+
+
+@contextmanager
+def _writer(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
+    if path is None:
+        yield lambda row: print(json.dumps(row))
+        return
+    if path.suffix not in (".jsonl", ".csv"):
+        raise UsageError(f"--output {path}: expected a name ending in .jsonl or .csv")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix == ".jsonl":
+            yield lambda row: print(json.dumps(row), file=file)
+        else:
+            table = csv.DictWriter(file, ("trace", "score", "anomalous"))
+            table.writeheader()
+            yield table.writerow
+
+
+def _evaluate(kind: Kind, given: argparse.Namespace, _place: Place) -> int:
+    import numpy as np
+
+    from trainer.workloads.traces_quality import draw, measures
+
+    rows = [row for _, scores, labels in _scored(kind, given) for row in zip(scores, labels, strict=True)]
+    outputs = np.array(rows, np.float64).reshape(-1, 2)
+    if not len(outputs) or np.isnan(outputs[:, 1]).any():
+        raise ConfigurationError("to evaluate, every trace needs a label, 0 or 1")
+    print(json.dumps({"traces": len(outputs), **measures(outputs)}))
+    if given.pictures:
+        for path in draw(outputs, given.pictures):
+            print(path, file=sys.stderr)
+    return 0
+
+
+def _scored(kind: Kind, given: argparse.Namespace) -> Iterator[tuple[list[str], list[float], list[float]]]:
+    import torch
+
+    model, identity, manifest = _load(kind, given.checkpoint)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device).eval()
+    with torch.no_grad():
+        for names, batch in _batches(kind, given, identity, manifest):
+            logits = kind.logits(model, tuple(part.to(device) for part in batch))
+            yield names, logits.float().sigmoid().tolist(), batch[-1].tolist()
+
+
+def _load(kind: Kind, path: Path) -> tuple[nn.Module, dict[str, Any], dict[str, Any] | None]:
+    import torch
+
+    from trainer.engine import checkpoint
+    from trainer.models.traces import Calls, Shape
+
+    found = checkpoint.locate(path, lambda line: print(line, file=sys.stderr))
+    identity = found.manifest["identity"]
+    if identity["workload"] != kind.name:
+        raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of {kind.name}")
+    shape = Shape(**{name: value for name, value in identity.items() if name not in ("workload", "max_length")})
+    model = kind.build(shape, Calls(shape))
+    model.load_state_dict(torch.load(found.state_file, map_location="cpu", weights_only=True)["model"])
+    kept = found.path / VOCABULARY
+    return model, identity, json.loads(kept.read_text("utf-8")) if kept.exists() else None
+
+
+def _batches(
+    kind: Kind, given: argparse.Namespace, identity: dict[str, Any], manifest: dict[str, Any] | None
+) -> Iterator[tuple[list[str], Batch]]:
+    from trainer.workloads.traces import is_stream
+
+    longest = identity["max_length"]
+    if given.data_dir and not is_stream("auto", given.data_dir):
+        yield from _prepared(kind, given.data_dir, longest)
+        return
+    if given.data_dir:
+        from trainer.data.trace_tensors import open_folder
+
+        files = [Path(path) for path, _ in open_folder(given.data_dir, kind.kind).validation]
+    else:
+        files = [path for named in given.input for path in (sorted(named.rglob("*.pt")) or [named])]
+    for path in files:
+        if path.suffix == ".pt":
+            yield from _of_tensors(kind, path, longest)
+        else:
+            yield from _of_names(kind, path, longest, manifest)
+
+
+def _prepared(kind: Kind, folder: Path, longest: int) -> Iterator[tuple[list[str], Batch]]:
+    import numpy as np
+
+    from trainer.data.trace_shards import MappedTraces, open_prepared
+
+    mapped = MappedTraces(open_prepared(folder), "validation", longest)
+    for at in range(0, len(mapped), BATCH):
+        indices = np.arange(at, min(at + BATCH, len(mapped)))
+        yield [str(index) for index in indices], kind.to_batch(mapped.take(indices))
+
+
+def _of_tensors(kind: Kind, path: Path, longest: int) -> Iterator[tuple[list[str], Batch]]:
+    from trainer.data.trace_stream import Reading
+    from trainer.data.trace_tensors import TensorFile
+
+    count = len(TensorFile(path))
+    dataset = kind.dataset()([(str(path), count)], Reading(buffer=0, longest=longest))
+    for at in range(0, count, BATCH):
+        numbers = range(at, min(at + BATCH, count))
+        yield [f"{path.name}:{number}" for number in numbers], dataset.collate([dataset.sample(n) for n in numbers])
+
+
+def _of_names(
+    kind: Kind, path: Path, longest: int, manifest: dict[str, Any] | None
+) -> Iterator[tuple[list[str], Batch]]:
+    from trainer.data.trace_files import chunked, files_in, read
+
+    if not manifest or not manifest["events"]:
+        raise ConfigurationError(
+            f"{path}: the checkpoint was trained on numbers without names: give .pt files with the same numbers"
+        )
+    vocabulary = vocabulary_of(manifest)
+    for file in files_in([path]):
+        for chunk in chunked(read(file)):
+            for at in range(0, len(chunk), BATCH):
+                part = chunk[at : at + BATCH]
+                traces = vocabulary.encode(part).first(longest)
+                yield [trace.id for trace in part], kind.to_batch(traces)
