@@ -20,13 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import gpt2_peers
-from benchmarks.arithmetic import utilisation
 from benchmarks.ours import steps_of
 from benchmarks.report import Table
 from benchmarks.side_by_side import ROOT, Comparison, Contestant, compare
 from benchmarks.stopwatch import Measured, Stopwatch
-
-LR = 6e-4
 
 
 def ours(*flags: str) -> Callable[[argparse.Namespace], Measured]:
@@ -35,15 +32,10 @@ def ours(*flags: str) -> Callable[[argparse.Namespace], Measured]:
     def measure(given: argparse.Namespace) -> Measured:
         gpt2_peers.limit_memory(given)
         watch = Stopwatch(given.warmup, given.steps)
-        shape = gpt2_peers.shape_of(given)
-        size = [f"--{name}={getattr(shape, name)}" for name in ("layers", "heads", "width")]
-        work = ["--batch-size", given.batch_size, "--seq-len", given.seq_len, "--data-dir", given.data_dir]
-        schedule = ["--lr", LR, "--min-lr", LR, "--warmup-steps", 0]
-        words = ["gpt2", *size, *map(str, [*work, *schedule]), *flags]
-        last = steps_of(watch, words)
-        tokens = given.batch_size * given.seq_len
-        measured = watch.measured(tokens, "tokens", loss=last["loss"])
-        return gpt2_peers.with_more(measured, utilisation(measured.units_per_s * shape.flops_per_token()))
+        work = ["--preset", given.preset, "--batch-size", given.batch_size, "--seq-len", given.seq_len]
+        data = ["--data-dir", given.data_dir.resolve(), "--lr", gpt2_peers.LR, "--schedule", "constant"]
+        last = steps_of(watch, ["gpt2", *map(str, [*work, *data]), "--warmup-steps", "0", *flags])
+        return gpt2_peers.result(given, watch, last["loss"])
 
     return measure
 

@@ -70,7 +70,8 @@ def compare(comparison: Comparison, argv: Sequence[str]) -> int:
     if comparison.prepare:
         comparison.prepare(given)
     shown = [table for table in comparison.tables if not given.table or table.name in given.table]
-    wanted = given.only or [name for table in shown for name in table.names]
+    in_tables = [name for table in shown for name in table.names]
+    wanted = [name for name in in_tables if not given.only or name in given.only]
     chosen = [contestant for contestant in comparison.contestants if contestant.name in wanted]
 
     def run(contestant: Contestant) -> Round:
