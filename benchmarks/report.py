@@ -98,7 +98,10 @@ def _summary(table: Table, result: Result) -> dict[str, Any]:
     for name in table.names:
         rounds = result.rounds[name]
         spreads = {
-            **{figure: spread(rounds, figure) for figure in ("units_per_s", "step_s", "start_s", "peak_mib", "loss")},
+            **{
+                figure: spread(rounds, figure)
+                for figure in ("units_per_s", "step_s", "cpu_s", "start_s", "peak_mib", "loss")
+            },
             "ratio": ratio(rounds, result.rounds.get(table.baseline, ())),
             "memory_ratio": ratio(rounds, result.rounds.get(table.baseline, ()), "peak_mib"),
         }
@@ -137,7 +140,7 @@ def _table(table: Table, result: Result) -> list[str]:
     more = list(dict.fromkeys(name for one in table.names for name in _more(result.rounds[one])))
     head = ["", "speed", f"to {table.baseline}"]
     head += ["to the row above"] if table.ladder else []
-    head += ["step", "start s", "peak MiB", "memory", "loss", *more]
+    head += ["step", "CPU a step", "start s", "peak MiB", "memory", "loss", *more]
     rows, above = [], None
     for name in table.names:
         rounds = result.rounds[name]
@@ -149,7 +152,8 @@ def _table(table: Table, result: Result) -> list[str]:
         speed = _cell(spread(rounds, "units_per_s"), number)
         row = [name, f"{speed} {first.unit}/s", _cell(ratio(rounds, baseline), _times)]
         row += [_cell(ratio(rounds, result.rounds[above]) if above else None, _times)] if table.ladder else []
-        row += [_cell(spread(rounds, "step_s"), _seconds), _cell(spread(rounds, "start_s"), "{:.0f}".format)]
+        row += [_cell(spread(rounds, figure), _seconds) for figure in ("step_s", "cpu_s")]
+        row += [_cell(spread(rounds, "start_s"), "{:.0f}".format)]
         row += [_cell(spread(rounds, "peak_mib"), "{:.0f}".format), _cell(ratio(rounds, baseline, "peak_mib"), _times)]
         row += [_cell(spread(rounds, "loss"), "{:.3f}".format), *(_more(rounds).get(key, "") for key in more)]
         if rounds[-1].problem:

@@ -23,6 +23,8 @@ class Measured:
     units_per_s: float
     unit: str
     step_s: float | None = None
+    cpu_s: float | None = None
+    """Of the cores, in one step: what others take of a shared machine is not in it (what OMP threads spin away is)."""
     start_s: float | None = None
     """From the start of the contestant to the first timed step: imports, building, compiling, warm-up steps."""
     peak_mib: float | None = None
@@ -47,6 +49,7 @@ class Stopwatch:
         self._clock = clock
         self._started = clock()
         self._began = self._ended = 0.0
+        self._cpu_began = self._cpu_ended = 0.0
         self._memory: dict[str, float | None] = {}
 
     @property
@@ -58,10 +61,10 @@ class Stopwatch:
         """Whether all is measured."""
         if step == self.warmup:
             synchronize()
-            self._began = self._clock()
+            self._began, self._cpu_began = self._clock(), time.process_time()
         elif step == self.last:
             synchronize()
-            self._ended = self._clock()
+            self._ended, self._cpu_ended = self._clock(), time.process_time()
             self._memory = memory()
         return step >= self.last
 
@@ -75,6 +78,7 @@ class Stopwatch:
             units_per_s=units_per_step / step_s,
             unit=unit,
             step_s=step_s,
+            cpu_s=(self._cpu_ended - self._cpu_began) / self.steps,
             start_s=self._began - self._started,
             loss=loss,
             more=more or {},
@@ -99,9 +103,14 @@ def memory() -> dict[str, float | None]:
     return {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "reserved_mib": None}
 
 
+_THREADS = ("OMP_WAIT_POLICY", "OMP_PROC_BIND", "GOMP_SPINCOUNT", "MALLOC_CONF", "LD_PRELOAD")
+"""What changes a CPU's speed from outside, where it is set."""
+
+
 def machine() -> dict[str, float | str]:
     """What this process computed with."""
     said: dict[str, float | str] = {"python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0))}
+    said |= {name: value for name in _THREADS if (value := os.environ.get(name))}
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         said |= {
