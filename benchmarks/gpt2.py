@@ -1,0 +1,137 @@
+"""GPT-2 from scratch: our trainer beside HF Trainer, Lightning and plain loops.
+
+    python -m benchmarks.gpt2                 # 124M; on a CPU batches of 4 × 256 tokens, on CUDA of 16 × 1024
+    python -m benchmarks.gpt2 --quick         # does everything run? A tiny model, one round
+    python -m benchmarks.gpt2 --table memory --memory-gib 4     # as on a laptop's card
+
+All read the same prepared tokens: by default the standard library's own sources, which every Python has, since speed
+asks only for real words. Equal settings mean the same shape, batch, precision, optimizer and clipping, no dropout;
+"as shipped" leaves what a peer does by default as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import gpt2_peers
+from benchmarks.ours import steps_of
+from benchmarks.report import Table
+from benchmarks.side_by_side import ROOT, Comparison, Contestant, compare
+from benchmarks.stopwatch import Measured, Stopwatch
+
+
+def ours(*flags: str) -> Callable[[argparse.Namespace], Measured]:
+    """The trainer with these options beside those that say what work is to be done."""
+
+    def measure(given: argparse.Namespace) -> Measured:
+        gpt2_peers.limit_memory(given)
+        watch = Stopwatch(given.warmup, given.steps)
+        work = ["--preset", given.preset, "--batch-size", given.batch_size, "--seq-len", given.seq_len]
+        data = ["--data-dir", given.data_dir.resolve(), "--lr", gpt2_peers.LR, "--schedule", "constant"]
+        last = steps_of(watch, ["gpt2", *map(str, [*work, *data]), "--warmup-steps", "0", *flags])
+        return gpt2_peers.result(given, watch, last["loss"])
+
+    return measure
+
+
+CONTESTANTS = (
+    Contestant(name="ours", measure=ours(), note="the trainer as it chooses by itself"),
+    Contestant(name="ours-fp32", measure=ours("--no-amp", "--no-compile"), note="float32, not compiled"),
+    Contestant(name="ours-amp", measure=ours("--no-compile"), note="the precision that it chooses, not compiled"),
+    Contestant(name="ours-compiled", measure=ours("--compile"), note="and compiled, on a CPU too"),
+    Contestant(name="ours-checkpointing", measure=ours("--use-gradient-checkpointing")),
+    Contestant(name="ours-muon", measure=ours("--optimizer", "muon")),
+    *gpt2_peers.CONTESTANTS,
+)
+
+TABLES = (
+    Table(
+        name="peers",
+        title="Beside the peers",
+        names=(
+            "ours", "ours-fp32",
+            "hf-trainer", "hf-trainer-equal", "hf-trainer-tuned",
+            "lightning", "lightning-tuned", "plain", "plain-tuned",
+        ),
+        baseline="hf-trainer-equal",
+    ),
+    Table(
+        name="ladder",
+        title="Ladder: one thing more in each row",
+        names=("plain", "ours-fp32", "ours-amp", "ours-compiled"),
+        baseline="plain",
+        ladder=True,
+    ),
+    Table(
+        name="memory",
+        title="Memory",
+        names=("ours-amp", "ours", "ours-checkpointing", "hf-trainer-tuned"),
+        baseline="ours-amp",
+    ),
+    Table(name="optimizer", title="Optimizer: what a step costs", names=("ours", "ours-muon"), baseline="ours"),
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", help="of the trainer (default 124m; with --quick tiny)")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="sequences in a step")
+    parser.add_argument("--seq-len", type=int, metavar="N")
+    parser.add_argument("--vocab-size", type=int, metavar="N", help="default 50257, GPT-2's; with --quick 1024")
+    parser.add_argument("--warmup", type=int, metavar="N", help="steps before the timed ones")
+    parser.add_argument("--steps", type=int, metavar="N", help="that are timed; a multiple of --warmup")
+    parser.add_argument("--memory-gib", type=float, metavar="GIB", help="CUDA memory that each contestant may take")
+    parser.add_argument("--text", type=Path, metavar="PATH", help="instead of the standard library's sources")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="prepared tokens; made where missing")
+
+
+def settle(given: argparse.Namespace) -> None:
+    # preset, vocabulary, batch, length, warm-up steps, timed steps
+    usual = {"cpu": ("124m", 50257, 4, 256, 2, 4), "cuda": ("124m", 50257, 16, 1024, 10, 30)}[given.device]
+    defaults = ("tiny", 1024, 2, 64, 2, 4) if given.quick else usual
+    for name, value in zip(("preset", "vocab_size", "batch_size", "seq_len", "warmup", "steps"), defaults, strict=True):
+        if getattr(given, name) is None:
+            setattr(given, name, value)
+    if given.data_dir is None:
+        given.data_dir = Path(tempfile.gettempdir()) / f"orch-benchmark-gpt2-{given.vocab_size}"
+
+
+def prepare(given: argparse.Namespace) -> None:
+    """By the trainer's own command; data that is there already is kept."""
+    if (given.data_dir / "manifest.json").exists():
+        return
+    with tempfile.TemporaryDirectory(prefix="orch-benchmark-text-") as folder:
+        text = given.text
+        if text is None:
+            text = Path(folder)
+            (text / "sources.txt").write_text(standard_library(), "utf-8")
+        argv = [sys.executable, "-m", "trainer", "gpt2", "prepare", "--text", str(text.resolve())]
+        argv += ["--data-dir", str(given.data_dir.resolve()), "--vocab-size", str(given.vocab_size)]
+        subprocess.run(argv, cwd=ROOT, check=True, stdout=sys.stderr)
+
+
+def standard_library() -> str:
+    """Its own sources, without its tests and what is installed beside it: some 10 MB."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files = (path for path in sorted(root.rglob("*.py")) if not {"site-packages", "test", "tests"} & set(path.parts))
+    return "\n".join(path.read_text("utf-8", errors="ignore").replace("\0", "") for path in files)
+
+
+COMPARISON = Comparison(
+    title="Training GPT-2",
+    module="benchmarks.gpt2",
+    contestants=CONTESTANTS,
+    tables=TABLES,
+    arguments=add_arguments,
+    settle=settle,
+    prepare=prepare,
+)
+
+
+if __name__ == "__main__":
+    sys.exit(compare(COMPARISON, sys.argv[1:]))

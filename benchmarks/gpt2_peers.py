@@ -1,0 +1,296 @@
+"""The others that train GPT-2: each does what its own documentation tells, with transformers' GPT2LMHeadModel."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.arithmetic import GptShape, utilisation
+from benchmarks.side_by_side import Contestant
+from benchmarks.stopwatch import Measured, Stopwatch
+
+LR, BETAS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 0.1, 1.0
+
+
+def shape_of(given: argparse.Namespace) -> GptShape:
+    from trainer.workloads.gpt2 import PRESETS
+
+    preset = PRESETS[given.preset]
+    manifest = json.loads((given.data_dir / "manifest.json").read_text())
+    return GptShape(
+        layers=preset.layers,
+        heads=preset.heads,
+        width=preset.width,
+        seq_len=given.seq_len,
+        vocab_size=manifest["vocab_size"],
+    )
+
+
+def limit_memory(given: argparse.Namespace) -> None:
+    """As on a card with so much memory: what goes beyond fails as it would there."""
+    if given.memory_gib:
+        import torch
+
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, given.memory_gib * 2**30 / total))
+
+
+def with_more(measured: Measured, more: Mapping[str, float | str]) -> Measured:
+    return replace(measured, more={**measured.more, **more})
+
+
+# ── What all of them share: the work ──────────────────────────────────────────────────────────────
+
+
+class Tokens:
+    """A map-style dataset of torch: windows of the prepared tokens, in order."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        import numpy as np
+
+        manifest = json.loads((given.data_dir / "manifest.json").read_text())
+        (shard, *_) = manifest["splits"]["train"]["shards"]
+        dtype = np.dtype("<u2") if manifest["vocab_size"] <= 1 << 16 else np.dtype("<u4")
+        self._tokens = np.memmap(given.data_dir / shard["file"], dtype, "r")
+        self._length = given.seq_len
+
+    def __len__(self) -> int:
+        return len(self._tokens) // self._length
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        import torch
+
+        window = self._tokens[number * self._length : (number + 1) * self._length]
+        tokens = torch.from_numpy(window.astype("int64"))
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def hf_model(given: argparse.Namespace, *, dropout: bool, attention: str = "sdpa") -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shape = shape_of(given)
+    none = {} if dropout else {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    config = GPT2Config(
+        vocab_size=shape.vocab_size,
+        n_positions=shape.seq_len,
+        n_embd=shape.width,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation=attention,
+        **none,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def native_bf16(given: argparse.Namespace) -> bool:
+    """Whether bfloat16 is faster than float32 here and not the other way round."""
+    if given.device == "cuda":
+        import torch
+
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    from benchmarks.side_by_side import host
+
+    return host()["native bf16"] != "no"
+
+
+def result(given: argparse.Namespace, watch: Stopwatch, loss: float) -> Measured:
+    measured = watch.measured(given.batch_size * given.seq_len, "tokens", loss=loss)
+    return with_more(measured, utilisation(measured.units_per_s * shape_of(given).flops_per_token()))
+
+
+# ── HF Trainer ────────────────────────────────────────────────────────────────────────────────────
+
+
+def hf_trainer(kind: str) -> Callable[[argparse.Namespace], Measured]:
+    """`shipped`: its defaults. `equal`: our optimizer's settings, no dropout. `tuned`: what its guide to speed on one
+    GPU turns on as well."""
+
+    def measure(given: argparse.Namespace) -> Measured:
+        limit_memory(given)
+        watch = Stopwatch(given.warmup, given.steps)
+        from transformers import Trainer, TrainerCallback, TrainingArguments
+
+        class Timed(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+            def on_step_end(self, _args: Any, state: Any, _control: Any, **_rest: Any) -> None:
+                watch.after(state.global_step)
+
+        equal = {
+            "learning_rate": LR, "lr_scheduler_type": "constant", "weight_decay": WEIGHT_DECAY,
+            "adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "max_grad_norm": CLIP,
+        }  # fmt: skip
+        on_gpu = given.device == "cuda"
+        tuned = {
+            "bf16": native_bf16(given), "tf32": True if on_gpu else None, "optim": "adamw_torch_fused",
+            "torch_compile": on_gpu, "dataloader_num_workers": 4 if on_gpu else 0, "dataloader_pin_memory": on_gpu,
+        }  # fmt: skip
+        own = {"shipped": {}, "equal": equal, "tuned": equal | tuned}[kind]
+        model = hf_model(given, dropout=kind == "shipped")
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = TrainingArguments(
+                folder,
+                per_device_train_batch_size=given.batch_size,
+                max_steps=watch.last,
+                save_strategy="no",
+                report_to="none",
+                use_cpu=not on_gpu,
+                **own,
+            )
+            done = Trainer(model, arguments, train_dataset=Tokens(given), callbacks=[Timed()]).train()
+        return result(given, watch, float(done.training_loss))
+
+    return measure
+
+
+# ── Lightning ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def lightning(kind: str) -> Callable[[argparse.Namespace], Measured]:
+    def measure(given: argparse.Namespace) -> Measured:
+        limit_memory(given)
+        watch = Stopwatch(given.warmup, given.steps)
+        import lightning as L
+        import torch
+        from torch.utils.data import DataLoader
+
+        tuned, on_gpu = kind == "tuned", given.device == "cuda"
+
+        class Gpt2(L.LightningModule):  # type: ignore[misc]  # it has no types
+            def __init__(self) -> None:
+                super().__init__()
+                model = hf_model(given, dropout=not tuned)
+                self.model = torch.compile(model) if tuned and on_gpu else model
+                self.loss = float("nan")
+
+            def training_step(self, batch: dict[str, Any], _number: int) -> Any:
+                return self.model(**batch).loss
+
+            def configure_optimizers(self) -> Any:
+                how = {"fused": True} if tuned else {}
+                return torch.optim.AdamW(self.parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY, **how)
+
+            def configure_gradient_clipping(self, _optimizer: Any, **_value: Any) -> None:
+                # Lightning refuses to clip for a fused optimizer under autocast, since with a scaler gradients would
+                # be scaled still; bfloat16 has no scaler.
+                torch.nn.utils.clip_grad_norm_(self.parameters(), CLIP)
+
+            def on_train_batch_end(self, outputs: Any, _batch: Any, _number: int) -> None:
+                if watch.after(self.trainer.global_step):
+                    self.loss = float(outputs["loss"])
+
+        if tuned:
+            torch.set_float32_matmul_precision("high")
+        module = Gpt2()
+        workers = 4 if tuned and on_gpu else 0
+        loader = DataLoader(
+            Tokens(given),  # type: ignore[arg-type]  # has what a dataset needs
+            given.batch_size, shuffle=True, num_workers=workers, pin_memory=tuned and on_gpu,
+        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = L.Trainer(
+                accelerator="gpu" if on_gpu else "cpu",
+                devices=1,
+                max_steps=watch.last,
+                precision="bf16-mixed" if tuned and native_bf16(given) else "32-true",
+                gradient_clip_val=CLIP,
+                logger=False,
+                enable_checkpointing=False,
+                default_root_dir=folder,
+            )
+            trainer.fit(module, loader)
+        return result(given, watch, module.loss)
+
+    return measure
+
+
+# ── Plain loops ───────────────────────────────────────────────────────────────────────────────────
+
+
+def plain(given: argparse.Namespace) -> Measured:
+    """As a first script is written: float32, attention spelled out, the usual dropout, the loss read each step."""
+    limit_memory(given)
+    watch = Stopwatch(given.warmup, given.steps)
+    import torch
+    from torch.utils.data import DataLoader
+
+    model = hf_model(given, dropout=True, attention="eager").to(given.device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    loader = DataLoader(Tokens(given), given.batch_size, shuffle=True)  # type: ignore[arg-type]
+    for step, batch in enumerate(loader, start=1):
+        loss = model(**{name: part.to(given.device) for name, part in batch.items()}).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        last = loss.item()
+        if watch.after(step):
+            break
+    return result(given, watch, last)
+
+
+def plain_tuned(given: argparse.Namespace) -> Measured:
+    """The same by someone who knows torch: autocast, SDPA, fused AdamW, no dropout, no waiting; compiled on CUDA."""
+    limit_memory(given)
+    watch = Stopwatch(given.warmup, given.steps)
+    import torch
+    from torch.utils.data import DataLoader
+
+    on_gpu = given.device == "cuda"
+    torch.set_float32_matmul_precision("high")
+    model = hf_model(given, dropout=False).to(given.device).train()
+    compiled = torch.compile(model) if on_gpu else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
+    loader = DataLoader(Tokens(given), given.batch_size, shuffle=True, pin_memory=on_gpu)  # type: ignore[arg-type]
+    for step, batch in enumerate(loader, start=1):
+        there = {name: part.to(given.device, non_blocking=True) for name, part in batch.items()}
+        with torch.autocast(given.device, torch.bfloat16, enabled=native_bf16(given)):
+            loss = compiled(**there).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if watch.after(step):
+            break
+    return result(given, watch, loss.item())
+
+
+HF = ("transformers", "accelerate")
+CONTESTANTS = (
+    Contestant(
+        name="hf-trainer",
+        measure=hf_trainer("shipped"),
+        needs=HF,
+        note="TrainingArguments' defaults; its loss: the mean of all steps",
+    ),
+    Contestant(
+        name="hf-trainer-equal",
+        measure=hf_trainer("equal"),
+        needs=HF,
+        note="float32, no dropout, our optimizer settings: what ours-fp32 does",
+    ),
+    Contestant(
+        name="hf-trainer-tuned",
+        measure=hf_trainer("tuned"),
+        needs=HF,
+        note="bf16 where it is native, fused AdamW, SDPA; on CUDA TF32, torch_compile, workers, pinned memory",
+    ),
+    Contestant(
+        name="lightning",
+        measure=lightning("shipped"),
+        needs=("lightning", "transformers"),
+        note="Trainer's defaults, AdamW, clipping",
+    ),
+    Contestant(
+        name="lightning-tuned",
+        measure=lightning("tuned"),
+        needs=("lightning", "transformers"),
+        note="bf16-mixed where it is native, fused AdamW, no dropout; on CUDA TF32, torch.compile, workers",
+    ),
+    Contestant(name="plain", measure=plain, needs=("transformers",), note="a first script: the seed's before"),
+    Contestant(name="plain-tuned", measure=plain_tuned, needs=("transformers",), note="a loop by hand, all turned on"),
+)

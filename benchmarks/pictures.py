@@ -1,0 +1,29 @@
+"""Photographs of nothing: JPEG files with a folder for each class, that cost to decode what photographs cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CLASSES = 10
+QUALITY = 90
+
+
+def make(folder: Path, count: int, side: int) -> None:
+    """`count` pictures, somewhat larger than `side`; the same ones every time. What is there already is kept."""
+    import numpy as np
+    from PIL import Image
+
+    for number in range(count):
+        file = folder / f"class-{number % CLASSES}" / f"{number:06}.jpg"
+        if file.exists():
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        chance = np.random.default_rng(number)
+        height, width = chance.integers(int(1.2 * side), int(1.8 * side), size=2)
+        # Coarse shapes with fine grain on them: about as many bytes a pixel as a camera's files have.
+        coarse = Image.fromarray(chance.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        shapes = np.asarray(coarse.resize((int(width), int(height)), Image.Resampling.BICUBIC), np.int16)
+        grain = chance.integers(-12, 13, shapes.shape, dtype=np.int16)
+        whole = file.with_suffix(".part")
+        Image.fromarray((shapes + grain).clip(0, 255).astype(np.uint8)).save(whole, "JPEG", quality=QUALITY)
+        whole.rename(file)

@@ -1,0 +1,221 @@
+"""The harness of the training benchmarks: contestants side by side in one run.
+
+Each contestant is measured in a process of its own, so that one's settings cannot leak into another, and they take
+turns, A B C A B C: whatever slows the machine for a while slows all alike. Ratios are taken round by round.
+
+A benchmark is a module with its contestants and
+
+    if __name__ == "__main__":
+        sys.exit(compare(COMPARISON, sys.argv[1:]))
+
+A contestant is a function from the parsed options to a `Measured`; a `Stopwatch` makes one. Its module imports torch
+and the peers' packages inside such functions only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.report import Result, Round, Table, as_json, markdown
+from benchmarks.stopwatch import Measured
+
+ROOT = Path(__file__).parents[1]
+LAST_WORDS = 6
+"""Lines of stderr that are kept of a contestant that failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    name: str
+    measure: Callable[[argparse.Namespace], Measured]
+    needs: tuple[str, ...] = ()
+    """Packages without which it cannot take part."""
+    only_on: str = ""
+    """`cuda` or `cpu`; empty: both."""
+    note: str = ""
+    """What a reader of the table must know of it."""
+    environ: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    title: str
+    module: str
+    """As `python -m` takes it: how a contestant's own process is started."""
+    contestants: tuple[Contestant, ...]
+    tables: tuple[Table, ...]
+    arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    """Adds the benchmark's own options."""
+    settle: Callable[[argparse.Namespace], None] | None = None
+    """Fills in options that follow from others (`--quick`, `--device`); called in each process alike."""
+    prepare: Callable[[argparse.Namespace], None] | None = None
+    """Once before the first round, in the harness's process: data that all contestants read."""
+
+
+def compare(comparison: Comparison, argv: Sequence[str]) -> int:
+    given = _parse(comparison, argv)
+    if given.measure:
+        return _measure(comparison, given)
+    if comparison.prepare:
+        comparison.prepare(given)
+    shown = [table for table in comparison.tables if not given.table or table.name in given.table]
+    in_tables = [name for table in shown for name in table.names]
+    wanted = [name for name in in_tables if not given.only or name in given.only]
+    chosen = [contestant for contestant in comparison.contestants if contestant.name in wanted]
+
+    def run(contestant: Contestant) -> Round:
+        return _in_own_process(comparison, contestant, argv, given)
+
+    load_before = os.getloadavg()
+    began = time.time()
+    rounds = interleave(chosen, given.repeats, given.device, run, _say)
+    result = Result(
+        title=comparison.title,
+        command=f"python -m {comparison.module} {' '.join(argv)}".strip(),
+        settings={name: value for name, value in vars(given).items() if name not in _HARNESS_ONLY},
+        machine={**host(), **seen_by_contestants(rounds)},
+        began=began,
+        seconds=time.time() - began,
+        load=(load_before, os.getloadavg()),
+        tables=tuple(replace(table, names=tuple(n for n in table.names if n in wanted)) for table in shown),
+        rounds=rounds,
+        notes={contestant.name: contestant.note for contestant in chosen if contestant.note},
+    )
+    text = json.dumps(as_json(result), indent=1)
+    if given.out:
+        given.out.write_text(text + "\n", "utf-8")
+    print(text if given.json else markdown(result))
+    return 0 if any(round_.measured for each in rounds.values() for round_ in each) else 1
+
+
+def interleave(
+    contestants: Sequence[Contestant],
+    repeats: int,
+    device: str,
+    run: Callable[[Contestant], Round],
+    say: Callable[[str], None],
+) -> dict[str, list[Round]]:
+    """A B C A B C. Who cannot take part, or has failed once, is not asked again, and is not forgotten either."""
+    rounds: dict[str, list[Round]] = {contestant.name: [] for contestant in contestants}
+    for number in range(1, repeats + 1):
+        for contestant in contestants:
+            mine = rounds[contestant.name]
+            if mine and mine[-1].problem:
+                continue
+            problem = cannot_take_part(contestant, device)
+            mine.append(Round(problem=problem) if problem else run(contestant))
+            say(f"round {number} of {repeats}: {contestant.name}: {mine[-1].in_short()}")
+    return rounds
+
+
+def cannot_take_part(contestant: Contestant, device: str) -> str:
+    missing = [package for package in contestant.needs if find_spec(package) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    if contestant.only_on and contestant.only_on != device:
+        return f"needs {contestant.only_on}"
+    return ""
+
+
+# ── A contestant in its own process ───────────────────────────────────────────────────────────────
+
+
+def _in_own_process(
+    comparison: Comparison, contestant: Contestant, argv: Sequence[str], given: argparse.Namespace
+) -> Round:
+    command = [sys.executable, "-m", comparison.module, *argv, "--measure", contestant.name]
+    environ = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "OMP_NUM_THREADS": str(given.threads),
+        "MKL_NUM_THREADS": str(given.threads),
+        **({"CUDA_VISIBLE_DEVICES": ""} if given.device == "cpu" else {}),
+        **(contestant.environ or {}),
+    }
+    try:
+        ran = subprocess.run(
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=given.timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Round(problem=f"not done after {given.timeout_s} s")
+    return told(ran.returncode, ran.stdout, ran.stderr)
+
+
+def told(code: int, out: str, err: str) -> Round:
+    """A contestant's last line is its measurement; without one it failed, and its last words say how."""
+    lines = out.strip().splitlines()
+    if code == 0 and lines:
+        return Round(measured=Measured(**json.loads(lines[-1])))
+    words = [line.strip() for line in err.strip().splitlines() if line.strip()]
+    return Round(problem=f"failed ({code}): {words[-1] if words else 'no word'}", last_words=tuple(words[-LAST_WORDS:]))
+
+
+def _measure(comparison: Comparison, given: argparse.Namespace) -> int:
+    (contestant,) = (one for one in comparison.contestants if one.name == given.measure)
+    with contextlib.redirect_stdout(sys.stderr):  # what packages print must not be taken for the measurement
+        measured = contestant.measure(given)
+    print(json.dumps(asdict(measured)))
+    return 0
+
+
+# ── Options and machine ───────────────────────────────────────────────────────────────────────────
+
+_HARNESS_ONLY = {"measure", "out", "json", "only", "table"}
+
+
+def _parse(comparison: Comparison, argv: Sequence[str]) -> argparse.Namespace:
+    names = [contestant.name for contestant in comparison.contestants]
+    parser = argparse.ArgumentParser(prog=f"python -m {comparison.module}", description=comparison.title)
+    parser.add_argument("--repeats", type=int, metavar="N", help="rounds (default 5; with --quick 1)")
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("--table", nargs="+", choices=[table.name for table in comparison.tables], help="default: all")
+    parser.add_argument("--quick", action="store_true", help="small and short: does everything run?")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    parser.add_argument("--threads", type=int, metavar="N", help="of each contestant (default: the cores it may use)")
+    parser.add_argument("--timeout-s", type=int, default=1800, metavar="S", help="of one contestant's one run")
+    parser.add_argument("--json", action="store_true", help="print the JSON instead of the Markdown")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON there too")
+    parser.add_argument("--measure", choices=names, metavar="NAME", help=argparse.SUPPRESS)
+    if comparison.arguments:
+        comparison.arguments(parser)
+    given = parser.parse_args(argv)
+    given.repeats = given.repeats or (1 if given.quick else 5)
+    given.device = given.device or ("cuda" if Path("/dev/nvidiactl").exists() else "cpu")
+    given.threads = given.threads or len(os.sched_getaffinity(0))
+    if comparison.settle:
+        comparison.settle(given)
+    return given
+
+
+def host() -> dict[str, float | str]:
+    cpuinfo = Path("/proc/cpuinfo")
+    fields = [line.split(":", 1) for line in cpuinfo.read_text().splitlines()] if cpuinfo.exists() else []
+    first = {pair[0].strip(): pair[1].strip() for pair in reversed(fields) if len(pair) == 2}
+    flags = set(first.get("flags", "").split())
+    return {
+        "cpu": first.get("model name", platform.processor() or platform.machine()),
+        "native bf16": ", ".join(sorted(flags & {"avx512_bf16", "amx_bf16"})) or "no",
+    }
+
+
+def seen_by_contestants(rounds: Mapping[str, Sequence[Round]]) -> dict[str, float | str]:
+    said: dict[str, float | str] = {}
+    for each in rounds.values():
+        for round_ in each:
+            if round_.measured:
+                said |= round_.measured.machine
+    return said
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
