@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from trainer.data import tokenizer as bpe
 from trainer.data.files import sha256, sync_folder, write_atomic
@@ -85,11 +86,15 @@ def is_sound(prepared: Prepared) -> bool:
     return all(sha256(prepared.folder / str(entry["file"])) == entry["sha256"] for entry in prepared.files())
 
 
-def prepare(documents: list[Document], folder: Path, vocab_size: int) -> tuple[Prepared, bool]:
-    """Tokenizer, shards and manifest from texts; (data, False) if the folder holds just that already."""
+def prepare(
+    documents: list[Document], folder: Path, vocab_size: int, tokenizer: Tokenizer | None = None
+) -> tuple[Prepared, bool]:
+    """Tokenizer, shards and manifest from texts; (data, False) if the folder holds just that already.
+
+    `tokenizer`: instead of one that is trained on the texts."""
     if vocab_size < bpe.SMALLEST_VOCABULARY:
         raise UsageError(f"--vocab-size {vocab_size}: the bytes alone need {bpe.SMALLEST_VOCABULARY}")
-    fingerprint = _fingerprint(documents, vocab_size)
+    fingerprint = _fingerprint(documents, tokenizer.to_str() if tokenizer else str(vocab_size))
     if (folder / MANIFEST).exists():
         try:
             there = open_prepared(folder)
@@ -100,7 +105,7 @@ def prepare(documents: list[Document], folder: Path, vocab_size: int) -> tuple[P
 
     folder.mkdir(parents=True, exist_ok=True)
     train_pieces, validation_pieces = split(documents)
-    tokenizer = bpe.train(train_pieces, vocab_size)
+    tokenizer = tokenizer or bpe.train(train_pieces, vocab_size)
     tokenizer_entry = _store(folder, "tokenizer", ".json", tokenizer.to_str(pretty=True).encode())
     size = tokenizer.get_vocab_size()
     dtype = np.dtype("<u2") if size <= 1 << 16 else np.dtype("<u4")
@@ -160,8 +165,8 @@ def _pieces(text: str, longest: int) -> list[str]:
     return pieces
 
 
-def _fingerprint(documents: list[Document], vocab_size: int) -> str:
-    digest = hashlib.sha256(f"{FORMAT} {vocab_size} {VALIDATION_SHARE} {PIECE_CHARACTERS}".encode())
+def _fingerprint(documents: list[Document], vocabulary: str) -> str:
+    digest = hashlib.sha256(f"{FORMAT} {vocabulary} {VALIDATION_SHARE} {PIECE_CHARACTERS}".encode())
     for document in documents:
         text = document.text.encode()
         digest.update(f"\0{document.name}\0{len(text)}\0".encode() + text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ class Muon(torch.optim.Muon):
         self._dtype = dtype
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002  # never with one
+    def step(self) -> None:  # type: ignore[override]  # what a closure is for, the loop does itself
         for group in self.param_groups:
             alike: defaultdict[torch.Size, Matrices] = defaultdict(list)
             for parameter in group["params"]:

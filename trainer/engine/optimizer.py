@@ -6,7 +6,6 @@ resuming goes over its `state`. A group's `lr_scale` is its own rate in proporti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -78,12 +77,12 @@ class Together(Optimizer):
         super().__init__([group for part in parts for group in part.param_groups], {})
         self._share()
 
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002  # never with one
+    def step(self) -> None:  # type: ignore[override]  # what a closure is for, the loop does itself
         for part in self.parts:
             part.step()
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        super().load_state_dict(dict(state_dict))
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
         self._share()
 
     def _share(self) -> None:

@@ -1,0 +1,110 @@
+"""How GPT-2 computes: with checkpointing, in chunks, by one kernel or another, it is the same model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trainer.errors import UsageError
+from trainer.models.attention import must_have_kernel
+from trainer.models.gpt2 import GPT2, Computation, Shape
+from trainer.models.token_loss import CHUNK, chunk_for, token_loss
+
+SHAPE = Shape(layers=2, heads=2, width=16, seq_len=12, vocab_size=50)
+PLAIN = Computation(loss_chunk=0)
+
+
+def loss_and_gradients(computation: Computation, dropout: float = 0.0) -> tuple[Tensor, list[Tensor]]:
+    torch.manual_seed(0)
+    model = GPT2(SHAPE, dropout, computation).double()
+    tokens = torch.randint(50, (3, 13))
+    loss = model(tokens[:, :-1], tokens[:, 1:])
+    (loss / 36).backward()
+    return loss.detach(), [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 36, 1000])
+def test_a_loss_in_chunks_is_the_plain_one_with_its_gradients(chunk: int) -> None:
+    plain, gradients = loss_and_gradients(PLAIN)
+    chunked, same = loss_and_gradients(replace(PLAIN, loss_chunk=chunk))
+    torch.testing.assert_close(chunked, plain, rtol=1e-12, atol=0)
+    torch.testing.assert_close(same, gradients, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradient_checkpointing_changes_no_gradient(dropout: float) -> None:
+    plain, gradients = loss_and_gradients(PLAIN, dropout)
+    again, same = loss_and_gradients(replace(PLAIN, gradient_checkpointing=True), dropout)
+    assert torch.equal(again, plain)
+    torch.testing.assert_close(same, gradients, rtol=1e-12, atol=1e-14)
+
+
+def test_gradient_checkpointing_keeps_less_for_the_backward_pass() -> None:
+    def kept(computation: Computation) -> int:
+        torch.manual_seed(0)
+        model = GPT2(replace(SHAPE, layers=8), 0.0, computation)
+        kept_bytes = 0
+
+        def count(tensor: Tensor) -> Tensor:
+            nonlocal kept_bytes
+            kept_bytes += tensor.nbytes
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            model(torch.randint(50, (3, 12)), torch.randint(50, (3, 12)))
+        return kept_bytes
+
+    assert kept(replace(PLAIN, gradient_checkpointing=True)) < kept(PLAIN) / 3
+
+
+def test_a_loss_in_chunks_under_autocast_is_near_that_in_float32() -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(20, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    following = torch.randint(50, (20,))
+    exact = F.cross_entropy(hidden @ weight.T, following, reduction="sum")
+    exact.backward()
+    wanted = [part.grad.clone() for part in (hidden, weight) if part.grad is not None]
+    hidden.grad = weight.grad = None
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = token_loss(hidden, weight, following, chunk=8)
+    loss.backward()
+    torch.testing.assert_close(loss, exact, rtol=1e-2, atol=0)
+    for found, expected in zip((hidden.grad, weight.grad), wanted, strict=True):
+        assert found is not None
+        assert found.dtype == torch.float32
+        assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+def test_without_gradients_only_the_loss_is_computed() -> None:
+    hidden, weight = torch.randn(6, 4), torch.randn(9, 4, requires_grad=True)
+    following = torch.randint(9, (6,))
+    with torch.no_grad():
+        loss = token_loss(hidden, weight, following, chunk=4)
+    assert not loss.requires_grad
+    torch.testing.assert_close(loss, F.cross_entropy(hidden @ weight.T, following, reduction="sum").detach())
+
+
+def test_chunks_by_itself_on_a_cpu_and_where_a_gpu_is_small() -> None:
+    gib = 2**30
+    assert chunk_for(1024, 50257, gpu_memory=0) == CHUNK
+    assert chunk_for(4 * 1024, 50257, gpu_memory=4 * gib) == CHUNK
+    assert chunk_for(16 * 1024, 50257, gpu_memory=80 * gib) == 0
+
+
+def test_attention_kernels_agree() -> None:
+    plain, gradients = loss_and_gradients(PLAIN)
+    for kernel in ("flash", "math"):
+        found, same = loss_and_gradients(replace(PLAIN, sdpa=kernel, gradient_checkpointing=kernel == "math"))
+        torch.testing.assert_close(found, plain, rtol=1e-10, atol=0)
+        torch.testing.assert_close(same, gradients, rtol=1e-8, atol=1e-10)
+
+
+def test_a_kernel_that_a_cpu_lacks_is_refused() -> None:
+    must_have_kernel("math", "cpu")
+    must_have_kernel("cudnn", "cuda")
+    with pytest.raises(UsageError, match="--sdpa cudnn: a CPU has only auto, flash, math"):
+        must_have_kernel("cudnn", "cpu")

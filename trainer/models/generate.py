@@ -1,0 +1,61 @@
+"""How a language model writes on: one token after another, each layer's keys and values kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.models.gpt2 import GPT2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """How the next token is chosen from what the model thinks of each."""
+
+    temperature: float = 1.0
+    """0: always the likeliest."""
+    top_k: int = 0
+    """From the K likeliest; 0: from all."""
+    top_p: float = 1.0
+    """From the likeliest that have this probability together."""
+
+
+@torch.no_grad()
+def generate(model: GPT2, prompts: Tensor, count: int, choice: Choice, seed: int) -> Tensor:
+    """`count` more tokens for each of `prompts` (batch, length).
+
+    A full window drops its older half: positions are learned, so that with every token that leaves all others would
+    have to be read again. The halves cost one reading in `seq_len / 2` tokens instead.
+    """
+    chance = torch.Generator().manual_seed(seed)
+    window = model.shape.seq_len
+    was_training = model.training
+    model.eval()
+    tokens = prompts.to(model.tokens.weight.device)
+    caches = model.caches(len(tokens))
+    unread = tokens[:, -window:]
+    for _ in range(count):
+        if caches[0].length == window:
+            for cache in caches:
+                cache.length = 0
+            unread = tokens[:, -(window // 2 or 1) :]
+        following = choose(model.next_logits(unread, caches).float().cpu(), choice, chance)
+        unread = following.to(tokens.device)
+        tokens = torch.cat([tokens, unread], dim=1)
+    model.train(was_training)
+    return tokens[:, prompts.shape[1] :]
+
+
+def choose(logits: Tensor, choice: Choice, chance: torch.Generator) -> Tensor:
+    """(batch, 1) tokens of (batch, vocabulary) logits."""
+    if choice.temperature <= 0:
+        return logits.argmax(dim=1, keepdim=True)
+    vocabulary = logits.shape[1]
+    kept = min(choice.top_k, vocabulary) if choice.top_k > 0 else vocabulary
+    likeliest = torch.topk(logits / choice.temperature, kept)
+    weights = likeliest.values.softmax(dim=1)
+    # The first stays, however likely it is; a later one if those before it are not yet enough.
+    weights[weights.cumsum(dim=1) - weights >= choice.top_p] = 0.0
+    return likeliest.indices.gather(1, torch.multinomial(weights, 1, generator=chance))

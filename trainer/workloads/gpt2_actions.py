@@ -1,0 +1,150 @@
+"""What is done with GPT-2 beside training: prepare its data, let it write, hand it to `transformers`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.config import Place
+from trainer.errors import ConfigurationError, UsageError
+from trainer.workloads import Actions
+
+if TYPE_CHECKING:
+    from trainer.engine.checkpoint import Checkpoint
+    from trainer.models.gpt2 import GPT2
+
+SAMPLE_TOKENS = 80
+TEMPERATURE = 0.6
+"""Low, as small models know few words well; a large one may be given more."""
+TOP_K = 50
+VOCABULARY = 16384
+TOKENIZER = "tokenizer.json"
+"""In a checkpoint."""
+
+
+def add(actions: Actions) -> None:
+    prepare = actions.add_parser("prepare", help="texts to tokens", allow_abbrev=False)
+    prepare.add_argument(
+        "--text", action="append", required=True, metavar="PATH|spanish",
+        help="a file or folder of UTF-8 text, or `spanish` for texts from Debian's packages; may be repeated",
+    )  # fmt: skip
+    prepare.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
+    prepare.add_argument("--vocab-size", type=int, metavar="N", help=f"default {VOCABULARY}")
+    prepare.add_argument(
+        "--tokenizer",
+        metavar="FILE|FOLDER|NAME",
+        help="of a model of `transformers`, instead of one of these texts' own",
+    )
+    prepare.set_defaults(run=_prepare)
+
+    sample = actions.add_parser("sample", help="let a checkpoint write", allow_abbrev=False)
+    sample.add_argument("--checkpoint", type=Path, required=True, metavar="DIR|FILE")
+    sample.add_argument("--prompt", required=True, metavar="TEXT")
+    sample.add_argument("--tokens", type=int, default=SAMPLE_TOKENS, metavar="N")
+    sample.add_argument("--temperature", type=float, default=TEMPERATURE, help="0: always the likeliest token")
+    sample.add_argument("--top-k", type=int, default=TOP_K, metavar="K", help="from the K likeliest; 0: from all")
+    sample.add_argument("--top-p", type=float, default=1.0, metavar="P", help="from the likeliest that have P together")
+    sample.add_argument("--samples", type=int, default=1, metavar="N", help="how many, all at once")
+    sample.add_argument("--seed", type=int, default=1337)
+    sample.set_defaults(run=_sample)
+
+    export = actions.add_parser("export", help="a checkpoint to a folder for `transformers`", allow_abbrev=False)
+    export.add_argument("--checkpoint", type=Path, required=True, metavar="DIR|FILE")
+    export.add_argument("--to", type=Path, required=True, metavar="FOLDER")
+    export.set_defaults(run=_export)
+
+
+def _prepare(given: argparse.Namespace, _place: Place) -> int:
+    from trainer.data import shards, spanish, texts
+
+    tokenizer = None
+    if given.tokenizer:
+        if given.vocab_size:
+            raise UsageError("--tokenizer brings its own vocabulary: leave out --vocab-size")
+        from trainer.models import pretrained_gpt2
+
+        tokenizer = pretrained_gpt2.tokenizer_of(given.tokenizer)
+    documents = []
+    for source in given.text:
+        if source == "spanish":
+            print("Spanish text from Debian's packages:")
+            documents += spanish.fetch(print)
+        else:
+            documents += texts.read_texts(Path(source))
+    data, new = shards.prepare(documents, given.data_dir, given.vocab_size or VOCABULARY, tokenizer)
+    splits = data.manifest["splits"]
+    print(
+        f"{given.data_dir}: {'prepared' if new else 'already there, kept as it is'}:"
+        f" {splits['train']['tokens']} tokens to train, {splits['validation']['tokens']} to validate,"
+        f" vocabulary {data.vocab_size}, {data.manifest['bytes_per_token']:.2f} bytes per token"
+    )
+    return 0
+
+
+def _sample(given: argparse.Namespace, _place: Place) -> int:
+    from trainer.data import tokenizer
+
+    wrong = [
+        f"--{name} {size}: expected 1 or more" for name in ("tokens", "samples") if (size := vars(given)[name]) < 1
+    ]
+    if not 0 < given.top_p <= 1:
+        wrong.append(f"--top-p {given.top_p:g}: expected more than 0 and at most 1")
+    if wrong:
+        raise UsageError("\n".join(wrong))
+    found, model = _model_of(given.checkpoint)
+    wish = Wish(**{field.name: getattr(given, field.name) for field in fields(Wish)})
+    print("\n\n".join(write_on(model, tokenizer.load(found.path / TOKENIZER), wish)))
+    return 0
+
+
+def _export(given: argparse.Namespace, _place: Place) -> int:
+    from trainer.models import pretrained_gpt2
+
+    found, model = _model_of(given.checkpoint)
+    pretrained_gpt2.export(model, found.path / TOKENIZER, given.to)
+    print(f"{given.to}: GPT2LMHeadModel and AutoTokenizer of `transformers` load it with from_pretrained")
+    return 0
+
+
+def _model_of(path: Path) -> tuple[Checkpoint, GPT2]:
+    import torch
+
+    from trainer.engine import checkpoint
+    from trainer.models.gpt2 import GPT2, Shape
+
+    found = checkpoint.locate(path, print)
+    identity = found.manifest["identity"]
+    if identity["workload"] != "gpt2":
+        raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of gpt2")
+    names = ("layers", "heads", "width", "seq_len", "vocab_size")
+    model = GPT2(Shape(**{name: identity[name] for name in names}))
+    model.load_state_dict(torch.load(found.state_file, map_location="cpu", weights_only=True)["model"])
+    return found, model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What is to be written."""
+
+    prompt: str
+    tokens: int = SAMPLE_TOKENS
+    samples: int = 1
+    temperature: float = TEMPERATURE
+    top_k: int = TOP_K
+    top_p: float = 1.0
+    seed: int
+
+
+def write_on(model: GPT2, tokenizer: Any, wish: Wish) -> list[str]:
+    """The prompt and what the model writes after it."""
+    import torch
+
+    from trainer.data.tokenizer import END_OF_TEXT
+    from trainer.models.generate import Choice, generate
+
+    start = tokenizer.encode(wish.prompt).ids or [tokenizer.token_to_id(END_OF_TEXT)]
+    choice = Choice(temperature=wish.temperature, top_k=wish.top_k, top_p=wish.top_p)
+    written = generate(model, torch.tensor([start] * wish.samples), wish.tokens, choice, wish.seed)
+    return [str(tokenizer.decode([*start, *tokens])) for tokens in written.tolist()]
