@@ -51,6 +51,7 @@ def naive(given: argparse.Namespace) -> Measured:
     watch = Stopwatch(given.warmup, given.steps)
     import torch
     from torch.utils.data import DataLoader
+
     from trainer.models.resnet import PLANS, ResNet
 
     files = sorted(given.images.rglob("*.jpg"))[: given.batch_size * given.warmup]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.config import Place
+from trainer.config import Place, TrainOptions
 from trainer.data import image_store
 from trainer.data.augment import middle
 from trainer.data.images import Frame, open_image, pixels
@@ -50,7 +50,7 @@ def load(path: Path, place: Place) -> Trained:
     shape = Shape(**{name: identity[name] for name in ("model", "image_size", "channels", "classes")})
     model = Classifier(build(shape), about["mean"], about["std"])
     model.load_state_dict(torch.load(found.state_file, map_location="cpu", weights_only=True)["model"])
-    hardware = prepare_hardware(place, amp=True)
+    hardware = prepare_hardware(place, TrainOptions())
     in_memory(model.to(hardware.device), torch.channels_last).eval()
     return Trained(
         model=model, classes=tuple(about["classes"]), frame=Frame(**about["frame"]), hardware=hardware
