@@ -86,17 +86,21 @@ class _Recorder:
     parents: list[int] = field(default_factory=list)
     begins: list[float] = field(default_factory=list)
     durations: list[float] = field(default_factory=list)
+    held_up_since: float = 0.0
     open: list[int] = field(default_factory=list)
     """The calls that have not returned, outermost first; -1 for one that is not kept."""
 
     def notice(self, frame: FrameType, kind: str, _argument: object) -> None:
         now = time.perf_counter()
-        if kind == "call":
+        if frame.f_code.co_name == "fault":  # would tell a model what it is to find; its time is the step's
+            self.held_up_since = now if kind == "call" else self.held_up_since
+        elif kind == "call":
             kept = len(self.events) < MOST_CALLS and len(self.open) < DEPTH
             if kept:
                 self.events.append(f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}")
                 self.parents.append(self.open[-1] if self.open else -1)
-                self.begins.append(now)
+                self.begins.append(self.held_up_since or now)
+                self.held_up_since = 0.0
                 self.durations.append(0.0)
             self.open.append(len(self.events) - 1 if kept else -1)
         elif kind == "return" and self.open:
@@ -116,21 +120,24 @@ class _Recorder:
 def _raises(steps: list[Step], chance: random.Random) -> list[Step]:
     at = chance.randrange(len(steps))
     healthy = steps[at]
-    return [*steps[:at], lambda text: healthy(text + BROKEN), *steps[at + 1 :]]
+
+    def fault(text: str) -> object:
+        return healthy(text + BROKEN)
+
+    return [*steps[:at], fault, *steps[at + 1 :]]
 
 
 def _slow(steps: list[Step], chance: random.Random) -> list[Step]:
     at, seconds = chance.randrange(len(steps)), chance.uniform(*SLOW_S)
     healthy = steps[at]
 
-    def slowed(text: str) -> object:
+    def fault(text: str) -> object:
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             pass
         return healthy(text)
 
-    slowed.__code__ = slowed.__code__.replace(co_name=healthy.__code__.co_name)  # its name would tell
-    return [*steps[:at], slowed, *steps[at + 1 :]]
+    return [*steps[:at], fault, *steps[at + 1 :]]
 
 
 def _wrong_order(steps: list[Step], chance: random.Random) -> list[Step]:

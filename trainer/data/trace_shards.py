@@ -27,8 +27,9 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 SHARD_BYTES = 64 << 20
 VALIDATION_SHARE = 0.1
-RESIDENT_BYTES = 64 << 20
-"""Pages of shards that count as this process's memory before they are let go; the system's cache may keep them."""
+RESIDENT_BYTES = 4 << 20
+"""What is gathered before shards are unmapped. Around a few hundred bytes a kernel may map 2 MiB, all of which counts
+as this process's memory; after unmapping it is the system's cache alone."""
 OPEN_SHARDS = 64
 """A window of blocks touches far fewer; a process may open some thousand files at most."""
 PREPARE = "python -m trainer traces-lstm prepare --input FILE --data-dir"

@@ -40,7 +40,7 @@ class GnnTraces(traces.TracesWorkload):
 
     @staticmethod
     def build(shape: Shape, calls: Calls) -> nn.Module:
-        from trainer.models.traces import GraphModel
+        from trainer.models.trace_graph import GraphModel
 
         return GraphModel(shape, calls)
 
