@@ -22,6 +22,7 @@ NEED_TORCH = [
     "compiling",
     "distributed_training",
     "gpt2_computation",
+    "engine_options",
     "gpt2_continued",
     "gpt2_model",
     "gpt2_pretrained",
