@@ -40,7 +40,7 @@ def fit(call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
 def words(folder: Path, run_dir: Path) -> list[str]:
     return [
         "text", "train", "--data-dir", str(folder), "--run-dir", str(run_dir), "--log-every", "1", "--dropout", "0",
-        "--max-length", "48", "--num-workers", "0", "--cache-dir", str(run_dir / "frozen"), "--no-compile",
+        "--no-amp", "--max-length", "48", "--num-workers", "0", "--cache-dir", str(run_dir / "frozen"), "--no-compile",
     ]  # fmt: skip
 
 
