@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from trainer.config import Place, TrainOptions
 from trainer.data import text_prepared
+from trainer.engine.optimizer import usual_groups
 from trainer.engine.workload import Portion
 from trainer.workloads import text_report
 from trainer.workloads.text import Choice, Text
@@ -175,15 +176,16 @@ def test_other_frozen_weights_do_not_meet_kept_rows(folder: Path, tmp_path: Path
 
 def test_only_what_is_trained_goes_to_the_optimizer(folder: Path, tmp_path: Path) -> None:
     text = workload(folder, tmp_path, freeze_layers=1)
-    given = {id(p) for group in text.parameter_groups() for p in group["params"]}
+    given = {id(p) for group in usual_groups(text.model, 0.1) for p in group["params"]}
     frozen = {id(p) for module in text.model.frozen_modules() for p in module.parameters()}
     assert given | frozen == {id(p) for p in text.model.parameters()}
     assert not given & frozen
 
 
 def test_two_ranks_train_as_one(fit, torchrun, folder: Path, tmp_path: Path) -> None:
-    options = ("--global-batch-size", "9", "--max-steps", "5", "--eval-every", "5", "--freeze-layers", "1",
-               "--class-weights", "all", "--checkpoint-every", "0")  # fmt: skip
+    # Shares of 4 and 5 texts, and so 2 and 3 forward passes.
+    options = ("--global-batch-size", "9", "--micro-batch-size", "2", "--max-steps", "5", "--eval-every", "5",
+               "--freeze-layers", "1", "--class-weights", "all", "--checkpoint-every", "0")  # fmt: skip
     two = torchrun(2, *words(folder, tmp_path / "two"), *options).result()
     assert two.code == 0, two.err
     one = fit(tmp_path / "one", *options)

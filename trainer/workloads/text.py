@@ -183,14 +183,6 @@ class Text(Workload):
         history = text_report.history(self._run_dir, list(self.classes))
         return text_report.picture(self.classes, outputs, self._labels(indices), history, folder)
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Only what is trained; matrices decay, biases and norms do not."""
-        trained = [parameter for parameter in self._encoder.parameters() if parameter.requires_grad]
-        return [
-            {"params": [parameter for parameter in trained if parameter.dim() >= 2]},
-            {"params": [parameter for parameter in trained if parameter.dim() < 2], "weight_decay": 0.0},
-        ]
-
     # ── The frozen part, the heads ────────────────────────────────────────────────────────────────
 
     def _logits(self, model: nn.Module, batch: Batch, split: str) -> Tensor:

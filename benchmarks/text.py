@@ -1,0 +1,145 @@
+"""Texts with three heads: ours beside HF Trainer with fixed padding, and a plain loop as a first script has it.
+
+    python -m benchmarks.text                 # a BERT of 4 × 512; on CUDA one of 12 × 768
+    python -m benchmarks.text --table frozen  # what frozen layers save, computed each time and kept
+    python -m benchmarks.text --quick         # does everything run?
+
+All read the same prepared tokens, cut at --max-length, with the same shape, dropout, heads, weights and optimizer. What
+is timed is one whole epoch, since with bucketing steps differ in length; before it come some steps, or where frozen
+layers are kept one more epoch, which computes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import text_peers
+from benchmarks.ours import steps_of
+from benchmarks.report import Table
+from benchmarks.side_by_side import ROOT, Comparison, Contestant, compare
+from benchmarks.stopwatch import Measured, Stopwatch
+
+
+def ours(flags: str, *, epoch_before: bool = False) -> Callable[[argparse.Namespace], Measured]:
+    def measure(given: argparse.Namespace) -> Measured:
+        watch = Stopwatch(given.steps if epoch_before else given.warmup, given.steps)
+        work = ["--data-dir", given.data_dir.resolve(), "--max-length", given.max_length, "--lr", text_peers.LR]
+        work += ["--schedule", "constant", "--warmup-steps", 0, "--num-workers", 0]
+        if "--grad-accum" not in flags:
+            work += ["--batch-size", given.batch_size]
+        with tempfile.TemporaryDirectory(prefix="orch-benchmark-frozen-") as kept:
+            work += ["--cache-dir", kept]
+            asked = flags.format(freeze=given.freeze_layers, quarter=max(given.batch_size // 4, 1)).split()
+            last = steps_of(watch, ["text", *map(str, work), *asked])
+        return watch.measured(given.batch_size, "texts", loss=last["loss"])
+
+    return measure
+
+
+PLAIN = "--no-bucketing --no-amp --no-compile"
+BUCKETED = "--no-amp --no-compile"
+FREEZE = "--freeze-layers {freeze}"
+CONTESTANTS = (
+    *text_peers.CONTESTANTS,
+    Contestant(name="ours", measure=ours(""), note="the trainer as it chooses by itself"),
+    Contestant(name="ours-padded", measure=ours(PLAIN), note="all padded to --max-length, float32, not compiled"),
+    Contestant(name="ours-fp32", measure=ours(BUCKETED), note="texts of like length together, float32"),
+    Contestant(name="+amp", measure=ours("--no-compile"), note="and the precision that it chooses"),
+    Contestant(
+        name="+accumulation",
+        measure=ours("--no-compile --batch-size {quarter} --grad-accum 4"),
+        note="and the batch in four parts: for memory, not for speed",
+    ),
+    Contestant(
+        name="+freeze", measure=ours(f"--no-compile {FREEZE} --no-cache-frozen"), note="and the lower layers frozen"
+    ),
+    Contestant(
+        name="+cache",
+        measure=ours(f"--no-compile {FREEZE}", epoch_before=True),
+        note="and what they make of a text kept: from the second epoch on",
+    ),
+    Contestant(name="ours-frozen-fp32", measure=ours(f"{BUCKETED} {FREEZE} --no-cache-frozen"), note="frozen, float32"),
+    Contestant(
+        name="ours-kept-fp32",
+        measure=ours(f"{BUCKETED} {FREEZE}", epoch_before=True),
+        note="frozen and kept, float32: from the second epoch on",
+    ),
+)
+
+TABLES = (
+    Table(
+        name="peers",
+        title="Beside the peers",
+        names=("plain", "hf-trainer", "hf-trainer-tuned", "ours-fp32", "ours"),
+        baseline="hf-trainer",
+    ),
+    Table(
+        name="ladder",
+        title="Ladder: one thing more in each row",
+        names=("plain", "ours-padded", "ours-fp32", "+amp", "+accumulation", "+freeze", "+cache"),
+        baseline="plain",
+        ladder=True,
+    ),
+    Table(
+        name="frozen",
+        title="An epoch with frozen layers",
+        names=("hf-trainer", "hf-trainer-frozen", "ours-fp32", "ours-frozen-fp32", "ours-kept-fp32"),
+        baseline="hf-trainer",
+    ),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model-name", help="random:SIZE (default random:small, on CUDA random:base)")
+    parser.add_argument("--max-length", type=int, default=128, metavar="N", help="default 128")
+    parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="texts in a step (default 16)")
+    parser.add_argument("--freeze-layers", type=int, metavar="N", help="default: 10 of 12, or as many in proportion")
+    parser.add_argument("--rows", type=int, metavar="N", help="made-up reports of failures")
+    parser.add_argument("--warmup", type=int, metavar="N", help="steps before the timed epoch")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="prepared texts; made where missing")
+
+
+def settle(given: argparse.Namespace) -> None:
+    from trainer.models import sizes
+
+    # model, rows, warm-up steps
+    usual = {"cpu": ("random:small", 712, 4), "cuda": ("random:base", 7112, 20)}[given.device]
+    defaults = ("random:tiny", 72, 2) if given.quick else usual
+    for name, value in zip(("model_name", "rows", "warmup"), defaults, strict=True):
+        if getattr(given, name) is None:
+            setattr(given, name, value)
+    if given.freeze_layers is None:
+        given.freeze_layers = max(sizes.of(given.model_name)[0] * 10 // 12, 1)
+    given.steps = given.rows * 9 // 10 // given.batch_size  # a tenth is held back
+    if given.data_dir is None:
+        name = f"orch-benchmark-text-{given.model_name.replace(':', '-')}-{given.rows}"
+        given.data_dir = Path(tempfile.gettempdir()) / name
+
+
+def prepare(given: argparse.Namespace) -> None:
+    """By the trainer's own command; data that is there already is kept."""
+    if (given.data_dir / "manifest.json").exists():
+        return
+    argv = [sys.executable, "-m", "trainer", "text", "prepare", "--csv", "demo", "--rows", str(given.rows)]
+    argv += ["--model-name", given.model_name, "--data-dir", str(given.data_dir.resolve())]
+    subprocess.run(argv, cwd=ROOT, check=True, stdout=sys.stderr)
+
+
+COMPARISON = Comparison(
+    title="Training a classifier of texts with three heads",
+    module="benchmarks.text",
+    contestants=CONTESTANTS,
+    tables=TABLES,
+    arguments=add_arguments,
+    settle=settle,
+    prepare=prepare,
+)
+
+
+if __name__ == "__main__":
+    sys.exit(compare(COMPARISON, sys.argv[1:]))
