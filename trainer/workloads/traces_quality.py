@@ -37,14 +37,14 @@ def draw(outputs: Outputs, folder: Path) -> list[Path]:
     false_positives, true_positives, _ = measure.binary_roc(scores, labels)
     roc = Figure(figsize=(5, 5), layout="constrained")
     axes = roc.subplots()
-    axes.plot(false_positives, true_positives)
+    axes.plot(false_positives.numpy(), true_positives.numpy())
     axes.plot([0, 1], [0, 1], linestyle=":", color="grey")
     axes.set(xlabel="false alarms", ylabel="anomalies found", title=f"AUROC {figures.get('auroc', float('nan')):.3f}")
 
     counts = measure.binary_confusion_matrix(scores, labels, THRESHOLD)
     confusion = Figure(figsize=(4, 4), layout="constrained")
     axes = confusion.subplots()
-    axes.imshow(counts / counts.sum(1, keepdim=True).clamp_min(1), cmap="Blues", vmin=0, vmax=1)
+    axes.imshow((counts / counts.sum(1, keepdim=True).clamp_min(1)).numpy(), cmap="Blues", vmin=0, vmax=1)
     for row, of_row in enumerate(counts.tolist()):
         for column, count in enumerate(of_row):
             axes.text(column, row, f"{count}", ha="center", va="center")
