@@ -243,10 +243,10 @@ def test_two_ranks_train_as_one(
 ) -> None:
     """With a model that does not mix the samples of a batch; batch norms see each rank's share alone."""
     monkeypatch.setenv("ORCH_EVENTS", "1")
-    train = ["vision", *MODEL, "--data-dir", str(data), "--max-steps", "5", "--global-batch-size", "9", "--no-compile"]
+    train = ["vision", *MODEL, "--data-dir", str(data), "--max-steps", "5", "--global-batch-size", "10", "--no-compile"]
     train += ["--mixup", "0.4", "--randaugment", "2,9", "--log-every", "1", "--eval-every", "0", "--num-workers", "0"]
     train += ["--lr", "0.001", "--no-amp"]
-    alone = call(*train, "--batch-size", "9", "--run-dir", str(tmp_path / "one"))
+    alone = call(*train, "--batch-size", "10", "--run-dir", str(tmp_path / "one"))
     assert alone.code == 0, alone.err
     both = torchrun(2, *train, "--batch-size", "5", "--run-dir", str(tmp_path / "two")).result()
     assert both.code == 0, both.err
