@@ -126,7 +126,7 @@ def _markdown(
     rows += ["| validation loss, first seed | " + " | ".join(f"lr {lr:g}" for lr in given.rates) + " |"]
     rows += ["|---" * (len(given.rates) + 1) + "|"]
     for optimizer in ("adamw", "muon"):
-        found = (losses[Trial(optimizer=optimizer, lr=lr, seed=first)] for lr in given.rates)
+        found = [losses[Trial(optimizer=optimizer, lr=lr, seed=first)] for lr in given.rates]
         rows.append(f"| {optimizer} | " + " | ".join(f"{loss:.4f}" for loss in found) + " |")
     rows += ["", "| share of the tokens | AdamW | " + " | ".join(f"Muon {share:g}" for share in given.shares) + " |"]
     rows += ["|---" * (len(given.shares) + 2) + "|"]
