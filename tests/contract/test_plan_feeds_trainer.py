@@ -33,6 +33,7 @@ ALL_OPTIONS = (
     "0.8,0.9", "--precision", "bf16", "--no-tf32", "--sdpa", "math", "--no-fused", "--no-static-graph",
     "--num-workers", "2", "--deterministic", "--on-nan", "skip", "--on-spike", "stop", "--spike-factor", "4",
     "--find-lr", "7", "--early-stopping", "loss", "--patience", "2", "--best", "perplexity", "--profile", "5",
+    "--init-from", "gpt2", "--use-gradient-checkpointing", "--loss-chunk", "512",
 )  # fmt: skip
 PROMPT = ("--prompt", "En un lugar de la Mancha, 'de cuyo nombre'")
 
@@ -76,6 +77,7 @@ def test_every_option_of_gpt2_arrives() -> None:
     assert (options.static_graph, options.deterministic, options.profile) == (False, True, 5)
     assert (options.on_nan, options.on_spike, options.spike_factor) == ("skip", "stop", 4.0)
     assert (options.early_stopping, options.patience, options.best) == ("loss", 2, "perplexity")
+    assert (given.init_from, given.use_gradient_checkpointing, given.loss_chunk) == ("gpt2", True, 512)
     assert (given.preset, given.layers, given.heads, given.width, given.dropout) == ("tiny", 1, 1, 8, 0.1)
 
 

@@ -16,7 +16,7 @@ from trainer.data.trace_files import Vocabulary, chunked
 from trainer.data.trace_recorder import record
 from trainer.workloads.traces_quality import measures
 
-SMALL = ("--width", "16", "--batch-size", "16", "--log-every", "1")
+SMALL = ("--width", "16", "--batch-size", "16", "--log-every", "1", "--no-amp")
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,11 @@ class Cut:
         return len(share(np.arange(self.per_step), self.place.rank, self.place.world_size))
 
     @property
+    def largest_share(self) -> int:
+        """Samples of the rank that has most, in each step: the same number on every rank."""
+        return -(-self.per_step // self.place.world_size)
+
+    @property
     def micro_batches(self) -> int:
         """Of this rank, in each step."""
         return -(-self.share // self.micro_batch)

@@ -116,8 +116,9 @@ def _loop(run: Run) -> None:
     if options.compile is True:
         run.compile()
     # torch 2.13 fails with an internal assertion where a static graph's first backward pass is one without sync.
-    static = options.static_graph and options.micro_batch_size is None and run.per_step <= place.world_size * cut.share
-    model = group.wrap(workload.model, static_graph=static and cut.share <= cut.micro_batch)
+    # All ranks must decide alike: a static graph has one collective more.
+    accumulates = options.micro_batch_size is not None or cut.largest_share > cut.micro_batch
+    model = group.wrap(workload.model, static_graph=options.static_graph and not accumulates)
     model.train()
     feed = Feed(workload, cut, start.cursor, workers=workers, pin=hardware.on_gpu)
     order = workload.order(options.seed)
