@@ -12,7 +12,7 @@ from typing import NoReturn
 from trainer import workloads
 from trainer.config import BACKENDS, Place
 from trainer.errors import TrainerError, UsageError
-from trainer.options import layered
+from trainer.option_layers import layered
 
 Command = Callable[[argparse.Namespace, Place], int]
 

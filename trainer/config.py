@@ -7,7 +7,7 @@ are declared and where their values come from stands in options.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,6 +83,21 @@ Every = int | Literal["epoch"]
 """Steps, 0 for never, or at the end of each epoch."""
 
 
+@dataclass(frozen=True)
+class Said:
+    """An option's value, and who said so."""
+
+    value: Any
+    origin: str
+
+    @property
+    def by_user(self) -> bool:
+        return self.origin not in ("default", WORKLOAD)
+
+
+WORKLOAD = "the workload's default"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """The options that every workload shares: what the engine needs to know. A workload has defaults of its own."""
@@ -151,6 +166,8 @@ class TrainOptions:
     """Steps of the learning-rate range test, in place of training."""
     prompt: str | None = None
     backend: str = "auto"
+    said: Mapping[str, Said] = field(default_factory=dict)
+    """What is not a default here, also of the workload's own options, and where it came from."""
 
     def __post_init__(self) -> None:
         least = {
@@ -182,4 +199,6 @@ class TrainOptions:
         return total
 
     def as_json(self) -> dict[str, Any]:
-        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+        values = asdict(replace(self, said={}))
+        del values["said"]
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}

@@ -1,25 +1,17 @@
-"""The training options on the command line, and where else their values may come from.
+"""The training options on the command line, and how they become what the engine is told.
 
-What the command line says goes first, then the environment (`TRAINER_GRAD_ACCUM=2`), then the file of `--config`, then
-the workload's preset, then the defaults in config.py. A run prints what is not a default with its origin, and keeps it.
+Where else their values may come from stands in option_layers.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from trainer.config import BACKENDS, OPTIMIZERS, PRECISIONS, SCHEDULES, SDPA, Place, TrainOptions
-from trainer.errors import ConfigurationError, UsageError
-
-ENVIRONMENT = "TRAINER_"
-Parse = Callable[[Sequence[str]], argparse.Namespace]
+from trainer.config import BACKENDS, OPTIMIZERS, PRECISIONS, SCHEDULES, SDPA, WORKLOAD, Place, Said, TrainOptions
 
 
 def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place: Place) -> TrainOptions:
@@ -33,96 +25,11 @@ def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place:
             chosen[field.name] = value
     if given.from_scratch:
         chosen["resume"] = "never"
+    said = {name: Said(value, WORKLOAD) for name, value in defaults.items()}
+    said |= {name: Said(getattr(given, name), origin) for name, origin in getattr(given, "origins", {}).items()}
     if chosen.get("early_stopping") == "none":
         chosen["early_stopping"] = None
-    return TrainOptions(**chosen)
-
-
-def layered(given: argparse.Namespace, declared: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
-    """Fill in what the command line left open, and note in `given.origins` where each value comes from."""
-    by_name = {option.removeprefix("--"): action for action in declared._actions for option in action.option_strings}
-    names = {action.dest for action in by_name.values()} - {"help"}
-    origins = {name: "command line" for name in names if getattr(given, name) is not None}
-    said = list(_from_environment(by_name, environ))
-    config = given.config or environ.get(f"{ENVIRONMENT}CONFIG")
-    if config:
-        said += _from_file(Path(config), by_name)
-    wrong = []
-    for origin, words in said:
-        try:
-            layer = declared.parse_args(words)
-        except UsageError as error:
-            wrong.append(f"{origin}: {error}")
-            continue
-        for name in names:
-            value = getattr(layer, name)
-            if value is not None and getattr(given, name) is None:
-                setattr(given, name, value)
-                origins[name] = origin
-    if wrong:
-        raise ConfigurationError("\n".join(wrong))
-    given.origins = origins
-
-
-def _from_environment(
-    by_name: Mapping[str, argparse.Action], environ: Mapping[str, str]
-) -> Iterator[tuple[str, list[str]]]:
-    for variable in sorted(environ):
-        name = variable.removeprefix(ENVIRONMENT).lower().replace("_", "-")
-        if not variable.startswith(ENVIRONMENT) or name == "config":
-            continue
-        if name not in by_name:
-            raise ConfigurationError(f"{variable} in the environment: {_unknown(name, by_name)}")
-        yield variable, _words(name, yaml.safe_load(environ[variable]), by_name)
-
-
-def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> Iterator[tuple[str, list[str]]]:
-    """One entry for each line `option: value`."""
-    try:
-        root = yaml.compose(path.read_text("utf-8"), yaml.SafeLoader)
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}; --config takes a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: not YAML: {error}") from None
-    if root is None:
-        return
-    if not isinstance(root, yaml.MappingNode):
-        raise ConfigurationError(f"{path}: expected lines of `option: value`")
-    values = yaml.SafeLoader("").construct_document(root)
-    seen: dict[str, int] = {}
-    wrong = []
-    for key, _ in root.value:
-        name, line = str(key.value).replace("_", "-"), key.start_mark.line + 1
-        if name not in by_name or name in ("config", "help"):
-            wrong.append(f"{path}:{line}: {_unknown(name, by_name)}")
-        elif name in seen:
-            wrong.append(f"{path}:{line}: {name} is given already in line {seen[name]}")
-        seen.setdefault(name, line)
-    if wrong:
-        raise ConfigurationError("\n".join(wrong))
-    for key, _ in root.value:
-        name = str(key.value).replace("_", "-")
-        yield f"{path}:{key.start_mark.line + 1}", _words(name, values[key.value], by_name)
-
-
-def _words(name: str, value: object, by_name: Mapping[str, argparse.Action]) -> list[str]:
-    """The value as it would stand on the command line."""
-    if value is True:
-        return [f"--{name}"]
-    if value is False:
-        opposite = name.removeprefix("no-") if name.startswith("no-") else f"no-{name}"
-        # A switch without an opposite is off unless it is named.
-        return [f"--{opposite}"] if opposite in by_name else []
-    if value is None:
-        return []
-    if isinstance(value, list):
-        return [f"--{name}", *map(str, value)] if by_name[name].nargs else [f"--{name}={item}" for item in value]
-    return [f"--{name}={value}"]
-
-
-def _unknown(name: str, by_name: Mapping[str, argparse.Action]) -> str:
-    close = difflib.get_close_matches(name, by_name, 1)
-    return f"unknown option {name!r}" + (f" (did you mean {close[0]!r}?)" if close else "; see --help")
+    return TrainOptions(**chosen, said=said)
 
 
 # ── Declarations. Every default is None, so that whoever comes next in the order above may speak. ─────────────────────

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from trainer import option_layers
 from trainer.config import Place, TrainOptions
 from trainer.engine import checkpoint
 from trainer.engine.device import prepare_hardware, start_line
@@ -96,6 +97,8 @@ def _loop(run: Run) -> None:
     stopped_marker = options.run_dir / "STOPPED"
     if first:
         stopped_marker.unlink(missing_ok=True)
+        option_layers.keep(options)
+        events.say(option_layers.told(options))
     start = resume(trained, workload, options, group, events.say)
     if start.step:
         events.emit("resumed", step=start.step, checkpoint=str(start.source or ""))

@@ -15,6 +15,7 @@ WORKLOADS = {
     "text": "classes of texts by a BERT-type encoder with several heads (BETO by default)",
     "traces-lstm": "anomalous traces told by the order of their calls (LSTM)",
     "traces-gnn": "anomalous traces told by who calls whom (graph network)",
+    "custom": "your own model, data and loss: --module my_pkg:build",
 }
 
 

@@ -1,0 +1,159 @@
+"""Where the values of options come from beside the command line, and how a run tells and keeps them.
+
+What the command line says goes first, then the environment (`TRAINER_GRAD_ACCUM=2`), then the file of `--config`, then
+the workload's own defaults (its preset), then those in config.py. A run prints what the user gave, with its origin, and
+keeps all of it in RUN/options.yaml, which is a file for `--config` again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+
+from trainer.config import Said, TrainOptions
+from trainer.data.files import write_atomic
+from trainer.errors import ConfigurationError, UsageError
+
+ENVIRONMENT = "TRAINER_"
+COMMAND_LINE = "command line"
+KEPT = "options.yaml"
+_NOT_KEPT = {"said", "run_dir", "resume", "from_scratch", "config"}
+"""Which run it is, not how it is trained."""
+
+
+def layered(given: argparse.Namespace, declared: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Fill in what the command line left open, and note in `given.origins` where each value comes from."""
+    by_name = {option.removeprefix("--"): action for action in declared._actions for option in action.option_strings}
+    names = {action.dest for action in by_name.values()} - {"help"}
+    origins = {name: COMMAND_LINE for name in names if getattr(given, name) is not None}
+    said = list(_from_environment(by_name, environ))
+    config = given.config or environ.get(f"{ENVIRONMENT}CONFIG")
+    if config:
+        said += _from_file(Path(config), by_name)
+    wrong = []
+    for origin, words in said:
+        try:
+            layer = declared.parse_args(words)
+        except UsageError as error:
+            wrong.append(f"{origin}: {error}")
+            continue
+        for name in names:
+            value = getattr(layer, name)
+            if value is not None and getattr(given, name) is None:
+                setattr(given, name, value)
+                origins[name] = origin
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
+    given.origins = origins
+
+
+def _from_environment(
+    by_name: Mapping[str, argparse.Action], environ: Mapping[str, str]
+) -> Iterator[tuple[str, list[str]]]:
+    for variable in sorted(environ):
+        name = variable.removeprefix(ENVIRONMENT).lower().replace("_", "-")
+        if not variable.startswith(ENVIRONMENT) or name == "config":
+            continue
+        if name not in by_name:
+            raise ConfigurationError(f"{variable} in the environment: {_unknown(name, by_name)}")
+        yield variable, _words(name, yaml.safe_load(environ[variable]), by_name)
+
+
+def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> Iterator[tuple[str, list[str]]]:
+    """One entry for each line `option: value`."""
+    try:
+        root = yaml.compose(path.read_text("utf-8"), yaml.SafeLoader)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}; --config takes a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: not YAML: {error}") from None
+    if root is None:
+        return
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigurationError(f"{path}: expected lines of `option: value`")
+    values = yaml.SafeLoader("").construct_document(root)
+    seen: dict[str, int] = {}
+    wrong = []
+    for key, _ in root.value:
+        name, line = str(key.value).replace("_", "-"), key.start_mark.line + 1
+        if name not in by_name or name in ("config", "help"):
+            wrong.append(f"{path}:{line}: {_unknown(name, by_name)}")
+        elif name in seen:
+            wrong.append(f"{path}:{line}: {name} is given already in line {seen[name]}")
+        seen.setdefault(name, line)
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
+    for key, _ in root.value:
+        name = str(key.value).replace("_", "-")
+        yield f"{path}:{key.start_mark.line + 1}", _words(name, values[key.value], by_name)
+
+
+def _words(name: str, value: object, by_name: Mapping[str, argparse.Action]) -> list[str]:
+    """The value as it would stand on the command line."""
+    if value is True:
+        return [f"--{name}"]
+    if value is False:
+        opposite = name.removeprefix("no-") if name.startswith("no-") else f"no-{name}"
+        # A switch without an opposite is off unless it is named.
+        return [f"--{opposite}"] if opposite in by_name else []
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)] if by_name[name].nargs else [f"--{name}={item}" for item in value]
+    return [f"--{name}={value}"]
+
+
+def _unknown(name: str, by_name: Mapping[str, argparse.Action]) -> str:
+    close = difflib.get_close_matches(name, by_name, 1)
+    return f"unknown option {name!r}" + (f" (did you mean {close[0]!r}?)" if close else "; see --help")
+
+
+# ── What a run tells of them, and keeps ───────────────────────────────────────────────────────────────────────────────
+
+
+def told(options: TrainOptions) -> str:
+    """What the user gave, in one line."""
+    words = []
+    for name, said in options.said.items():
+        if said.by_user and name not in _NOT_KEPT:
+            words.append(f"{name.replace('_', '-')} {_plain(said.value)}")
+            if said.origin != COMMAND_LINE:
+                words[-1] += f" ({said.origin})"
+    return f"options: {', '.join(words) or 'none given'}; all of them in {options.run_dir / KEPT}"
+
+
+def as_yaml(options: TrainOptions) -> str:
+    """Every option that has a value, each with where it came from."""
+    values = {field.name: Said(getattr(options, field.name), "default") for field in fields(options)}
+    for name, said in options.said.items():
+        chosen = values[name].value if name in values else None
+        values[name] = Said(said.value if chosen is None else chosen, said.origin)  # `none` is a word of its own
+    lines = ["# How this run was trained; --config takes this file."]
+    for name, said in values.items():
+        if name not in _NOT_KEPT and said.value is not None:
+            value = yaml.safe_dump(_plain(said.value), default_flow_style=True, allow_unicode=True, width=1 << 20)
+            lines.append(f"{name.replace('_', '-')}: {value.removesuffix('...' + chr(10)).rstrip()}  # {said.origin}")
+    return "\n".join(lines) + "\n"
+
+
+def keep(options: TrainOptions) -> None:
+    options.run_dir.mkdir(parents=True, exist_ok=True)
+    write_atomic(options.run_dir / KEPT, as_yaml(options).encode())
+
+
+def _plain(value: object) -> object:
+    """As it would be written in the file."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        return ",".join(str(part) for part in value)
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={part}" for name, part in value.items())
+    return value

@@ -1,0 +1,199 @@
+"""A user's own training: `--module my_pkg:build`, and all of the engine around it."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from trainer.config import Place, TrainOptions
+from trainer.engine.workload import Batch, Outputs, Portion, Workload
+from trainer.errors import ConfigurationError, UsageError
+from trainer.options import add_train_options, train_options
+from trainer.workloads import Actions
+
+if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays quick
+    from torch import Tensor, nn
+
+    from trainer.data.order import Indices
+
+EXPECTED = "--module my_pkg:build, or --module file.py:build, with the function that builds the training"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What `build` returns: a model, samples and a loss. A subclass of `Workload` serves where this is too little."""
+
+    model: nn.Module
+    train: Any
+    """A dataset with `len()` and numbered samples, each a tuple of tensors or numbers: the model's inputs, and last
+    the target. What is of chance in a sample should hang on its number: it may be asked for in any process."""
+    loss: Callable[[Any, Tensor], Tensor]
+    """Of the model's output and the targets: (batch,) a loss for each sample, or () their mean."""
+    validation: Any = None
+    metrics: Mapping[str, Callable[[Any, Tensor], Tensor]] = field(default_factory=dict)
+    """Each of output and targets: (batch,) a number for each sample, of which the mean is told."""
+    name: str = "custom"
+    unit: str = "samples"
+
+
+def add_commands(actions: Actions) -> None:
+    train = actions.add_parser("train", help="the default action", allow_abbrev=False)
+    add_train_options(train)
+    evaluate = actions.add_parser("evaluate", help="a checkpoint, on the validation samples", allow_abbrev=False)
+    evaluate.add_argument("--checkpoint", type=Path, required=True, metavar="DIR|FILE")
+    evaluate.add_argument("--data-dir", type=Path, default=TrainOptions.data_dir, metavar="DIR")
+    evaluate.add_argument("--batch-size", type=int, default=64, metavar="N")
+    for parser, run in ((train, _train), (evaluate, _evaluate)):
+        module = parser.add_argument_group("module")
+        module.add_argument("--module", metavar="MODULE:FUNCTION", help="e.g. my_pkg:build, or my_file.py:build")
+        module.add_argument(
+            "--set", action="append", metavar="NAME=VALUE", help="an argument of the function; may be given again"
+        )
+        parser.set_defaults(run=run)
+
+
+def _train(given: argparse.Namespace, place: Place) -> int:
+    options = train_options(given, {}, place)
+    make = _maker(given, options.data_dir)
+
+    from trainer.engine import loop
+
+    return loop.train(make, options, place)
+
+
+def _evaluate(given: argparse.Namespace, place: Place) -> int:
+    import torch
+
+    from trainer.engine import checkpoint
+    from trainer.engine.device import prepare_hardware
+    from trainer.engine.evaluate import evaluate
+    from trainer.engine.process_group import Group
+
+    found = checkpoint.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))
+    options = TrainOptions(data_dir=given.data_dir, batch_size=given.batch_size, amp=False)
+    hardware = prepare_hardware(place, options)
+    workload = _maker(given, given.data_dir)()
+    if not workload.validation_samples:
+        raise ConfigurationError(f"{given.module}: no validation samples to evaluate on")
+    workload.model.to(hardware.device)
+    state = torch.load(found.state_file, map_location=hardware.device, weights_only=True)["model"]
+    workload.model.load_state_dict(state)
+    alone = Group(place=Place(), backend="none", device=torch.device("cpu"))
+    print(json.dumps(evaluate(workload, options, given.batch_size, hardware, alone).figures))
+    return 0
+
+
+def _maker(given: argparse.Namespace, data_dir: Path) -> Callable[[], Workload]:
+    """The user's function with its arguments; what is wrong with them is told before anything starts."""
+    settings = _settings(given.set or [])
+    build = find(given.module)
+    arguments = dict(settings)
+    if "data_dir" in inspect.signature(build).parameters:
+        arguments.setdefault("data_dir", data_dir)
+    try:
+        inspect.signature(build).bind(**arguments)
+    except TypeError as error:
+        raise UsageError(f"{given.module}{inspect.signature(build)}: {error}; --set NAME=VALUE gives them") from None
+
+    def make() -> Workload:
+        built = build(**arguments)
+        if isinstance(built, Workload):
+            return built
+        if isinstance(built, Task):
+            return Custom(built, given.module, settings)
+        raise ConfigurationError(f"{given.module} returned a {type(built).__name__}: expected a Task or a Workload")
+
+    return make
+
+
+def _settings(words: list[str]) -> dict[str, Any]:
+    """As YAML reads them: 3 is a number, true a truth, anything else text."""
+    pairs = [word.partition("=") for word in words]
+    wrong = [f"--set {name}: expected NAME=VALUE" for name, equals, _ in pairs if not equals or not name.isidentifier()]
+    if wrong:
+        raise UsageError("\n".join(wrong))
+    return {name: yaml.safe_load(value) for name, _, value in pairs}
+
+
+def find(named: str | None) -> Callable[..., Any]:
+    """The function that `--module` names, from the working folder or an installed package."""
+    module, _, function = (named or "").rpartition(":")
+    if not module or not function:
+        raise UsageError(f"expected {EXPECTED}" + (f", not {named}" if named else ""))
+    file = Path(module)
+    if file.suffix == ".py" and not file.is_file():
+        raise UsageError(f"--module {named}: there is no {file.absolute()}")
+    folder, name = (file.parent, file.stem) if file.suffix == ".py" else (Path(), module)
+    if str(folder.absolute()) not in sys.path:
+        sys.path.insert(0, str(folder.absolute()))
+    try:
+        found = getattr(import_module(name), function, None)
+    except Exception as error:  # whatever a stranger's module does while it is imported
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise UsageError(f"--module {named}: no module {name} in {folder.absolute()} or installed") from None
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigurationError(
+            f"--module {named} cannot be imported: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        ) from error
+    if not callable(found):
+        raise UsageError(f"--module {named}: {name} has no function {function}")
+    return found  # type: ignore[no-any-return]
+
+
+class Custom(Workload):
+    """A `Task` as the engine wants it."""
+
+    def __init__(self, task: Task, module: str, settings: Mapping[str, Any]) -> None:
+        self._task = task
+        self.name, self.unit, self.model = task.name, task.unit, task.model
+        self.train_samples = len(task.train)
+        self.validation_samples = 0 if task.validation is None else len(task.validation)
+        self.identity = {"workload": task.name, "module": module, "settings": json.dumps(settings, sort_keys=True)}
+
+    def batch(self, portion: Portion) -> Batch:
+        from torch.utils.data import default_collate
+
+        samples = self._task.train if portion.split == "train" else self._task.validation
+        return tuple(default_collate([samples[int(index)] for index in portion.indices]))
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        *inputs, targets = batch
+        return self._sum(self._task.loss(model(*inputs), targets), len(targets))
+
+    def judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        import torch
+
+        *inputs, targets = batch
+        outputs = model(*inputs)
+        measured = [metric(outputs, targets).double().reshape(len(targets), 1) for metric in self._metrics]
+        table = torch.cat(measured, dim=1) if measured else torch.empty(len(targets), 0)
+        return self._sum(self._task.loss(outputs, targets), len(targets)), table
+
+    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+        return dict(zip(self._task.metrics, np.mean(outputs, axis=0).tolist(), strict=True))
+
+    @property
+    def _metrics(self) -> list[Callable[[Any, Tensor], Tensor]]:
+        return list(self._task.metrics.values())
+
+    def _sum(self, loss: Tensor, samples: int) -> Tensor:
+        """(1,): the engine divides by the step's samples, over all ranks."""
+        if loss.shape == ():
+            return (loss * samples).reshape(1)
+        if loss.shape == (samples,):
+            return loss.sum().reshape(1)
+        raise ConfigurationError(
+            f"the loss of {self.name} has the shape {tuple(loss.shape)}: expected ({samples},), one for each sample,"
+            " or (), their mean"
+        )
