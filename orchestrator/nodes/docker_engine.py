@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any, BinaryIO
 
 import docker
@@ -13,6 +12,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from urllib3.exceptions import ReadTimeoutError
 
+from orchestrator.nodes.docker_answers import container_facts, image_facts, seconds
 from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.log_stream import rejoin_lines
 from orchestrator.nodes.seam import BuildRequest, Completed, LogLine, Progress
@@ -22,6 +22,8 @@ from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
 
 MIB = 1024 * 1024
+UNPACKING_S = 1800
+"""How long an engine may be silent over an image: it unpacks gigabytes, on whatever disk the node has."""
 
 
 class DockerEngine:
@@ -33,6 +35,7 @@ class DockerEngine:
         self._connect = connect
         self._explain = explain
         self._client: docker.APIClient | None = None
+        self._silence_s = 0
 
     def facts(self) -> EngineFacts:
         with self._asking("describe itself") as api:
@@ -54,7 +57,7 @@ class DockerEngine:
     def image(self, reference: str) -> ImageFacts | None:
         with self._asking(f"inspect image {reference}") as api:
             try:
-                return _image_facts(api.inspect_image(reference))
+                return image_facts(api.inspect_image(reference))
             except ImageNotFound:
                 return None
 
@@ -64,7 +67,7 @@ class DockerEngine:
         return [facts for id in sorted(ids) if (facts := self.image(id))]
 
     def build(self, request: BuildRequest, context: BinaryIO) -> Iterator[Progress]:
-        with self._asking(f"build {request.tag}") as api:
+        with self._asking(f"build {request.tag}", UNPACKING_S) as api:
             answers = api.build(
                 fileobj=context,
                 custom_context=True,
@@ -84,18 +87,18 @@ class DockerEngine:
                     yield Progress(text=text)
 
     def save(self, reference: str) -> Iterator[bytes]:
-        with self._asking(f"save image {reference}") as api:
+        with self._asking(f"save image {reference}", UNPACKING_S) as api:
             yield from api.get_image(reference, chunk_size=MIB)
 
     def load(self, archive: Iterable[bytes]) -> None:
-        with self._asking("load an image") as api:
+        with self._asking("load an image", UNPACKING_S) as api:
             for answer in api.load_image(iter(archive)) or ():
                 if "error" in answer:
                     raise EngineError(f"loading an image failed: {answer['error'].strip()}", node=self._node)
 
     def import_root(self, archive: Iterable[bytes], reference: str) -> None:
         repository, _, tag = reference.rpartition(":")
-        with self._asking(f"import {reference}") as api:
+        with self._asking(f"import {reference}", UNPACKING_S) as api:
             answer = api.import_image_from_data(iter(archive), repository=repository, tag=tag)
             if '"error"' in answer:
                 raise EngineError(f"importing {reference} failed: {json.loads(answer)['error']}", node=self._node)
@@ -138,7 +141,7 @@ class DockerEngine:
     def container(self, container: str) -> ContainerFacts | None:
         with self._asking(f"inspect container {container[:12]}") as api:
             try:
-                return _container_facts(api.inspect_container(container))
+                return container_facts(api.inspect_container(container))
             except NotFound:
                 return None
 
@@ -151,7 +154,7 @@ class DockerEngine:
     def logs(
         self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None
     ) -> Iterator[LogLine]:
-        options = {"since": _seconds(since)} if since else {}
+        options = {"since": seconds(since)} if since else {}
         with self._asking(f"give the logs of container {container[:12]}") as api:
             frames = api.logs(
                 container, stream=True, follow=follow, timestamps=True, tail="all" if tail is None else tail, **options
@@ -224,63 +227,34 @@ class DockerEngine:
             self._client.close()
 
     @contextmanager
-    def _asking(self, what: str) -> Iterator[Any]:
-        """The SDK's client, its many exceptions turned into ours."""
+    def _asking(self, what: str, silence_s: int | None = None) -> Iterator[Any]:
+        """The SDK's client, its many exceptions turned into ours. `silence_s`: for what takes longer than an answer."""
         try:
             if self._client is None:
                 self._client = self._connect()
+                self._silence_s = self._client.timeout
+            if silence_s:
+                self._client.timeout = silence_s
             yield self._client
         except APIError as error:
             kind = ConflictError if error.status_code == 409 else EngineError
             raise kind(f"the engine would not {what}: {error.explanation}", node=self._node) from error
-        except (DockerException, requests.exceptions.ConnectionError) as error:
+        except (DockerException, requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
+            if _ran_out_of_time(error):
+                raise DeadlineError(
+                    f"the container engine did not {what} within {silence_s or self._silence_s} s",
+                    node=self._node,
+                    hint="is its disk or its link busy? The same command again goes on from what is there",
+                ) from error
             reason = self._explain() or str(error)
             raise EngineError(f"no answer from the container engine: {reason}", node=self._node) from error
+        finally:
+            if silence_s and self._client is not None:
+                self._client.timeout = self._silence_s
 
 
-def _ran_out_of_time(error: requests.exceptions.RequestException) -> bool:
+def _ran_out_of_time(error: Exception) -> bool:
     """The engine answers a wait with its headers at once; requests calls a body that is late a lost connection."""
     return isinstance(error, requests.exceptions.Timeout) or any(
         isinstance(cause, ReadTimeoutError) for cause in error.args
     )
-
-
-def _image_facts(answer: Mapping[str, Any]) -> ImageFacts:
-    return ImageFacts(
-        id=answer["Id"],
-        tags=tuple(sorted(answer.get("RepoTags") or ())),
-        layers=tuple((answer.get("RootFS") or {}).get("Layers") or ()),
-        labels=dict((answer.get("Config") or {}).get("Labels") or {}),
-        size_bytes=answer.get("Size", 0),
-        architecture=answer.get("Architecture", ""),
-    )
-
-
-def _container_facts(answer: Mapping[str, Any]) -> ContainerFacts:
-    state = answer["State"]
-    ended = state["Status"] in ("exited", "dead")
-    return ContainerFacts(
-        id=answer["Id"],
-        name=answer["Name"].lstrip("/"),
-        image=answer["Image"],
-        labels=dict(answer["Config"].get("Labels") or {}),
-        status=state["Status"],
-        exit_code=state["ExitCode"] if ended else None,
-        oom_killed=bool(state.get("OOMKilled")),
-        started_at=_time(state["StartedAt"]),
-        finished_at=_time(state["FinishedAt"]),
-        error=state.get("Error", ""),
-        restarts=answer.get("RestartCount", 0),
-    )
-
-
-def _time(text: str) -> str:
-    """Docker writes the year 1 for "never"."""
-    return "" if text.startswith("0001-") else text
-
-
-def _seconds(time: str) -> float:
-    """A log line's time as Docker's `since` takes it; rounded down, so that the caller's comparison decides."""
-    whole, _, fraction = time.removesuffix("Z").partition(".")
-    seconds = datetime.fromisoformat(f"{whole}+00:00").timestamp()
-    return seconds + float(f"0.{fraction[:6] or 0}")

@@ -77,7 +77,7 @@ def test_every_option_of_gpt2_arrives() -> None:
     assert (options.static_graph, options.deterministic, options.profile) == (False, True, 5)
     assert (options.on_nan, options.on_spike, options.spike_factor) == ("skip", "stop", 4.0)
     assert (options.early_stopping, options.patience, options.best) == ("loss", 2, "perplexity")
-    assert (given.init_from, given.use_gradient_checkpointing, given.loss_chunk) == ("gpt2", True, 512)
+    assert (given.init_from, given.gradient_checkpointing, given.loss_chunk) == ("gpt2", True, 512)
     assert (given.preset, given.layers, given.heads, given.width, given.dropout) == ("tiny", 1, 1, 8, 0.1)
 
 

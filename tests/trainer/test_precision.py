@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.engine.precision import choose_dtype, cpu_flags, has_native_bf16
+from trainer.engine.precision import Gpu, choose_dtype, cpu_flags, has_native_bf16
 from trainer.errors import ConfigurationError, UsageError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -19,18 +19,27 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
         ("auto", (9, 0), torch.bfloat16),
         ("auto", (8, 0), torch.bfloat16),
         ("auto", (7, 5), torch.float16),
+        ("auto", (7, 0), torch.float16),
+        ("auto", (6, 1), torch.float32),
         ("bf16", (8, 6), torch.bfloat16),
         ("fp16", (8, 6), torch.float16),
         ("fp32", (8, 6), torch.float32),
     ],
 )
 def test_on_a_gpu(precision: str, capability: tuple[int, int], dtype: torch.dtype) -> None:
-    assert choose_dtype(precision, GPU, capability=capability)[0] is dtype
+    assert choose_dtype(precision, GPU, gpu=Gpu(capability=capability))[0] is dtype
+
+
+def test_a_gtx_16_has_no_tensor_cores_whatever_its_number() -> None:
+    gtx, rtx = (Gpu(capability=(7, 5), name=f"NVIDIA GeForce {name}") for name in ("GTX 1660 Ti", "RTX 2070"))
+    assert choose_dtype("auto", GPU, gpu=gtx) == (torch.float32, "no Tensor Cores")
+    assert choose_dtype("fp16", GPU, gpu=gtx)[0] is torch.float16
+    assert choose_dtype("auto", GPU, gpu=rtx)[0] is torch.float16
 
 
 def test_a_gpu_that_only_emulates_bf16() -> None:
     with pytest.raises(ConfigurationError, match=r"compute capability 7\.5\) is older than Ampere .* --precision fp16"):
-        choose_dtype("bf16", GPU, capability=(7, 5))
+        choose_dtype("bf16", GPU, gpu=Gpu(capability=(7, 5)))
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,10 @@ def compile_in_place(
     return lacking
 
 
+def is_of_the_compiler(error: BaseException) -> bool:
+    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+
+
 def what_lacks(
     device: torch.device,
     environ: Mapping[str, str] = os.environ,

@@ -38,6 +38,11 @@ class Hardware:
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
+    @property
+    def peak_bytes(self) -> int:
+        """Of GPU memory, so far; 0 on a CPU."""
+        return torch.cuda.max_memory_allocated(self.device) if self.on_gpu else 0
+
     def without_bf16_on_cpu(self) -> Hardware:
         return self if self.on_gpu else replace(self, dtype=torch.float32)
 

@@ -79,7 +79,8 @@ class Feed:
             # An order of its own: it runs ahead, perhaps into the next epoch, by what the workers prefetch.
             portions = cut.portions(workload.order(cut.seed), cursor)
             if not workers:
-                self._batches: Iterator[Batch] = map(workload.batch, portions)
+                batches = map(workload.batch, portions)
+                self._batches: Iterator[Batch] = map(_pinned, batches) if pin else batches
                 self._close: Callable[[], None] = lambda: None
                 return
             loader = _loader(_Asked(workload.batch), workers, pin, batch_size=None, sampler=portions)
@@ -101,6 +102,10 @@ def _loader(dataset: Any, workers: int, pin: bool, **how: Any) -> Iterable[Batch
     if workers:
         how |= {"prefetch_factor": PREFETCH, "worker_init_fn": _leave_signals_to_the_loop}
     return cast(Iterable[Batch], DataLoader(dataset, num_workers=workers, pin_memory=pin, **how))
+
+
+def _pinned(batch: Batch) -> Batch:
+    return tuple(part.pin_memory() for part in batch)
 
 
 class _Asked(Dataset[Batch]):

@@ -50,10 +50,10 @@ class Guard:
         `gradient_norm`: None where float16 is scaled, as the scaler answers infinities itself."""
         if not math.isfinite(loss):
             what = f"the loss is {loss} at step {step}{_on(at_fault)}"
-            return self._answer(self.on_nan, what, "a smaller --lr or --clip, --precision fp32, or --on-nan skip")
+            return self._answer(self.on_nan, what, "a smaller --lr or --clip, --no-amp (float32), or --on-nan skip")
         if gradient_norm is not None and not math.isfinite(gradient_norm):
             what = f"the gradient is {gradient_norm} at step {step}, where the loss is {loss:.4g}"
-            return self._answer(self.on_nan, what, "a smaller --lr, --precision fp32, or --on-nan skip")
+            return self._answer(self.on_nan, what, "a smaller --lr, --no-amp (float32), or --on-nan skip")
         if self.on_spike != "off" and len(self._losses) >= ENOUGH:
             usual = median(self._losses)
             if loss > self.factor * usual > 0:

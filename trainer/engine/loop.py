@@ -16,6 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer import option_layers
 from trainer.config import Place, TrainOptions
 from trainer.engine import checkpoint
+from trainer.engine.compiling import is_of_the_compiler
 from trainer.engine.device import prepare_hardware, start_line
 from trainer.engine.early_stopping import Watch
 from trainer.engine.events import Events
@@ -49,6 +50,8 @@ def train(build: Build, options: TrainOptions, place: Place) -> int:
         events.failed(error)
         if not isinstance(error, TrainerError):
             traceback.print_exception(error)
+        if is_of_the_compiler(error):
+            events.warn("torch.compile failed, not the training: --no-compile goes without it")
         code = error.exit_code if isinstance(error, TrainerError) else 1
     return leave(place, code)
 
@@ -258,6 +261,7 @@ def _loop(run: Run) -> None:
         text = workload.sample(options.prompt)
         events.emit("sample", text=text)
         events.say(f"sample: {text}")
-    seconds = time.perf_counter() - began
-    events.emit("done", step=step, loss=loss, seconds=seconds)
-    events.say(f"done: step {step}" + (f", loss {loss:.3f}, {seconds:.0f} s" if step > start.step else ""))
+    seconds, memory = time.perf_counter() - began, hardware.peak_bytes
+    events.emit("done", step=step, loss=loss, seconds=seconds, **({"gpu_bytes": memory} if memory else {}))
+    how = f", loss {loss:.3f}, {seconds:.0f} s" if step > start.step else ""
+    events.say(f"done: step {step}{how}" + (f", {memory / 2**30:.1f} GiB of GPU memory" if memory else ""))

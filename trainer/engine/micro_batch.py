@@ -72,8 +72,8 @@ _OUT_OF_MEMORY = (
     "CUDNN_STATUS_NOT_SUPPORTED",  # cuDNN's answer where no algorithm's workspace fits
 )
 _NOT_EVEN_ONE = (
-    "not even one sample fits into memory: try gradient checkpointing, shorter samples (--seq-len), a lower"
-    " precision or a smaller model"
+    "not even one sample fits into memory: try --gradient-checkpointing, shorter samples (--seq-len, --max-length,"
+    " --image-size), a lower precision or a smaller model"
 )
 
 

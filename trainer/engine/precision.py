@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,13 +17,28 @@ Chosen = tuple[torch.dtype, str]
 """The type, and why it was chosen."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    capability: tuple[int, int]
+    name: str = ""
+
+    @classmethod
+    def of(cls, device: torch.device) -> Gpu:
+        return cls(capability=torch.cuda.get_device_capability(device), name=torch.cuda.get_device_name(device))
+
+    @property
+    def tensor_cores(self) -> bool:
+        """From Volta on, but for the GTX 16 series: it calls itself 7.5 like any Turing card, and has none."""
+        return self.capability >= (7, 0) and "GTX 16" not in self.name
+
+
 def choose_dtype(
     precision: str,
     device: torch.device,
     *,
     amp: bool = True,
     native_bf16: bool | None = None,
-    capability: tuple[int, int] | None = None,
+    gpu: Gpu | None = None,
 ) -> Chosen:
     """The last two are what the CPU and the GPU are capable of; None: asked of them."""
     if precision not in PRECISIONS:
@@ -32,19 +48,21 @@ def choose_dtype(
     if precision == "fp32" or not amp:
         return torch.float32, "asked for"
     if device.type == "cuda":
-        return _on_gpu(precision, capability or torch.cuda.get_device_capability(device))
+        return _on_gpu(precision, gpu or Gpu.of(device))
     return _on_cpu(precision, has_native_bf16() if native_bf16 is None else native_bf16)
 
 
-def _on_gpu(precision: str, capability: tuple[int, int]) -> Chosen:
-    ampere = capability >= (8, 0)
+def _on_gpu(precision: str, gpu: Gpu) -> Chosen:
+    ampere = gpu.capability >= (8, 0)
     if precision == "auto":
         if ampere:
             return torch.bfloat16, "Ampere or newer"
+        if not gpu.tensor_cores:
+            return torch.float32, "no Tensor Cores"
         return torch.float16, "older than Ampere; gradients are scaled"
     if precision == "bf16" and not ampere:
         raise ConfigurationError(
-            f"--precision bf16: this GPU (compute capability {capability[0]}.{capability[1]}) is older than Ampere"
+            f"--precision bf16: this GPU (compute capability {'.'.join(map(str, gpu.capability))}) is older than Ampere"
             " (8.0) and only emulates it: use --precision fp16, or auto"
         )
     return (torch.bfloat16 if precision == "bf16" else torch.float16), "asked for"

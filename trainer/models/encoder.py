@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trainer.models.rematerialize import rematerialized
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
@@ -95,10 +97,16 @@ class Layer(nn.Module):
 class Encoder(nn.Module):
     """Tokens, or what the frozen part made of them, to the logits of all heads side by side."""
 
-    def __init__(self, shape: Shape, classes: int, dropout: Dropout, frozen: int = 0) -> None:
-        """`frozen` layers, and then the embeddings too, are not trained; 0: all is trained."""
+    def __init__(
+        self, shape: Shape, classes: int, dropout: Dropout, frozen: int = 0, *, checkpointing: bool = False
+    ) -> None:
+        """`frozen` layers, and then the embeddings too, are not trained; 0: all is trained.
+
+        `checkpointing`: keep each trained layer's input alone and compute the rest again in the backward pass.
+        """
         super().__init__()
         self.frozen = frozen
+        self.checkpointing = checkpointing
         self.head_dropout = dropout.head
         self.embeddings = Embeddings(shape, dropout.hidden)
         self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.layers))
@@ -134,7 +142,7 @@ class Encoder(nn.Module):
         elif not x.is_floating_point():
             x = self.embed(x, mask)
         for layer in self.layers[self.frozen :]:
-            x = layer(x, mask)
+            x = rematerialized(layer, x, mask) if self.checkpointing and self.training else layer(x, mask)
         pooled = torch.tanh(self.pool(x[:, 0]))
         logits: Tensor = self.heads(F.dropout(pooled, self.head_dropout, self.training))
         return logits

@@ -12,15 +12,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 
-def rematerialized(block: nn.Module, x: Tensor) -> Tensor:
+def rematerialized(block: nn.Module, *inputs: Tensor | None) -> Tensor:
     if torch.compiler.is_compiling():  # what changes a buffer is taken out of the graph there, and happens once
-        inside: Tensor = checkpoint(block, x, use_reentrant=False)
+        inside: Tensor = checkpoint(block, *inputs, use_reentrant=False)
         return inside
 
     def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         return nullcontext(), uncounted(block)
 
-    out: Tensor = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+    out: Tensor = checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts)
     return out
 
 

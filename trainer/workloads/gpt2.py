@@ -60,7 +60,7 @@ def add_commands(actions: Actions) -> None:
     model.add_argument("--dropout", type=float, metavar="P", help="default 0")
     model.add_argument("--init-from", metavar="FOLDER|NAME", help="weights and shape of a GPT-2 of `transformers`")
     model.add_argument(
-        "--use-gradient-checkpointing", action=argparse.BooleanOptionalAction,
+        "--gradient-checkpointing", "--use-gradient-checkpointing", action=argparse.BooleanOptionalAction,
         help="less memory, a third more work: blocks are computed again in the backward pass",
     )  # fmt: skip
     model.add_argument(
@@ -97,7 +97,7 @@ def _train(given: argparse.Namespace, place: Place) -> int:
     if shape["width"] % shape["heads"]:
         raise UsageError(f"--width {shape['width']} does not divide into --heads {shape['heads']}")
     how = {
-        "gradient_checkpointing": bool(given.use_gradient_checkpointing),
+        "gradient_checkpointing": bool(given.gradient_checkpointing),
         "loss_chunk": "auto" if given.loss_chunk is None else given.loss_chunk,
         "sdpa": options.sdpa,
     }

@@ -52,6 +52,7 @@ class Choice:
     bucketing: bool = True
     model_name: str
     freeze_layers: int = 0
+    gradient_checkpointing: bool = False
     cache_frozen: bool = True
     cache_dtype: str = "fp32"
     cache_dir: Path | None = None
@@ -106,7 +107,9 @@ class Text(Workload):
             shape = pretrained.random_shape(choice.model_name, shape.vocab_size)
         dropout = Dropout(hidden=choice.dropout, attention=choice.dropout, head=choice.dropout)
         classes = sum(len(names) for names in self.classes.values())
-        self._encoder = Encoder(shape, classes, dropout, choice.freeze_layers)
+        self._encoder = Encoder(
+            shape, classes, dropout, choice.freeze_layers, checkpointing=choice.gradient_checkpointing
+        )
         pretrained.fill(self._encoder, prepared.weights_file)
         self.model = self._encoder
         self.identity = {

@@ -29,6 +29,10 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--dropout", type=float, metavar="P", help="default 0.1, as BERT")
     model.add_argument("--freeze-layers", type=int, metavar="N", help="the first N and the embeddings (default 0)")
     model.add_argument(
+        "--gradient-checkpointing", "--use-gradient-checkpointing", action=argparse.BooleanOptionalAction,
+        help="less memory, a third more work: layers are computed again in the backward pass",
+    )  # fmt: skip
+    model.add_argument(
         "--cache-frozen", action=argparse.BooleanOptionalAction,
         help="compute what frozen layers make of a text once and keep it on the disk (default: with --freeze-layers)",
     )  # fmt: skip
@@ -105,6 +109,7 @@ def choose(given: argparse.Namespace, prepared: PreparedText) -> Choice:
     return Choice(
         heads=heads, class_weights=weighted, label_smoothing=smoothing, dropout=dropout, max_length=max_length,
         bucketing=_or(given.bucketing, True), model_name=model_name, freeze_layers=frozen,
+        gradient_checkpointing=bool(given.gradient_checkpointing),
         cache_frozen=_or(given.cache_frozen, True), cache_dtype=given.cache_dtype or "fp32", cache_dir=given.cache_dir,
     )  # fmt: skip
 

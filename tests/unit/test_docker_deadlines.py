@@ -1,0 +1,67 @@
+"""An engine that takes its time, and one that says nothing: a real client, and an HTTP server of a few lines."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import docker
+import pytest
+
+from orchestrator.nodes.docker_engine import DockerEngine
+from orchestrator.specs.errors import DeadlineError
+
+PATIENCE_S = 1
+LOADED = b'{"stream": "Loaded"}'
+
+
+@pytest.fixture
+def engine() -> Iterator[DockerEngine]:
+    class SlowEngine(BaseHTTPRequestHandler):
+        """Unpacks for twice the client's patience, and never describes itself."""
+
+        def do_POST(self) -> None:
+            self.rfile.read1()
+            time.sleep(2 * PATIENCE_S)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(LOADED)))
+            self.end_headers()
+            self.wfile.write(LOADED)
+
+        def do_GET(self) -> None:
+            ended.wait()
+
+        def log_message(self, *_: object) -> None: ...
+
+    ended = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), SlowEngine)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    engine = DockerEngine(
+        "beta", lambda: docker.APIClient(base_url=url, version="1.41", timeout=PATIENCE_S), explain=lambda: ""
+    )
+    yield engine
+    engine.close()
+    ended.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_image_may_take_longer_than_an_answer(engine: DockerEngine) -> None:
+    began = time.monotonic()
+    engine.load(iter([b"layers"]))
+    assert time.monotonic() - began > PATIENCE_S
+
+
+def test_an_engine_that_says_nothing_is_named_with_the_time_it_had(engine: DockerEngine) -> None:
+    engine.load(iter([b"layers"]))  # whose patience is not that of what follows
+    began = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"did not describe itself within 1 s") as told:
+        engine.facts()
+    assert time.monotonic() - began < 10
+    assert told.value.node == "beta"
+    assert "again" in told.value.hint
