@@ -147,7 +147,8 @@ def child_environ() -> dict[str, str]:
 
 def _child_environ() -> dict[str, str]:
     """What a container gives, and no more: no HOME, no locale, no name for the user."""
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    passed_on = ("PATH", "LD_LIBRARY_PATH", "CXX", "TORCHINDUCTOR_CACHE_DIR")
+    kept = {name: os.environ[name] for name in passed_on if name in os.environ}
     return {
         **kept,
         "PYTHONPATH": str(ROOT),

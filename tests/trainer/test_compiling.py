@@ -80,6 +80,67 @@ print("compiled" if 1 <= counters["stats"]["unique_graphs"] <= 2 else dict(count
 """
 
 
+def test_a_compiled_training_is_the_same_and_is_compiled(
+    torchrun, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiling.what_lacks(CPU):
+        pytest.skip(compiling.what_lacks(CPU))
+    words = ("gpt2", "train", "--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16", "--max-steps", "4",
+             "--data-dir", str(data_dir), "--no-amp", "--num-workers", "0", "--log-every", "1",
+             "--eval-every", "0")  # fmt: skip
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    plain = torchrun(1, *words, "--run-dir", str(tmp_path / "plain"), "--no-compile").result()
+    assert not [*(tmp_path / "cache").rglob("*.main.so")]
+    compiled = torchrun(1, *words, "--run-dir", str(tmp_path / "compiled"), "--compile").result()
+    assert (plain.code, compiled.code) == (0, 0), plain.err + compiled.err
+    assert compiled.losses() == pytest.approx(plain.losses(), rel=1e-4)
+    assert "compiling in the next step" in compiled.out
+    assert [*(tmp_path / "cache").rglob("*.main.so")]  # its kernels
+
+
+def test_a_compiler_that_fails_is_told_from_the_training(
+    torchrun, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = compiling.what_lacks(CPU, {"CXX": "false"})
+    if headers:
+        pytest.skip(headers)
+    monkeypatch.setenv("CXX", "false")
+    failed = torchrun(1, "gpt2", "train", "--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16",
+                      "--data-dir", str(data_dir), "--run-dir", str(tmp_path), "--compile", "--num-workers",
+                      "0").result()  # fmt: skip
+    assert failed.code == 1
+    assert "torch.compile failed, not the training: --no-compile goes without it" in failed.err
+
+
+def test_checkpointed_blocks_count_a_batch_once_when_compiled() -> None:
+    ran = subprocess.run(
+        (sys.executable, "-c", CHECKPOINTED), capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
+    assert (ran.returncode, ran.stdout) == (0, "same\n"), ran.stderr
+
+
+CHECKPOINTED = """
+import torch
+from trainer.engine import compiling
+from trainer.models import resnet
+
+def trained(checkpointing, compiled):
+    torch.manual_seed(0)
+    model = resnet.ResNet(resnet.PLANS["resnet-small"], 1, 3, checkpointing).train()
+    if compiled:
+        assert compiling.compile_in_place(model, torch.device("cpu"), backend="aot_eager") == ""
+    for _ in range(2):
+        model(torch.randn(4, 1, 16, 16, generator=torch.Generator().manual_seed(1))).square().mean().backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return gradients, {name: buffer.float() for name, buffer in model.named_buffers()}
+
+expected = trained(False, False)
+for checkpointing, compiled in ((True, False), (True, True), (False, True)):
+    torch.testing.assert_close(trained(checkpointing, compiled), expected, rtol=1e-4, atol=1e-5)
+print("same")
+"""
+
+
 def test_where_it_cannot_be_the_model_stays_as_it_is() -> None:
     model = nn.Linear(2, 2)
     lacking = compiling.compile_in_place(model, torch.device("cuda", 0))

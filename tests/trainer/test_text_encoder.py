@@ -105,6 +105,25 @@ def test_frozen_layers_have_no_dropout_and_get_no_gradient() -> None:
     assert all(p.grad is None for module in model.frozen_modules() for p in module.parameters())
 
 
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_checkpointed_layers_keep_less_and_give_the_same_gradients(frozen: int) -> None:
+    """Dropout's noise too is made again, as it was."""
+    tokens, present = batch()
+    found, kept = [], []
+    for checkpointing in (False, True):
+        model = encoder(frozen=frozen, dropout=Dropout(hidden=0.3, attention=0.3, head=0.3)).train()
+        model.checkpointing = checkpointing
+        torch.manual_seed(3)
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t):
+            loss = model(tokens, present[:, None, None, :]).square().sum()
+        loss.backward()
+        found.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        kept.append(sum(sizes))
+    torch.testing.assert_close(found[1], found[0])
+    assert kept[1] < 0.5 * kept[0]
+
+
 def test_what_frozen_layers_make_of_a_text_can_take_its_place() -> None:
     model = encoder(frozen=2)
     tokens, present = batch()
