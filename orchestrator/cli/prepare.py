@@ -1,10 +1,11 @@
-"""`orch prepare`: text into tokens, once, for all nodes."""
+"""`orch prepare`: texts, pictures or traces into what training reads, once, for all nodes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,12 +15,21 @@ from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_OK, ConfigError, PreflightError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 
+if TYPE_CHECKING:
+    from orchestrator.plan.prepare import Source
+
 EXAMPLES = """Examples:
 
 orch prepare
 
 orch prepare --text ./books --text ./articles.txt --vocab-size 32000
+
+orch prepare -- vision --images ./photos --image-size 128
+
+orch prepare -- text --csv ./failures.csv --model-name random:small
 """
+NAMED_SOURCES = ("spanish",)
+"""Texts that the trainer fetches itself; anything else is a file or folder of the user's."""
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
@@ -28,6 +38,10 @@ def register(app: typer.Typer) -> None:
 
 
 def prepare(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- WORKLOAD …]", help="For another workload than gpt2, with its `prepare` options."),
+    ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option("--text", metavar="spanish|PATH", help="A file or folder of text; repeat for more."),
@@ -37,18 +51,27 @@ def prepare(
     engine: Annotated[str, typer.Option("--engine", help="docker, or process: no container.")] = "docker",
     inventory: InventoryOption = None,
 ) -> int:
-    """Train a tokenizer on text and turn it into memory-mapped tokens in ./Data, in the image that will train.
+    """Turn text into memory-mapped tokens in ./Data, in the image that will train; or other data, after `--`.
 
-    Without --text it fetches real Spanish text from Debian's packages. `orch launch` copies ./Data to every node that
-    lacks it. What is prepared already is kept.
+    Without --text it fetches real Spanish text from Debian's packages. After `--` stands a workload of the trainer with
+    the options of its own `prepare`; files and folders among them are brought into the container, read-only. `orch
+    launch` copies ./Data to every node that lacks it. What is prepared already is kept.
     """
     from orchestrator.fleet.connect import connect
     from orchestrator.fleet.prepare import prepare as run_prepare
-    from orchestrator.plan.prepare import NAMED_SOURCES, prepare_container
+    from orchestrator.plan.prepare import Source, prepare_container
     from orchestrator.specs.request import LaunchRequest
 
     project = load_inventory(inventory).inventory.project
-    texts = [source if source in NAMED_SOURCES else _existing(source) for source in text or NAMED_SOURCES]
+    if command and (text or vocab_size):
+        raise UsageError("--text and --vocab-size are gpt2's: after `--` give the workload's own options")
+    words: list[str | Source] = []
+    for source in [] if command else text or NAMED_SOURCES:
+        words += ["--text", source if source in NAMED_SOURCES else Source(path=_existing(source))]
+    if vocab_size is not None:
+        words += ["--vocab-size", str(vocab_size)]
+    workload, *rest = command or ["gpt2"]
+    words += with_sources(rest[1:] if rest[:1] == ["prepare"] else rest)
     node = connect(NodeSpec(name="controller", address="127.0.0.1", connection="local", engine=_kind(engine)))
     tag = LaunchRequest(project=project, nodes=()).image_tag("cpu")
     image = None if engine == "process" else node.engine.image(tag)
@@ -57,14 +80,14 @@ def prepare(
     data.mkdir(parents=True, exist_ok=True)
     spec = prepare_container(
         image=image.id if image else "",
-        texts=texts,
+        workload=workload,
+        words=words,
         data_dir=str(data.resolve()),
         user=f"{os.getuid()}:{os.getgid()}",
-        options=() if vocab_size is None else ("--vocab-size", str(vocab_size)),
         environment={name: os.environ[name] for name in PROXIES if os.environ.get(name)},
     )
     run_prepare(node.engine, spec, lambda line: say(line.text))
-    say(f"  → orch launch --nodes 5 --data {data}")
+    say(f"  → orch launch --nodes 5 --data {data}" + (f" -- {workload}" if command else ""))
     return EXIT_OK
 
 
@@ -74,6 +97,21 @@ def _kind(engine: str) -> Literal["docker", "process"]:
     if engine == "process":
         return "process"
     raise UsageError(f"--engine {engine}: expected docker or process")
+
+
+def with_sources(words: Sequence[str]) -> list[str | Source]:
+    """Each word that names something that is there, alone or after `--option=`, as what is to be brought along."""
+    from orchestrator.plan.prepare import Source
+
+    found: list[str | Source] = []
+    for word in words:
+        if word.partition("=")[0] == "--data-dir":
+            raise UsageError(f"{word}: where prepared data goes is said before `--`: orch prepare --data DIR -- …")
+        option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        path = Path(value).expanduser()
+        here = bool(value) and path.exists()
+        found.append(Source(path=str(path.resolve()), option=option + equals) if here else word)
+    return found
 
 
 def _existing(source: str) -> str:

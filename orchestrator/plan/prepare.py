@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from orchestrator.plan.command import CONTAINER_WORKSPACE
 from orchestrator.specs.plan import ContainerSpec, Mount
 
 SOURCES = f"{CONTAINER_WORKSPACE}/sources"
-NAMED_SOURCES = ("spanish",)
-"""Texts that the trainer fetches itself; anything else is a file or folder of the user's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A word of the command line that is a file or folder of the user's, by its absolute path."""
+
+    path: str
+    option: str = ""
+    """What stands before it in the same word: `--images=`."""
 
 
 def prepare_container(
     *,
     image: str,
-    texts: Sequence[str],
+    workload: str,
+    words: Sequence[str | Source],
     data_dir: str,
     user: str,
-    options: Sequence[str],
     environment: Mapping[str, str],
 ) -> ContainerSpec:
-    """`texts` are names the trainer knows or absolute paths, which it gets to see read-only."""
+    """`words` as for the trainer's `WORKLOAD prepare`; sources are seen read-only, under their own names."""
     inside_data = f"{CONTAINER_WORKSPACE}/Data"  # absolute, so that a process in place of a container finds it too
-    words, mounts = list[str](), [Mount(source=data_dir, target=inside_data)]
-    for number, text in enumerate(texts):
-        if text in NAMED_SOURCES:
-            words += ["--text", text]
-            continue
-        inside = f"{SOURCES}/{number}/{text.rstrip('/').rpartition('/')[2]}"
-        mounts.append(Mount(source=text, target=inside, read_only=True))
-        words += ["--text", inside]
+    inside, mounts = list[str](), [Mount(source=data_dir, target=inside_data)]
+    for number, word in enumerate(words):
+        if isinstance(word, Source):
+            target = f"{SOURCES}/{number}/{word.path.rstrip('/').rpartition('/')[2]}"
+            mounts.append(Mount(source=word.path, target=target, read_only=True))
+            inside.append(f"{word.option}{target}")
+        else:
+            inside.append(word)
     return ContainerSpec(
         name="orch-prepare",
         image=image,
-        command=("python", "-m", "trainer", "gpt2", "prepare", *words, "--data-dir", inside_data, *options),
+        command=("python", "-m", "trainer", workload, "prepare", *inside, "--data-dir", inside_data),
         environment=environment,
         labels={"orch.purpose": "prepare"},
         mounts=tuple(mounts),
