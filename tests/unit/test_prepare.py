@@ -30,6 +30,7 @@ def test_where_the_data_goes_is_said_elsewhere() -> None:
 
 
 def test_sources_are_read_only_under_their_own_names() -> None:
+    photos = "/home/ana/photos"
     spec = prepare_container(
         image="sha256:1",
         workload="vision",
@@ -50,6 +51,6 @@ def test_sources_are_read_only_under_their_own_names() -> None:
     )  # fmt: skip
     assert spec.mounts == (
         Mount(source="/home/ana/Data", target="/workspace/Data"),
-        Mount(source="/home/ana/photos", target=f"{inside}/1/photos", read_only=True),
-        Mount(source="/home/ana/photos", target=f"{inside}/2/photos", read_only=True),
+        Mount(source=photos, target=f"{inside}/1/photos", read_only=True),
+        Mount(source=photos, target=f"{inside}/2/photos", read_only=True),
     )
