@@ -34,7 +34,7 @@ class Events:
             head = {"event": event, "t": self._clock(), "rank": self._place.rank, "node": self._place.node}
             self._write(
                 self._out,
-                PREFIX + json.dumps({key: _json(value) for key, value in {**head, **fields}.items()}),
+                PREFIX + json.dumps({key: json_value(value) for key, value in {**head, **fields}.items()}),
             )
 
     def say(self, line: str) -> None:
@@ -56,7 +56,7 @@ class Events:
         stream.flush()
 
 
-def _json(value: object) -> Any:
+def json_value(value: object) -> Any:
     """JSON has no NaN, and readers stumble over Python's."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

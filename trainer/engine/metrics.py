@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from trainer.engine.events import json_value
+
 
 class Speed:
     """Units per second since the last reading, without the time spent on anything but training."""
@@ -54,7 +56,8 @@ class Records:
 
     def write(self, kind: str, step: int, figures: dict[str, float]) -> None:
         if self._file:
-            self._file.write(json.dumps({"t": time.time(), "kind": kind, "step": step, **figures}) + "\n")
+            line = {"t": time.time(), "kind": kind, "step": step, **figures}
+            self._file.write(json.dumps({name: json_value(value) for name, value in line.items()}) + "\n")
             self._file.flush()
             for name, value in figures.items():
                 self._board.add_scalar(f"{kind}/{name}", value, step)
