@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,25 @@ NEED_TORCH = [
     "compiling",
     "custom",
     "distributed_training",
-    "gpt2_computation",
     "engine_options",
+    "gpt2_computation",
     "gpt2_continued",
     "gpt2_model",
     "gpt2_pretrained",
     "gpt2_writing",
+    "gradients",
+    "guard_in_training",
     "micro_batch",
     "onednn",
     "optimizer",
+    "out_of_memory",
     "precision",
     "profile",
     "reproducible",
+    "resume_exactly",
+    "sample_order",
     "start_line",
+    "switches",
     "text_data",
     "text_encoder",
     "text_training",
@@ -164,13 +170,13 @@ def _child_environ() -> dict[str, str]:
 class Torchrun:
     """torchrun on loopback, its workers' output taken together."""
 
-    def __init__(self, ranks: int, *argv: str) -> None:
+    def __init__(self, ranks: int, *argv: str, module: str = "trainer") -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         command = (
             sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(ranks),
-            "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", "trainer", *argv,
+            "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", module, *argv,
         )  # fmt: skip
         self.process = subprocess.Popen(
             command, env=_child_environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -190,11 +196,12 @@ class Torchrun:
 
 @pytest.fixture
 def torchrun() -> Iterator[Callable[..., Torchrun]]:
-    """`torchrun(ranks, *argv)` starts; `.lines()` and `.result()` read. Nothing is left running."""
+    """`torchrun(ranks, *argv)` starts `-m trainer`, or another `module`; `.lines()` and `.result()` read what it says.
+    Nothing is left running."""
     started: list[Torchrun] = []
 
-    def start(ranks: int, *argv: str) -> Torchrun:
-        started.append(Torchrun(ranks, *argv))
+    def start(ranks: int, *argv: str, module: str = "trainer") -> Torchrun:
+        started.append(Torchrun(ranks, *argv, module=module))
         return started[-1]
 
     yield start
@@ -202,6 +209,28 @@ def torchrun() -> Iterator[Callable[..., Torchrun]]:
         if run.process.poll() is None:
             run.process.kill()
         run.process.communicate()
+
+
+@pytest.fixture
+def observe(
+    torchrun: Callable[..., Torchrun], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Result]:
+    """`observe(run_dir, ranks, wishes, **options)` trains the workload of observed.py."""
+    monkeypatch.setenv("ORCH_EVENTS", "1")
+
+    def run(run_dir: Path, ranks: int = 1, wishes: Mapping[str, Any] | None = None, **options: Any) -> Result:
+        from tests.trainer import observed
+
+        usual = {"precision": "fp32", "compile": False, "num_workers": 0, "checkpoint_every": 0, "log_every": 1}
+        words = json.dumps({**usual, **options, "run_dir": str(run_dir)}), json.dumps(wishes or {})
+        if ranks > 1:
+            return torchrun(ranks, *words, module="tests.trainer.observed").result()
+        capfd.readouterr()
+        code = observed.main(words)
+        captured = capfd.readouterr()
+        return Result(code=code, out=captured.out, err=captured.err)
+
+    return run
 
 
 @pytest.fixture

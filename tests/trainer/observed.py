@@ -1,0 +1,152 @@
+"""A small workload that tells what the engine did with it, and fails where it is asked to.
+
+`python -m tests.trainer.observed OPTIONS WISHES`, both as JSON, trains it as one rank of however many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.backends import cuda
+
+from trainer.config import Place, TrainOptions
+from trainer.data.order import Indices, uniform
+from trainer.engine import loop
+from trainer.engine.workload import Batch, Portion, Workload
+
+SAMPLES = 23
+KERNELS = {
+    "flash": cuda.flash_sdp_enabled,
+    "efficient": cuda.mem_efficient_sdp_enabled,
+    "cudnn": cuda.cudnn_sdp_enabled,
+    "math": cuda.math_sdp_enabled,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    nan_sample: int | None = None
+    steep_sample: int | None = None
+    """One whose loss is far above the others'."""
+    room: int | None = None
+    """Samples that the memory of `short_rank` holds."""
+    short_rank: int = 0
+    too_much_for: str = "forward"
+    """The pass that exhausts it."""
+
+
+class Memory(torch.autograd.Function):
+    """Fails as a GPU whose memory is exhausted."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, room: int, too_much_for: str) -> Tensor:
+        ctx.too_much = len(x) > room and too_much_for == "backward"
+        if len(x) > room and too_much_for == "forward":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        if ctx.too_much:
+            raise RuntimeError("CUDA error: out of memory")
+        return grad, None, None
+
+
+class Net(nn.Module):
+    def __init__(self, room: int, too_much_for: str) -> None:
+        super().__init__()
+        self.memory = room, too_much_for
+        self.layers = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(Memory.apply(x, *self.memory))
+        return y.squeeze(1)
+
+
+class Observed(Workload):
+    name = "observed"
+
+    def __init__(self, options: TrainOptions, wishes: Wishes, place: Place) -> None:
+        everyone = np.arange(SAMPLES)
+        self._x, (self._y,) = uniform(1, everyone, 3) - 0.5, uniform(2, everyone, 1).T
+        self._weights = 1.0 + everyone % 3  # so that ranks with as many samples have different targets
+        if wishes.nan_sample is not None:
+            self._x[wishes.nan_sample] = np.nan
+        if wishes.steep_sample is not None:
+            self._y[wishes.steep_sample] = 1e4
+        self._seen = options.run_dir / f"seen-{place.rank}.jsonl"
+        self._seen.parent.mkdir(parents=True, exist_ok=True)
+        short = wishes.room is not None and place.rank == wishes.short_rank
+        self.model = Net(wishes.room if short and wishes.room else SAMPLES, wishes.too_much_for)
+        self.identity = {"workload": self.name}
+        self.train_samples = SAMPLES
+
+    def batch(self, portion: Portion) -> Batch:
+        x, y, weights = (part[portion.indices] for part in (self._x, self._y, self._weights))
+        return (
+            torch.from_numpy(x).float(),
+            torch.from_numpy(y).float(),
+            torch.from_numpy(weights).float(),
+            torch.from_numpy(np.array(portion.indices)),
+            torch.from_numpy(np.array(portion.positions)),
+        )
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        x, y, weights, indices, positions = batch
+        told = {
+            "indices": indices.tolist(),
+            "positions": positions.tolist(),
+            "kernels": [name for name, enabled in KERNELS.items() if enabled()],
+            "autocast": str(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else None,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "noise": float(torch.rand(())),
+        }
+        with self._seen.open("a") as file:
+            file.write(json.dumps(told) + "\n")
+        return (weights * (model(x).float() - y) ** 2).sum()[None]
+
+    def targets(self, split: str, indices: Indices) -> tuple[float, ...]:
+        return (float(self._weights[indices].sum()),)
+
+
+def seen(run_dir: Path, rank: int = 0) -> list[dict[str, Any]]:
+    """What this rank told of each forward pass."""
+    return [json.loads(line) for line in (run_dir / f"seen-{rank}.jsonl").read_text().splitlines()]
+
+
+def state(run_dir: Path, step: int) -> dict[str, Any]:
+    """What the checkpoint of that step holds."""
+    path = run_dir / "checkpoints" / f"step-{step:08d}" / "state.pt"
+    found: dict[str, Any] = torch.load(path, weights_only=True)
+    return found
+
+
+def same(one: object, other: object) -> bool:
+    """Bit by bit, through dictionaries and lists."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
+    return one == other
+
+
+def main(argv: Sequence[str]) -> int:
+    told, wishes = (json.loads(word) for word in argv)
+    options = TrainOptions(**{**told, "run_dir": Path(told["run_dir"])})
+    place = Place.from_environ(os.environ)
+    return loop.train(lambda: Observed(options, Wishes(**wishes), place), options, place)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

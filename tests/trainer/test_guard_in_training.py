@@ -1,0 +1,88 @@
+"""A batch that spoils the loss, in real runs: named by step and rank, and answered as the user wishes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.observed import SAMPLES, same, state
+from trainer.data.order import Shuffled
+from trainer.engine.guard import ENOUGH
+
+SEED = 1337
+STREAM = Shuffled(SAMPLES, SEED).take(0, SAMPLES).tolist()
+COMMON = {"seed": SEED, "warmup_steps": 0, "checkpoint_every": 1, "keep_checkpoints": 100}
+PAIRS = {**COMMON, "global_batch_size": 2, "batch_size": 2, "max_steps": 5}
+BAD = 3
+"""The step that meets the sample without a number, the second of its two and so rank 1's of two."""
+NAN = {"nan_sample": STREAM[2 * BAD - 1]}
+
+
+def moved(run_dir: Path, step: int) -> bool:
+    """Whether that step changed weights, or anything that the optimizer keeps."""
+    before, after = state(run_dir, step - 1), state(run_dir, step)
+    return not same([before["model"], before["optimizer"]["state"]], [after["model"], after["optimizer"]["state"]])
+
+
+def test_nan_stops_before_it_is_in_the_weights(observe: Any, tmp_path: Path) -> None:
+    run = observe(tmp_path, 1, NAN, **PAIRS)
+    assert run.code == 1
+    told = run.events("failed")[0]["message"]
+    assert told.startswith(f"the loss is nan at step {BAD} on rank 0: try a smaller --lr")
+    assert told in run.err
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == f"step-{BAD - 1:08d}"
+
+
+def test_a_skipped_step_changes_nothing_and_training_goes_on(observe: Any, tmp_path: Path) -> None:
+    run = observe(tmp_path, 1, NAN, **PAIRS, on_nan="skip")
+    assert run.code == 0, run.err
+    assert f"the loss is nan at step {BAD} on rank 0; this update is skipped (1 in a row)" in run.out
+    assert {step: moved(tmp_path, step) for step in (2, 3, 4, 5)} == {2: True, 3: False, 4: True, 5: True}
+
+
+def test_the_rank_with_the_bad_sample_is_named_and_all_skip_alike(observe: Any, tmp_path: Path) -> None:
+    one = observe(tmp_path / "one", 1, NAN, **PAIRS, on_nan="skip").losses()
+    two = observe(tmp_path / "two", 2, NAN, **PAIRS, on_nan="skip")
+    assert two.code == 0, two.err
+    assert f"the loss is nan at step {BAD} on rank 1; this update is skipped (1 in a row)" in two.out
+    assert not moved(tmp_path / "two", BAD)
+    losses = two.losses()
+    assert losses.pop(BAD) is one.pop(BAD) is None
+    assert losses == pytest.approx(one, rel=1e-6)
+
+
+def test_figures_of_a_skipped_step_stay_json(observe: Any, tmp_path: Path) -> None:
+    observe(tmp_path, 1, NAN, **PAIRS, on_nan="skip")
+
+    def refused(word: str) -> None:
+        pytest.fail(f"{word} is not JSON")
+
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    figures = {line["step"]: line for line in (json.loads(line, parse_constant=refused) for line in lines)}
+    assert [step for step, line in figures.items() if line["loss"] is None] == [BAD]
+
+
+@pytest.mark.parametrize("wish", ["off", "warn", "skip", "stop"])
+def test_a_spike_is_answered_as_wished(wish: str, observe: Any, tmp_path: Path) -> None:
+    step = ENOUGH + 3
+    options = {**COMMON, "batch_size": 1, "max_steps": step + 1, "lr": 1e-3}
+    run = observe(tmp_path, 1, {"steep_sample": STREAM[step - 1]}, **options, on_spike=wish, spike_factor=1e5)
+    named = f" at step {step}, " in run.out + run.err and "times the usual" in run.out + run.err
+    assert named is (wish != "off")
+    if wish == "stop":
+        assert (run.code, "try a smaller --lr or --clip" in run.err) == (1, True)
+        assert not (tmp_path / "checkpoints" / f"step-{step:08d}").exists()
+    else:
+        assert run.code == 0, run.err
+        assert moved(tmp_path, step) is (wish != "skip")
+        assert moved(tmp_path, step + 1)
+
+
+def test_a_jump_below_the_factor_is_no_spike(observe: Any, tmp_path: Path) -> None:
+    step = ENOUGH + 3
+    options = {**COMMON, "batch_size": 1, "max_steps": step, "lr": 1e-3, "on_spike": "stop"}
+    run = observe(tmp_path, 1, {"steep_sample": STREAM[step - 1]}, **options, spike_factor=1e15)
+    assert (run.code, "times the usual" in run.out) == (0, False)
