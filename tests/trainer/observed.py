@@ -37,7 +37,7 @@ class Wishes:
     nan_sample: int | None = None
     steep_sample: int | None = None
     """One whose loss is far above the others'."""
-    room: int | None = None
+    room: int = SAMPLES
     """Samples that the memory of `short_rank` holds."""
     short_rank: int = 0
     too_much_for: str = "forward"
@@ -65,10 +65,11 @@ class Net(nn.Module):
     def __init__(self, room: int, too_much_for: str) -> None:
         super().__init__()
         self.memory = room, too_much_for
-        self.layers = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.up, self.down = nn.Linear(3, 8), nn.Linear(8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layers(Memory.apply(x, *self.memory))
+        hidden = Memory.apply(torch.tanh(self.up(x)), *self.memory)
+        y: Tensor = self.down(hidden)
         return y.squeeze(1)
 
 
@@ -85,8 +86,8 @@ class Observed(Workload):
             self._y[wishes.steep_sample] = 1e4
         self._seen = options.run_dir / f"seen-{place.rank}.jsonl"
         self._seen.parent.mkdir(parents=True, exist_ok=True)
-        short = wishes.room is not None and place.rank == wishes.short_rank
-        self.model = Net(wishes.room if short and wishes.room else SAMPLES, wishes.too_much_for)
+        short = place.rank == wishes.short_rank
+        self.model = Net(wishes.room if short else SAMPLES, wishes.too_much_for)
         self.identity = {"workload": self.name}
         self.train_samples = SAMPLES
 

@@ -107,13 +107,14 @@ class Run:
 
     def smaller(self, cut: Cut, error: RuntimeError, *, alone_with_it: bool) -> int:
         """The next smaller micro-batch after `error`, an exhausted memory, at the same global batch."""
-        size = halve(cut.micro_batch)
+        tried = min(cut.micro_batch, cut.share)
+        size = halve(tried)
         if not alone_with_it:
             raise TrainerError(
-                f"{self.place.name}: out of memory with micro-batches of {cut.micro_batch}, while the gradients were"
+                f"{self.place.name}: out of memory with micro-batches of {tried}, while the gradients were"
                 f" being summed with the other ranks: start again with --micro-batch-size {size}"
             ) from error
-        self.events.warn(f"out of memory with micro-batches of {cut.micro_batch}: going on with {size}")
+        self.events.warn(f"out of memory with micro-batches of {tried}: going on with {size}")
         return size
 
     def what_must_be_equal(self) -> str:

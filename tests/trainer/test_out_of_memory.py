@@ -1,0 +1,63 @@
+"""An exhausted memory in the middle of training: on with smaller micro-batches, and the same training as with those."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.observed import same, seen, state
+
+COMMON = {"global_batch_size": 12, "batch_size": 12, "max_steps": 4, "lr": 0.05, "warmup_steps": 0}
+
+
+@pytest.mark.parametrize("too_much_for", ["forward", "backward"])
+def test_training_goes_on_as_if_it_had_begun_with_what_fits(too_much_for: str, observe: Any, tmp_path: Path) -> None:
+    short = observe(tmp_path / "short", 1, {"room": 4, "too_much_for": too_much_for}, **COMMON)
+    small = observe(tmp_path / "small", **COMMON, micro_batch_size=3)
+    assert (short.code, small.code) == (0, 0), short.err
+    for size, half in ((12, 6), (6, 3)):
+        assert f"out of memory with micro-batches of {size}: going on with {half}" in short.err
+    assert len(short.losses()) == 4
+    assert short.losses() == small.losses()
+    assert same(state(tmp_path / "short", 4), state(tmp_path / "small", 4))
+    assert [len(one["indices"]) for one in seen(tmp_path / "short")] == [12, 6] + 4 * 4 * [3]
+    assert seen(tmp_path / "short")[2:] == seen(tmp_path / "small")
+
+
+def test_memory_that_holds_not_even_one_sample_ends_the_run(observe: Any, tmp_path: Path) -> None:
+    run = observe(tmp_path, 1, {"room": 0}, **COMMON)
+    assert run.code == 3
+    assert "not even one sample fits into memory" in run.events("failed")[0]["message"]
+
+
+def test_batches_that_workers_had_ready_are_not_lost(observe: Any, tmp_path: Path) -> None:
+    short = observe(tmp_path / "short", 1, {"room": 6}, **COMMON, num_workers=2)
+    assert short.code == 0, short.err
+    assert short.losses() == observe(tmp_path / "small", **COMMON, micro_batch_size=6).losses()
+
+
+def test_one_rank_of_two_goes_on_with_less_and_the_sum_is_the_same(observe: Any, tmp_path: Path) -> None:
+    """Rank 1 runs out of it before the micro-batch in which gradients are summed."""
+    one = observe(tmp_path / "one", **COMMON)
+    two = observe(tmp_path / "two", 2, {"room": 2, "short_rank": 1}, **COMMON, micro_batch_size=3)
+    assert two.code == 0, two.err
+    assert "rank 1 of 2 (alpha): out of memory with micro-batches of 3: going on with 1" in two.err
+    assert two.losses() == pytest.approx(one.losses(), rel=1e-6)
+    assert {len(one["indices"]) for one in seen(tmp_path / "two", 0)} == {3}
+    assert {len(one["indices"]) for one in seen(tmp_path / "two", 1)[1:]} == {1}
+
+
+def test_while_others_wait_for_gradients_it_ends_and_says_how_to_begin(observe: Any, tmp_path: Path) -> None:
+    run = observe(tmp_path, 2, {"room": 2, "short_rank": 1}, **COMMON)
+    assert run.code != 0
+    assert "rank 1 of 2 (alpha): out of memory with micro-batches of 6" in run.err
+    assert "start again with --micro-batch-size 3" in run.err
+
+
+def test_halves_are_of_what_was_tried_not_of_what_was_allowed(observe: Any, tmp_path: Path) -> None:
+    run = observe(tmp_path, 1, {"room": 4}, **{**COMMON, "batch_size": 100})
+    assert run.code == 0, run.err
+    assert [len(one["indices"]) for one in seen(tmp_path)][:3] == [12, 6, 3]
+    assert "micro-batches of 12: going on with 6" in run.err
