@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.trainer.conftest import MODEL, Call
+from tests.trainer.conftest import Call
 from tests.trainer.observed import state
 from trainer.cli import main
 from trainer.config import Place, TrainOptions
