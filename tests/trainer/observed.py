@@ -42,6 +42,7 @@ class Wishes:
     short_rank: int = 0
     too_much_for: str = "forward"
     """The pass that exhausts it."""
+    batch_norm: bool = False
 
 
 class Memory(torch.autograd.Function):
@@ -62,13 +63,14 @@ class Memory(torch.autograd.Function):
 
 
 class Net(nn.Module):
-    def __init__(self, room: int, too_much_for: str) -> None:
+    def __init__(self, wishes: Wishes, *, short: bool) -> None:
         super().__init__()
-        self.memory = room, too_much_for
+        self.memory = wishes.room if short else SAMPLES, wishes.too_much_for
+        self.norm = nn.BatchNorm1d(8) if wishes.batch_norm else nn.Identity()
         self.up, self.down = nn.Linear(3, 8), nn.Linear(8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = Memory.apply(torch.tanh(self.up(x)), *self.memory)
+        hidden = Memory.apply(torch.tanh(self.norm(self.up(x))), *self.memory)
         y: Tensor = self.down(hidden)
         return y.squeeze(1)
 
@@ -86,8 +88,7 @@ class Observed(Workload):
             self._y[wishes.steep_sample] = 1e4
         self._seen = options.run_dir / f"seen-{place.rank}.jsonl"
         self._seen.parent.mkdir(parents=True, exist_ok=True)
-        short = place.rank == wishes.short_rank
-        self.model = Net(wishes.room if short else SAMPLES, wishes.too_much_for)
+        self.model = Net(wishes, short=place.rank == wishes.short_rank)
         self.identity = {"workload": self.name}
         self.train_samples = SAMPLES
 

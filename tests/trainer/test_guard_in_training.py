@@ -36,8 +36,9 @@ def test_nan_stops_before_it_is_in_the_weights(observe: Any, tmp_path: Path) -> 
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == f"step-{BAD - 1:08d}"
 
 
-def test_a_skipped_step_changes_nothing_and_training_goes_on(observe: Any, tmp_path: Path) -> None:
-    run = observe(tmp_path, 1, NAN, **PAIRS, on_nan="skip")
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_a_skipped_step_changes_nothing_and_training_goes_on(batch_norm: bool, observe: Any, tmp_path: Path) -> None:
+    run = observe(tmp_path, 1, {**NAN, "batch_norm": batch_norm}, **PAIRS, on_nan="skip")
     assert run.code == 0, run.err
     assert f"the loss is nan at step {BAD} on rank 0; this update is skipped (1 in a row)" in run.out
     assert {step: moved(tmp_path, step) for step in (2, 3, 4, 5)} == {2: True, 3: False, 4: True, 5: True}

@@ -12,10 +12,14 @@ from tests.trainer.observed import same, seen, state
 COMMON = {"global_batch_size": 12, "batch_size": 12, "max_steps": 4, "lr": 0.05, "warmup_steps": 0}
 
 
+@pytest.mark.parametrize("batch_norm", [False, True])
 @pytest.mark.parametrize("too_much_for", ["forward", "backward"])
-def test_training_goes_on_as_if_it_had_begun_with_what_fits(too_much_for: str, observe: Any, tmp_path: Path) -> None:
-    short = observe(tmp_path / "short", 1, {"room": 4, "too_much_for": too_much_for}, **COMMON)
-    small = observe(tmp_path / "small", **COMMON, micro_batch_size=3)
+def test_training_goes_on_as_if_it_had_begun_with_what_fits(
+    too_much_for: str, batch_norm: bool, observe: Any, tmp_path: Path
+) -> None:
+    wishes = {"room": 4, "too_much_for": too_much_for, "batch_norm": batch_norm}
+    short = observe(tmp_path / "short", 1, wishes, **COMMON)
+    small = observe(tmp_path / "small", 1, {"batch_norm": batch_norm}, **COMMON, micro_batch_size=3)
     assert (short.code, small.code) == (0, 0), short.err
     for size, half in ((12, 6), (6, 3)):
         assert f"out of memory with micro-batches of {size}: going on with {half}" in short.err

@@ -16,6 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer import option_layers
 from trainer.config import Place, TrainOptions
 from trainer.engine import checkpoint
+from trainer.engine.buffers import Buffers
 from trainer.engine.compiling import is_of_the_compiler
 from trainer.engine.device import prepare_hardware, start_line
 from trainer.engine.early_stopping import Watch
@@ -128,6 +129,7 @@ def _loop(run: Run) -> None:
     model.train()
     feed = Feed(workload, cut, start.cursor, workers=workers, pin=hardware.on_gpu)
     order = workload.order(options.seed)
+    buffers = Buffers(workload.model)
     weights = torch.tensor(list(workload.terms.values()), device=hardware.device)
     size = sum(parameter.numel() for parameter in workload.model.parameters())
     events.say(
@@ -152,6 +154,7 @@ def _loop(run: Run) -> None:
             for parameters in optimizer.param_groups:
                 parameters["lr"] = lr * parameters.get("lr_scale", 1.0)
             torch.manual_seed(dropout_seed(options.seed, step, place.rank))
+            buffers.keep()
             everyones = order.take(cursor, run.per_step)
             targets = workload.targets("train", everyones)
             # The mean over all targets of the step, for each term. DDP averages over ranks, hence world_size: a mean
@@ -182,6 +185,7 @@ def _loop(run: Run) -> None:
                 free_memory()
                 cut = replace(cut, micro_batch=size)
                 optimizer.zero_grad(set_to_none=True)
+                buffers.put_back()
                 feed.close()
                 feed = Feed(workload, cut, cursor, workers=workers, pin=hardware.on_gpu)
                 step -= 1
@@ -211,6 +215,8 @@ def _loop(run: Run) -> None:
                     events.say(verdict.message)
                 if verdict.action == "go on":
                     scaler.step(optimizer)
+                else:
+                    buffers.put_back()
                 scaler.update()
                 optimizer.zero_grad(set_to_none=True)
 

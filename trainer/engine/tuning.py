@@ -11,6 +11,7 @@ import torch
 
 from trainer.config import TrainOptions
 from trainer.engine import find_lr, micro_batch, workers
+from trainer.engine.buffers import Buffers
 from trainer.engine.device import Hardware
 from trainer.engine.feed import Cut, Feed
 from trainer.engine.limits import usable_threads
@@ -93,10 +94,8 @@ class Bench:
     def _nothing_learnt(self) -> Iterator[None]:
         """Gradients are dropped, and what batch norm counted is put back."""
         model = self._workload.model
-        kept = [buffer.clone() for buffer in model.buffers()]
+        buffers = Buffers(model)
         model.train()
         yield
         model.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            for buffer, value in zip(model.buffers(), kept, strict=True):
-                buffer.copy_(value)
+        buffers.put_back()
