@@ -43,6 +43,8 @@ class Wishes:
     too_much_for: str = "forward"
     """The pass that exhausts it."""
     batch_norm: bool = False
+    validation_samples: int = 0
+    """The first so many of the training samples."""
 
 
 class Memory(torch.autograd.Function):
@@ -91,6 +93,7 @@ class Observed(Workload):
         self.model = Net(wishes, short=place.rank == wishes.short_rank)
         self.identity = {"workload": self.name}
         self.train_samples = SAMPLES
+        self.validation_samples = wishes.validation_samples
 
     def batch(self, portion: Portion) -> Batch:
         x, y, weights = (part[portion.indices] for part in (self._x, self._y, self._weights))

@@ -71,6 +71,17 @@ def test_two_ranks_stopped_and_resumed_equal_two_ranks_undisturbed(torchrun, tra
     assert stopped.losses() | resumed.losses() == undisturbed.losses()
 
 
+def test_with_batch_norm_all_ranks_evaluate_what_the_checkpoint_keeps(observe, tmp_path: Path) -> None:
+    options = {"batch_size": 4, "max_steps": 3, "eval_every": 3, "lr": 0.1, "warmup_steps": 0}
+    wishes = {"batch_norm": True, "validation_samples": 23}
+    two = observe(tmp_path, 2, wishes, **options)
+    assert two.code == 0, two.err
+    one = observe(tmp_path, 1, wishes, **options)
+    assert one.events("resumed")[0]["step"] == 3
+    (ours,), (theirs,) = two.events("evaluation"), one.events("evaluation")
+    assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
+
+
 def test_a_rank_without_data_ends_the_others_too(torchrun, train_command, tmp_path: Path) -> None:
     refused = torchrun(2, *train_command(tmp_path), "--data-dir", str(tmp_path / "nothing")).result()
     assert refused.code != 0

@@ -53,6 +53,15 @@ def test_one_rank_of_two_goes_on_with_less_and_the_sum_is_the_same(observe: Any,
     assert {len(one["indices"]) for one in seen(tmp_path / "two", 1)[1:]} == {1}
 
 
+@pytest.mark.parametrize("too_much_for", ["forward", "backward"])
+def test_with_batch_norm_the_others_are_not_asked_twice(too_much_for: str, observe: Any, tmp_path: Path) -> None:
+    wishes = {"room": 3, "short_rank": 1, "batch_norm": True, "too_much_for": too_much_for}
+    run = observe(tmp_path, 2, wishes, **{**COMMON, "global_batch_size": 16}, micro_batch_size=4)
+    assert run.code == 0, run.err
+    assert "micro-batches of 4: going on with 2" in run.err
+    assert len(run.losses()) == 4
+
+
 def test_while_others_wait_for_gradients_it_ends_and_says_how_to_begin(observe: Any, tmp_path: Path) -> None:
     run = observe(tmp_path, 2, {"room": 2, "short_rank": 1}, **COMMON)
     assert run.code != 0

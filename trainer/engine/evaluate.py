@@ -38,6 +38,8 @@ def evaluate(
     judged: list[Tensor] = []
     # The bare model: ranks may have different numbers of batches, and none must wait for a peer here.
     model = workload.model
+    for buffer in model.buffers():
+        group.broadcast(buffer)  # batch norm's of rank 0, which a checkpoint keeps
     was_training = model.training
     model.eval()
     for at in range(0, len(mine), micro_batch):

@@ -98,7 +98,11 @@ class Group:
         """The model with its gradients averaged over the ranks; weights are rank 0's from here on."""
         if self.alone:
             return model
-        return DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=static_graph)
+        # Buffers are sent before an evaluation, by `evaluate`. DDP sends them in a forward pass, and a rank whose
+        # memory failed it and which tries again would wait there for an answer from peers that are further on.
+        return DistributedDataParallel(
+            model, gradient_as_bucket_view=True, static_graph=static_graph, broadcast_buffers=False
+        )
 
     def gradients(self, model: nn.Module, *, sync: bool) -> AbstractContextManager[None]:
         """Average gradients in this backward pass, or leave it to a later one of the same step."""
