@@ -46,7 +46,7 @@ def test_the_largest_that_fits(room: int, limit: int, size: int) -> None:
 
 
 def test_not_even_one() -> None:
-    with pytest.raises(ConfigurationError, match="not even one sample fits into memory: try gradient checkpointing"):
+    with pytest.raises(ConfigurationError, match="not even one sample fits into memory: try --gradient-checkpointing"):
         largest_that_fits(Memory(0).step, 8)
     with pytest.raises(ConfigurationError, match="not even one"):
         halve(1)
