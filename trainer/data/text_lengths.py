@@ -32,7 +32,9 @@ def report(lengths: NDArray[np.int64], longest: int, max_length: int | None = No
     for length in sorted({128, 256, advice(lengths, longest), *([max_length] if max_length else [])}):
         if length <= longest:
             yield "  " + _at(lengths, length)
-    yield f"advice: --max-length {advice(lengths, longest)} cuts at most one text of a hundred"
+    advised = advice(lengths, longest)
+    reason = "cuts at most one text of a hundred" if advised < longest else "is as far as the model reads"
+    yield f"advice: --max-length {advised} {reason}"
 
 
 def _at(lengths: NDArray[np.int64], length: int) -> str:

@@ -30,7 +30,7 @@ from trainer.engine.profile import Profile
 from trainer.engine.reproducible import determinism_explained, seed_everything
 from trainer.engine.resume import Trained, resume
 from trainer.engine.run import Run
-from trainer.engine.schedule import dropout_seed, last_step, learning_rate, steps_of
+from trainer.engine.schedule import dropout_seed, due, last_step, learning_rate
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.tuning import Bench
 from trainer.engine.workload import Workload
@@ -111,8 +111,7 @@ def _loop(run: Run) -> None:
     # ── How much there is to do, and in which parts ───────────────────────────────────────────────
     samples = workload.train_samples
     final_step = last_step(options, (start.step, start.cursor), run.per_step, samples)
-    eval_every = steps_of(options.eval_every, samples, run.per_step) if workload.validation_samples else 0
-    checkpoint_every = steps_of(options.checkpoint_every, samples, run.per_step)
+    evaluates = bool(options.eval_every and workload.validation_samples)
     cut = Cut(place=place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
     bench = Bench(workload, hardware, cut, start.cursor)
     cut = replace(cut, micro_batch=bench.micro_batch(options, events.say))
@@ -239,10 +238,10 @@ def _loop(run: Run) -> None:
             if profile.step():
                 events.say(profile.outcome)
             improved = False
-            if eval_every and step % eval_every == 0 and not stopping:
+            if evaluates and due(options.eval_every, step, cursor, run.per_step, samples) and not stopping:
                 improved = run.evaluate(step, cut.micro_batch, trained, records)
                 evaluated_at = step
-            if improved or (checkpoint_every and step % checkpoint_every == 0):
+            if improved or due(options.checkpoint_every, step, cursor, run.per_step, samples):
                 run.save(trained, step, cursor, best=improved)
                 saved_at = step
             go_on()
@@ -261,7 +260,7 @@ def _loop(run: Run) -> None:
             events.say(f"early stopping at step {step}: {watch.why}")
         elif start.step >= final_step:
             events.say(f"step {start.step} of {final_step} is already reached: nothing to train")
-        if eval_every and step != evaluated_at and run.evaluate(step, cut.micro_batch, trained, records) and first:
+        if evaluates and step != evaluated_at and run.evaluate(step, cut.micro_batch, trained, records) and first:
             checkpoint.mark_best(options.run_dir / "checkpoints", step)
     if first and options.prompt is not None:
         text = workload.sample(options.prompt)

@@ -38,9 +38,12 @@ def _half_cosine(start: float, end: float, progress: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def steps_of(every: Every, samples: int, per_step: int) -> int:
-    """`--eval-every epoch` in steps: 0 for never."""
-    return max(1, samples // per_step) if every == "epoch" else int(every)
+def due(every: Every, step: int, cursor: int, per_step: int, samples: int) -> bool:
+    """Whether it is time after `step`, which ended at position `cursor` of the stream: every so many steps (0: never),
+    or where an epoch has ended."""
+    if every == "epoch":
+        return cursor // samples > (cursor - per_step) // samples
+    return every > 0 and step % every == 0
 
 
 def last_step(options: TrainOptions, at: tuple[int, int], per_step: int, samples: int) -> int:

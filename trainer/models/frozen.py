@@ -52,7 +52,9 @@ def completed(encoder: Encoder, kept: FrozenRows, asked: Asked) -> Tensor:
     missing = torch.arange(len(tokens), device=tokens.device)
     if known.shape[1]:
         missing = (~known[:, 0]).nonzero().flatten()
-    fresh = encoder.embed(tokens[missing], None if mask is None else mask[missing])
+    # In float32 whatever the run's precision: what is kept serves any other run, on any machine.
+    with torch.autocast(tokens.device.type, enabled=False):
+        fresh = encoder.embed(tokens[missing], None if mask is None else mask[missing])
     fresh = fresh.to(_dtype_of(kept))
     kept.write(rows[missing].cpu().numpy(), _as_numpy(fresh))
     if not known.shape[1]:

@@ -70,6 +70,8 @@ def _train(given: argparse.Namespace, place: Place) -> int:
         "min_lr": 0.0, "schedule": "linear", "batch_size": 16, "weight_decay": 0.01, "betas": (0.9, 0.999),
         "eval_every": "epoch", "checkpoint_every": "epoch", "early_stopping": watched, "best": watched, "patience": 3,
     }  # fmt: skip
+    if choice.bucketing:  # short texts tell less, and are more often wrong: batches of a kind differ without any fault
+        defaults["on_spike"] = "off"
     if given.max_steps is None:
         defaults["epochs"] = 5
     options = train_options(given, defaults, place)
@@ -93,7 +95,6 @@ class Text(Workload):
         from trainer.models.encoder import Dropout, Encoder
 
         self._choice, self._run_dir, self._prepared = choice, options.run_dir, prepared
-        self._precision = f"{options.precision} {options.amp}"
         self._rows = {split: Rows(prepared, split, choice.max_length) for split in SPLITS}
         self.classes = {head: prepared.heads[head] for head in choice.heads}
         self._columns = [list(prepared.heads).index(head) for head in choice.heads]
@@ -236,10 +237,11 @@ class Text(Workload):
         from trainer.models import frozen
 
         folder = self._choice.cache_dir
-        if folder is None:  # beside the data, where the next run finds it too; containers mount that read-only
-            data = self._prepared.folder
-            folder = (data if os.access(data, os.W_OK) else self._run_dir) / "frozen"
-        made_of = f"{self._prepared.sha256} {self._choice.max_length} {self._precision}"
+        if folder is None:  # beside the data, where the next run finds it too, and not in it: data travels to all nodes
+            data = self._prepared.folder.absolute()
+            beside = data.with_name(f"{data.name}-frozen")
+            folder = beside if os.access(data.parent, os.W_OK) else self._run_dir / "frozen"
+        made_of = f"{self._prepared.sha256} {self._choice.max_length}"
         self._kept = {
             split: frozen.keep(self._encoder, rows.lengths, folder, f"{made_of} {split}", self._choice.cache_dtype)
             for split, rows in self._rows.items()
@@ -251,7 +253,7 @@ class Text(Workload):
         told = f"{trained:,} of {total:,} parameters are trained ({trained / total:.1%})"
         if self._kept:
             size = sum(kept.nbytes for kept in self._kept.values()) / 2**20
-            told += f"; what {self._choice.freeze_layers} frozen layers make of the texts is kept, up to {size:.0f} MiB"
+            told += f"; what the frozen ones make of the texts is kept, up to {size:.0f} MiB"
         return told
 
 

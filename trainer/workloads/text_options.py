@@ -39,7 +39,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--cache-dtype", choices=("fp32", "bf16", "fp16"), help="default fp32: exact; else half the size"
     )
-    model.add_argument("--cache-dir", type=Path, metavar="DIR", help="default: DATA/frozen, or RUN/frozen")
+    model.add_argument("--cache-dir", type=Path, metavar="DIR", help="default: DATA-frozen, or RUN/frozen")
     loss = parser.add_argument_group("loss")
     loss.add_argument(
         "--class-weights", metavar="HEAD,…|all|none", help="balance the classes of these heads (default: causa)"
