@@ -128,7 +128,7 @@ def _load(path: Path) -> Any:
             raise TrainerError(
                 f"{path}: too many open files: fewer --num-workers (2), or a higher limit (ulimit -n 65536)"
             ) from None
-        if is_out_of_memory(error) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        if is_out_of_memory(error):
             raise TrainerError(
                 f"{path}: no memory left for this file: fewer --num-workers (1), a smaller --batch-size (16),"
                 " smaller files"
