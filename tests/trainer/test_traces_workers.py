@@ -9,19 +9,24 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tests.trainer.conftest import Call
 from tests.trainer.test_traces_stream import write
+from trainer.cli import parse
 from trainer.config import Place, TrainOptions
 from trainer.engine.device import Hardware
 from trainer.engine.feed import Cut, Feed
 from trainer.engine.process_group import Group
 from trainer.engine.tuning import Bench
 from trainer.engine.workers import Choice
+from trainer.engine.workload import Batch
 from trainer.errors import UsageError
+from trainer.workloads import traces
 from trainer.workloads.traces import Choices, TracesWorkload
 from trainer.workloads.traces_gnn import GnnTraces
 from trainer.workloads.traces_lstm import LstmTraces
@@ -39,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def workload_of(folder: Path, kind: type[TracesWorkload] = LstmTraces) -> TracesWorkload:
-    return kind(TrainOptions(data_dir=folder, batch_size=SHARE), Choices(buffer=7, convolution="gin"))
+    return kind(TrainOptions(data_dir=folder, batch_size=SHARE // 2), Choices(buffer=7, convolution="gin"))
 
 
 def cut_into(micro_batch: int, per_step: int = SHARE, world_size: int = 1) -> Cut:
@@ -116,6 +121,35 @@ def test_a_training_resumed_with_another_micro_batch_is_the_undisturbed_one(
     parts = train("parts", 3, "auto") | train("parts", 6, "6")
     assert sorted(parts) == [1, 2, 3, 4, 5, 6]
     assert parts == pytest.approx(whole, rel=1e-5)
+
+
+class Cramped(LstmTraces):
+    """Runs out of memory in the third step, with more than five traces; keeps what the others saw."""
+
+    seen: ClassVar[list[int]] = []
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        if len(self.seen) >= 2 * SHARE and len(batch[-1]) > 5:
+            del self.seen[len(self.seen) // SHARE * SHARE :]  # the step is done again
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        self.seen.extend(int(events[0]) for events in batch[0])
+        return super().losses(model, batch)
+
+
+def test_a_halved_micro_batch_loses_and_repeats_no_trace(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "traces-lstm", "train", "--data-dir", str(folder), "--run-dir", str(tmp_path / "run"), "--no-amp",
+        "--batch-size", str(SHARE), "--micro-batch-size", "14", "--num-workers", "2", "--eval-every", "0",
+        "--shuffle-buffer-size", "7", "--epochs", "2",
+    )  # fmt: skip
+    assert traces.train(Cramped, parse(words, {}), Place()) == 0
+    said = capfd.readouterr().err
+    assert "micro-batches of 14: going on with 7" in said
+    assert "micro-batches of 7: going on with 3" in said
+    undisturbed = steps(workload_of(folder), cut_into(SHARE), 0, 8, workers=2)
+    assert Cramped.seen == [number for step in undisturbed for number in step]
 
 
 # ── The number of workers ─────────────────────────────────────────────────────────────────────────

@@ -85,7 +85,7 @@ class Workload(ABC):
         """This rank's samples one by one, in a dataset that torch's DataLoader takes, without end, after `skip` samples
         of this rank. Worker processes take turns: each reads the `share` samples of one step, whatever the
         micro-batch, so that the position alone says how far each of them has come."""
-        raise NotImplementedError(f"{self.name} says that it is streamed, and so needs `stream`")
+        raise TypeError(f"{self.name} says that its data is streamed, and so needs a `stream` of its own")
 
     @property
     def stream_workers(self) -> int | None:
