@@ -48,6 +48,7 @@ NEED_TORCH = [
     "traces_order",
     "traces_stream",
     "traces_training",
+    "traces_workers",
     "trainer_monitor",
     "training",
     "training_data",

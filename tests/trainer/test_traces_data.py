@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -237,3 +239,47 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     torch.save({"lengths": torch.ones(2)}, tmp_path / "nothing.pt")
     with pytest.raises(ConfigurationError, match="expected tensors `events`"):
         trace_tensors.TensorFile(tmp_path / "nothing.pt")
+
+
+LIMITED = """
+import os, resource, sys
+from pathlib import Path
+from trainer.data.trace_tensors import TensorFile
+path, limit, spare = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+TensorFile(path)  # what is imported and allocated once is there
+if limit == "files":
+    following = os.open("/", os.O_RDONLY)
+    os.close(following)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (following + spare,) * 2)
+else:
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + spare,) * 2)
+try:
+    TensorFile(path)
+except Exception as error:
+    print(type(error).__name__, type(error.__context__).__name__, error)
+"""
+MANY_FILES = "x.pt: too many open files: fewer --num-workers (2), or a higher limit (ulimit -n 65536)"
+NO_MEMORY = "x.pt: no memory left for this file: fewer --num-workers (1), a smaller --batch-size (16), smaller files"
+
+
+@pytest.mark.parametrize(
+    ("content", "limit", "spare", "cause", "told"),
+    [
+        pytest.param(torch.zeros(1), "files", 0, "OSError", MANY_FILES, id="opened"),
+        pytest.param(torch.zeros(1), "files", 1, "RuntimeError", MANY_FILES, id="mapped by torch"),
+        pytest.param(torch.zeros(1 << 24), "memory", 1 << 20, "RuntimeError", NO_MEMORY, id="its tensors"),
+        pytest.param("x" * (1 << 26), "memory", 5 << 25, "RuntimeError", NO_MEMORY, id="its pickle"),
+        pytest.param("x" * (1 << 26), "memory", 7 << 25, "MemoryError", NO_MEMORY, id="its objects"),
+    ],
+)
+def test_what_the_system_grants_no_more_of_is_told(
+    content: object, limit: str, spare: int, cause: str, told: str, tmp_path: Path, child_environ: dict[str, str]
+) -> None:
+    path = tmp_path / "x.pt"
+    torch.save([{"events": torch.ones(1), "more": content}], path)
+    ran = subprocess.run(
+        (sys.executable, "-c", LIMITED, str(path), limit, str(spare)),
+        env=child_environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.stdout == f"TrainerError {cause} {tmp_path}/{told}\n", ran.stderr

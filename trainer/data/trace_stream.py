@@ -49,7 +49,8 @@ class Reading:
     world_size: int = 1
     endless: bool = False
     skip: int = 0
-    """Traces of this rank that were read before: in batches of `batch_size`, one worker after another."""
+    """Traces of this rank that were read before: in batches of `batch_size`, one worker after another. For the engine
+    that is a step's share: micro-batches may change from one start to the next."""
     batch_size: int = 1
 
 

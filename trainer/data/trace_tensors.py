@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,7 @@ from torch import Tensor
 from trainer.data.files import write_atomic
 from trainer.data.trace_shards import VALIDATION_SHARE, Measure, Source
 from trainer.data.traces import Traces
+from trainer.engine.micro_batch import is_out_of_memory
 from trainer.errors import ConfigurationError, TrainerError
 
 INDEX = "traces-index.json"
@@ -120,17 +122,19 @@ class TensorFile:
 def _load(path: Path) -> Any:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except OSError as error:
-        if error.errno == errno.EMFILE:
+    except Exception as error:
+        # What torch opens and maps itself fails with a RuntimeError, in which only the words tell.
+        if isinstance(error, OSError | RuntimeError) and os.strerror(errno.EMFILE) in str(error):
             raise TrainerError(
                 f"{path}: too many open files: fewer --num-workers (2), or a higher limit (ulimit -n 65536)"
             ) from None
-        raise ConfigurationError(f"{path}: {error.strerror or error}") from None
-    except MemoryError:
-        raise TrainerError(
-            f"{path}: no memory left for this file: fewer --num-workers (1), a smaller --batch-size (16), smaller files"
-        ) from None
-    except Exception as error:
+        if is_out_of_memory(error):
+            raise TrainerError(
+                f"{path}: no memory left for this file: fewer --num-workers (1), a smaller --batch-size (16),"
+                " smaller files"
+            ) from None
+        if isinstance(error, OSError):
+            raise ConfigurationError(f"{path}: {error.strerror or error}") from None
         raise ConfigurationError(
             f"{path}: no list or dictionary of plain tensors from torch.save ({type(error).__name__}: {error})"
         ) from None

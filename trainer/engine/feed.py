@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from itertools import chain, islice, repeat
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from trainer.config import Place
@@ -44,7 +48,12 @@ class Cut:
     @property
     def micro_batches(self) -> int:
         """Of this rank, in each step."""
-        return -(-self.share // self.micro_batch)
+        return len(self.sizes)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of this rank's micro-batches, in each step."""
+        return [min(self.micro_batch, self.share - at) for at in range(0, self.share, self.micro_batch)]
 
     def portions(self, order: Order, cursor: int) -> Iterator[Portion]:
         """This rank's micro-batches from position `cursor` of the stream on, without end."""
@@ -66,26 +75,26 @@ class Feed:
     def __init__(self, workload: Workload, cut: Cut, cursor: int, *, workers: int, pin: bool) -> None:
         self.waited = 0.0
         self.workers = workers
-        rank, world_size = cut.place.rank, cut.place.world_size
-        samples = workload.stream(rank, world_size, cursor // world_size)
-        if samples is not None:
-            if cut.per_step % (world_size * cut.micro_batch):
-                raise UsageError(
-                    f"data that is streamed comes in whole batches: {cut.per_step} samples a step do not divide into"
-                    f" {world_size} ranks × {cut.micro_batch}; change --batch-size or --micro-batch-size"
-                )
-            loader = _loader(samples, workers, pin, batch_size=cut.micro_batch, collate_fn=workload.collate)
+        self._close: Callable[[], None] = lambda: None
+        self._batches: Iterator[Batch]
+        if not workers:
+            batches = _loaded_here(workload, cut, cursor)
+            self._batches = map(_pinned, batches) if pin else batches
+        elif workload.streamed:
+            collate = partial(_step, workload.collate, cut.sizes)
+            samples = _stream(workload, cut, cursor)
+            steps = self._from_workers(_loader(samples, workers, pin, batch_size=cut.share, collate_fn=collate))
+            self._batches = chain.from_iterable(_micro_batches(Joined(*step)) for step in steps)
         else:
             # An order of its own: it runs ahead, perhaps into the next epoch, by what the workers prefetch.
             portions = cut.portions(workload.order(cut.seed), cursor)
-            if not workers:
-                batches = map(workload.batch, portions)
-                self._batches: Iterator[Batch] = map(_pinned, batches) if pin else batches
-                self._close: Callable[[], None] = lambda: None
-                return
-            loader = _loader(_Asked(workload.batch), workers, pin, batch_size=None, sampler=portions)
-        self._batches = iter(loader)
-        self._close = getattr(self._batches, "_shutdown_workers", lambda: None)
+            asked = _Asked(workload.batch)
+            self._batches = self._from_workers(_loader(asked, workers, pin, batch_size=None, sampler=portions))
+
+    def _from_workers(self, loader: Iterable[Any]) -> Iterator[Any]:
+        loaded = iter(loader)
+        self._close = loaded._shutdown_workers  # type: ignore[attr-defined]  # torch has no public word for it
+        return loaded
 
     def __next__(self) -> Batch:
         began = time.perf_counter()
@@ -96,6 +105,56 @@ class Feed:
     def close(self) -> None:
         """End the worker processes."""
         self._close()
+
+
+def _loaded_here(workload: Workload, cut: Cut, cursor: int) -> Iterator[Batch]:
+    if workload.streamed:
+        samples = iter(_stream(workload, cut, cursor))
+        return map(workload.collate, _parts(samples, chain.from_iterable(repeat(cut.sizes))))
+    return map(workload.batch, cut.portions(workload.order(cut.seed), cursor))
+
+
+def _stream(workload: Workload, cut: Cut, cursor: int) -> Iterable[Batch]:
+    world_size = cut.place.world_size
+    if cut.per_step % world_size:
+        raise UsageError(
+            f"data that is streamed is shared evenly: {cut.per_step} samples a step do not divide into"
+            f" {world_size} ranks; change --global-batch-size"
+        )
+    return workload.stream(cut.place.rank, world_size, cursor // world_size, cut.share)
+
+
+def _parts(samples: Iterator[Batch], sizes: Iterable[int]) -> Iterator[list[Batch]]:
+    for size in sizes:
+        part = list(islice(samples, size))
+        if not part:
+            return
+        yield part
+
+
+class Joined(NamedTuple):
+    """A step's micro-batches, as they leave a worker: each tensor that travels takes a file descriptor, and there may
+    be many micro-batches."""
+
+    tensors: Sequence[Tensor]
+    shapes: Sequence[Sequence[Sequence[int]]]
+    """Of each part of each micro-batch."""
+
+
+def _step(collate: Callable[[list[Batch]], Batch], sizes: Sequence[int], samples: list[Batch]) -> Joined:
+    parts = list(zip(*map(collate, _parts(iter(samples), sizes)), strict=True))
+    return Joined(
+        tensors=[torch.cat([each.reshape(-1) for each in part]) for part in parts],
+        shapes=[[tuple(each.shape) for each in part] for part in parts],
+    )
+
+
+def _micro_batches(step: Joined) -> Iterator[Batch]:
+    parts = []
+    for tensor, shapes in zip(step.tensors, step.shapes, strict=True):
+        pieces = torch.split(tensor, [math.prod(shape) for shape in shapes])
+        parts.append([piece.reshape(tuple(shape)) for piece, shape in zip(pieces, shapes, strict=True)])
+    return zip(*parts, strict=True)
 
 
 def _loader(dataset: Any, workers: int, pin: bool, **how: Any) -> Iterable[Batch]:

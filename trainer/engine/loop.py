@@ -115,7 +115,7 @@ def _loop(run: Run) -> None:
     cut = Cut(place=place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
     bench = Bench(workload, hardware, cut, start.cursor)
     cut = replace(cut, micro_batch=bench.micro_batch(options, events.say))
-    workers = bench.workers(options, place.local_world_size, events.say)
+    workers = bench.workers(options, group, events.say)
     if options.find_lr:
         run.search_lr(bench, optimizer)
         return

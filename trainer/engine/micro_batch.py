@@ -67,6 +67,8 @@ _OUT_OF_MEMORY = (
     "CUDA error: out of memory",
     "can't allocate memory",  # DefaultCPUAllocator
     "not enough memory",
+    "Could not allocate bytes object",  # pybind11, between torch and Python
+    "Cannot allocate memory",  # the kernel's ENOMEM, by whoever was told
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_NOT_SUPPORTED",  # cuDNN's answer where no algorithm's workspace fits

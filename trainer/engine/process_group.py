@@ -43,6 +43,14 @@ class Group:
         dist.all_reduce(tensor)
         return [float(number) for number in tensor.tolist()]
 
+    def least(self, numbers: Sequence[float]) -> list[float]:
+        """Each number as it is on the rank where it is smallest."""
+        if self.alone:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, dist.ReduceOp.MIN)
+        return [float(number) for number in tensor.tolist()]
+
     def rows(self, mine: Tensor, total: int) -> Tensor:
         """(total, columns): every rank's rows, one rank's after another's, each rank having its share of `total`."""
         if self.alone:

@@ -121,5 +121,5 @@ class Run:
         """On all ranks. Where a node keeps its files is its own matter; all else decides the result."""
         own = ("data_dir", "run_dir", "resume")
         shared = {key: value for key, value in self.options.as_json().items() if key not in own}
-        samples = (self.workload.train_samples, self.workload.validation_samples)
-        return json.dumps([shared, dict(self.workload.identity), samples], sort_keys=True)
+        data = (self.workload.train_samples, self.workload.validation_samples, self.workload.streamed)
+        return json.dumps([shared, dict(self.workload.identity), data], sort_keys=True)

@@ -10,11 +10,13 @@ from dataclasses import replace
 import torch
 
 from trainer.config import TrainOptions
-from trainer.engine import find_lr, micro_batch, workers
+from trainer.engine import find_lr, micro_batch
 from trainer.engine.buffers import Buffers
 from trainer.engine.device import Hardware
 from trainer.engine.feed import Cut, Feed
 from trainer.engine.limits import usable_threads
+from trainer.engine.process_group import Group
+from trainer.engine.workers import Choice, Trial, choose_workers, counted
 from trainer.engine.workload import Batch, Workload
 
 Say = Callable[[str], None]
@@ -43,19 +45,33 @@ class Bench:
         say(choice.why)
         return choice.size
 
-    def workers(self, options: TrainOptions, ranks_here: int, say: Say) -> int:
-        """Processes that load data: as asked for, else as measured."""
+    def workers(self, options: TrainOptions, group: Group, say: Say) -> int:
+        """Processes that load data: as asked for, as the data says, or as measured.
+
+        Streamed data is cut into parts for all workers of all ranks, and so each rank must have as many.
+        """
         if options.num_workers != "auto":
+            say(f"{counted(options.num_workers)}: as asked for")
             return options.num_workers
+        cpus = max(1, usable_threads() // group.place.local_world_size)
         if self._workload.stream_workers is not None:
-            return self._workload.stream_workers
-        batches = self._batches(self._cut)
-        trial = workers.Trial(load=lambda _: next(batches), compute=self._compute, loader=self._loader)
-        with self._nothing_learnt():
-            choice = workers.choose_workers(trial, cpus=max(1, usable_threads() // ranks_here))
+            usable, fewest = map(int, group.least([self._workload.stream_workers, cpus]))
+            chosen = min(usable, fewest)
+            say(f"{counted(chosen)}: the data is for up to {usable}, the rank with the fewest CPUs has {fewest}")
+            return chosen
+        choice = self._measured_workers(cpus)
+        chosen = int(group.least([choice.workers])[0]) if self._workload.streamed else choice.workers
         if choice.workers:
             say(choice.why)
-        return choice.workers
+        if chosen < choice.workers:
+            say(f"{counted(chosen)}: streamed data needs as many on each rank, and one has no use for more")
+        return chosen
+
+    def _measured_workers(self, cpus: int) -> Choice:
+        batches = self._batches(self._cut)
+        trial = Trial(load=lambda _: next(batches), compute=self._compute, loader=self._loader)
+        with self._nothing_learnt():
+            return choose_workers(trial, cpus=cpus)
 
     def find_lr(self, optimizer: torch.optim.Optimizer, steps: int) -> find_lr.Found:
         """The learning-rate range test. Afterwards the weights are spoilt."""

@@ -70,6 +70,10 @@ def choose_workers(
     return _fewest_near_best(times, share)
 
 
+def counted(workers: int) -> str:
+    return f"{workers} worker{'' if workers == 1 else 's'}"
+
+
 def candidates(cpus: int) -> list[int]:
     """1, 2, 4, … and all CPUs: between them a loader's speed differs less than its measurement."""
     powers = [1 << bits for bits in range(cpus.bit_length()) if 1 << bits < cpus]
@@ -118,5 +122,5 @@ def _fewest_near_best(times: Mapping[int, float], share: float) -> Choice:
     best = min(times.values())
     chosen = min(workers for workers, seconds in times.items() if seconds * WORTH_IT <= best)
     told = ", ".join(f"{workers}: {seconds * 1000:.3g} ms" for workers, seconds in times.items())
-    why = f"{chosen} worker{'' if chosen == 1 else 's'}: loading takes {share:.0%} of a step (a micro-batch by workers:"
+    why = f"{counted(chosen)}: loading takes {share:.0%} of a step (a micro-batch by workers:"
     return Choice(workers=chosen, why=f"{why} {told})", micro_batch_s=dict(times))

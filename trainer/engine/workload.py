@@ -57,6 +57,8 @@ class Workload(ABC):
     """Files that a checkpoint carries along, so that it can be used where the data is not."""
     train_samples: int
     validation_samples: int = 0
+    streamed: bool = False
+    """Whether training samples cannot be asked for by number: they come from `stream`, not from `batch`."""
 
     @abstractmethod
     def batch(self, portion: Portion) -> Batch:
@@ -79,14 +81,15 @@ class Workload(ABC):
         """In which order training samples come."""
         return Shuffled(self.train_samples, seed)
 
-    def stream(self, rank: int, world_size: int, skip: int) -> Iterable[Batch] | None:
-        """For data that cannot be asked for by number: this rank's samples one by one, in a dataset that torch's
-        DataLoader takes, without end, after `skip` samples of this rank. None: ask `batch`."""
-        return None
+    def stream(self, rank: int, world_size: int, skip: int, share: int) -> Iterable[Batch]:
+        """This rank's samples one by one, in a dataset that torch's DataLoader takes, without end, after `skip` samples
+        of this rank. Worker processes take turns: each reads the `share` samples of one step, whatever the
+        micro-batch, so that the position alone says how far each of them has come."""
+        raise TypeError(f"{self.name} says that its data is streamed, and so needs a `stream` of its own")
 
     @property
     def stream_workers(self) -> int | None:
-        """How many processes read `stream`, where the data itself says so (its number of files). None: measured."""
+        """How many processes can read `stream`, where the data itself says so (its number of files). None: measured."""
         return None
 
     def collate(self, samples: list[Batch]) -> Batch:

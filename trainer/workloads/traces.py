@@ -104,14 +104,7 @@ def train(kind: type[TracesWorkload], given: argparse.Namespace, place: Place) -
         "convolution": getattr(given, "convolution", None),
     }
     choices = Choices(**{name: value for name, value in own.items() if value is not None})
-    defaults: dict[str, Any] = dict(DEFAULTS)
-    folder = given.data_dir or TrainOptions.data_dir
-    if is_stream(choices.loader, folder):
-        from trainer.data.trace_tensors import tensor_files
-        from trainer.engine.limits import usable_threads
-
-        defaults["num_workers"] = min(len(tensor_files(folder, kind.kind)), usable_threads(), MOST_WORKERS)
-    options = train_options(given, defaults, place)
+    options = train_options(given, DEFAULTS, place)
 
     from trainer.engine import loop
 
@@ -138,8 +131,8 @@ class TracesWorkload(Workload):
         from trainer.models.traces import Calls, Shape
 
         self._options, self._choices = options, choices
-        self._streamed = is_stream(choices.loader, options.data_dir)
-        about = self._open_folder() if self._streamed else self._open_shards()
+        self.streamed = is_stream(choices.loader, options.data_dir)
+        about = self._open_folder() if self.streamed else self._open_shards()
         self.train_samples, self.validation_samples = (about["samples"][split] for split in ("train", "validation"))
         positives = about["positives"]
         self._refuse_one_class(positives)
@@ -212,27 +205,28 @@ class TracesWorkload(Workload):
                 )
 
     def batch(self, portion: Portion) -> Batch:
-        if self._streamed:
+        if self.streamed:
             return self.collate([self._held_back.sample(int(number)) for number in portion.indices])
         return self.to_batch(self.mapped[portion.split].take(portion.indices))
 
-    def stream(self, rank: int, world_size: int, skip: int) -> Iterable[Batch] | None:
-        if not self._streamed:
-            return None
+    def stream(self, rank: int, world_size: int, skip: int, share: int) -> Iterable[Batch]:
         from trainer.data.trace_stream import Reading
 
-        options, micro_batch = self._options, self._options.micro_batch_size
         reading = Reading(
             buffer=self._choices.buffer,
             longest=self._choices.longest,
-            seed=options.seed,
+            seed=self._options.seed,
             rank=rank,
             world_size=world_size,
             endless=True,
             skip=skip,
-            batch_size=micro_batch if isinstance(micro_batch, int) else options.batch_size,
+            batch_size=share,
         )
         return self.dataset()(self._folder.train, reading)
+
+    @property
+    def stream_workers(self) -> int | None:
+        return min(len(self._folder.train), MOST_WORKERS) if self.streamed else None
 
     def collate(self, samples: list[Batch]) -> Batch:
         return self.dataset().collate(samples)

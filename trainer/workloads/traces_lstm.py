@@ -66,6 +66,6 @@ class LstmTraces(traces.TracesWorkload):
         from trainer.data.order import BlockShuffled
         from trainer.data.trace_order import ByLength
 
-        if self._streamed:
+        if self.streamed:
             return BlockShuffled(self.train_samples, seed)
         return ByLength(self.train_samples, seed, self.mapped["train"].lengths, GROUP)

@@ -1,0 +1,257 @@
+"""Workers that read a stream: as many on each rank, and the same samples a step for any micro-batch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.trainer.conftest import Call
+from tests.trainer.test_traces_stream import write
+from trainer.cli import parse
+from trainer.config import Place, TrainOptions
+from trainer.engine.device import Hardware
+from trainer.engine.feed import Cut, Feed
+from trainer.engine.process_group import Group
+from trainer.engine.tuning import Bench
+from trainer.engine.workers import Choice
+from trainer.engine.workload import Batch
+from trainer.errors import UsageError
+from trainer.workloads import traces
+from trainer.workloads.traces import Choices, TracesWorkload
+from trainer.workloads.traces_gnn import GnnTraces
+from trainer.workloads.traces_lstm import LstmTraces
+
+SHARE = 20
+CPU = Hardware(device=torch.device("cpu"), threads=1, dtype=torch.float32, onednn="")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """80 traces to train on in three files, which tell their own numbers, and some held back."""
+    write(tmp_path / "data" / "train", (30, 30, 20), name="{}.pt")
+    write(tmp_path / "data" / "val", (12,), name="{}.pt")
+    return tmp_path / "data"
+
+
+def workload_of(folder: Path, kind: type[TracesWorkload] = LstmTraces) -> TracesWorkload:
+    return kind(TrainOptions(data_dir=folder, batch_size=SHARE // 2), Choices(buffer=7, convolution="gin"))
+
+
+def cut_into(micro_batch: int, per_step: int = SHARE, world_size: int = 1) -> Cut:
+    return Cut(place=Place(world_size=world_size), seed=1337, per_step=per_step, micro_batch=micro_batch)
+
+
+def steps(workload: TracesWorkload, cut: Cut, first: int, count: int, workers: int) -> list[list[int]]:
+    """The numbers of the traces of each step."""
+    told = []
+    with closing(Feed(workload, cut, first * cut.per_step, workers=workers, pin=False)) as feed:
+        for _ in range(count):
+            batches = [next(feed) for _ in range(cut.micro_batches)]
+            assert [len(batch[-1]) for batch in batches] == cut.sizes
+            told.append([int(events[0]) for batch in batches for events in batch[0]])
+    return told
+
+
+# ── The micro-batch ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_step_has_the_same_traces_for_any_micro_batch(folder: Path, workers: int) -> None:
+    workload = workload_of(folder)
+    whole = steps(workload, cut_into(SHARE), 0, 6, workers)
+    assert {number for step in whole for number in step} == set(range(80))
+    for micro_batch in (1, 8, 100):
+        assert steps(workload, cut_into(micro_batch), 0, 6, workers) == whole
+
+
+@pytest.mark.parametrize("done", [1, 2, 3, 5])
+def test_a_resume_with_another_micro_batch_goes_on_with_the_very_next_trace(folder: Path, done: int) -> None:
+    """As after `--micro-batch-size auto`, which may choose another the next time, or a memory that was exhausted."""
+    workload = workload_of(folder)
+    undisturbed = steps(workload, cut_into(5), 0, 8, workers=2)
+    for micro_batch in (5, 8, 2):
+        assert steps(workload, cut_into(micro_batch), done, 8 - done, workers=2) == undisturbed[done:]
+
+
+@pytest.mark.parametrize("kind", [LstmTraces, GnnTraces])
+def test_micro_batches_from_workers_are_those_of_this_process(folder: Path, kind: type[TracesWorkload]) -> None:
+    """They travel joined, and must come out as they went in: one worker reads what this process reads."""
+    workload, cut = workload_of(folder, kind), cut_into(8)
+    with (
+        closing(Feed(workload, cut, 0, workers=0, pin=False)) as here,
+        closing(Feed(workload, cut, 0, workers=1, pin=False)) as there,
+    ):
+        for _ in range(2 * cut.micro_batches):
+            for ours, theirs in zip(next(here), next(there), strict=True):
+                assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+                assert torch.equal(ours, theirs)
+
+
+def test_steps_that_ranks_cannot_share_evenly_are_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="21 samples a step do not divide into 2 ranks; change --global-batch-size"):
+        Feed(workload_of(folder), cut_into(4, per_step=21, world_size=2), 0, workers=0, pin=False)
+
+
+def test_a_training_resumed_with_another_micro_batch_is_the_undisturbed_one(
+    folder: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCH_EVENTS", "1")
+
+    def train(name: str, max_steps: int, micro_batch: str) -> dict[int, float]:
+        ran = call(
+            "traces-lstm", "train", "--data-dir", str(folder), "--run-dir", str(tmp_path / name), "--no-amp",
+            "--batch-size", str(SHARE), "--micro-batch-size", micro_batch, "--num-workers", "2", "--eval-every", "0",
+            "--log-every", "1", "--schedule", "constant", "--max-steps", str(max_steps),
+        )  # fmt: skip
+        assert ran.code == 0, ran.err
+        assert "2 workers: as asked for" in ran.out
+        return ran.losses()
+
+    whole = train("whole", 6, "8")
+    parts = train("parts", 3, "auto") | train("parts", 6, "6")
+    assert sorted(parts) == [1, 2, 3, 4, 5, 6]
+    assert parts == pytest.approx(whole, rel=1e-5)
+
+
+class Cramped(LstmTraces):
+    """Runs out of memory in the third step, with more than five traces; keeps what the others saw."""
+
+    seen: ClassVar[list[int]] = []
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        if len(self.seen) >= 2 * SHARE and len(batch[-1]) > 5:
+            del self.seen[len(self.seen) // SHARE * SHARE :]  # the step is done again
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        self.seen.extend(int(events[0]) for events in batch[0])
+        return super().losses(model, batch)
+
+
+def test_a_halved_micro_batch_loses_and_repeats_no_trace(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "traces-lstm", "train", "--data-dir", str(folder), "--run-dir", str(tmp_path / "run"), "--no-amp",
+        "--batch-size", str(SHARE), "--micro-batch-size", "14", "--num-workers", "2", "--eval-every", "0",
+        "--shuffle-buffer-size", "7", "--epochs", "2",
+    )  # fmt: skip
+    assert traces.train(Cramped, parse(words, {}), Place()) == 0
+    said = capfd.readouterr().err
+    assert "micro-batches of 14: going on with 7" in said
+    assert "micro-batches of 7: going on with 3" in said
+    undisturbed = steps(workload_of(folder), cut_into(SHARE), 0, 8, workers=2)
+    assert Cramped.seen == [number for step in undisturbed for number in step]
+
+
+# ── The number of workers ─────────────────────────────────────────────────────────────────────────
+
+
+class Heard(Group):
+    """Two ranks, of which the other one has less to offer."""
+
+    def least(self, numbers: Sequence[float]) -> list[float]:
+        return [min(number, 1) for number in numbers]
+
+
+def chosen(workload: TracesWorkload, options: TrainOptions, group: Group) -> tuple[int, list[str]]:
+    said: list[str] = []
+    bench = Bench(workload, CPU, cut_into(SHARE), 0)
+    return bench.workers(options, group, said.append), said
+
+
+ALONE = Group(place=Place(), backend="none", device=torch.device("cpu"))
+TWO = Heard(place=Place(world_size=2), backend="gloo", device=torch.device("cpu"))
+
+
+def test_only_files_to_train_on_count_and_ranks_of_a_node_share_its_cpus(folder: Path) -> None:
+    workload = workload_of(folder)
+    assert workload.stream_workers == 3
+    crowded = Group(place=Place(local_world_size=10_000), backend="none", device=torch.device("cpu"))
+    assert chosen(workload, TrainOptions(), crowded) == (
+        1, ["1 worker: the data is for up to 3, the rank with the fewest CPUs has 1"]
+    )  # fmt: skip
+
+
+def test_a_number_that_the_user_named_stays(folder: Path) -> None:
+    assert chosen(workload_of(folder), TrainOptions(num_workers=7), TWO) == (7, ["7 workers: as asked for"])
+
+
+class Measured(LstmTraces):
+    """A stream that does not say for how many workers it is."""
+
+    stream_workers = None
+
+
+def test_measured_workers_of_a_stream_are_as_many_on_each_rank(folder: Path) -> None:
+    class Bold(Bench):
+        def _measured_workers(self, cpus: int) -> Choice:
+            return Choice(workers=4, why="4 workers: measured")
+
+    said: list[str] = []
+    bench = Bold(workload_of(folder, Measured), CPU, cut_into(SHARE), 0)
+    assert bench.workers(TrainOptions(), TWO, said.append) == 1
+    assert said == [
+        "4 workers: measured", "1 worker: streamed data needs as many on each rank, and one has no use for more"
+    ]  # fmt: skip
+
+
+RANK = """
+import os, sys
+from pathlib import Path
+cpus = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, cpus[:2] if os.environ["RANK"] == "0" else cpus[:1])
+from trainer.cli import parse
+from trainer.config import Place
+from trainer.workloads import traces
+from trainer.workloads.traces_lstm import LstmTraces
+
+class Telling(LstmTraces):
+    def losses(self, model, batch):
+        with Path(sys.argv[1]).open("a") as file:
+            file.writelines(f"{int(events[0])}\\n" for events in batch[0])
+        return super().losses(model, batch)
+
+traces.train(Telling, parse(sys.argv[2:], os.environ), Place.from_environ(os.environ))
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need different numbers of CPUs")
+def test_ranks_with_different_numbers_of_cpus_train_on_each_trace_once(
+    folder: Path, child_environ: dict[str, str], tmp_path: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    words = (
+        "traces-lstm", "train", "--data-dir", str(folder), "--run-dir", str(tmp_path / "run"), "--no-amp",
+        "--batch-size", "10", "--epochs", "2", "--eval-every", "0",
+    )  # fmt: skip
+    ranks = [
+        subprocess.Popen(
+            (sys.executable, "-c", RANK, str(tmp_path / f"rank-{rank}"), *words),
+            env=child_environ
+            | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        told = [process.communicate(timeout=90) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in ranks] == [0, 0], told
+    assert "1 worker: the data is for up to 3, the rank with the fewest CPUs has 1" in told[0][0]
+    read = [[int(line) for line in (tmp_path / f"rank-{rank}").read_text().split()] for rank in range(2)]
+    for epoch in range(2):
+        assert sorted(read[0][epoch * 40 :][:40] + read[1][epoch * 40 :][:40]) == list(range(80))
