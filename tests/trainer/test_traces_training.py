@@ -22,7 +22,7 @@ SMALL = ("--width", "16", "--batch-size", "16", "--log-every", "1", "--no-amp")
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded") / "Data"
-    assert main(["traces-lstm", "prepare", "--record-own", "1200", "--seed", "2", "--data-dir", str(folder)]) == 0
+    assert main(["traces-lstm", "prepare", "--record-own", "3000", "--seed", "2", "--data-dir", str(folder)]) == 0
     return folder
 
 
@@ -51,15 +51,18 @@ def run(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
     return call
 
 
-@pytest.mark.parametrize("workload", ["traces-lstm", "traces-gnn"])
-def test_anomalies_of_real_traces_are_learnt(workload: str, recorded: Path, run: Call, tmp_path: Path) -> None:
-    """Durations are the machine's own, and some twenty anomalies judge: 0.7 is well above chance and its error."""
+@pytest.mark.parametrize(("workload", "auroc"), [("traces-lstm", 0.8), ("traces-gnn", 0.63)])
+def test_anomalies_of_real_traces_are_learnt(
+    workload: str, auroc: float, recorded: Path, run: Call, tmp_path: Path
+) -> None:
+    """Durations are the machine's own, and some 45 anomalies of 300 traces judge: a standard error of about 0.04. 0.63
+    is three of them above chance; a third of the anomalies, two calls in the wrong order, look right to the graph."""
     common = (workload, "train", "--data-dir", str(recorded), "--run-dir", str(tmp_path), *SMALL)
-    trained = run(*common, "--epochs", "8", "--lr", "0.01", "--warmup-steps", "5")
+    trained = run(*common, "--epochs", "5", "--lr", "0.01", "--warmup-steps", "5")
     assert trained.code == 0, trained.err
     evaluations = trained.events("evaluation")
     assert {"auroc", "f1", "precision", "recall", "accuracy", "average_precision"} <= set(evaluations[-1])
-    assert max(e["auroc"] for e in evaluations) > max(0.7, evaluations[0]["auroc"])
+    assert max(e["auroc"] for e in evaluations) > max(auroc, evaluations[0]["auroc"])
 
     judged = run(
         workload, "evaluate", "--checkpoint", str(tmp_path), "--data-dir", str(recorded), "--pictures", str(tmp_path)
