@@ -37,6 +37,7 @@ NEED_TORCH = [
     "precision",
     "profile",
     "reproducible",
+    "seed_defaults",
     "resume_exactly",
     "sample_order",
     "start_line",

@@ -33,6 +33,7 @@ def test_five_ranks_with_an_uneven_batch_equal_one_process(torchrun, train, trai
     assert sorted(event["rank"] for event in five.events("joined")) == [0, 1, 2, 3, 4]
     assert {event["world_size"] for event in five.events("joined")} == {5}
     assert {event["rank"] for event in five.events("step")} == {0}
+    assert {event["rank"] for event in five.events("checkpoint")} == {0}
     assert sorted(event["rank"] for event in five.events("done")) == [0, 1, 2, 3, 4]
     assert "🌐 DISTRIBUTED MODE: rank 0 of 5 (alpha): cpu, 1 thread, float32, gloo" in five.out
     assert five.out.count("step 6/6") == 1

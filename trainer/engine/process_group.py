@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -108,15 +110,22 @@ class Group:
             return model
         # Buffers are sent before an evaluation, by `evaluate`. DDP sends them in a forward pass, and a rank whose
         # memory failed it and which tries again would wait there for an answer from peers that are further on.
-        return DistributedDataParallel(
-            model, gradient_as_bucket_view=True, static_graph=static_graph, broadcast_buffers=False
-        )
+        return DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=static_graph, **_BUFFERS_STAY)
 
     def gradients(self, model: nn.Module, *, sync: bool) -> AbstractContextManager[None]:
         """Average gradients in this backward pass, or leave it to a later one of the same step."""
         if isinstance(model, DistributedDataParallel) and not sync:
             return model.no_sync()
         return nullcontext()
+
+
+_BUFFERS_STAY: dict[str, Any] = {
+    next(
+        name
+        for name in ("forward_sync_buffers", "broadcast_buffers")  # since torch 2.13, and before
+        if name in inspect.signature(DistributedDataParallel).parameters
+    ): False
+}
 
 
 @contextmanager

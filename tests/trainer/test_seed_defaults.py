@@ -1,0 +1,123 @@
+"""What the original guides promise of a run that is given nothing: read from what the run keeps of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+from torch import nn
+
+from tests.trainer.observed import state
+from trainer.cli import main, parse
+from trainer.config import Place, TrainOptions
+from trainer.engine.device import prepare_hardware
+from trainer.engine.limits import usable_threads
+from trainer.engine.process_group import Group
+
+
+def kept(run_dir: Path) -> dict[str, Any]:
+    options: dict[str, Any] = yaml.safe_load((run_dir / "options.yaml").read_text("utf-8"))
+    return options
+
+
+def test_a_text_training_watches_causa_and_warms_up_a_tenth_of_five_epochs(call, tmp_path: Path) -> None:
+    demo = ("--csv", "demo", "--rows", "60", "--model-name", "random:tiny", "--vocab-size", "400")
+    assert main(["text", "prepare", *demo, "--data-dir", str(tmp_path / "Data")]) == 0
+    run = call("text", "--data-dir", str(tmp_path / "Data"), "--run-dir", str(tmp_path), "--max-length", "16",
+               "--batch-size", "18", "--num-workers", "0", "--no-compile", "--no-amp")  # fmt: skip
+    assert run.code == 0, run.err
+    expected = {
+        "early-stopping": "causa_f1", "best": "causa_f1", "patience": 3, "epochs": 5, "schedule": "linear",
+        "warmup-steps": 1, "weight-decay": 0.01, "betas": "0.9,0.999", "lr": 5e-4, "on-spike": "off",
+    }  # fmt: skip
+    assert {name: kept(tmp_path)[name] for name in expected} == expected  # 3 steps an epoch, 15 in all
+
+
+def test_class_weights_are_causas_and_texts_are_cut_at_128() -> None:
+    from types import SimpleNamespace
+
+    from trainer.workloads import text_options
+
+    given = parse(["text"])
+    heads = {"modo": 0.1, "causa": 0.6, "prioridad": 0.3}
+    prepared: Any = SimpleNamespace(
+        head_weights=heads, heads=heads, model_name="x", shape=SimpleNamespace(layers=2, longest=512)
+    )
+    choice = text_options.choose(given, prepared)
+    assert choice.class_weights == ("causa",)
+    assert (choice.max_length, choice.bucketing, choice.freeze_layers) == (128, True, 0)
+
+
+def test_a_vision_training_is_one_cycle_with_the_guides_adamw(call, picture_folder: Path, tmp_path: Path) -> None:
+    run = call("vision", "--images", str(picture_folder), "--run-dir", str(tmp_path), "--max-steps", "1",
+               "--image-size", "16", "--batch-size", "4", "--num-workers", "0", "--no-compile")  # fmt: skip
+    assert run.code == 0, run.err
+    expected = {
+        "schedule": "onecycle", "betas": "0.9,0.999", "weight-decay": 1e-4, "clip": 1.0, "best": "accuracy",
+        "eval-every": "epoch", "checkpoint-every": "epoch",
+    }  # fmt: skip
+    assert {name: kept(tmp_path)[name] for name in expected} == expected
+    (group, *_) = state(tmp_path, 1)["optimizer"]["param_groups"]
+    assert group["betas"] == (0.9, 0.999)
+
+
+def test_other_names_of_an_option_mean_the_same() -> None:
+    given = parse(
+        ["gpt2", "--gradient-accumulation-steps", "3", "--learning-rate", "0.1", "--max-norm", "2", "--use-amp",
+         "--use-compile", "--sample-at-end", "En", "--preprocessed-dir", "D", "--gradient-checkpointing"]
+    )  # fmt: skip
+    assert (given.grad_accum, given.lr, given.clip, given.amp, given.compile) == (3, 0.1, 2.0, True, True)
+    assert (given.prompt, given.data_dir, given.gradient_checkpointing) == ("En", Path("D"), True)
+
+
+def test_gradients_are_clipped_to_the_norm_asked_for(train, tmp_path: Path) -> None:
+    """SGD's momentum after the first step is what the optimizer got."""
+    norms = []
+    for clip in ("0", "1e-3"):
+        folder = tmp_path / clip
+        run = train(folder, "--max-steps", "1", "--optimizer", "sgd", "--weight-decay", "0", "--clip", clip)
+        assert run.code == 0, run.err
+        momenta = [part["momentum_buffer"].flatten() for part in state(folder, 1)["optimizer"]["state"].values()]
+        norms.append((float(torch.cat(momenta).norm()), run.events("step")[0]["grad_norm"]))
+    (whole, told), (clipped, told_again) = norms
+    assert whole == pytest.approx(told, rel=1e-5)
+    assert clipped == pytest.approx(1e-3, rel=1e-3)
+    assert told_again == pytest.approx(told, rel=1e-5)  # told is what it was before
+
+
+def test_ranks_of_a_node_share_its_threads() -> None:
+    before = torch.get_num_threads()
+    try:
+        for ranks in (1, 2, 1000):
+            hardware = prepare_hardware(Place(local_world_size=ranks), TrainOptions(), environ={})
+            assert hardware.threads == torch.get_num_threads() == max(1, usable_threads() // ranks)
+        prepare_hardware(Place(), TrainOptions(), environ={"OMP_NUM_THREADS": "1"})
+        assert torch.get_num_threads() == max(1, usable_threads() // 1000)  # left to OpenMP
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_nothing_is_sent_before_the_last_part_of_a_step(tmp_path: Path) -> None:
+    sent: list[int] = []
+
+    def count(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        sent.append(bucket.buffer().numel())
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        group = Group(place=Place(world_size=2), backend="gloo", device=torch.device("cpu"))
+        model = group.wrap(nn.Linear(3, 2), static_graph=False)
+        model.register_comm_hook(None, lambda _, bucket: count(bucket))  # type: ignore[operator]
+        for number, last in enumerate((False, False, True)):
+            with group.gradients(model, sync=last):
+                model(torch.ones(1, 3)).sum().backward()
+            assert sent == ([8] if last else []), number
+    finally:
+        dist.destroy_process_group()
