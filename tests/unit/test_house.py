@@ -154,3 +154,15 @@ def test_links_of_the_documents_lead_somewhere() -> None:
     for path in [*DOCUMENTS, *ROOT.glob("docs/adr/*.md")]:
         for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", path.read_text()):
             assert (path.parent / link).exists(), f"{place(path)}: {link}"
+
+
+def test_the_table_of_features_names_tests_that_exist() -> None:
+    table = (ROOT / "docs/features.md").read_text("utf-8")
+    tests = "\n".join(path.read_text("utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+    named = set(re.findall(r"::(test_\w+)", table))
+    assert len(named) > 80
+    assert {name for name in named if f"def {name}(" not in tests} == set()
+    files = set(re.findall(r"(?<!tools/)\btest_\w+\.py", table))
+    assert {name for name in files if not any(ROOT.glob(f"tests/**/{name}"))} == set()
+    code = set(re.findall(r"\b(?:engine|models|data|workloads|tools)/\w+\.py", table))
+    assert {name for name in code if not (ROOT / "trainer" / name).is_file()} == set()
