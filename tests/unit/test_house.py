@@ -162,7 +162,7 @@ def test_the_table_of_features_names_tests_that_exist() -> None:
     named = set(re.findall(r"::(test_\w+)", table))
     assert len(named) > 80
     assert {name for name in named if f"def {name}(" not in tests} == set()
-    files = set(re.findall(r"(?<!tools/)\btest_\w+\.py", table))
+    files = set(re.findall(r"\btest_\w+\.py", table)) - {"test_ddp.py"}  # which is a guide's script
     assert {name for name in files if not any(ROOT.glob(f"tests/**/{name}"))} == set()
     code = set(re.findall(r"\b(?:engine|models|data|workloads|tools)/\w+\.py", table))
     assert {name for name in code if not (ROOT / "trainer" / name).is_file()} == set()
