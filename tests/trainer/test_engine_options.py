@@ -122,3 +122,11 @@ def test_bf16_changes_the_products_only_where_it_is_native(train, tmp_path: Path
     else:
         assert low.code == 3
         assert "avx512_bf16" in low.err
+
+
+@pytest.mark.parametrize(("steps", "told"), [(3, "profile: nothing was recorded"), (8, "summary.md")])
+def test_a_run_too_short_for_its_profile_says_so(train, tmp_path: Path, steps: int, told: str) -> None:
+    run = train(tmp_path, "--max-steps", str(steps), "--profile", "50")
+    assert run.code == 0, run.err
+    assert told in run.out
+    assert (tmp_path / "profile" / "summary.md").exists() is (steps == 8)

@@ -262,6 +262,8 @@ def _loop(run: Run) -> None:
             events.say(f"step {start.step} of {final_step} is already reached: nothing to train")
         if evaluates and step != evaluated_at and run.evaluate(step, cut.micro_batch, trained, records) and first:
             checkpoint.mark_best(options.run_dir / "checkpoints", step)
+    if profile.ended_early:
+        events.say(profile.outcome)
     if first and options.prompt is not None:
         text = workload.sample(options.prompt)
         events.emit("sample", text=text)

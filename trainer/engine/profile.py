@@ -32,6 +32,8 @@ class Profile:
         self._profiler: Any = None
         self._recording = False
         self._active = active and steps > 0
+        self.ended_early = False
+        """Whether the run was over before all steps were recorded: `outcome` is news then."""
         self.summary: Path | None = None
         """The page, once it is written."""
 
@@ -42,6 +44,7 @@ class Profile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """A run that ends early leaves what there is of its steps."""
+        self.ended_early = self._active
         if self._recording:
             if error is None and self._ended > SKIPPED:
                 self._finish()
