@@ -189,7 +189,8 @@ def _speed(batches: Batches) -> Callable[[argparse.Namespace], Measured]:
 
 
 def _memory(times: int) -> Callable[[argparse.Namespace], Measured]:
-    """All of the data once, as long as it is: the most memory that was ever resident."""
+    """All of the data once, as long as it is: the most memory that was ever resident, and what of it is the process's
+    own at the end. The rest are pages of the mapped files, which the system takes back when it needs them."""
 
     def measure(given: argparse.Namespace) -> Measured:
         import torch
@@ -199,7 +200,7 @@ def _memory(times: int) -> Callable[[argparse.Namespace], Measured]:
         traces = given.traces // 5 * times
         data = loader_data.open_mapped(given.data_dir, traces)
         size = sum(path.stat().st_size for path in (given.data_dir / f"mapped-{traces}").glob("train-*"))
-        before = _status_mib("VmRSS")
+        before, own = _status_mib("VmRSS"), _status_mib("RssAnon")
         watch = Stopwatch(warmup=1, steps=max(2, len(data) // given.batch_size))
         for step, _ in enumerate(_mapped(given, 0, traces), start=1):
             if watch.after(step):
@@ -207,7 +208,13 @@ def _memory(times: int) -> Callable[[argparse.Namespace], Measured]:
         return watch.measured(
             given.batch_size,
             "traces",
-            more={"data MiB": size / 2**20, "before MiB": before, "most MiB": _status_mib("VmHWM")},
+            more={
+                "data MiB": size / 2**20,
+                "before MiB": before,
+                "most MiB": _status_mib("VmHWM"),
+                "own before MiB": own,
+                "own MiB": _status_mib("RssAnon"),
+            },
         )
 
     return measure
