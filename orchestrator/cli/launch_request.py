@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.cli.launch_words import Wanted
 from orchestrator.fleet.upload import folder_digest
-from orchestrator.plan.command import is_own_script
+from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory, NodeSpec
 from orchestrator.specs.plan import Mount, Plan
@@ -27,10 +27,13 @@ def build_request(
 ) -> LaunchRequest:
     """The request; what is not said on the command line of a resumed run is as it was (`earlier`)."""
     command = wanted.command or (earlier.command if earlier else DEFAULT_COMMAND)
-    own_script = is_own_script(command)
-    workdir = wanted.workdir or (Path() if own_script and not earlier else None)
-    if workdir and not own_script:
-        raise UsageError("--workdir is for a script of yours: say it after --", hint="-- python train.py")
+    own_code = brings_own_code(command)
+    workdir = wanted.workdir or (Path() if own_code and not earlier else None)
+    if workdir and not own_code:
+        raise UsageError(
+            "--workdir is for code of yours: say it after --",
+            hint="-- python train.py, or -- custom --module my_file.py:build",
+        )
     if workdir and not workdir.is_dir():
         raise ConfigError(f"--workdir {workdir} is not a folder")
     data = wanted.data or (DEFAULT_DATA if (DEFAULT_DATA / "manifest.json").is_file() and not earlier else None)

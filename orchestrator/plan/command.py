@@ -17,6 +17,11 @@ def is_own_script(command: Sequence[str]) -> bool:
     return bool(command) and (command[0] in ("python", "python3") or command[0].endswith(".py"))
 
 
+def brings_own_code(command: Sequence[str]) -> bool:
+    """Whether a folder of the user's goes to the nodes: for a script, or for the module that `custom` trains."""
+    return is_own_script(command) or list(command[:1]) == ["custom"]
+
+
 def worker_command(command: Sequence[str]) -> tuple[str, ...]:
     """What torchrun starts for each rank: a script or `-m MODULE`, with its arguments."""
     if not command:

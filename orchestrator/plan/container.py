@@ -94,6 +94,8 @@ def _data(request: LaunchRequest, folder: str) -> tuple[Mount, ...]:
 def _environment(
     request: LaunchRequest, identity: RunIdentity, seat: Seat, *, node: str, cpus: float
 ) -> dict[str, str]:
+    # The data is not where the code is; the trainer looks beside it.
+    data = {"TRAINER_DATA_DIR": f"{CONTAINER_WORKSPACE}/Data"} if request.own_code and request.data_digest else {}
     interface = {"GLOO_SOCKET_IFNAME": seat.interface, "NCCL_SOCKET_IFNAME": seat.interface} if seat.interface else {}
     return {
         # as the seed's guide names them; torchrun's own flags decide
@@ -107,6 +109,7 @@ def _environment(
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_TIMEOUT_S),
         "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}]: ",
         **interface,
+        **data,
         "ORCH_RUN_ID": identity.run_id,
         "ORCH_ATTEMPT": str(identity.attempt),
         "ORCH_NODE": node,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.event import parse_event, split_rank
 from orchestrator.specs.plan import NodePlan
@@ -122,6 +123,16 @@ def test_data_lies_where_the_trainer_looks() -> None:
     place = Place.from_environ(rank_environment(first, 0, 5))
     options = train_options(cli.parse(trainer_words(first)), {}, place)
     assert f"{first.container.working_dir}/{options.data_dir}" in [mount.target for mount in first.container.mounts]
+
+
+def test_a_module_of_ones_own_finds_itself_and_the_data() -> None:
+    words = ("custom", "--module", "digits.py:build", "--set", "width=4")
+    assert brings_own_code(words)
+    (first, *_) = parts(words, own_code=True, data_digest="0123456789abcdef")
+    given = cli.parse(trainer_words(first), rank_environment(first, 0, 5))
+    assert (given.module, given.set) == ("digits.py:build", ["width=4"])
+    assert first.container.working_dir == f"/workspace/runs/{lan.IDENTITY.run_id}/code"
+    assert str(given.data_dir) in [mount.target for mount in first.container.mounts]
 
 
 def test_events_are_understood() -> None:
