@@ -6,7 +6,13 @@ import shlex
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from orchestrator.plan.command import CONTAINER_WORKSPACE, SHUTDOWN_TIMEOUT_S, STOP_TIMEOUT_S, torchrun_command
+from orchestrator.plan.command import (
+    CONTAINER_WORKSPACE,
+    SHUTDOWN_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    is_own_script,
+    torchrun_command,
+)
 from orchestrator.specs import run as labels
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
@@ -94,8 +100,9 @@ def _data(request: LaunchRequest, folder: str) -> tuple[Mount, ...]:
 def _environment(
     request: LaunchRequest, identity: RunIdentity, seat: Seat, *, node: str, cpus: float
 ) -> dict[str, str]:
-    # The data is not where the code is; the trainer looks beside it.
-    data = {"TRAINER_DATA_DIR": f"{CONTAINER_WORKSPACE}/Data"} if request.own_code and request.data_digest else {}
+    # The trainer looks for data in its working directory, which is the user's code for a module of theirs.
+    elsewhere = request.own_code and request.data_digest and not is_own_script(request.command)
+    data = {"TRAINER_DATA_DIR": f"{CONTAINER_WORKSPACE}/Data"} if elsewhere else {}
     interface = {"GLOO_SOCKET_IFNAME": seat.interface, "NCCL_SOCKET_IFNAME": seat.interface} if seat.interface else {}
     return {
         # as the seed's guide names them; torchrun's own flags decide
