@@ -18,9 +18,9 @@ class Texts:
     """A map-style dataset of torch: the prepared rows, padded to the full length or, `padded=False`, not yet."""
 
     def __init__(self, given: argparse.Namespace, *, padded: bool) -> None:
-        from trainer.data.text_prepared import Rows, open_prepared
+        from trainer.data.text_prepared import PreparedText, Rows
 
-        self._rows = Rows(open_prepared(given.data_dir), "train", given.max_length)
+        self._rows = Rows(PreparedText.open(given.data_dir), "train", given.max_length)
         self._padded = padded
 
     def __len__(self) -> int:
@@ -61,9 +61,9 @@ def three_heads(given: argparse.Namespace, *, attention: str = "sdpa", frozen: i
     from torch.nn import functional as F
     from transformers import BertConfig, BertModel
 
-    from trainer.data.text_prepared import Rows, open_prepared
+    from trainer.data.text_prepared import PreparedText, Rows
 
-    prepared = open_prepared(given.data_dir)
+    prepared = PreparedText.open(given.data_dir)
     shape, heads, weights = prepared.shape, prepared.heads, list(prepared.head_weights.values())
     causa = list(heads).index("causa")
     counts = np.bincount(Rows(prepared, "train", 8).labels[:, causa], minlength=len(heads["causa"]))

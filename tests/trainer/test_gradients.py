@@ -158,7 +158,7 @@ def text_words(texts: Path, run_dir: Path) -> list[str]:
 
 def text_error(run_dir: Path, texts: Path) -> float:
     """Against torch's weighted mean of each head."""
-    prepared = text_prepared.open_prepared(texts)
+    prepared = text_prepared.PreparedText.open(texts)
     heads, sizes = prepared.head_weights, [len(classes) for classes in prepared.heads.values()]
     choice = Choice(
         heads=heads, max_length=48, model_name="random:tiny", dropout=0.0, class_weights=tuple(heads),

@@ -160,14 +160,14 @@ def test_rows_reach_a_worker_as_a_file_not_as_content(prepared: text_prepared.Pr
 
 def test_a_folder_that_lacks_something_is_refused(prepared: text_prepared.PreparedText, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no prepared data here; make it with"):
-        text_prepared.open_prepared(tmp_path)
+        text_prepared.PreparedText.open(tmp_path)
     for path in prepared.folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes()[: 10 if path.name.startswith("train-tokens") else None])
     with pytest.raises(ConfigurationError, match=r"train-tokens.*expected \d+ bytes, found 10"):
-        text_prepared.open_prepared(tmp_path)
+        text_prepared.PreparedText.open(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 1}')
     with pytest.raises(ConfigurationError, match="data of another workload"):
-        text_prepared.open_prepared(tmp_path)
+        text_prepared.PreparedText.open(tmp_path)
 
 
 def test_lengths_and_advice() -> None:

@@ -46,7 +46,7 @@ def words(folder: Path, run_dir: Path) -> list[str]:
 
 
 def workload(folder: Path, tmp_path: Path, **choice: object) -> Text:
-    prepared = text_prepared.open_prepared(folder)
+    prepared = text_prepared.PreparedText.open(folder)
     asked = {"heads": prepared.head_weights, "max_length": 48, "model_name": "random:tiny", "dropout": 0.0, **choice}
     options = TrainOptions(data_dir=folder, run_dir=tmp_path, batch_size=8)
     torch.manual_seed(0)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data import shards, spanish, tokenizer
+from trainer.data import shards, spanish, tokenizer, trace_shards
 from trainer.data.debian import Apt
 from trainer.data.order import Shuffled, share
 from trainer.data.texts import Document, read_texts
@@ -75,8 +75,8 @@ def test_prepare_is_idempotent_and_mends(tmp_path: Path) -> None:
 
 
 def test_the_manifest_counts_what_is_there(data_dir: Path) -> None:
-    data = shards.open_prepared(data_dir)
-    assert shards.is_sound(data)
+    data = shards.Prepared.open(data_dir)
+    assert data.is_sound()
     for split in data.manifest["splits"].values():
         assert split["tokens"] == sum(shard["tokens"] for shard in split["shards"])
         assert sum((data_dir / s["file"]).stat().st_size for s in split["shards"]) == 2 * split["tokens"]
@@ -85,7 +85,7 @@ def test_the_manifest_counts_what_is_there(data_dir: Path) -> None:
 
 
 def test_windows_overlap_by_the_token_to_predict(data_dir: Path) -> None:
-    data = shards.open_prepared(data_dir)
+    data = shards.Prepared.open(data_dir)
     windows = shards.Windows(data, "train", 16)
     both = windows.take(np.array([0, 1]))
     assert both.shape == (2, 17)
@@ -108,13 +108,13 @@ def test_windows_do_not_reach_over_a_shard(tmp_path: Path, monkeypatch: pytest.M
 
 def test_damaged_data_is_refused(data_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no prepared data"):
-        shards.open_prepared(tmp_path)
+        shards.Prepared.open(tmp_path)
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(ConfigurationError, match="prepare again"):
-        shards.open_prepared(tmp_path)
+        shards.Prepared.open(tmp_path)
     (tmp_path / "manifest.json").write_text((data_dir / "manifest.json").read_text())
     with pytest.raises(ConfigurationError, match="expected"):
-        shards.open_prepared(tmp_path)
+        shards.Prepared.open(tmp_path)
     with pytest.raises(UsageError, match="--vocab-size 100"):
         shards.prepare([document("a")], tmp_path, 100)
 
@@ -213,3 +213,32 @@ def test_the_input_decides_the_fingerprint(tmp_path: Path) -> None:
     texts = [document("la palabra\n" * 100)]
     made = [shards.prepare(texts, tmp_path / name, 270)[0].manifest for name in ("a", "b")]
     assert json.dumps(made[0]) == json.dumps(made[1])
+
+
+def test_data_of_another_workload_is_told_apart(data_dir: Path, tmp_path: Path) -> None:
+    """One folder serves one workload: whichever comes second is told what lies there, and how to make its own."""
+    with pytest.raises(ConfigurationError, match=r"tokens, format 1, where traces, format 1, .*traces-lstm prepare"):
+        trace_shards.Prepared.open(data_dir)
+    (tmp_path / "manifest.json").write_text('{"kind": "tokens", "format": 7}', "utf-8")
+    with pytest.raises(ConfigurationError, match=r"\(tokens, format 7, where tokens, format 1, is read\)"):
+        shards.Prepared.open(tmp_path)
+
+
+def test_only_files_of_ours_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "my-photos-2026.jpg").touch()
+    (tmp_path / "train-0123456789ab.pixels").touch()  # what another workload had prepared here
+    data, _ = shards.prepare([document("la palabra y la luz\n" * 200)], tmp_path, 270)
+    left = {path.name for path in tmp_path.iterdir()} - {str(entry["file"]) for entry in data.files}
+    assert left == {"manifest.json", "notes.txt", "my-photos-2026.jpg"}
+
+
+def test_a_flipped_bit_is_mended_by_preparing_again(tmp_path: Path) -> None:
+    text = [document("la palabra y la luz\n" * 200)]
+    data, _ = shards.prepare(text, tmp_path, 270)
+    shard = tmp_path / data.manifest["splits"]["train"]["shards"][0]["file"]
+    content = shard.read_bytes()
+    shard.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    assert shards.Prepared.open(tmp_path)  # in full length
+    assert shards.prepare(text, tmp_path, 270)[1]
+    assert shard.read_bytes() == content

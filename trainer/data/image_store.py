@@ -8,9 +8,8 @@ is never half new.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,26 +18,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.files import sha256, sync_folder, write_atomic
 from trainer.data.images import Frame, Gallery, Pixels, Split, pixels
 from trainer.data.order import Indices
+from trainer.data.prepared_folder import Kind, PreparedFolder, remove_all_but, store
 from trainer.engine.limits import usable_threads
 from trainer.errors import ConfigurationError
 
-MANIFEST = "manifest.json"
 FORMAT = 1
-KIND = "images"
 AT_ONCE = 1024
 """Images in memory while preparing: it does not grow with their number."""
-PREPARE = "python -m trainer vision prepare --images FOLDER|fashion-mnist --data-dir"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A folder of prepared images, as its manifest tells it."""
-
-    folder: Path
-    manifest: Mapping[str, Any]
+class Prepared(PreparedFolder):
+    kind = Kind(
+        name="images", format=FORMAT, make="python -m trainer vision prepare --images FOLDER|fashion-mnist --data-dir"
+    )
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -47,14 +42,11 @@ class Prepared:
     @property
     def content(self) -> str:
         """The hash of all hashes."""
-        return hashlib.sha256("".join(str(entry["sha256"]) for entry in self.files()).encode()).hexdigest()
+        return hashlib.sha256("".join(str(entry["sha256"]) for entry in self.files).encode()).hexdigest()
 
     @property
     def frame(self) -> Frame:
         return Frame(**self.manifest["frame"])
-
-    def files(self) -> list[Mapping[str, Any]]:
-        return [split[part] for split in self.manifest["splits"].values() for part in ("pixels", "labels")]
 
 
 class StoredImages:
@@ -91,61 +83,30 @@ class StoredImages:
 def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[Prepared, bool]:
     """(data, True) if the folder was made anew from the gallery; (data, False) if it holds just that already."""
     fingerprint = hashlib.sha256(f"{FORMAT} {frame} {gallery.content} {gallery.classes}".encode()).hexdigest()
-    if (folder / MANIFEST).exists():
-        try:
-            there = open_prepared(folder)
-            if there.manifest["input_sha256"] == fingerprint and is_sound(there):
-                return there, False
-        except ConfigurationError:
-            pass  # what is there is broken, or something else: it is made anew
+    if there := Prepared.kept(folder, input_sha256=fingerprint):
+        return there, False
     folder.mkdir(parents=True, exist_ok=True)
     bad: list[str] = []
     statistics = Statistics(frame.channels)
     splits = {}
     for name, split in gallery.splits.items():
         entry = _store_pixels(folder, name, _decoded(split, frame, bad), statistics)
-        splits[name] = {"images": len(split), "pixels": entry, "labels": _store_labels(folder, name, split.labels)}
+        splits[name] = {
+            "images": len(split),
+            "pixels": entry,
+            "labels": store(folder, name, ".labels", split.labels.astype("<i8").tobytes()),
+        }
     if bad:
-        _remove_all_but(folder, _named_before(folder))
+        remove_all_but(folder, _named_before(folder))
         raise ConfigurationError(
             "\n".join(sorted(bad)) + f"\n{len(bad)} of {sum(map(len, gallery.splits.values()))} files are no images:"
             " mend them or take them out of the folder"
         )
     manifest = {
-        "format": FORMAT, "kind": KIND, "input_sha256": fingerprint, "classes": list(gallery.classes),
+        "input_sha256": fingerprint, "classes": list(gallery.classes),
         "frame": asdict(frame), "mean": statistics.mean(), "std": statistics.std(), "splits": splits,
     }  # fmt: skip
-    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
-    prepared = Prepared(folder=folder, manifest=manifest)
-    _remove_all_but(folder, {str(entry["file"]) for entry in prepared.files()})
-    return prepared, True
-
-
-def open_prepared(folder: Path) -> Prepared:
-    """Read the manifest and see that every file is there in full length (not every bit: see `is_sound`)."""
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-        if manifest.get("kind") != KIND or manifest["format"] != FORMAT:
-            raise ConfigurationError(f"{path}: no images of this trainer's format; prepare them:\n  {PREPARE} {folder}")
-        prepared = Prepared(folder=folder, manifest=manifest)
-        wrong = [
-            f"{file}: expected {entry['bytes']} bytes, found {file.stat().st_size if file.exists() else 'no file'}"
-            for entry in prepared.files()
-            if not (file := folder / str(entry["file"])).exists() or file.stat().st_size != entry["bytes"]
-        ]
-    except FileNotFoundError:
-        raise ConfigurationError(f"{folder}: no prepared images; make them:\n  {PREPARE} {folder}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"{path} cannot be read ({error!r}); prepare anew:\n  {PREPARE} {folder}") from None
-    if wrong:
-        raise ConfigurationError("\n".join([*wrong, f"prepare anew:\n  {PREPARE} {folder}"]))
-    return prepared
-
-
-def is_sound(prepared: Prepared) -> bool:
-    """Does every file still have the content that its hash names?"""
-    return all(sha256(prepared.folder / str(entry["file"])) == entry["sha256"] for entry in prepared.files())
+    return Prepared.finish(folder, manifest), True
 
 
 class Statistics:
@@ -208,25 +169,8 @@ def _store_pixels(
     return {"file": name, "bytes": size, "sha256": digest.hexdigest()}
 
 
-def _store_labels(folder: Path, split: str, labels: Indices) -> dict[str, Any]:
-    content = labels.astype("<i8").tobytes()
-    digest = hashlib.sha256(content).hexdigest()
-    name = f"{split}-{digest[:12]}.labels"
-    write_atomic(folder / name, content)
-    return {"file": name, "bytes": len(content), "sha256": digest}
-
-
 def _named_before(folder: Path) -> set[str]:
     try:
-        return {str(entry["file"]) for entry in open_prepared(folder).files()}
+        return {str(entry["file"]) for entry in Prepared.open(folder).files}
     except ConfigurationError:
         return set()
-
-
-def _remove_all_but(folder: Path, kept: set[str]) -> None:
-    """Files of an earlier preparation, or of one that failed; only names that we write ourselves."""
-    for pattern in ("train-*.pixels", "train-*.labels", "validation-*.pixels", "validation-*.labels"):
-        for path in folder.glob(pattern):
-            if path.name not in kept:
-                path.unlink()
-    sync_folder(folder)

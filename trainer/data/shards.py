@@ -6,7 +6,6 @@ Files carry their content's hash in their name and the manifest is replaced last
 from __future__ import annotations
 
 import hashlib
-import json
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,25 +17,20 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.data import tokenizer as bpe
-from trainer.data.files import sha256, sync_folder, write_atomic
 from trainer.data.order import Indices
+from trainer.data.prepared_folder import Kind, PreparedFolder, store
 from trainer.data.texts import Document
 from trainer.errors import ConfigurationError, UsageError
 
-MANIFEST = "manifest.json"
 FORMAT = 1
 SHARD_TOKENS = 1 << 26
 VALIDATION_SHARE = 0.02
 PIECE_CHARACTERS = 8192
-PREPARE = "python -m trainer gpt2 prepare --text PATH|spanish --data-dir"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A folder of prepared data, as its manifest tells it."""
-
-    folder: Path
-    manifest: dict[str, Any]
+class Prepared(PreparedFolder):
+    kind = Kind(name="tokens", format=FORMAT, make="python -m trainer gpt2 prepare --text PATH|spanish --data-dir")
 
     @property
     def tokenizer_file(self) -> Path:
@@ -55,36 +49,6 @@ class Prepared:
         split = self.manifest["splits"]["validation"]
         return float(split["bytes"] / split["tokens"])
 
-    def files(self) -> list[dict[str, Any]]:
-        shards = [shard for split in self.manifest["splits"].values() for shard in split["shards"]]
-        return [self.manifest["tokenizer"], *shards]
-
-
-def open_prepared(folder: Path) -> Prepared:
-    """Read the manifest and see that every file is there in full length (not every bit: see `is_sound`)."""
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-        prepared = Prepared(folder=folder, manifest=manifest)
-        wrong = [
-            f"{file}: expected {entry['bytes']} bytes, found {_size(file)}"
-            for entry in prepared.files()
-            if _size(file := folder / str(entry["file"])) != entry["bytes"]
-        ]
-        if manifest["format"] != FORMAT:
-            wrong.append(f"{path}: format {manifest['format']}, this trainer reads {FORMAT}")
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path}: no prepared data here; make it with: {PREPARE} {folder}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{path}: not a manifest of prepared data ({error!r}): prepare again") from None
-    if wrong:
-        raise ConfigurationError("\n".join([*wrong, f"prepare again: {PREPARE} {folder}"]))
-    return prepared
-
-
-def is_sound(prepared: Prepared) -> bool:
-    return all(sha256(prepared.folder / str(entry["file"])) == entry["sha256"] for entry in prepared.files())
-
 
 def prepare(
     documents: list[Document], folder: Path, vocab_size: int, tokenizer: Tokenizer | None = None
@@ -95,18 +59,13 @@ def prepare(
     if vocab_size < bpe.SMALLEST_VOCABULARY:
         raise UsageError(f"--vocab-size {vocab_size}: the bytes alone need {bpe.SMALLEST_VOCABULARY}")
     fingerprint = _fingerprint(documents, tokenizer.to_str() if tokenizer else str(vocab_size))
-    if (folder / MANIFEST).exists():
-        try:
-            there = open_prepared(folder)
-            if there.manifest["input_sha256"] == fingerprint and is_sound(there):
-                return there, False
-        except ConfigurationError:
-            pass  # what is there is broken: it is made anew
+    if there := Prepared.kept(folder, input_sha256=fingerprint):
+        return there, False
 
     folder.mkdir(parents=True, exist_ok=True)
     train_pieces, validation_pieces = split(documents)
     tokenizer = tokenizer or bpe.train(train_pieces, vocab_size)
-    tokenizer_entry = _store(folder, "tokenizer", ".json", tokenizer.to_str(pretty=True).encode())
+    tokenizer_entry = store(folder, "tokenizer", ".json", tokenizer.to_str(pretty=True).encode())
     size = tokenizer.get_vocab_size()
     dtype = np.dtype("<u2") if size <= 1 << 16 else np.dtype("<u4")
     end = tokenizer.token_to_id(bpe.END_OF_TEXT)
@@ -117,11 +76,10 @@ def prepare(
         shards = []
         for start in range(0, len(tokens), SHARD_TOKENS):
             shard = tokens[start : start + SHARD_TOKENS]
-            shards.append({**_store(folder, name, ".bin", shard.tobytes()), "tokens": len(shard)})
+            shards.append({**store(folder, name, ".bin", shard.tobytes()), "tokens": len(shard)})
         in_bytes = sum(len(piece.encode()) for piece in pieces)
         splits[name] = {"tokens": len(tokens), "bytes": in_bytes, "pieces": len(pieces), "shards": shards}
     manifest = {
-        "format": FORMAT,
         "input_sha256": fingerprint,
         "tokenizer": tokenizer_entry,
         "vocab_size": size,
@@ -129,10 +87,7 @@ def prepare(
         "bytes_per_token": sum(s["bytes"] for s in splits.values()) / sum(s["tokens"] for s in splits.values()),
         "splits": splits,
     }
-    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
-    prepared = Prepared(folder=folder, manifest=manifest)
-    _remove_leftovers(prepared)
-    return prepared, True
+    return Prepared.finish(folder, manifest), True
 
 
 def split(documents: list[Document]) -> tuple[list[str], list[str]]:
@@ -171,27 +126,6 @@ def _fingerprint(documents: list[Document], vocabulary: str) -> str:
         text = document.text.encode()
         digest.update(f"\0{document.name}\0{len(text)}\0".encode() + text)
     return digest.hexdigest()
-
-
-def _store(folder: Path, stem: str, suffix: str, content: bytes) -> dict[str, Any]:
-    digest = hashlib.sha256(content).hexdigest()
-    name = f"{stem}-{digest[:12]}{suffix}"
-    write_atomic(folder / name, content)
-    return {"file": name, "bytes": len(content), "sha256": digest}
-
-
-def _remove_leftovers(prepared: Prepared) -> None:
-    """Files of an earlier preparation; only names that we write ourselves."""
-    kept = {str(entry["file"]) for entry in prepared.files()}
-    for pattern in ("tokenizer-*.json", "train-*.bin", "validation-*.bin"):
-        for path in prepared.folder.glob(pattern):
-            if path.name not in kept:
-                path.unlink()
-    sync_folder(prepared.folder)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else -1
 
 
 class Windows:

@@ -18,28 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.data.files import sync_folder, write_atomic
 from trainer.data.labelled_text import LabelledText
 from trainer.data.order import Indices
-from trainer.errors import ConfigurationError
+from trainer.data.prepared_folder import Kind, PreparedFolder, store
 
 if TYPE_CHECKING:
     from trainer.models.encoder import Shape
     from trainer.models.pretrained import Pretrained
 
-MANIFEST = "manifest.json"
-KIND = "labelled text"
-FORMAT = 1
-PREPARE = "python -m trainer text prepare --csv FILE --data-dir"
 SPLITS = ("train", "validation")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedText:
-    """A folder of prepared texts, as its manifest tells it."""
-
-    folder: Path
-    manifest: dict[str, Any]
+class PreparedText(PreparedFolder):
+    kind = Kind(name="labelled text", format=1, make="python -m trainer text prepare --csv FILE --data-dir")
 
     @property
     def model_name(self) -> str:
@@ -77,29 +69,6 @@ class PreparedText:
         return self.folder / str(self.manifest["files"][role]["file"])
 
 
-def open_prepared(folder: Path) -> PreparedText:
-    """Read the manifest and see that every file is there in full length."""
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-        if manifest.get("kind") != KIND:
-            raise ConfigurationError(f"{path}: data of another workload; make texts with: {PREPARE} DIR")
-        if manifest["format"] != FORMAT:
-            raise ConfigurationError(f"{path}: format {manifest['format']}, this trainer reads {FORMAT}")
-        wrong = [
-            f"{file}: expected {entry['bytes']} bytes, found {_size(file)}"
-            for entry in manifest["files"].values()
-            if _size(file := folder / str(entry["file"])) != entry["bytes"]
-        ]
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path}: no prepared data here; make it with: {PREPARE} {folder}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"{path}: not a manifest of prepared texts ({error!r}): prepare again") from None
-    if wrong:
-        raise ConfigurationError("\n".join([*wrong, f"prepare again: {PREPARE} {folder}"]))
-    return PreparedText(folder=folder, manifest=manifest)
-
-
 def write(
     folder: Path,
     model_name: str,
@@ -110,17 +79,15 @@ def write(
     """`heads`: the weight of each in the loss. Validation is kept in the order of length: it needs no padding."""
     folder.mkdir(parents=True, exist_ok=True)
     classes = [sorted({row.labels[at] for rows in splits.values() for row in rows}) for at in range(len(heads))]
-    files = {"tokenizer": _store(folder, "tokenizer", ".json", model.tokenizer.to_str(pretty=True).encode())}
+    files = {"tokenizer": store(folder, "tokenizer", ".json", model.tokenizer.to_str(pretty=True).encode())}
     if model.weights:
-        files["weights"] = _store(folder, "weights", ".safetensors", _as_safetensors(model.weights))
+        files["weights"] = store(folder, "weights", ".safetensors", _as_safetensors(model.weights))
     by_length = sorted(splits["validation"], key=lambda row: len(model.tokenizer.encode(row.text).ids))
     splits = {"train": splits["train"], "validation": by_length}
     for name, rows in splits.items():
         for role, array in _arrays(rows, classes, model.tokenizer).items():
-            files[f"{name}-{role}"] = _store(folder, f"{name}-{role}", ".npy", _as_npy(array))
+            files[f"{name}-{role}"] = store(folder, f"{name}-{role}", ".npy", _as_npy(array))
     manifest = {
-        "kind": KIND,
-        "format": FORMAT,
         "model_name": model_name,
         "shape": asdict(model.shape),
         "heads": [
@@ -131,10 +98,7 @@ def write(
         "files": files,
     }
     manifest["content_sha256"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode())
-    prepared = PreparedText(folder=folder, manifest=manifest)
-    _remove_leftovers(prepared)
-    return prepared
+    return PreparedText.finish(folder, manifest)
 
 
 def _arrays(
@@ -189,26 +153,3 @@ def _as_safetensors(weights: Mapping[str, Any]) -> bytes:
     from safetensors.torch import save
 
     return save(dict(weights))
-
-
-def _store(folder: Path, stem: str, suffix: str, content: bytes) -> dict[str, Any]:
-    digest = hashlib.sha256(content).hexdigest()
-    name = f"{stem}-{digest[:12]}{suffix}"
-    if _size(folder / name) != len(content):
-        write_atomic(folder / name, content)
-    return {"file": name, "bytes": len(content), "sha256": digest}
-
-
-def _remove_leftovers(prepared: PreparedText) -> None:
-    """Files of an earlier preparation; only names that we write ourselves."""
-    kept = {str(entry["file"]) for entry in prepared.manifest["files"].values()}
-    stems = [f"{split}-{role}-*.npy" for split in SPLITS for role in ("tokens", "offsets", "labels")]
-    for pattern in ("tokenizer-*.json", "weights-*.safetensors", *stems):
-        for path in prepared.folder.glob(pattern):
-            if path.name not in kept:
-                path.unlink()
-    sync_folder(prepared.folder)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else -1

@@ -7,7 +7,6 @@ A shard is an index, (traces + 1, 2) numbers of 64 bits: where a trace's calls b
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,13 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.files import sync_folder, write_atomic
 from trainer.data.order import Indices
+from trainer.data.prepared_folder import Kind, PreparedFolder, store
 from trainer.data.traces import Floats, Rows, Traces, join, rows_of
-from trainer.errors import ConfigurationError
 
-MANIFEST = "manifest.json"
-FORMAT = 1
 SHARD_BYTES = 64 << 20
 VALIDATION_SHARE = 0.1
 RESIDENT_BYTES = 4 << 20
@@ -32,7 +28,6 @@ RESIDENT_BYTES = 4 << 20
 as this process's memory; after unmapping it is the system's cache alone."""
 OPEN_SHARDS = 64
 """A window of blocks touches far fewer; a process may open some thousand files at most."""
-PREPARE = "python -m trainer traces-lstm prepare --input FILE --data-dir"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,47 +43,17 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    folder: Path
-    manifest: dict[str, Any]
+class Prepared(PreparedFolder):
+    kind = Kind(name="traces", format=1, make="python -m trainer traces-lstm prepare --input FILE --data-dir")
 
     def split(self, name: str) -> dict[str, Any]:
         return dict(self.manifest["splits"][name])
 
-    def files(self) -> list[dict[str, Any]]:
-        return [shard for split in self.manifest["splits"].values() for shard in split["shards"]]
-
-
-def open_prepared(folder: Path) -> Prepared:
-    """Read the manifest and see that every shard is there in full length."""
-    path = folder / MANIFEST
-    try:
-        prepared = Prepared(folder=folder, manifest=json.loads(path.read_text("utf-8")))
-        wrong = [
-            f"{file}: expected {entry['bytes']} bytes, found {found}"
-            for entry in prepared.files()
-            if (found := _size(file := folder / str(entry["file"]))) != entry["bytes"]
-        ]
-        if prepared.manifest["traces_format"] != FORMAT:
-            wrong.append(f"{path}: format {prepared.manifest['traces_format']}, this trainer reads {FORMAT}")
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path}: no prepared traces here; make them with: {PREPARE} {folder}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{path}: not a manifest of prepared traces ({error!r}): prepare again") from None
-    if wrong:
-        raise ConfigurationError("\n".join([*wrong, f"prepare again: {PREPARE} {folder}"]))
-    return prepared
-
 
 def prepare(source: Source, folder: Path) -> tuple[Prepared, bool]:
     """Shards and manifest; (data, False) if the folder holds just that already."""
-    if (folder / MANIFEST).exists():
-        try:
-            there = open_prepared(folder)
-            if there.manifest["source"] == source.description:
-                return there, False
-        except ConfigurationError:
-            pass  # what is there is broken: it is made anew
+    if there := Prepared.kept(folder, source=source.description):
+        return there, False
     folder.mkdir(parents=True, exist_ok=True)
     writers = {name: _Writer(folder, name) for name in ("train", "validation")}
     measure = Measure(len(source.features))
@@ -101,7 +66,6 @@ def prepare(source: Source, folder: Path) -> tuple[Prepared, bool]:
         kinds = max(kinds, int(chunk.calls[:, 0].max(initial=0)) + 1)
     mean, deviation = measure.result()
     manifest = {
-        "traces_format": FORMAT,
         "source": source.description,
         "events": source.events,
         "event_kinds": kinds,
@@ -110,10 +74,7 @@ def prepare(source: Source, folder: Path) -> tuple[Prepared, bool]:
         "deviation": deviation,
         "splits": {name: writer.close() for name, writer in writers.items()},
     }
-    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
-    prepared = Prepared(folder=folder, manifest=manifest)
-    _remove_leftovers(prepared)
-    return prepared, True
+    return Prepared.finish(folder, manifest), True
 
 
 def _held_back(traces: Traces) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -170,27 +131,10 @@ class _Writer:
         index[1:, 0] = np.cumsum(traces.lengths)
         index[:-1, 1] = traces.labels
         content = index.tobytes() + traces.calls.astype("<i4").tobytes()
-        digest = hashlib.sha256(content).hexdigest()
-        name = f"{self._stem}-{digest[:12]}.traces"
-        write_atomic(self._folder / name, content)
-        entry = {"file": name, "bytes": len(content), "sha256": digest, "samples": len(traces)}
-        self._shards.append(entry)
+        self._shards.append({**store(self._folder, self._stem, ".traces", content), "samples": len(traces)})
         self._sums["samples"] += len(traces)
         self._sums["positives"] += int(traces.labels.sum())
         self._sums["calls"] += len(traces.calls)
-
-
-def _remove_leftovers(prepared: Prepared) -> None:
-    """Files of an earlier preparation; only names that we write ourselves."""
-    kept = {str(entry["file"]) for entry in prepared.files()}
-    for path in prepared.folder.glob("*.traces"):
-        if path.name not in kept:
-            path.unlink()
-    sync_folder(prepared.folder)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else -1
 
 
 class MappedTraces:

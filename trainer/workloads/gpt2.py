@@ -125,7 +125,7 @@ class Gpt2(Workload):
         from trainer.models.gpt2 import GPT2, Computation, Shape
 
         must_have_kernel(how["sdpa"], "cuda" if torch.cuda.is_available() else "cpu")
-        data = shards.open_prepared(options.data_dir)
+        data = shards.Prepared.open(options.data_dir)
         shape = {"vocab_size": data.vocab_size, **shape}
         self._windows = {"train": shards.Windows(data, "train", shape["seq_len"])}
         if options.eval_every:

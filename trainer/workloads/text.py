@@ -61,7 +61,7 @@ class Choice:
 def _train(given: argparse.Namespace, place: Place) -> int:
     from trainer.data import text_prepared
 
-    prepared = text_prepared.open_prepared(given.data_dir or Path("Data"))
+    prepared = text_prepared.PreparedText.open(given.data_dir or Path("Data"))
     choice = text_options.choose(given, prepared)
     watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
     defaults: dict[str, Any] = {

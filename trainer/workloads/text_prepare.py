@@ -41,7 +41,7 @@ def prepare(given: argparse.Namespace) -> int:
 
 
 def lengths(given: argparse.Namespace) -> int:
-    prepared = text_prepared.open_prepared(given.data_dir)
+    prepared = text_prepared.PreparedText.open(given.data_dir)
     found, longest = _lengths_of(prepared), prepared.shape.longest
     if given.json:
         print(json.dumps(text_lengths.as_json(found, longest)))

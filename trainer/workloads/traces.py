@@ -172,9 +172,9 @@ class TracesWorkload(Workload):
     # ── Data ──────────────────────────────────────────────────────────────────────────────────────
 
     def _open_shards(self) -> dict[str, Any]:
-        from trainer.data.trace_shards import MappedTraces, open_prepared
+        from trainer.data.trace_shards import MappedTraces, Prepared
 
-        prepared = open_prepared(self._options.data_dir)
+        prepared = Prepared.open(self._options.data_dir)
         manifest, splits = prepared.manifest, ("train", "validation")
         self.mapped = {name: MappedTraces(prepared, name, self._choices.longest) for name in splits}
         self.attachments = {VOCABULARY: prepared.folder / "manifest.json"}

@@ -202,9 +202,9 @@ def _batches(
 def _prepared(kind: Kind, folder: Path, longest: int) -> Iterator[tuple[list[str], Batch]]:
     import numpy as np
 
-    from trainer.data.trace_shards import MappedTraces, open_prepared
+    from trainer.data.trace_shards import MappedTraces, Prepared
 
-    mapped = MappedTraces(open_prepared(folder), "validation", longest)
+    mapped = MappedTraces(Prepared.open(folder), "validation", longest)
     for at in range(0, len(mapped), BATCH):
         indices = np.arange(at, min(at + BATCH, len(mapped)))
         yield [str(index) for index in indices], kind.to_batch(mapped.take(indices))

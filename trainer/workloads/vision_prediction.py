@@ -58,7 +58,7 @@ def load(path: Path, place: Place) -> Trained:
 
 
 def evaluate(given: argparse.Namespace, place: Place) -> int:
-    trained, data = load(given.checkpoint, place), image_store.open_prepared(given.data_dir)
+    trained, data = load(given.checkpoint, place), image_store.Prepared.open(given.data_dir)
     if data.classes != trained.classes:
         raise ConfigurationError(
             f"{given.data_dir} has the classes {', '.join(data.classes)};"

@@ -49,7 +49,7 @@ class Pictures:
 def open_pictures(options: TrainOptions, choices: Choices, size: int | None, place: Place) -> Pictures:
     """Prepared ones, or those of a folder as it is. `size`: the crop that the user wants."""
     if choices.images is None:
-        data = image_store.open_prepared(options.data_dir)
+        data = image_store.Prepared.open(options.data_dir)
         frame = Frame(**{**asdict(data.frame), **({"crop": size} if size else {})})
         return Pictures(
             splits={split: image_store.StoredImages(data, split) for split in data.manifest["splits"]},

@@ -1,0 +1,124 @@
+"""A folder of prepared data, of any workload: files that carry their content's hash in their name, and a manifest.
+
+The manifest names every file with its length and hash and is replaced last: a folder is never half new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainer.data.files import sha256, sync_folder, write_atomic
+from trainer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MANIFEST = "manifest.json"
+NAMES = re.compile(r"[a-z-]+-[0-9a-f]{12}\.[a-z]+")
+"""Of the files that are written here: nothing else is ever removed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    name: str
+    format: int
+    make: str
+    """The command that makes it, but for the folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedFolder:
+    """As its manifest tells it. Each workload's own kind adds what it reads there."""
+
+    kind: ClassVar[Kind]
+    folder: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Read the manifest and see that every file is there in full length (not every bit: see `is_sound`)."""
+        path, make = folder / MANIFEST, f"{cls.kind.make} {folder}"
+        try:
+            manifest = json.loads(path.read_text("utf-8"))
+            found = manifest.get("kind"), manifest.get("format")
+            wrong = [
+                f"{file}: expected {entry['bytes']} bytes, found {length_of(file)}"
+                for entry in _entries(manifest)
+                if length_of(file := folder / str(entry["file"])) != entry["bytes"]
+            ]
+        except FileNotFoundError:
+            raise ConfigurationError(f"{path}: no prepared data here; make it with: {make}") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"{path}: not a manifest of prepared data ({error!r}): prepare again: {make}"
+            ) from None
+        if found != (cls.kind.name, cls.kind.format):
+            raise ConfigurationError(
+                f"{path}: data of another workload, or of another version of this one ({found[0]}, format {found[1]},"
+                f" where {cls.kind.name}, format {cls.kind.format}, is read): prepare again: {make}"
+            )
+        if wrong:
+            raise ConfigurationError("\n".join([*wrong, f"prepare again: {make}"]))
+        return cls(folder=folder, manifest=manifest)
+
+    @classmethod
+    def kept(cls, folder: Path, **expected: object) -> Self | None:
+        """What lies there already, if its manifest says what is expected and every bit is as it was written."""
+        try:
+            there = cls.open(folder)
+        except ConfigurationError:
+            return None  # nothing, something else, or broken: it is made anew
+        same = all(there.manifest.get(name) == value for name, value in expected.items())
+        return there if same and there.is_sound() else None
+
+    @classmethod
+    def finish(cls, folder: Path, manifest: dict[str, Any]) -> Self:
+        """From here on the folder is this data; files of an earlier preparation go."""
+        whole = {"kind": cls.kind.name, "format": cls.kind.format, **manifest}
+        write_atomic(folder / MANIFEST, json.dumps(whole, indent=2, ensure_ascii=False).encode())
+        prepared = cls(folder=folder, manifest=whole)
+        remove_all_but(folder, {str(entry["file"]) for entry in prepared.files})
+        return prepared
+
+    @property
+    def files(self) -> list[dict[str, Any]]:
+        return list(_entries(self.manifest))
+
+    def is_sound(self) -> bool:
+        """Does every file still have the content that its hash names?"""
+        return all(sha256(self.folder / str(entry["file"])) == entry["sha256"] for entry in self.files)
+
+
+def store(folder: Path, stem: str, suffix: str, content: bytes) -> dict[str, Any]:
+    """Write a file; its entry for the manifest."""
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"{stem}-{digest[:12]}{suffix}"
+    write_atomic(folder / name, content)
+    return {"file": name, "bytes": len(content), "sha256": digest}
+
+
+def remove_all_but(folder: Path, kept: Set[str]) -> None:
+    """Files of an earlier preparation, or of one that failed."""
+    for path in folder.iterdir():
+        if NAMES.fullmatch(path.name) and path.name not in kept:
+            path.unlink()
+    sync_folder(folder)
+
+
+def length_of(path: Path) -> int | str:
+    return path.stat().st_size if path.exists() else "no file"
+
+
+def _entries(part: object) -> Iterator[dict[str, Any]]:
+    """Wherever they stand in a manifest."""
+    if isinstance(part, dict) and "file" in part:
+        yield part
+    elif isinstance(part, dict | list):
+        for inner in part.values() if isinstance(part, dict) else part:
+            yield from _entries(inner)
