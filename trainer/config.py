@@ -77,6 +77,9 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
 OPTIMIZERS = ("adamw", "muon", "sgd")
 SCHEDULES = ("cosine", "onecycle", "linear", "constant")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+SYNCS = ("fp32", "fp16", "int8", "int4", "int2", "topk", "local", "diloco")
+"""How ranks keep one model in common: the way of each stands in trainer/engine/sync."""
+CODECS = ("fp32", "fp16", "int8", "int4", "int2", "topk")
 SDPA = ("auto", "flash", "efficient", "cudnn", "math")
 
 Every = int | Literal["epoch"]
@@ -165,7 +168,31 @@ class TrainOptions:
     find_lr: int = 0
     """Steps of the learning-rate range test, in place of training."""
     prompt: str | None = None
+
     backend: str = "auto"
+    sync: str = "auto"
+    """One of SYNCS. auto: the fastest by the forecast, of those whose loss is known to be fp32's."""
+    sync_codec: str = "int4"
+    """What local steps send their weights in."""
+    sync_every: int = 20
+    """Local steps between two exchanges."""
+    sync_warmup: int = 0
+    """Steps by the mean gradient before the first local one."""
+    sync_fragments: int = 1
+    """Parts of the model that are exchanged at times of their own."""
+    sync_delay: int = 0
+    """Steps that go on while a fragment is on its way."""
+    sync_rank: int = 4
+    """Of PowerSGD's matrices."""
+    sync_density: float = 0.02
+    """Share of the values that topk sends."""
+    outer_lr: float = 0.7
+    """Of DiLoCo's outer optimizer."""
+    outer_momentum: float = 0.9
+    shares: Literal["auto", "equal"] = "auto"
+    """Of a step's samples, by rank. auto: in proportion to measured speed."""
+    forecast: bool = False
+    """Measure, tell what every way would give, and end."""
     said: Mapping[str, Said] = field(default_factory=dict)
     """What is not a default here, also of the workload's own options, and where it came from."""
 
@@ -174,7 +201,8 @@ class TrainOptions:
             "epochs": 1, "max_steps": 1, "batch_size": 1, "micro_batch_size": 1, "global_batch_size": 1,
             "grad_accum": 1, "lr": 0, "min_lr": 0, "warmup_steps": 0, "weight_decay": 0, "clip": 0, "seed": 0,
             "num_workers": 0, "spike_factor": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1, "patience": 1,
-            "checkpoint_every": 0, "keep_checkpoints": 1, "profile": 0, "find_lr": 0,
+            "checkpoint_every": 0, "keep_checkpoints": 1, "profile": 0, "find_lr": 0, "sync_every": 1, "sync_warmup": 0,
+            "sync_fragments": 1, "sync_delay": 0, "sync_rank": 1, "outer_lr": 0, "outer_momentum": 0,
         }  # fmt: skip
         wrong = [
             f"--{name.replace('_', '-')} {value:g}: expected at least {smallest}"
@@ -182,6 +210,16 @@ class TrainOptions:
             if isinstance(value := getattr(self, name), int | float) and not value >= smallest
         ]
         wrong += [f"--betas {b:g}: expected 0 or more and less than 1" for b in self.betas if not 0 <= b < 1]
+        if not 0 < self.sync_density <= 1:
+            wrong.append(f"--sync-density {self.sync_density:g}: expected more than 0 and at most 1")
+        if not self.outer_momentum < 1:
+            wrong.append(f"--outer-momentum {self.outer_momentum:g}: expected less than 1")
+        most = self.sync_every // self.sync_fragments
+        if self.sync_delay >= max(1, most):
+            wrong.append(
+                f"--sync-delay {self.sync_delay}: with --sync-every {self.sync_every} and --sync-fragments"
+                f" {self.sync_fragments} expected less than {max(1, most)}"
+            )
         if wrong:
             raise UsageError("\n".join(wrong))
 

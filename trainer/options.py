@@ -11,7 +11,19 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from trainer.config import BACKENDS, OPTIMIZERS, PRECISIONS, SCHEDULES, SDPA, WORKLOAD, Place, Said, TrainOptions
+from trainer.config import (
+    BACKENDS,
+    CODECS,
+    OPTIMIZERS,
+    PRECISIONS,
+    SCHEDULES,
+    SDPA,
+    SYNCS,
+    WORKLOAD,
+    Place,
+    Said,
+    TrainOptions,
+)
 
 
 def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place: Place) -> TrainOptions:
@@ -40,6 +52,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     _how_much(parser.add_argument_group("how much"))
     _learning(parser.add_argument_group("learning"))
     _hardware(parser.add_argument_group("speed and precision"))
+    _together(parser.add_argument_group("training together"))
     _trust(parser.add_argument_group("what can go wrong"))
     _kept(parser.add_argument_group("what is seen and kept"))
 
@@ -109,7 +122,27 @@ def _hardware(group: Any) -> None:
     group.add_argument(
         "--num-workers", type=number_or("auto"), metavar="N|auto", help="processes that load data (auto: measured)"
     )
+
+
+def _together(group: Any) -> None:
     group.add_argument("--backend", choices=BACKENDS, help="default auto: $ORCH_BACKEND, else nccl if all have a GPU")
+    group.add_argument(
+        "--sync", choices=("auto", *SYNCS),
+        help="how gradients or weights travel (auto: measured, the fastest whose loss is fp32's)",
+    )  # fmt: skip
+    group.add_argument("--shares", choices=("auto", "equal"), help="of each step's samples (auto: by measured speed)")
+    group.add_argument(
+        "--forecast", action="store_const", const=True, help="measure speeds and links, tell how fast each way is, end"
+    )
+    group.add_argument("--sync-codec", choices=CODECS, help="what local steps send (default int4)")
+    group.add_argument("--sync-every", type=int, metavar="H", help="local steps between exchanges (default 20)")
+    group.add_argument("--sync-warmup", type=int, metavar="N", help="steps by the mean gradient before local ones")
+    group.add_argument("--sync-fragments", type=int, metavar="F", help="parts of the model, each exchanged in its turn")
+    group.add_argument("--sync-delay", type=int, metavar="N", help="steps that go on while a fragment travels")
+    group.add_argument("--sync-rank", type=int, metavar="R", help="of PowerSGD's matrices (default 4)")
+    group.add_argument("--sync-density", type=float, metavar="D", help="share of values that topk sends (default 0.02)")
+    group.add_argument("--outer-lr", type=float, help="of DiLoCo's outer optimizer (default 0.7)")
+    group.add_argument("--outer-momentum", type=float, help="of the same (default 0.9)")
 
 
 def _trust(group: Any) -> None:

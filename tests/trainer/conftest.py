@@ -67,6 +67,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parents[2]
 MODEL = ("--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16", "--lr", "3e-3")
+AS_ONE = ("--sync", "fp32", "--shares", "equal")
+"""What makes several ranks repeat what one does: nothing is measured, nothing compressed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +146,7 @@ def train(call: Call, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
 def _train_command(data_dir: Path, run_dir: Path) -> list[str]:
     return [
         "gpt2", "train", *MODEL, "--data-dir", str(data_dir), "--run-dir", str(run_dir), "--log-every", "1",
-        "--precision", "fp32", "--num-workers", "0",
+        "--precision", "fp32", "--num-workers", "0", *AS_ONE,
     ]  # fmt: skip
 
 
@@ -224,6 +226,7 @@ def observe(
         from tests.trainer import observed
 
         usual = {"precision": "fp32", "compile": False, "num_workers": 0, "checkpoint_every": 0, "log_every": 1}
+        usual |= {"sync": "fp32", "shares": "equal"}
         words = json.dumps({**usual, **options, "run_dir": str(run_dir)}), json.dumps(wishes or {})
         if ranks > 1:
             return torchrun(ranks, *words, module="tests.trainer.observed").result()

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from trainer.config import Place
-from trainer.engine.process_group import Group, join
+from trainer.engine.group import Group
+from trainer.engine.process_group import join
 from trainer.errors import ConfigurationError, TrainerError
 from trainer.tools import test_ddp
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.trainer.conftest import Call
+from tests.trainer.conftest import AS_ONE, Call
 from tests.trainer.observed import state
 from trainer.cli import main
 from trainer.config import Place, TrainOptions
@@ -186,6 +186,6 @@ def test_weighted_classes_accumulated(call: Call, texts: Path, tmp_path: Path) -
 
 
 def test_weighted_classes_on_ranks(torchrun: Callable[..., Any], texts: Path, tmp_path: Path) -> None:
-    run = torchrun(3, *text_words(texts, tmp_path), "--batch-size", "2").result()
+    run = torchrun(3, *text_words(texts, tmp_path), "--batch-size", "2", *AS_ONE).result()
     assert run.code == 0, run.err
     assert text_error(tmp_path, texts) < FP32

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.conftest import MODEL, Call
+from tests.trainer.conftest import AS_ONE, MODEL, Call
 from tests.trainer.observed import same, state
 from trainer.cli import main
 
@@ -77,7 +77,7 @@ def test_one_rank_then_two_then_one(
     whole = call(*common, "--max-steps", "6", "--run-dir", str(tmp_path / "whole"))
     train = [*common, "--run-dir", str(tmp_path / "parts"), "--max-steps"]
     first = call(*train, "2")
-    second = torchrun(2, *train, "4").result()
+    second = torchrun(2, *train, "4", *AS_ONE).result()
     third = call(*train, "6")
     assert (first.code, second.code, third.code) == (0, 0, 0), second.err
     assert [part.events("resumed")[0]["step"] for part in (second, third)] == [2, 4]

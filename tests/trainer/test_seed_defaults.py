@@ -15,8 +15,9 @@ from tests.trainer.observed import state
 from trainer.cli import main, parse
 from trainer.config import Place, TrainOptions
 from trainer.engine.device import prepare_hardware
+from trainer.engine.group import Group
+from trainer.engine.sync.ddp import Ddp
 from trainer.engine.limits import usable_threads
-from trainer.engine.process_group import Group
 
 
 def kept(run_dir: Path) -> dict[str, Any]:
@@ -113,11 +114,11 @@ def test_nothing_is_sent_before_the_last_part_of_a_step(tmp_path: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         group = Group(place=Place(world_size=2), backend="gloo", device=torch.device("cpu"))
-        model = group.wrap(nn.Linear(3, 2), static_graph=False)
-        model.register_comm_hook(None, lambda _, bucket: count(bucket))  # type: ignore[operator]
+        sync = Ddp(nn.Linear(3, 2), group, static_graph=False)
+        sync.model.register_comm_hook(None, lambda _, bucket: count(bucket))  # type: ignore[operator]
         for number, last in enumerate((False, False, True)):
-            with group.gradients(model, sync=last):
-                model(torch.ones(1, 3)).sum().backward()
+            with sync.gradients(last=last):
+                sync.model(torch.ones(1, 3)).sum().backward()
             assert sent == ([8] if last else []), number
     finally:
         dist.destroy_process_group()

@@ -21,7 +21,7 @@ from trainer.cli import parse
 from trainer.config import Place, TrainOptions
 from trainer.engine.device import Hardware
 from trainer.engine.feed import Cut, Feed
-from trainer.engine.process_group import Group
+from trainer.engine.group import Group
 from trainer.engine.tuning import Bench
 from trainer.engine.workers import Choice
 from trainer.engine.workload import Batch

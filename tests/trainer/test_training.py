@@ -60,7 +60,7 @@ def test_events_tell_the_whole_story_in_order(whole) -> None:
     fields = {
         "started": {"device", "threads", "precision", "torch", "onednn", "backend", "attempt"},
         "joined": {"world_size", "backend"},
-        "step": {"step", "loss", "per_s", "unit", "lr", "epoch", "waiting", "grad_norm"},
+        "step": {"step", "loss", "per_s", "unit", "lr", "epoch", "waiting", "exchanging", "grad_norm"},
         "evaluation": {"step", "loss", "perplexity", "bits_per_byte"},
         "checkpoint": {"step", "path", "verified"},
         "sample": {"text"},

@@ -187,5 +187,9 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def share(indices: Indices, rank: int, world_size: int) -> Indices:
     """The contiguous part of one rank; parts differ by at most one sample."""
-    total = len(indices)
-    return indices[total * rank // world_size : total * (rank + 1) // world_size]
+    return indices[span(len(indices), rank, world_size)]
+
+
+def span(total: int, rank: int, world_size: int) -> slice:
+    """Which of `total` samples in a row are one rank's."""
+    return slice(total * rank // world_size, total * (rank + 1) // world_size)

@@ -11,7 +11,7 @@ from torch import Tensor
 from trainer.config import TrainOptions
 from trainer.data.order import Indices, share
 from trainer.engine.device import Hardware
-from trainer.engine.process_group import Group
+from trainer.engine.group import Group
 from trainer.engine.workload import Outputs, Portion, Workload
 
 

@@ -28,6 +28,11 @@ class Events:
         self._out = out or sys.stdout
         self._err = err or sys.stderr
         self._clock = clock
+        self._speaks = place.rank == 0
+
+    def speak(self, speaks: bool) -> None:
+        """Whether this rank is the one that talks to people; before, it is rank 0."""
+        self._speaks = speaks
 
     def emit(self, event: str, **fields: object) -> None:
         if self._place.events:
@@ -39,7 +44,7 @@ class Events:
 
     def say(self, line: str) -> None:
         """To people; the other ranks would only repeat it."""
-        if self._place.rank == 0:
+        if self._speaks:
             self._write(self._out, line)
 
     def warn(self, line: str) -> None:

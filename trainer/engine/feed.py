@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from trainer.config import Place
-from trainer.data.order import Order, share
+from trainer.data.order import Order, span
 from trainer.engine.workload import Batch, Portion, Workload
 from trainer.errors import UsageError
 
@@ -34,16 +34,29 @@ class Cut:
     per_step: int
     """Samples in one optimizer step, over all ranks."""
     micro_batch: int
+    shares: tuple[int, ...] = ()
+    """Samples of each rank in a step, where they are not to be equal."""
 
     @property
     def share(self) -> int:
         """Samples of this rank, in each step."""
-        return len(share(np.arange(self.per_step), self.place.rank, self.place.world_size))
+        return len(range(self.per_step)[self._here])
+
+    @property
+    def equal(self) -> tuple[int, ...]:
+        """Equal shares, by rank."""
+        ranks = self.place.world_size
+        return tuple(len(range(self.per_step)[span(self.per_step, rank, ranks)]) for rank in range(ranks))
 
     @property
     def largest_share(self) -> int:
         """Samples of the rank that has most, in each step: the same number on every rank."""
-        return -(-self.per_step // self.place.world_size)
+        return max(self.shares or self.equal)
+
+    @property
+    def weight(self) -> float:
+        """This rank's share in proportion to an equal one."""
+        return self.share * self.place.world_size / self.per_step
 
     @property
     def micro_batches(self) -> int:
@@ -55,11 +68,19 @@ class Cut:
         """Of this rank's micro-batches, in each step."""
         return [min(self.micro_batch, self.share - at) for at in range(0, self.share, self.micro_batch)]
 
+    @property
+    def _here(self) -> slice:
+        """This rank's part of a step."""
+        rank = self.place.rank
+        if self.shares:
+            return slice(sum(self.shares[:rank]), sum(self.shares[: rank + 1]))
+        return span(self.per_step, rank, self.place.world_size)
+
     def portions(self, order: Order, cursor: int) -> Iterator[Portion]:
         """This rank's micro-batches from position `cursor` of the stream on, without end."""
         while True:
-            indices = share(order.take(cursor, self.per_step), self.place.rank, self.place.world_size)
-            positions = share(np.arange(cursor, cursor + self.per_step), self.place.rank, self.place.world_size)
+            indices = order.take(cursor, self.per_step)[self._here]
+            positions = np.arange(cursor, cursor + self.per_step)[self._here]
             for at in range(0, len(indices), self.micro_batch):
                 here = slice(at, at + self.micro_batch)
                 yield Portion(split="train", indices=indices[here], positions=positions[here])
@@ -75,8 +96,18 @@ class Feed:
     def __init__(self, workload: Workload, cut: Cut, cursor: int, *, workers: int, pin: bool) -> None:
         self.waited = 0.0
         self.workers = workers
+        self._workload, self._pin = workload, pin
         self._close: Callable[[], None] = lambda: None
         self._batches: Iterator[Batch]
+        self._open(cut, cursor)
+
+    def recut(self, cut: Cut, cursor: int) -> None:
+        """Go on from position `cursor`, in other parts."""
+        self._close()
+        self._open(cut, cursor)
+
+    def _open(self, cut: Cut, cursor: int) -> None:
+        workload, workers, pin = self._workload, self.workers, self._pin
         if not workers:
             batches = _loaded_here(workload, cut, cursor)
             self._batches = map(_pinned, batches) if pin else batches

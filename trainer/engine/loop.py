@@ -13,26 +13,24 @@ import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from trainer import option_layers
 from trainer.config import Place, TrainOptions
 from trainer.engine import checkpoint
+from trainer.engine.beginning import Beginning, begin
 from trainer.engine.buffers import Buffers
 from trainer.engine.compiling import is_of_the_compiler
 from trainer.engine.device import prepare_hardware, start_line
-from trainer.engine.early_stopping import Watch
 from trainer.engine.events import Events
-from trainer.engine.feed import Cut, Feed
-from trainer.engine.guard import Guard, finite_flags, ranks_at_fault
+from trainer.engine.feed import Feed
 from trainer.engine.metrics import Records, Speed, thousands
 from trainer.engine.micro_batch import free_memory, is_out_of_memory
+from trainer.engine.pace import Pace
 from trainer.engine.process_group import expected_backend, join, leave
 from trainer.engine.profile import Profile
 from trainer.engine.reproducible import determinism_explained, seed_everything
-from trainer.engine.resume import Trained, resume
 from trainer.engine.run import Run
 from trainer.engine.schedule import dropout_seed, due, last_step, learning_rate
 from trainer.engine.stop_signal import StopSignal
-from trainer.engine.tuning import Bench
+from trainer.engine.tell import tell
 from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
 
@@ -84,49 +82,27 @@ def _train(build: Build, options: TrainOptions, place: Place, events: Events) ->
             per_step=per_step,
         )  # fmt: skip
         group.must_agree("data or options", run.what_must_be_equal())
-        _loop(run)
+        # Kept by nobody else: a DistributedDataParallel that outlives its process group may hang when that ends.
+        _loop(begin(run))
+        group.over()
 
 
-def _loop(run: Run) -> None:
+def _loop(begun: Beginning | None) -> None:
+    if begun is None:
+        return
+    run, trained, optimizer, sync, start = begun.run, begun.trained, begun.optimizer, begun.sync, begun.start
     workload, options, place = run.workload, run.options, run.place
     hardware, group, events = run.hardware, run.group, run.events
+    scaler, guard, watch = trained.scaler, trained.guard, trained.watch
     first = place.rank == 0
 
-    # ── What is trained, and from where it goes on ────────────────────────────────────────────────
-    optimizer = run.optimizer()
-    scaler = torch.amp.GradScaler(hardware.device.type, enabled=hardware.dtype is torch.float16)
-    guard = Guard(on_nan=options.on_nan, on_spike=options.on_spike, factor=options.spike_factor)
-    watch = Watch(options.early_stopping or options.best, options.patience if options.early_stopping else 0)
-    trained = Trained(model=workload.model, optimizer=optimizer, scaler=scaler, guard=guard, watch=watch)
-    stopped_marker = options.run_dir / "STOPPED"
-    if first:
-        stopped_marker.unlink(missing_ok=True)
-        option_layers.keep(options)
-        events.say(option_layers.told(options))
-    start = resume(trained, workload, options, group, events.say)
-    if start.step:
-        events.emit("resumed", step=start.step, checkpoint=str(start.source or ""))
-        events.say(f"resumed at step {start.step} from {start.source}")
-
-    # ── How much there is to do, and in which parts ───────────────────────────────────────────────
     samples = workload.train_samples
     final_step = last_step(options, (start.step, start.cursor), run.per_step, samples)
     evaluates = bool(options.eval_every and workload.validation_samples)
-    cut = Cut(place=place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
-    bench = Bench(workload, hardware, cut, start.cursor)
-    cut = replace(cut, micro_batch=bench.micro_batch(options, events.say))
-    workers = bench.workers(options, group, events.say)
-    if options.find_lr:
-        run.search_lr(bench, optimizer)
-        return
-    if options.compile is True:
-        run.compile()
-    # torch 2.13 fails with an internal assertion where a static graph's first backward pass is one without sync.
-    # All ranks must decide alike: a static graph has one collective more.
-    accumulates = options.micro_batch_size is not None or cut.largest_share > cut.micro_batch
-    model = group.wrap(workload.model, static_graph=options.static_graph and not accumulates)
+    cut = begun.cut
+    model, pace = sync.model, Pace(hardware.device)
     model.train()
-    feed = Feed(workload, cut, start.cursor, workers=workers, pin=hardware.on_gpu)
+    feed = Feed(workload, cut, start.cursor, workers=begun.workers, pin=hardware.on_gpu)
     order = workload.order(options.seed)
     buffers = Buffers(workload.model)
     weights = torch.tensor(list(workload.terms.values()), device=hardware.device)
@@ -156,9 +132,11 @@ def _loop(run: Run) -> None:
             buffers.keep()
             everyones = order.take(cursor, run.per_step)
             targets = workload.targets("train", everyones)
-            # The mean over all targets of the step, for each term. DDP averages over ranks, hence world_size: a mean
-            # of the ranks' means is wrong once one has more targets (pytorch/pytorch#67253).
-            scale = weights * place.world_size / torch.tensor(targets, device=hardware.device).clamp_min(1e-12)
+            # The mean over all targets of the step, for each term. Gradients are averaged over ranks, hence world_size:
+            # a mean of the ranks' means is wrong once one has more targets (pytorch/pytorch#67253). A rank that steps
+            # by its own gradients sees its share alone.
+            ranks = place.world_size if sync.averages else run.per_step / cut.share
+            scale = weights * ranks / torch.tensor(targets, device=hardware.device).clamp_min(1e-12)
 
             local_sums = torch.zeros(len(targets), device=hardware.device)
             too_large: RuntimeError | None = None
@@ -167,8 +145,8 @@ def _loop(run: Run) -> None:
                     last = number == cut.micro_batches
                     with profile.part("data"):
                         batch = hardware.move(next(feed))
-                    with group.gradients(model, sync=last):
-                        with profile.part("forward"), hardware.autocast():
+                    with sync.gradients(last=last):
+                        with profile.part("forward"), pace.part(len(batch[0])), hardware.autocast():
                             sums = workload.losses(model, batch)
                         with profile.part("backward"):  # and, in the last one, the sum of gradients over the ranks
                             scaler.scale((sums * scale).sum()).backward()  # type: ignore[no-untyped-call]
@@ -185,29 +163,27 @@ def _loop(run: Run) -> None:
                 cut = replace(cut, micro_batch=size)
                 optimizer.zero_grad(set_to_none=True)
                 buffers.put_back()
-                feed.close()
-                feed = Feed(workload, cut, cursor, workers=workers, pin=hardware.on_gpu)
+                feed.recut(cut, cursor)
                 step -= 1
                 continue
             cursor += run.per_step
 
-            # One small all-reduce tells all ranks the loss, whose is no number, and if one was asked to stop.
-            flags = finite_flags(place.rank, place.world_size, float(local_sums.sum()))
-            told = group.sum([*flags, float(run.stop.asked), *local_sums.tolist()])
-            at_fault, stopping, summed = (
-                ranks_at_fault(told[: len(flags)]),
-                told[len(flags)] > 0,
-                told[len(flags) + 1 :],
-            )
-            means = [total / (count or 1.0) for total, count in zip(summed, targets, strict=True)]
+            with profile.part("exchange"):
+                sync.finish()
+            with profile.part("optimizer"):
+                scaler.unscale_(optimizer)
+                own_norm = nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip or math.inf)
+
+            # One small all-reduce tells all ranks the loss, whose is no number, if one was asked to stop, and how fast
+            # each computes.
+            told = tell(group, local_sums.tolist(), float(own_norm), run.stop.asked, pace.read())
+            stopping, norm = told.stopping, told.norm
+            means = [total / (count or 1.0) for total, count in zip(told.sums, targets, strict=True)]
             losses = dict(zip(workload.terms, means, strict=True))
             loss = sum(workload.terms[name] * mean for name, mean in losses.items())
 
             with profile.part("optimizer"):
-                scaler.unscale_(optimizer)
-                norm = nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip or math.inf)
-                known_norm = None if scaler.is_enabled() else float(norm)
-                verdict = guard.judge(step, loss, at_fault, known_norm)
+                verdict = guard.judge(step, loss, told.at_fault, None if scaler.is_enabled() else norm)
                 if verdict.action == "stop":
                     raise TrainerError(verdict.message)
                 if verdict.message:
@@ -218,18 +194,22 @@ def _loop(run: Run) -> None:
                     buffers.put_back()
                 scaler.update()
                 optimizer.zero_grad(set_to_none=True)
+            sync.stepped(step)
 
             # ── What people and the orchestrator see of it ────────────────────────────────────────
             speed.count(workload.units(everyones))
             if first and (step % options.log_every == 0 or step in (start.step + 1, final_step)):
-                per_s, waiting = speed.read(feed.waited)
+                per_s, (waiting, exchanging) = speed.read(feed.waited, sync.waited)
                 figures = {"loss": loss, "lr": lr, "per_s": per_s, "epoch": cursor / workload.train_samples}
-                figures |= {"waiting": waiting, "grad_norm": float(norm)}
+                figures |= {"waiting": waiting, "exchanging": exchanging, "grad_norm": norm}
+                if begun.forecast_per_s:
+                    figures["of_forecast"] = per_s / begun.forecast_per_s
                 records.write("train", step, figures | (losses if len(losses) > 1 else {}))
                 events.emit("step", step=step, unit=workload.unit, **figures)
                 events.say(
                     f"step {step}/{final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {workload.unit}/s"
                     + (f"  {waiting:.0%} waiting for data" if waiting >= 0.05 else "")
+                    + (f"  {exchanging:.0%} waiting for the network" if exchanging >= 0.05 else "")
                 )
 
             go_on = speed.pause()
@@ -237,22 +217,28 @@ def _loop(run: Run) -> None:
                 run.compile_if_it_pays((time.perf_counter() - began) / MEASURED, final_step - step)
             if profile.step():
                 events.say(profile.outcome)
+            shares = begun.balance.hear(told.sample_s) if begun.balance else None
+            if shares:
+                cut = run.rebalance(cut, shares, trained, sync)
+                feed.recut(cut, cursor)
             improved = False
             if evaluates and due(options.eval_every, step, cursor, run.per_step, samples) and not stopping:
-                improved = run.evaluate(step, cut.micro_batch, trained, records)
+                improved = run.evaluate(step, cut.micro_batch, trained, sync, records)
                 evaluated_at = step
             if improved or due(options.checkpoint_every, step, cursor, run.per_step, samples):
-                run.save(trained, step, cursor, best=improved)
+                run.save(trained, sync, step, cursor, best=improved)
                 saved_at = step
             go_on()
         feed.close()
 
         # ── The end, asked for or reached ─────────────────────────────────────────────────────────
+        if not stopping and sync.settle():
+            saved_at = evaluated_at = -1
         if step != saved_at:
-            run.save(trained, step, cursor)
+            run.save(trained, sync, step, cursor)
         if stopping:
             if first:
-                stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")
+                run.stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")
             events.emit("stopped", step=step)
             events.say(f"stopped after step {step}/{final_step}; the same command goes on from there")
             return
@@ -260,7 +246,7 @@ def _loop(run: Run) -> None:
             events.say(f"early stopping at step {step}: {watch.why}")
         elif start.step >= final_step:
             events.say(f"step {start.step} of {final_step} is already reached: nothing to train")
-        if evaluates and step != evaluated_at and run.evaluate(step, cut.micro_batch, trained, records) and first:
+        if evaluates and step != evaluated_at and run.evaluate(step, cut.micro_batch, trained, sync, records) and first:
             checkpoint.mark_best(options.run_dir / "checkpoints", step)
     if profile.ended_early:
         events.say(profile.outcome)

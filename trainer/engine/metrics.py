@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -18,16 +18,18 @@ class Speed:
         self._clock = clock
         self._since = clock()
         self._units = 0
-        self._waited = 0.0
+        self._waited: Sequence[float] = ()
 
     def count(self, units: int) -> None:
         self._units += units
 
-    def read(self, waited: float = 0.0) -> tuple[float, float]:
-        """(units per second, share of the time spent waiting for data). `waited`: seconds so far."""
+    def read(self, *waited: float) -> tuple[float, list[float]]:
+        """Units per second, and for each of `waited`, the seconds so far of waiting for something, its share."""
         now = self._clock()
         seconds = max(now - self._since, 1e-9)
-        reading = self._units / seconds, min(1.0, (waited - self._waited) / seconds)
+        before = self._waited or (0.0,) * len(waited)
+        shares = [min(1.0, (so_far - then) / seconds) for so_far, then in zip(waited, before, strict=True)]
+        reading = self._units / seconds, shares
         self._since, self._units, self._waited = now, 0, waited
         return reading
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from trainer.config import Place, TrainOptions
 from trainer.engine import checkpoint
 from trainer.engine.checkpoint import Checkpoint
 from trainer.engine.early_stopping import Watch
+from trainer.engine.group import Group
 from trainer.engine.guard import Guard
-from trainer.engine.process_group import Group
 from trainer.engine.workload import Workload
 from trainer.errors import ConfigurationError
 
@@ -45,16 +45,20 @@ class Trained:
 
     guard: Guard
     watch: Watch
+    manner: dict[str, Any] = field(default_factory=dict)
+    """How the ranks kept one model in common (see `Together.kept`)."""
 
     def numbers(self) -> dict[str, Any]:
         """All but the tensors, as JSON can hold it."""
-        return {"scaler": self.scaler.state_dict(), "guard": self.guard.state(), "watch": self.watch.state()}
+        states = {"scaler": self.scaler.state_dict(), "guard": self.guard.state(), "watch": self.watch.state()}
+        return {**states, "manner": self.manner}
 
     def remember(self, numbers: Mapping[str, Any]) -> None:
         if self.scaler.is_enabled() and numbers["scaler"]:
             self.scaler.load_state_dict(numbers["scaler"])
         self.guard.restore(numbers["guard"])
         self.watch.restore(numbers["watch"])
+        self.manner.update(numbers.get("manner", {}))
 
     def write(self, path: Path, step: int, cursor: int) -> None:
         tensors = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}

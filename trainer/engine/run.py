@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from trainer.config import Place, TrainOptions
 from trainer.engine import checkpoint, find_lr
+from trainer.engine.balance import told
 from trainer.engine.compiling import compile_in_place, cost_s, decide, gain
 from trainer.engine.device import Hardware
 from trainer.engine.evaluate import evaluate
 from trainer.engine.events import Events
 from trainer.engine.feed import Cut
+from trainer.engine.group import Group
 from trainer.engine.metrics import Records, figures_text
 from trainer.engine.micro_batch import halve
 from trainer.engine.optimizer import build_optimizer
-from trainer.engine.process_group import Group
 from trainer.engine.resume import Trained
 from trainer.engine.stop_signal import StopSignal
+from trainer.engine.sync import kept
+from trainer.engine.sync.strategy import Sync
 from trainer.engine.tuning import Bench
 from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
@@ -37,13 +41,19 @@ class Run:
     per_step: int
     """Samples in one optimizer step, over all ranks."""
 
+    @property
+    def stopped_marker(self) -> Path:
+        """There while the run has been stopped before its end."""
+        return self.options.run_dir / "STOPPED"
+
     def optimizer(self) -> torch.optim.Optimizer:
         workload = self.workload
         return build_optimizer(workload.model, workload.parameter_groups(), self.options, self.hardware.dtype)
 
-    def evaluate(self, step: int, micro_batch: int, trained: Trained, records: Records) -> bool:
+    def evaluate(self, step: int, micro_batch: int, trained: Trained, sync: Sync, records: Records) -> bool:
         """Whether the model is the best so far."""
-        found = evaluate(self.workload, self.options, micro_batch, self.hardware, self.group)
+        with sync.in_common():
+            found = evaluate(self.workload, self.options, micro_batch, self.hardware, self.group)
         improved = trained.watch.update(step, found.figures)
         if self.place.rank == 0:
             records.write("validation", step, found.figures)
@@ -54,9 +64,15 @@ class Run:
                     self.events.say(f"  {path}")
         return improved
 
-    def save(self, trained: Trained, step: int, cursor: int, *, best: bool = False) -> None:
-        if self.place.rank != 0:
-            return
+    def save(self, trained: Trained, sync: Sync, step: int, cursor: int, *, best: bool = False) -> None:
+        # First what each rank alone knows: a checkpoint that is there has all of it.
+        if kept.save(self.options.run_dir, step, sync, self.place, self.options.keep_checkpoints):
+            self.group.barrier()
+        with sync.in_common():
+            if self.place.rank == 0:
+                self._save(trained, step, cursor, best=best)
+
+    def _save(self, trained: Trained, step: int, cursor: int, *, best: bool) -> None:
         root = self.options.run_dir / "checkpoints"
         saved = checkpoint.save(
             root,
@@ -104,6 +120,17 @@ class Run:
             f" loss's {found.tenth_of_minimum:.1e}); see {picture} and {table}"
         )
         self.events.emit("done", step=0, loss=None, seconds=0.0)
+
+    def rebalance(self, cut: Cut, shares: tuple[int, ...], trained: Trained, sync: Sync) -> Cut:
+        """Go on with other shares of each step; the samples of a step stay the same."""
+        names = self.group.texts(self.place.node or f"rank {self.place.rank}")
+        changed = told(names, cut.shares or cut.equal, shares)
+        self.events.emit("rebalanced", shares=dict(zip(names, shares, strict=True)))
+        self.events.say(f"shares of a step follow the nodes' speed: {changed}")
+        trained.manner["shares"] = list(shares)
+        cut = replace(cut, shares=shares)
+        sync.weight = cut.weight
+        return cut
 
     def smaller(self, cut: Cut, error: RuntimeError, *, alone_with_it: bool) -> int:
         """The next smaller micro-batch after `error`, an exhausted memory, at the same global batch."""

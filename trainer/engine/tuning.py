@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from statistics import median
 
 import torch
 
@@ -14,8 +16,8 @@ from trainer.engine import find_lr, micro_batch
 from trainer.engine.buffers import Buffers
 from trainer.engine.device import Hardware
 from trainer.engine.feed import Cut, Feed
+from trainer.engine.group import Group
 from trainer.engine.limits import usable_threads
-from trainer.engine.process_group import Group
 from trainer.engine.workers import Choice, Trial, choose_workers, counted
 from trainer.engine.workload import Batch, Workload
 
@@ -44,6 +46,20 @@ class Bench:
             choice = micro_batch.fastest(self._try, sizes=sizes)
         say(choice.why)
         return choice.size
+
+    def sample_s(self, budget_s: float = 1.0) -> float:
+        """Seconds that one sample takes, loaded and computed, in micro-batches as they will be."""
+        batches = self._batches(self._cut)
+        taken: list[float] = []
+        with self._nothing_learnt():
+            self._compute(next(batches))  # opens files, allocates, picks kernels: once in a run
+            began = time.perf_counter()
+            while len(taken) < 3 or (time.perf_counter() - began < budget_s and len(taken) < 50):
+                at = time.perf_counter()
+                batch = next(batches)
+                self._compute(batch)
+                taken.append((time.perf_counter() - at) / len(batch[0]))
+        return median(taken)
 
     def workers(self, options: TrainOptions, group: Group, say: Say) -> int:
         """Processes that load data: as asked for, as the data says, or as measured.

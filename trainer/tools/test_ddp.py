@@ -15,7 +15,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer.config import Place, TrainOptions
 from trainer.engine.device import prepare_hardware
 from trainer.engine.events import Events
-from trainer.engine.process_group import Group, join, leave
+from trainer.engine.group import Group
+from trainer.engine.process_group import join, leave
 from trainer.errors import TrainerError
 
 REPEATS = 10

@@ -78,7 +78,7 @@ def _evaluate(given: argparse.Namespace, place: Place) -> int:
     from trainer.engine import checkpoint
     from trainer.engine.device import prepare_hardware
     from trainer.engine.evaluate import evaluate
-    from trainer.engine.process_group import Group
+    from trainer.engine.group import Group
 
     found = checkpoint.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))
     options = TrainOptions(data_dir=given.data_dir, batch_size=given.batch_size, amp=False)

@@ -1,0 +1,129 @@
+"""From an assembled run to its first step: what is trained and from where, with whom, in which parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch.optim import Optimizer
+
+from trainer import option_layers
+from trainer.engine.balance import Balance
+from trainer.engine.early_stopping import Watch
+from trainer.engine.feed import Cut
+from trainer.engine.guard import Guard
+from trainer.engine.measure import Own, optimizer_s
+from trainer.engine.resume import Progress, Trained, resume
+from trainer.engine.run import Run
+from trainer.engine.sync import kept, ladder
+from trainer.engine.sync.strategy import Sync
+from trainer.engine.together import Together, by_speed, come_together, must_measure
+from trainer.engine.tuning import Bench
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    run: Run
+    """Among those who train."""
+    trained: Trained
+    optimizer: Optimizer
+    start: Progress
+    cut: Cut
+    workers: int
+    sync: Sync
+    balance: Balance | None
+    """None where shares stay as they are."""
+    forecast_per_s: float
+
+
+def begin(run: Run) -> Beginning | None:
+    """None: there is nothing to train here. To be called by all ranks."""
+    options, events = run.options, run.events
+    optimizer = run.optimizer()
+    trained = _trained(run, optimizer)
+    step_s = optimizer_s(run.workload.model, optimizer) if must_measure(run) else 0.0
+    start = resume(trained, run.workload, options, run.group, events.say)
+    if start.step:
+        events.emit("resumed", step=start.step, checkpoint=str(start.source or ""))
+        events.say(f"resumed at step {start.step} from {start.source}")
+    cut = Cut(place=run.place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
+    cut = replace(
+        cut, micro_batch=Bench(run.workload, run.hardware, cut, start.cursor).micro_batch(options, events.say)
+    )
+    together = come_together(run, _own(run, cut, start, step_s), trained.manner)
+    if options.forecast:
+        events.emit("done", step=start.step, loss=None, seconds=0.0)
+        return None
+    if together.group is None:
+        events.warn("left out of this run; it waits for the others' end")
+        run.group.outlast()
+        return None
+    among = replace(run, place=together.group.place, group=together.group)
+    events.speak(among.place.rank == 0)
+    trained.manner.update(together.kept())
+    return _ready(among, trained, optimizer, start, replace(cut, place=among.place, shares=together.shares), together)
+
+
+def _ready(
+    run: Run, trained: Trained, optimizer: Optimizer, start: Progress, cut: Cut, together: Together
+) -> Beginning | None:
+    options, events, model = run.options, run.events, run.workload.model
+    bench = Bench(run.workload, run.hardware, cut, start.cursor)
+    workers = bench.workers(options, run.group, events.say)
+    if run.place.rank == 0:
+        run.stopped_marker.unlink(missing_ok=True)
+        option_layers.keep(options)
+        events.say(option_layers.told(options))
+    if options.find_lr:
+        run.search_lr(bench, optimizer)
+        return None
+    if options.compile is True:
+        run.compile()
+    run.group.share_weights(model)
+    whose = ladder.Whose(model=model, optimizer=optimizer, options=options, group=run.group)
+    sync = ladder.build(together.sync, whose, start.step, static_graph=_static_graph(run, cut))
+    sync.weight = cut.weight
+    if start.step:
+        kept.restore(options.run_dir, start.step, sync, run.group, events.warn)
+    return Beginning(
+        run=run,
+        trained=trained,
+        optimizer=optimizer,
+        start=start,
+        cut=cut,
+        workers=workers,
+        sync=sync,
+        balance=Balance(cut.shares or cut.equal) if by_speed(run) else None,
+        forecast_per_s=together.per_s,
+    )
+
+
+def _trained(run: Run, optimizer: Optimizer) -> Trained:
+    options, hardware = run.options, run.hardware
+    return Trained(
+        model=run.workload.model,
+        optimizer=optimizer,
+        scaler=torch.amp.GradScaler(hardware.device.type, enabled=hardware.dtype is torch.float16),
+        guard=Guard(on_nan=options.on_nan, on_spike=options.on_spike, factor=options.spike_factor),
+        watch=Watch(options.early_stopping or options.best, options.patience if options.early_stopping else 0),
+    )
+
+
+def _own(run: Run, cut: Cut, start: Progress, step_s: float) -> Callable[[], Own]:
+    """Measures this rank; all ranks are to do so at once."""
+
+    def measure() -> Own:
+        run.group.barrier()
+        sample_s = Bench(run.workload, run.hardware, cut, start.cursor).sample_s()
+        return Own(sample_s=sample_s, step_s=step_s, micro_batch=min(cut.micro_batch, cut.share))
+
+    return measure
+
+
+def _static_graph(run: Run, cut: Cut) -> bool:
+    """torch 2.13 fails with an internal assertion where a static graph's first backward pass is one without sync. All
+    ranks must decide alike: a static graph has one collective more."""
+    options = run.options
+    accumulates = options.micro_batch_size is not None or cut.largest_share > cut.micro_batch
+    return options.static_graph and not by_speed(run) and not accumulates

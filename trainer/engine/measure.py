@@ -1,0 +1,204 @@
+"""What the forecast is made of, measured with all ranks at once in a few seconds: nodes, links, and each way's cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trainer.config import Place, TrainOptions
+from trainer.engine.group import Group
+from trainer.engine.sync.buckets import Bucket
+from trainer.engine.sync.ladder import Rung, ladder
+from trainer.forecast.measured import Cost, Measured, NodeSpeed, Pattern
+
+LONG_ENOUGH_S = 0.2
+"""Of a transfer: shorter ones are carried by buffers on the way."""
+LARGEST = 1 << 25
+"""Bytes of a transfer; a link that carries them in less is fast enough not to matter much."""
+SMALLEST = 1 << 14
+SHIFTS = 4
+"""Neighbours that each rank tries its link with."""
+SAMPLE = 1 << 20
+"""Values that a way's own work is timed with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """What this rank has measured by itself."""
+
+    sample_s: float
+    step_s: float
+    micro_batch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """How much there is to do in a step."""
+
+    model: nn.Module
+    samples_per_step: int
+    units_per_sample: float
+    unit: str
+
+
+def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measured:
+    """The same on every rank. To be called by all ranks."""
+    names = group.texts(_name(group.place))
+    upload, download = links(group)
+    parameters = [parameter for parameter in work.model.parameters() if parameter.requires_grad]
+    count = sum(parameter.numel() for parameter in parameters)
+    efficiency = _efficiency(min(*upload, *download), group)
+    costs = [_cost(rung, count, efficiency, parameters[0].device, group) for rung in ladder(options)]
+    everyones = [group.each(number) for number in (own.sample_s, own.step_s, float(own.micro_batch))]
+    return Measured(
+        nodes=tuple(
+            NodeSpeed(
+                node=names[rank], rank=rank, sample_s=everyones[0][rank], step_s=everyones[1][rank],
+                upload=upload[rank], download=download[rank], micro_batch=int(everyones[2][rank]),
+            )
+            for rank in range(group.place.world_size)
+        ),
+        latency_s=_latency(group),
+        parameters=count,
+        samples_per_step=work.samples_per_step,
+        units_per_sample=work.units_per_sample,
+        unit=work.unit,
+        costs=tuple(costs),
+    )  # fmt: skip
+
+
+def optimizer_s(model: nn.Module, optimizer: Optimizer) -> float:
+    """Seconds of clipping and one optimizer step, before the first one: rate 0 and no gradient move no weight, and
+    what the optimizer began to remember is forgotten."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    taken = []
+    for _ in range(3):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        began = time.perf_counter()
+        float(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        optimizer.step()
+        _finished(model)
+        taken.append(time.perf_counter() - began)
+    optimizer.zero_grad(set_to_none=True)
+    optimizer.state.clear()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    return min(taken[1:])
+
+
+def links(group: Group) -> tuple[list[float], list[float]]:
+    """Bytes per second that each rank sends and receives, all at once, as in an exchange: its best with any peer."""
+    ranks = group.place.world_size
+    best = torch.zeros(ranks, ranks, dtype=torch.float64)
+    size = SMALLEST
+    for by in list(range(1, ranks))[:SHIFTS]:
+        while True:
+            seconds = group.shift(torch.empty(size, dtype=torch.uint8), by)
+            slowest = max(group.each(seconds))
+            if slowest >= LONG_ENOUGH_S or size >= LARGEST:
+                break
+            size = min(LARGEST, max(2 * size, int(size * 1.5 * LONG_ENOUGH_S / max(slowest, 1e-6))))
+        best[(group.place.rank - by) % ranks, group.place.rank] = size / seconds
+    group.all_reduce(best)
+    return best.amax(1).tolist(), best.amax(0).tolist()
+
+
+def _efficiency(link: float, group: Group) -> dict[Pattern, float]:
+    """The share of the slowest link's rate, `link` in bytes per second, that each way of sending reaches."""
+    ranks = group.place.world_size
+    copies = 2 * (ranks - 1) / ranks
+    values = int(min(LARGEST, max(SMALLEST, 1.5 * LONG_ENOUGH_S * link / copies)) / 4 / ranks) * ranks
+    flat = torch.zeros(values)
+
+    def ring() -> None:
+        group.all_reduce(flat)
+
+    def scatter_gather() -> None:
+        group.all_to_all(flat.view(ranks, -1))
+        group.all_gather(flat[: values // ranks])
+
+    found: dict[Pattern, float] = {}
+    ways: tuple[tuple[Pattern, Callable[[], None]], ...] = (("ring", ring), ("scatter_gather", scatter_gather))
+    for pattern, send in ways:
+        group.barrier()
+        began = time.perf_counter()
+        send()
+        seconds = max(group.each(time.perf_counter() - began))
+        found[pattern] = copies * 4 * values / link / seconds
+    return found
+
+
+def _cost(rung: Rung, count: int, efficiency: Mapping[Pattern, float], device: torch.device, group: Group) -> Cost:
+    tried = min(count, SAMPLE)
+    return Cost(
+        sync=rung.name,
+        bytes_per_parameter=rung.bytes_per_parameter,
+        codec_s_per_parameter=max(group.each(_codec_s(rung, tried, device, group))) / tried,
+        collectives=rung.collectives(count),
+        every=rung.every,
+        overlap=rung.overlap,
+        pattern=rung.pattern,
+        efficiency=efficiency[rung.pattern],
+        proven=rung.proven,
+    )
+
+
+def _codec_s(rung: Rung, count: int, device: torch.device, group: Group) -> float:
+    """Seconds of this rank's own work on `count` values, with peers that answer at once."""
+    if rung.mean_of is None:
+        return 0.0
+    bucket = Bucket([nn.Parameter(torch.randn(count, device=device))])
+    bucket.set_gradients(torch.randn(count, device=device))
+    mean = rung.mean_of(bucket, Echo(place=group.place, backend="none", device=device))
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        flat = bucket.gradients()
+        mean.mean(flat)
+        bucket.set_gradients(flat)
+        float(flat[0])
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+class Echo(Group):
+    """Peers that send what they are sent."""
+
+    def all_to_all(self, sent: Tensor) -> Tensor:
+        return sent
+
+    def all_gather(self, sent: Tensor) -> Tensor:
+        return sent.expand(self.place.world_size, *sent.shape)
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        tensor.mul_(self.place.world_size)
+
+
+def _latency(group: Group) -> float:
+    taken = []
+    for _ in range(7):
+        began = time.perf_counter()
+        group.barrier()
+        taken.append(time.perf_counter() - began)
+    return median(group.each(median(taken)))
+
+
+def _name(place: Place) -> str:
+    name = place.node or f"rank {place.rank}"
+    return f"{name}.{place.local_rank}" if place.local_world_size > 1 and place.node else name
+
+
+def _finished(model: nn.Module) -> None:
+    """Wait for what a GPU still has to do."""
+    for parameter in model.parameters():
+        float(parameter.detach().reshape(-1)[0])
+        return

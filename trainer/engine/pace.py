@@ -1,0 +1,44 @@
+"""How fast this rank computes, seen from its forward passes: no peer's slowness is in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Pace:
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._marks: list[tuple[float | torch.cuda.Event, float | torch.cuda.Event]] = []
+        self._samples = 0
+
+    @contextmanager
+    def part(self, samples: int) -> Iterator[None]:
+        """Around a forward pass of so many samples."""
+        began = self._now()
+        yield
+        self._marks.append((began, self._now()))
+        self._samples += samples
+
+    def read(self) -> float:
+        """Seconds a sample since the last reading. On a GPU, to be asked once its work is done."""
+        seconds = sum(_between(*marks) for marks in self._marks)
+        per_sample = seconds / max(1, self._samples)
+        self._marks, self._samples = [], 0
+        return per_sample
+
+    def _now(self) -> float | torch.cuda.Event:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own gap
+        event.record()
+        return event
+
+
+def _between(began: float | torch.cuda.Event, ended: float | torch.cuda.Event) -> float:
+    if isinstance(began, float) or isinstance(ended, float):
+        return float(ended) - float(began)  # type: ignore[arg-type]  # both are of one kind
+    return float(began.elapsed_time(ended)) / 1000

@@ -1,0 +1,64 @@
+"""Parameters in groups of some megabytes, whose values travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Bucket:
+    """Some parameters, and what belongs to them as one flat float32 vector."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.count = sum(parameter.numel() for parameter in parameters)
+        self.device = parameters[0].device
+
+    def gradients(self) -> Tensor:
+        """(count,): a copy; zero where a parameter took no part."""
+        flat = [p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in self.parameters]
+        return torch.cat(flat).float()
+
+    def set_gradients(self, flat: Tensor) -> None:
+        for parameter, values in zip(self.parameters, self._parts(flat), strict=True):
+            if parameter.grad is None:
+                parameter.grad = values.to(parameter.dtype, copy=True)
+            else:
+                parameter.grad.copy_(values)
+
+    def weights(self) -> Tensor:
+        """(count,): a copy."""
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters]).float()
+
+    @torch.no_grad()
+    def set_weights(self, flat: Tensor) -> None:
+        for parameter, values in zip(self.parameters, self._parts(flat), strict=True):
+            parameter.copy_(values)
+
+    def _parts(self, flat: Tensor) -> list[Tensor]:
+        pieces = torch.split(flat, [parameter.numel() for parameter in self.parameters])
+        return [piece.view_as(parameter) for piece, parameter in zip(pieces, self.parameters, strict=True)]
+
+
+def cut(parameters: Iterable[nn.Parameter], largest: int) -> list[Bucket]:
+    """Buckets of at most `largest` values, or of one parameter that has more.
+
+    The last parameters come first: a backward pass reaches them first, so theirs can be sent while it goes on.
+    """
+    groups: list[list[nn.Parameter]] = [[]]
+    size = 0
+    for parameter in reversed([parameter for parameter in parameters if parameter.requires_grad]):
+        if groups[-1] and size + parameter.numel() > largest:
+            groups.append([])
+            size = 0
+        groups[-1].append(parameter)
+        size += parameter.numel()
+    return [Bucket(group) for group in groups if group]
+
+
+def fragments(parameters: Iterable[nn.Parameter], number: int) -> list[Bucket]:
+    """About `number` buckets of about the same size."""
+    chosen = [parameter for parameter in parameters if parameter.requires_grad]
+    return cut(chosen, -(-sum(parameter.numel() for parameter in chosen) // number))

@@ -1,0 +1,48 @@
+"""Gradients averaged in each step as they are: torch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.engine.group import Group
+from trainer.engine.sync.strategy import Sync
+
+
+class Ddp(Sync):
+    def __init__(self, model: nn.Module, group: Group, *, static_graph: bool) -> None:
+        """`static_graph`: every step's one backward pass reaches the same weights, on all ranks."""
+        self.name = "fp32"
+        # Buffers are sent before an evaluation, by `evaluate`. DDP sends them in a forward pass, and a rank whose
+        # memory failed it and which tries again would wait there for an answer from peers that are further on.
+        self.model = self._ddp = DistributedDataParallel(
+            model, process_group=group.handle, gradient_as_bucket_view=True, static_graph=static_graph,
+            init_sync=False, **_BUFFERS_STAY,
+        )  # fmt: skip
+
+    def gradients(self, *, last: bool) -> AbstractContextManager[None]:
+        return nullcontext() if last else self._ddp.no_sync()
+
+
+class Alone(Sync):
+    """One rank: there is nobody to keep in common with."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.name = "none"
+        self.model = model
+
+    def gradients(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002  # nothing is ever sent
+        return nullcontext()
+
+
+_BUFFERS_STAY: dict[str, Any] = {
+    next(
+        name
+        for name in ("forward_sync_buffers", "broadcast_buffers")  # since torch 2.13, and before
+        if name in inspect.signature(DistributedDataParallel).parameters
+    ): False
+}

@@ -1,0 +1,99 @@
+"""Gradients averaged in each step, encoded, while the backward pass goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from trainer.engine.group import Group
+from trainer.engine.sync.buckets import Bucket, cut
+from trainer.engine.sync.strategy import Kept, State, Sync
+from trainer.engine.sync.stream import Stream
+
+BUCKET = 1 << 22
+"""Values in a bucket: 16 MiB of gradients."""
+STREAMS = 2
+"""One encodes while another's bucket is on its way."""
+
+
+class Mean(Protocol):
+    """The mean over all ranks of a bucket's flat vector, and what it keeps for the next time."""
+
+    def mean(self, flat: Tensor) -> None: ...
+    def state(self) -> State: ...
+    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None: ...
+
+
+MeanOf = Callable[[Bucket, Group], Mean]
+
+
+class EveryStep(Sync):
+    def __init__(self, name: str, model: nn.Module, group: Group, mean_of: MeanOf, *, bucket: int = BUCKET) -> None:
+        self.name = name
+        self.model = model
+        self.group = group
+        self._buckets = cut(model.parameters(), bucket)
+        streams = [Stream(group, self._buckets[0].device) for _ in range(min(STREAMS, len(self._buckets)))]
+        self._stream_of = [streams[number % len(streams)] for number in range(len(self._buckets))]
+        self._means = [mean_of(*pair) for pair in zip(self._buckets, (s.group for s in self._stream_of), strict=True)]
+        self._missing: list[int] = []
+        """Gradients that each bucket still waits for; empty where none are to go out."""
+        self._sent: list[Future[None]] = []
+        for number, bucket_ in enumerate(self._buckets):
+            for parameter in bucket_.parameters:
+                parameter.register_post_accumulate_grad_hook(self._arrived(number))  # type: ignore[no-untyped-call]  # torch's
+
+    @contextmanager
+    def gradients(self, *, last: bool) -> Iterator[None]:
+        self._missing = [len(bucket.parameters) for bucket in self._buckets] if last else []
+        yield
+
+    def finish(self) -> None:
+        began = time.perf_counter()
+        for number in range(len(self._sent), len(self._buckets)):  # a weight without a gradient holds nobody up
+            self._send(number)
+        for sent in self._sent:
+            sent.result()
+        self._sent = []
+        self._missing = []
+        self.waited += time.perf_counter() - began
+
+    def state(self) -> State:
+        named = ((number, mean.state().items()) for number, mean in enumerate(self._means))
+        return {f"{number}.{name}": tensor for number, items in named for name, tensor in items}
+
+    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:
+        for number, mean in enumerate(self._means):
+            mean.restore([part_of(one, f"{number}.") for one in kept], exact=exact)
+
+    def _arrived(self, number: int) -> Callable[[Tensor], None]:
+        def hook(_parameter: Tensor) -> None:
+            if not self._missing:
+                return
+            self._missing[number] -= 1
+            # In the order of the buckets, whichever is ready first: the ranks must send alike.
+            while len(self._sent) < len(self._buckets) and self._missing[len(self._sent)] == 0:
+                self._send(len(self._sent))
+
+        return hook
+
+    def _send(self, number: int) -> None:
+        bucket, mean = self._buckets[number], self._means[number]
+
+        def average() -> None:
+            flat = bucket.gradients()
+            mean.mean(flat)
+            bucket.set_gradients(flat)
+
+        self._sent.append(self._stream_of[number].submit(average))
+
+
+def part_of(kept: Kept, prefix: str) -> Kept:
+    """What was kept under names that begin so."""
+    state = {name.removeprefix(prefix): tensor for name, tensor in kept.state.items() if name.startswith(prefix)}
+    return Kept(rank=kept.rank, world_size=kept.world_size, state=state)

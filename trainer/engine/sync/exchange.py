@@ -1,0 +1,73 @@
+"""The mean over all ranks of a vector that travels encoded: reduce-scatter and all-gather, in a fixed order.
+
+Each rank averages one part of the vector. A value is encoded twice, on its way to the rank that averages it and on the
+way back; what encoding loses is kept on either side and added the next time (error feedback: Seide et al., 1-bit
+stochastic gradient descent, 2014; on both sides: Tang et al., DoubleSqueeze, arXiv:1905.05957).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trainer.engine.group import Group
+from trainer.engine.sync.codec import Codec
+from trainer.engine.sync.strategy import Kept, State
+
+
+class Exchange:
+    """For vectors of `count` values, always the same ones."""
+
+    def __init__(self, codec: Codec, group: Group, count: int, device: torch.device) -> None:
+        self._codec, self._group, self._count = codec, group, count
+        self._ranks, self._rank = group.place.world_size, group.place.rank
+        self._part = -(-count // self._ranks)
+        # What is still to be sent, one row for each rank that averages; and what is still to be given back.
+        self._unsent = torch.zeros(self._ranks, self._part, device=device)
+        self._ungiven = torch.zeros(self._part, device=device)
+
+    def mean(self, flat: Tensor) -> None:
+        """Into `flat` (count,), float32, the mean over all ranks: the same bits on each of them."""
+        codec, unsent, own = self._codec, self._unsent, self._rank
+        unsent.view(-1)[: self._count] += flat
+        payloads = torch.stack([codec.encode(row) for row in unsent])
+        received = self._group.all_to_all(payloads)
+        total = unsent[own].clone()  # its own part is not encoded: it does not travel
+        for rank in range(self._ranks):
+            if rank != own:
+                unsent[rank] -= codec.decode(payloads[rank], self._part)
+                total += codec.decode(received[rank], self._part)
+        unsent[own].zero_()
+
+        averaged = total.div_(self._ranks).add_(self._ungiven)
+        given = self._group.all_gather(codec.encode(averaged))
+        for rank, payload in enumerate(given):
+            values = codec.decode(payload, self._part)
+            if rank == own:
+                self._ungiven = averaged - values
+            at = rank * self._part
+            flat[at : at + self._part] = values[: max(0, self._count - at)]
+        for error in (unsent, self._ungiven):
+            if not math.isfinite(float(error.sum())):  # an overflow is told by the gradient, once; here it would stay
+                error.nan_to_num_(0.0, 0.0, 0.0)
+
+    def state(self) -> State:
+        return {"unsent": self._unsent.view(-1)[: self._count].cpu(), "ungiven": self._ungiven.cpu()}
+
+    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:
+        """Exactly where it was, or so that the next mean brings what had been left over by however many ranks."""
+        whole = torch.zeros(self._count)
+        for one in kept:
+            if exact:
+                whole = one.state["unsent"]
+                self._ungiven.copy_(one.state["ungiven"])
+                break
+            # A mean over another number of ranks: what each of n had still to send weighs 1/n.
+            whole += one.state["unsent"] * (self._ranks / one.world_size)
+            part = -(-self._count // one.world_size)
+            at = one.rank * part
+            whole[at : at + part] += one.state["ungiven"][: max(0, self._count - at)] * self._ranks
+        self._unsent.view(-1)[: self._count] = whole.to(self._unsent.device)

@@ -1,0 +1,103 @@
+"""What each rank alone knows, beside the checkpoints: RUN/ranks/step-00000300/rank-3-of-5.pt, on its own node.
+
+It is as large as the model, and a slow LAN is the last place to send it to: each rank writes its own before rank 0
+writes the checkpoint, and reads it again from there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from trainer.config import Place
+from trainer.data.files import sync_folder
+from trainer.engine.group import Group
+from trainer.engine.sync.strategy import Kept, Sync
+
+FOLDER = "ranks"
+_NAME = re.compile(r"rank-(\d+)-of-(\d+)\.pt")
+Say = Callable[[str], None]
+
+
+def save(run_dir: Path, step: int, sync: Sync, place: Place, keep: int) -> bool:
+    """This rank's file for `step`, whole or not at all; files of other than the newest `keep` steps go. Whether there
+    is one: where a rank knows nothing that others do not, none does."""
+    state = dict(sync.state())
+    if not state:
+        return False
+    folder = _folder(run_dir, step)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"rank-{place.rank}-of-{place.world_size}.pt"
+    scratch = path.with_suffix(".tmp")
+    with scratch.open("wb") as file:
+        torch.save({"sync": sync.name, "state": state}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    for _, then, other in _files(folder):
+        if then != place.world_size:
+            other.unlink(missing_ok=True)  # of an earlier attempt, whose steps from here on are void
+    sync_folder(folder)
+    for old in sorted(folder.parent.glob("step-*"), reverse=True)[keep:]:
+        shutil.rmtree(old, ignore_errors=True)  # ranks of one node share the folder
+    return True
+
+
+def restore(run_dir: Path, step: int, sync: Sync, group: Group, warn: Say) -> None:
+    """Bring `sync` to where it was at `step`, from what the ranks find on their nodes."""
+    if not sync.state():
+        return
+    place = group.place
+    found = {(rank, then): path for rank, then, path in _files(_folder(run_dir, step))}
+    taken = found.get((place.rank, place.world_size))
+    kept = _read(taken, place.rank, place.world_size, sync, warn) if taken else None
+    if all(group.each(float(kept is not None))):
+        assert kept is not None  # noqa: S101  # every rank has its own
+        sync.restore([kept], exact=True)
+        return
+    then = int(max(group.each(float(max((then for _, then in found), default=0)))))
+    mine = []
+    for rank in range(then):
+        holders = [holder for holder, has in enumerate(group.each(float((rank, then) in found))) if has]
+        # Its own file where it has one; else the first rank that sees it: a folder may be shared.
+        if holders and place.rank == (rank if rank in holders else holders[0]):
+            one = _read(found[rank, then], rank, then, sync, warn)
+            mine += [one] if one else []
+    sync.restore(mine, exact=False)
+    total = int(sum(group.each(float(len(mine)))))
+    if total < max(then, 1) and place.rank == 0:
+        warn(
+            f"of what {then or place.world_size} ranks had not yet sent at step {step}, the files of {total} are there:"
+            " the others' is lost, at most one step's worth of learning"
+        )
+
+
+def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
+    for path in sorted(folder.glob("rank-*.pt")):
+        if match := _NAME.fullmatch(path.name):
+            yield int(match.group(1)), int(match.group(2)), path
+
+
+def _read(path: Path, rank: int, world_size: int, sync: Sync, warn: Say) -> Kept | None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch loads a flipped bit without a word
+        if damaged:
+            raise ValueError(f"{damaged} has changed since it was written")
+        whole = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
+        warn(f"{path} is not used: {error}")
+        return None
+    if whole["sync"] != sync.name:
+        return None
+    return Kept(rank=rank, world_size=world_size, state=whole["state"])
+
+
+def _folder(run_dir: Path, step: int) -> Path:
+    return run_dir / FOLDER / f"step-{step:08d}"

@@ -1,0 +1,112 @@
+"""The ways to keep ranks in common, from the most that is sent to the least; `--sync` names one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+from torch.optim import Optimizer
+
+from trainer.config import SYNCS, TrainOptions
+from trainer.engine.group import Group
+from trainer.engine.sync.buckets import Bucket
+from trainer.engine.sync.codec import BlockCodec, Codec, FloatCodec, HalfCodec, SparseCodec
+from trainer.engine.sync.ddp import Alone, Ddp
+from trainer.engine.sync.every_step import BUCKET, EveryStep, MeanOf
+from trainer.engine.sync.exchange import Exchange
+from trainer.engine.sync.local_steps import LocalSteps, Rounds
+from trainer.engine.sync.strategy import Sync
+from trainer.forecast.measured import Pattern
+
+LOCAL = ("local", "diloco")
+PROVEN = ("fp32", "fp16", "int8", "int4")
+"""Their loss is known to stay within 0.5 % of fp32's: docs/sync.md has the measurements."""
+MANY = 1 << 20
+"""Values over which the bytes of one are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One of the ways, and what the forecast has to know of it."""
+
+    name: str
+    mean_of: MeanOf | None
+    """None: DDP's own."""
+    bytes_per_parameter: float
+    every: int
+    overlap: float
+    pattern: Pattern
+
+    @property
+    def proven(self) -> bool:
+        return self.name in PROVEN
+
+    def collectives(self, parameters: int) -> int:
+        """Of one exchange: every bucket goes to who averages it, and comes back."""
+        return 2 * -(-parameters // BUCKET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whose:
+    """What is to be kept in common."""
+
+    model: nn.Module
+    """The same on all ranks."""
+    optimizer: Optimizer
+    options: TrainOptions
+    group: Group
+
+
+def ladder(options: TrainOptions) -> tuple[Rung, ...]:
+    """All rungs, as `options` would have them."""
+    return tuple(_rung(name, options) for name in SYNCS)
+
+
+def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
+    """The way of this name, going on after `step`. To be called by all ranks."""
+    options, group = whose.options, whose.group
+    rung = _rung(name, options)
+    if group.alone:
+        return Alone(whose.model)
+    if rung.mean_of is None:
+        return Ddp(whose.model, group, static_graph=static_graph)
+    each_step = EveryStep(name, whose.model, group, rung.mean_of)
+    if name not in LOCAL:
+        return each_step
+    rounds = Rounds(
+        every=options.sync_every,
+        warmup=options.sync_warmup,
+        fragments=options.sync_fragments,
+        delay=options.sync_delay,
+        lr=options.outer_lr if name == "diloco" else 1.0,
+        momentum=options.outer_momentum if name == "diloco" else 0.0,
+    )
+    return LocalSteps(each_step, whose.optimizer, rounds, rung.mean_of, step)
+
+
+def _rung(name: str, options: TrainOptions) -> Rung:
+    if name == "fp32":
+        return Rung(name=name, mean_of=None, bytes_per_parameter=4, every=1, overlap=1, pattern="ring")
+    codec = codec_named(options.sync_codec if name in LOCAL else name, options.sync_density)
+
+    def mean_of(bucket: Bucket, group: Group) -> Exchange:
+        return Exchange(codec, group, bucket.count, bucket.device)
+
+    return Rung(
+        name=name,
+        mean_of=mean_of,
+        bytes_per_parameter=codec.payload_bytes(MANY) / MANY,
+        every=options.sync_every if name in LOCAL else 1,
+        overlap=0 if name in LOCAL else 1,
+        pattern="scatter_gather",
+    )
+
+
+def codec_named(name: str, density: float) -> Codec:
+    """One of CODECS."""
+    bits = {"int8": 8, "int4": 4, "int2": 2}
+    if name in bits:
+        return BlockCodec(bits[name])
+    if name == "topk":
+        return SparseCodec(density)
+    return HalfCodec() if name == "fp16" else FloatCodec()

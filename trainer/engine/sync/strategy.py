@@ -1,0 +1,65 @@
+"""What the loop asks of a way to keep ranks in common, and all it knows of one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What one rank had kept at a checkpoint."""
+
+    rank: int
+    world_size: int
+    """Of then."""
+    state: State
+
+
+class Sync(ABC):
+    name: str
+    model: nn.Module
+    """What a forward pass goes through."""
+    waited = 0.0
+    """Seconds so far in which this rank could only wait for the others."""
+    weight = 1.0
+    """This rank's share of a step's samples in proportion to an equal one."""
+
+    @property
+    def averages(self) -> bool:
+        """Whether the next step is by the mean gradient of all ranks; else by each rank's own."""
+        return True
+
+    @abstractmethod
+    def gradients(self, *, last: bool) -> AbstractContextManager[None]:
+        """Around each micro-batch's passes; the gradients of a step may go out in the last one's backward."""
+
+    def finish(self) -> None:
+        """After the last micro-batch. Where this way averages, every gradient is now the mean."""
+        return
+
+    def stepped(self, step: int) -> None:  # noqa: ARG002  # most ways do nothing then
+        """After the optimizer has taken `step`."""
+        return
+
+    def settle(self) -> bool:
+        """Bring all ranks to the same weights, at the end. Whether that has moved the common ones."""
+        return False
+
+    def in_common(self) -> AbstractContextManager[None]:
+        """Within, the model has the weights that all ranks share: what is judged and saved."""
+        return nullcontext()
+
+    def state(self) -> State:
+        """What this rank alone knows and a checkpoint must keep: errors not yet sent, its own weights and moments."""
+        return {}
+
+    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:  # noqa: ARG002  # some ways keep nothing
+        """Go on from what was kept. `exact`: every rank has its own; else what has fallen to this one of all."""
+        return
