@@ -176,13 +176,14 @@ def _tell_forecast(outcome: RunOutcome) -> None:
 
 def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
     """Where the model lies, and how the forecast did."""
-    first = plan.nodes[0]
+    forecast = outcome.forecast
+    first = next((part for part in plan.nodes if forecast and forecast.led_by(part.node)), plan.nodes[0])
     folder = f"{first.node}:{first.folder}/runs/{plan.run_id}"
     event = outcome.last_event
     step = f" at step {event.values['step']}" if event and "step" in event.values else ""
     say(f"\n✓ run {plan.run_id} {'stopped' if outcome.stopped else 'done'}{step}")
-    if outcome.forecast:
-        say(f"  {forecast_line(outcome.forecast, event and event.values.get('of_forecast'))}")
+    if forecast:
+        say(f"  {forecast_line(forecast, outcome.of_forecast)}")
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
 
 
@@ -202,6 +203,7 @@ def outcome_json(plan: Plan, outcome: RunOutcome) -> str:
                 "lines": list(failure.lines),
             },
             "forecast": outcome.forecast and asdict(outcome.forecast),
+            "of_forecast": outcome.of_forecast,
             "last_event": outcome.last_event and {"kind": outcome.last_event.kind, **outcome.last_event.values},
         }
     )

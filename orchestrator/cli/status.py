@@ -47,7 +47,8 @@ def status(
             say(f"note: {name}: {problem.message}")
         chosen = choose_run(found, run)
         seats = seats_of(chosen, {node.name: node for node in nodes})
-        last, forecast = last_event(seats), forecast_of(seats, RunRecord(chosen.run_id))
+        forecast = forecast_of(seats, RunRecord(chosen.run_id))
+        last = last_event(seats, forecast)
     if as_json:
         typer.echo(json.dumps(run_data(chosen, last, forecast), indent=2))
     else:

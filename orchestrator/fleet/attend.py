@@ -36,6 +36,8 @@ class RunOutcome:
     last_event: Event | None = None
     forecast: Forecast | None = None
     """What it was expected to do."""
+    of_forecast: float | None = None
+    """The share of this speed that it had at last."""
 
 
 @dataclass
@@ -51,6 +53,7 @@ class _Watch:
     stopped: bool = False
     last_event: Event | None = None
     forecast: Forecast | None = None
+    of_forecast: float | None = None
 
     def hear(self, said: Said) -> None:
         event = parse_event(said.text, said.rank)
@@ -65,6 +68,7 @@ class _Watch:
             self.record.save_forecast(forecast)  # at once: `orch status` shows it while the run goes on
         if event.kind in ("step", "evaluation", "checkpoint", "stopped", "done"):
             self.last_event = event
+            self.of_forecast = event.values.get("of_forecast", self.of_forecast)
 
     def see_end(self, happening: Ended | Lost) -> None:
         self.still_running.discard(happening.node)
@@ -128,8 +132,13 @@ def _end(seated: Sequence[Seated], names: set[str]) -> list[Lost]:
 
 
 def _outcome(watch: _Watch) -> RunOutcome:
-    if watch.stopped:  # torchrun exits 1 after a clean stop too: the ranks' own word counts
-        return RunOutcome(state=State.SUCCEEDED, stopped=True, last_event=watch.last_event, forecast=watch.forecast)
-    failure = root_cause(watch.failed)
-    state = State.FAILED if failure else State.SUCCEEDED
-    return RunOutcome(state=state, failure=failure, last_event=watch.last_event, forecast=watch.forecast)
+    # torchrun exits 1 after a clean stop too: the ranks' own word counts
+    failure = None if watch.stopped else root_cause(watch.failed)
+    return RunOutcome(
+        state=State.FAILED if failure else State.SUCCEEDED,
+        failure=failure,
+        stopped=watch.stopped,
+        last_event=watch.last_event,
+        forecast=watch.forecast,
+        of_forecast=watch.of_forecast,
+    )

@@ -1,4 +1,4 @@
-"""How far a run is, by what rank 0 wrote: its newest event, and what it expected at the start."""
+"""How far a run is, by what its first rank wrote: its newest event, and what was expected at the start."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from orchestrator.specs.forecast import Forecast, read_forecast
 
 PROGRESS = ("step", "evaluation", "checkpoint", "stopped", "done")
 LOOK_BACK = 200
-"""Lines of rank 0 that are searched: it writes an event every few lines."""
+"""Lines of it that are searched: it writes an event every few lines."""
 LOOK_AHEAD = 1000
 """Lines of rank 0 among which a forecast is, if there is one: a script of the user's has none, and may say much."""
 
 
-def last_event(seated: Sequence[Seated]) -> Event | None:
-    """The last of rank 0's events that tells of progress; None where it has made none, or cannot be asked."""
+def last_event(seated: Sequence[Seated], forecast: Forecast | None = None) -> Event | None:
+    """The last event that tells of progress, of rank 0, or of the first that a forecast let train; None where it has
+    made none, or cannot be asked."""
     newest = None
     for seat in seated:
-        if seat.node_rank == 0:
+        if forecast.led_by(seat.node.name) if forecast else seat.node_rank == 0:
             for event in _events(seat, tail=LOOK_BACK):
                 if event.kind in PROGRESS:
                     newest = event if "loss" in event.values or newest is None else _with_loss(event, newest)

@@ -38,7 +38,7 @@ def _table(forecast: Forecast) -> Table:
         table.add_column(column)
     unit = printable(forecast.unit)
     for column in ("step", "compute", "exchange", "sent", f"{unit}/s", f"x {printable(forecast.best_node)}"):
-        table.add_column(column, justify="right")
+        table.add_column(Text(column), justify="right")
     for row in forecast.rows:
         style = "bold green" if row.chosen else "" if row.proven else "dim"
         table.add_row(*(Text(cell) for cell in _cells(row, everyone=len(forecast.link_mbit_s))), style=style)

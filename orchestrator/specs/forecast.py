@@ -58,6 +58,12 @@ class Forecast:
         """The row that the run follows."""
         return next(row for row in self.rows if row.chosen)
 
+    def led_by(self, node: str) -> bool:
+        """Whether this node speaks for the run and keeps its checkpoints: the first of those that train. One of several
+        ranks of a node is called `alpha.1`."""
+        first = self.chosen.nodes[0]
+        return first == node or first.rpartition(".")[0] == node
+
 
 def read_forecast(values: Mapping[str, Any]) -> Forecast | None:
     """The values of an event, or of a file; None where they are no forecast. What a newer trainer adds is ignored."""
@@ -65,4 +71,4 @@ def read_forecast(values: Mapping[str, Any]) -> Forecast | None:
         forecast = TypeAdapter(Forecast).validate_python(values)  # made here: most commands read none
     except ValidationError:
         return None
-    return forecast if any(row.chosen for row in forecast.rows) else None
+    return forecast if any(row.chosen and row.nodes for row in forecast.rows) else None

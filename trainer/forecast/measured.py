@@ -50,6 +50,8 @@ class Cost:
     """Share of one micro-batch's backward pass in which the exchange can hide, 0 to 1."""
     pattern: Pattern
     """How it travels. Either way each of k nodes sends and receives 2 (k-1)/k copies (Patarasuk and Yuan 2009)."""
+    efficiency: float = 1.0
+    """Share of the link's rate that this pattern reaches, measured."""
     proven: bool
     """Whether its loss is known to stay within 0.5 % of fp32's."""
 

@@ -1,7 +1,7 @@
 """How long one step takes: a team of nodes, its shares, and a rung.
 
 step = max over nodes(share × sample_s + step_s) + exchange - hidden
-exchange = codec + max over nodes(bytes / upload, bytes / download) + collectives × latency
+exchange = codec + max over nodes(bytes / upload, bytes / download) / efficiency + collectives × latency
 bytes = 2 (k-1)/k × parameters × bytes per parameter, both ways, for k nodes
 """
 
@@ -79,7 +79,7 @@ def step_s(measured: Measured, together: Team, cost: Cost | None) -> float:
     if cost is None or len(together.members) == 1:
         return together.compute_s
     sent = exchanged(measured, together, cost)
-    exchange = cost.codec_s_per_parameter * measured.parameters + sent / together.link
+    exchange = cost.codec_s_per_parameter * measured.parameters + sent / (cost.efficiency * together.link)
     exchange += cost.collectives * measured.latency_s
     hidden = min(exchange, together.window_s(cost.overlap)) if cost.overlap else 0.0
     return together.compute_s + (exchange - hidden) / cost.every
