@@ -98,8 +98,9 @@ class Screen:
     def _hear(self, said: Said) -> None:
         """What was forecast, and who is left out."""
         event = parse_event(said.text, said.rank)
-        if event and event.kind == "forecast" and (told := read_forecast(event.values)) and not self._quiet:
-            self._err.print(forecast_view(told))
+        known = read_forecast(event.values) if event and event.kind == "forecast" and event.rank == 0 else None
+        if known and not self._quiet:
+            self._err.print(forecast_view(known))
         if (node := self._phases.leave_out(said)) and not self._live and not self._quiet:
             self._err.print(self._phases.line(node))
 

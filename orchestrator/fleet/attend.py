@@ -63,7 +63,7 @@ class _Watch:
         if event.kind == "failed" and said.node not in self.reported:
             self.reported[said.node] = f"{event.values.get('error', 'error')}: {event.values.get('message', '')}"
         self.stopped |= event.kind == "stopped"
-        if event.kind == "forecast" and (forecast := read_forecast(event.values)):
+        if event.kind == "forecast" and event.rank == 0 and (forecast := read_forecast(event.values)):
             self.forecast = forecast
             self.record.save_forecast(forecast)  # at once: `orch status` shows it while the run goes on
         if event.kind in ("step", "evaluation", "checkpoint", "stopped", "done"):

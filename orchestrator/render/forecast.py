@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -76,13 +75,9 @@ def _below(forecast: Forecast) -> Iterator[RenderableType]:
     for out in forecast.left_out:
         reasons.setdefault(out.why, []).append(out.node)
     for why, nodes in reasons.items():
-        yield _hanging(f"· left out: {', '.join(nodes)}: {why}", "cyan")
+        yield Text(printable(f"· left out: {', '.join(nodes)}: {why}"), style="cyan")
     for warning in forecast.warnings:
-        yield _hanging(f"! {warning}", "yellow")
-
-
-def _hanging(text: str, style: str) -> Padding:
-    return Padding(Text(printable(text), style=style), 0, expand=False)
+        yield Text(printable(f"! {warning}"), style="yellow")
 
 
 def seconds(value: float) -> str:

@@ -21,7 +21,7 @@ from trainer.forecast.rows import ALONE, BACKWARD, Row, step_s, team
 from trainer.forecast.simulate import simulate
 from trainer.forecast.split import split
 from trainer.forecast.teams import NEARLY
-from trainer.forecast.tell import as_event, table
+from trainer.forecast.tell import as_event, summary, table
 
 SPEEDS = st.lists(st.floats(1e-4, 10), min_size=1, max_size=8)
 NODES = st.lists(
@@ -229,6 +229,13 @@ def test_the_event_is_json_and_marks_one_row() -> None:
     assert chosen["sync"] == fields["sync"] == told.chosen.sync
     assert chosen["nodes"] == ["alpha", "beta", "gamma"]
     assert fields["link_mbit_s"]["beta"] == 941.0
+
+
+def test_the_choice_in_one_line() -> None:
+    nodes = [node(rank) for rank in range(5)]
+    assert summary(forecast(measured(nodes, samples_per_step=10))) == "forecast: alpha alone, 6.0k tokens/s"
+    told = summary(forecast(measured(nodes, samples_per_step=400)))
+    assert told == "forecast: int4 on alpha, beta, gamma, delta, epsilon, 19.5k tokens/s, 3.3 x alpha alone"
 
 
 def test_the_table_is_aligned_and_marks_the_choice() -> None:

@@ -19,8 +19,8 @@ def test_the_seeds_example_is_called_thirty_times_slower_and_why() -> None:
     """Two samples of 128 tokens per node and step: 0.04 s of computing, 498 MB of gradients, gigabit."""
     told = forecast(measured(FIVE, samples_per_step=10))
     assert told.warnings[0] == (
-        "5 nodes with fp32 would train 32 times slower than alpha alone: in a step each computes for 0.043 s and sends"
-        " 796 MB, which takes 6.8 s more; alpha alone needs 0.21 s. So auto lets it train alone"
+        "5 nodes with fp32 would train 32 times slower than alpha alone: in a step they compute for 0.043 s, and"
+        " sending 796 MB each adds 6.8 s; alpha alone needs 0.21 s. So auto lets it train alone"
     )
     assert told.warnings[1] == (
         "what helps: more accumulation. From --global-batch-size 400 on (now 10), 5 nodes with fp32 are as fast as"

@@ -152,12 +152,16 @@ def test_a_record_keeps_the_forecast_of_this_attempt() -> None:
 
 
 def test_a_launch_shows_keeps_and_compares_it(orch: Orch) -> None:
-    here = lan.lan("alpha", "beta", says=(TOLD, STEP, ENDS))
+    """All ranks tell it, and rank 0's is shown; no word of it is cut where no terminal wraps it."""
+    long = "a cable instead of Wi-Fi " * 9
+    told = lan.forecast(warnings=["gamma's link carries 94 Mbit/s", long])
+    here = lan.lan("alpha", says=(event("forecast", **told), STEP, ENDS))
+    here.add("beta", says=(event("forecast", rank=1, **told),))
     here.add("gamma", says=(event("left_out", rank=2, why="its link is slow"), event("done", rank=2, step=3)))
     ran = orch("launch", on=here)
     assert ran.code == 0
-    assert "▶  int4" in ran.err
-    assert "! gamma's link carries 94 Mbit/s" in ran.err
+    assert ran.err.count("▶  int4") == 1
+    assert f"! gamma's link carries 94 Mbit/s\n! {long}\n" in ran.err
     assert "left out: its link is slow" in ran.err
     assert "forecast 1,216 tokens/s (1.9x alpha alone), achieved 98 %\n  checkpoints  alpha:" in ran.err
     (file,) = RunRecord("x").folder.parent.glob("*/forecast.json")

@@ -90,9 +90,9 @@ def _slower_than_one(outlook: Outlook) -> Iterator[str]:
         return
     k, sync, best = len(together.nodes), together.sync, alone.nodes[0]
     yield (
-        f"{k} nodes with {sync} would train {times(1 / together.speedup)} slower than {best} alone: in a step each"
-        f" computes for {seconds(together.compute_s)} and sends {megabytes(together.sent_bytes)}, which takes"
-        f" {seconds(together.exchange_s)} more; {best} alone needs {seconds(alone.step_s)}. {_taken(outlook)}"
+        f"{k} nodes with {sync} would train {times(1 / together.speedup)} slower than {best} alone: in a step they"
+        f" compute for {seconds(together.compute_s)}, and sending {megabytes(together.sent_bytes)} each adds"
+        f" {seconds(together.exchange_s)}; {best} alone needs {seconds(alone.step_s)}. {_taken(outlook)}"
     )
     even, efficient = larger_steps(measured, measured.cost(sync), equal=outlook.equal)
     if even:

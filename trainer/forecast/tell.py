@@ -44,6 +44,15 @@ def _fields(row: Row, *, chosen: bool) -> Mapping[str, Any]:
     }
 
 
+def summary(forecast: Forecast) -> str:
+    """The choice in one line, for where the table is shown elsewhere."""
+    row = forecast.chosen
+    speed = f"{thousands(row.per_s)} {forecast.measured.unit}/s"
+    if row.sync == ALONE:
+        return f"forecast: {row.nodes[0]} alone, {speed}"
+    return f"forecast: {row.sync} on {names(row.nodes)}, {speed}, {row.speedup:.1f} x {forecast.best_node} alone"
+
+
 def table(forecast: Forecast) -> list[str]:
     """Lines without colour: head, rungs, links, who is left out (for one reason: together), warnings."""
     measured = forecast.measured
