@@ -125,6 +125,7 @@ def _run(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, manner: Mann
         if manner.forecast:
             stop_run(seated, record, timeout_s=STOP_S)
             _leave_nothing(seated, plan)
+            say("\nthe measurement was stopped; nothing is left on the nodes")
             return EXIT_INTERRUPTED
         say(f"\nrun {plan.run_id} goes on without you")
         say(how_to_go_on(plan.run_id))

@@ -26,7 +26,7 @@ def last_event(seated: Sequence[Seated], forecast: Forecast | None = None) -> Ev
         if forecast.led_by(seat.node.name) if forecast else seat.node_rank == 0:
             for event in _events(seat, tail=LOOK_BACK):
                 if event.kind in PROGRESS:
-                    newest = event if "loss" in event.values or newest is None else _with_loss(event, newest)
+                    newest = _with_figures(event, newest) if newest else event
     return newest
 
 
@@ -54,6 +54,10 @@ def _events(seat: Seated, *, tail: int | None = None, first: int | None = None) 
         return  # how the run is, is known without
 
 
-def _with_loss(event: Event, earlier: Event) -> Event:
-    """An event that tells no loss (a checkpoint) keeps that of the step before."""
-    return Event(kind=event.kind, rank=event.rank, values={**earlier.values, **event.values})
+def _with_figures(event: Event, earlier: Event) -> Event:
+    """An event that tells no loss (a checkpoint) keeps that of the step before; the last one keeps the share of the
+    forecast."""
+    kept = dict(earlier.values)
+    if "loss" in event.values:
+        kept = {name: kept[name] for name in ("of_forecast",) if name in kept}
+    return Event(kind=event.kind, rank=event.rank, values={**kept, **event.values})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.align import AlignMethod
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from orchestrator.render.printable import printable
@@ -18,7 +19,7 @@ NAMED = 3
 
 def forecast_view(forecast: Forecast) -> RenderableType:
     """The table, the links, who is left out, the warnings."""
-    return Group(_table(forecast), *_below(forecast))
+    return Group(*_table(forecast), *_below(forecast))
 
 
 def forecast_line(forecast: Forecast, achieved: object = None) -> str:
@@ -31,24 +32,34 @@ def forecast_line(forecast: Forecast, achieved: object = None) -> str:
     return told + (f", achieved {achieved * 100:.0f} %" if isinstance(achieved, int | float) else "")
 
 
-def _table(forecast: Forecast) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("", "sync", "nodes"):
-        table.add_column(column)
-    unit = printable(forecast.unit)
-    for column in ("step", "compute", "exchange", "sent", f"{unit}/s", f"x {printable(forecast.best_node)}"):
-        table.add_column(Text(column), justify="right")
-    for row in forecast.rows:
-        style = "bold green" if row.chosen else "" if row.proven else "dim"
-        table.add_row(*(Text(cell) for cell in _cells(row, everyone=len(forecast.link_mbit_s))), style=style)
-    return table
+def _table(forecast: Forecast) -> Iterator[Text]:
+    """Lines of one width, whatever the terminal's: a rich table would break names of nodes in two."""
+    figures = ("step", "compute", "exchange", "sent", f"{forecast.unit}/s", f"x {forecast.best_node}")
+    everyone = len(forecast.link_mbit_s)
+    lines = [("", "sync", "nodes", *figures), *(_cells(row, everyone=everyone) for row in forecast.rows)]
+    safe = [tuple(printable(cell) for cell in line) for line in lines]
+    widths = [max(map(cell_len, column)) for column in zip(*safe, strict=True)]
+    aligns: tuple[AlignMethod, ...] = ("left",) * 3 + ("right",) * len(figures)
+    styles = ["bold", *("bold green" if row.chosen else "" if row.proven else "dim" for row in forecast.rows)]
+    for line, style in zip(safe, styles, strict=True):
+        text = Text("  ", style=style).join(
+            _aligned(cell, how, width) for cell, how, width in zip(line, aligns, widths, strict=True)
+        )
+        text.rstrip()
+        yield text
+
+
+def _aligned(cell: str, how: AlignMethod, width: int) -> Text:
+    text = Text(cell)
+    text.align(how, width)
+    return text
 
 
 def _cells(row: ForecastRow, *, everyone: int) -> tuple[str, ...]:
     single = len(row.nodes) == 1
     return (
         CHOSEN if row.chosen else "",
-        printable(row.sync) + ("" if row.proven else " ?"),
+        row.sync + ("" if row.proven else " ?"),
         _nodes(row.nodes, everyone),
         seconds(row.step_s),
         seconds(row.compute_s),
@@ -62,7 +73,7 @@ def _cells(row: ForecastRow, *, everyone: int) -> tuple[str, ...]:
 def _nodes(nodes: tuple[str, ...], everyone: int) -> str:
     if len(nodes) == everyone > 1:
         return f"all {everyone}"
-    return printable(", ".join(nodes)) if len(nodes) <= NAMED else f"{len(nodes)} nodes"
+    return ", ".join(nodes) if len(nodes) <= NAMED else f"{len(nodes)} nodes"
 
 
 def _below(forecast: Forecast) -> Iterator[RenderableType]:

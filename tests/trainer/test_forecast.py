@@ -86,6 +86,13 @@ def test_a_step_of_ddp_on_gigabit_takes_what_the_wire_takes() -> None:
     assert told.chosen.compute_s == pytest.approx(2 * 0.0215)
 
 
+def test_a_way_of_sending_reaches_its_share_of_the_link() -> None:
+    nodes = [node(rank) for rank in range(2)]
+    known = measured(nodes, samples_per_step=2)
+    half = replace(costs()[0], efficiency=0.5, collectives=0)
+    assert step_s(known, team(nodes, 2), half) == pytest.approx(0.0215 + 2 * 4 * known.parameters / GIGABIT)
+
+
 def test_an_exchange_hides_behind_the_last_micro_batch_alone() -> None:
     fp32 = replace(costs()[0], overlap=1.0, collectives=0)
     nodes = [replace(node(rank, sample_s=1.0), micro_batch=4) for rank in range(2)]

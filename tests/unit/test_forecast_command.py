@@ -105,7 +105,8 @@ def test_ctrl_c_ends_it_everywhere(orch: Orch) -> None:
     here = lan.lan(*THREE, ends_with=None)
     acting = here.nodes["beta"].engine
     here.nodes["beta"].engine = Interrupted("beta", held=acting.held, description=acting.description, ends_with=None)
-    assert orch("launch", "--forecast", on=here).code == 130
+    ran = orch("launch", "--forecast", on=here)
+    assert (ran.code, ran.err.splitlines()[-1]) == (130, "the measurement was stopped; nothing is left on the nodes")
     assert here.containers == {}
     assert all(removed(here).values())
 

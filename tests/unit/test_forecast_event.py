@@ -85,14 +85,24 @@ def test_the_table_marks_the_choice_and_says_what_to_know() -> None:
     ]
 
 
+def test_no_line_of_the_table_is_broken_by_a_narrow_terminal() -> None:
+    names = ("a-workstation-with-a-long-name", "and-another-one")
+    rows = [{**lan.forecast()["rows"][2], "nodes": names}]
+    out = io.StringIO()
+    Console(file=out, width=40, soft_wrap=True).print(forecast_view(forecast(rows=rows)))
+    assert ", ".join(names) in out.getvalue()
+
+
 def test_many_nodes_are_counted_and_words_of_a_node_are_no_markup() -> None:
     names = [f"n{number}" for number in range(7)]
     rows = [{**lan.forecast()["rows"][2], "nodes": names[:6]}]
-    known = forecast(rows=rows, link_mbit_s=dict.fromkeys(names, 941.0), warnings=["[/b] \x1b[2J"], best_node="[red]")
+    known = forecast(
+        rows=rows, unit="[b]", link_mbit_s=dict.fromkeys(names, 941.0), warnings=["[/b] \x1b[2J"], best_node="[red]"
+    )
     text = "\n".join(shown(known))
     assert "6 nodes" in text
     assert "! [/b]" in text
-    assert "x [red]" in text
+    assert "[b]/s  x [red]" in text
     assert "\x1b" not in text
 
 
@@ -183,6 +193,16 @@ def test_status_compares_while_the_run_goes_on(orch: Orch) -> None:
     assert "left out: its link" in " ".join(text.split())
     data = json.loads(orch("status", "--json", on=here).out)
     assert (data["forecast"]["sync"], data["of_forecast"]) == ("int4", 0.97)
+
+
+def test_status_of_a_run_that_is_done_still_compares(orch: Orch) -> None:
+    """Its last event tells no speed."""
+    here = lan.lan(
+        *THREE, says=(TOLD, STEP, event("checkpoint", step=3), event("done", step=3, loss=1.4)), ends_with=None
+    )
+    detached(orch, here)
+    text = orch("status", on=here).out
+    assert "step 3 · loss 1.400\nforecast 1,216 tokens/s (1.9x alpha alone), achieved 97 %\n" in text
 
 
 def test_status_without_a_forecast_says_nothing_of_one(orch: Orch) -> None:
