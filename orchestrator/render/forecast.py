@@ -39,7 +39,9 @@ def _table(forecast: Forecast) -> Iterator[Text]:
     lines = [("", "sync", "nodes", *figures), *(_cells(row, everyone=everyone) for row in forecast.rows)]
     safe = [tuple(printable(cell) for cell in line) for line in lines]
     widths = [max(map(cell_len, column)) for column in zip(*safe, strict=True)]
-    aligns: tuple[AlignMethod, ...] = ("left",) * 3 + ("right",) * len(figures)
+    left: list[AlignMethod] = ["left"]
+    right: list[AlignMethod] = ["right"]
+    aligns = left * 3 + right * len(figures)
     styles = ["bold", *("bold green" if row.chosen else "" if row.proven else "dim" for row in forecast.rows)]
     for line, style in zip(safe, styles, strict=True):
         text = Text("  ", style=style).join(
