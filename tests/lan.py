@@ -61,6 +61,12 @@ def plan(names: Sequence[str] = NAMES[:2], identity: RunIdentity = IDENTITY, **c
     return plan_launch(request(names, **changes), {name: facts(name) for name in names}, identity)
 
 
+def plan_of(*specs: NodeSpec) -> Plan:
+    """A plan for nodes of one's own making."""
+    asked = LaunchRequest(project="orch", nodes=specs)
+    return plan_launch(asked, {one.name: facts(one.name) for one in specs}, IDENTITY)
+
+
 def moment(second: float, fraction: int = 0) -> str:
     """A log line's time."""
     return f"2026-01-02T15:{int(second) // 60:02d}:{int(second) % 60:02d}.{fraction:09d}Z"
@@ -69,6 +75,31 @@ def moment(second: float, fraction: int = 0) -> str:
 def event(kind: str, rank: int = 0, **values: object) -> str:
     """A line of a rank that carries an event, as the container's log has it."""
     return f"[rank{rank}]: {MARK}{json.dumps({'event': kind, 'rank': rank, **values})}"
+
+
+def forecast(**changes: object) -> dict[str, Any]:
+    """What a trainer forecasts for three nodes of which the last is left out, as the values of its event."""
+    row = {"shares": [4], "compute_s": 0.4, "exchange_s": 0.0, "sent_mb": 0.0, "chosen": False, "proven": True}
+    both = {**row, "nodes": ["alpha", "beta"], "compute_s": 0.2}
+    values = {
+        "unit": "tokens",
+        "rows": [
+            {**row, "sync": "alone", "nodes": ["alpha"], "step_s": 0.4, "per_s": 640.0, "speedup": 1.0},
+            {**both, "sync": "fp32", "step_s": 6.97, "exchange_s": 6.77, "per_s": 37.0, "speedup": 0.057,
+             "sent_mb": 796.4},
+            {**both, "sync": "int4", "step_s": 0.21, "exchange_s": 0.01, "per_s": 1216.4, "speedup": 1.9,
+             "sent_mb": 5.9, "chosen": True},
+            {**both, "sync": "diloco", "nodes": ["alpha", "beta", "gamma"], "step_s": 0.2, "per_s": 1280.0,
+             "speedup": 2.0, "proven": False},
+        ],
+        "sync": "int4",
+        "best_node": "alpha",
+        "link_mbit_s": {"alpha": 941.0, "beta": 940.6, "gamma": 94.1},
+        "latency_ms": 0.52,
+        "left_out": [{"node": "gamma", "why": "its link carries 94 Mbit/s, the others' 941 Mbit/s"}],
+        "warnings": ["gamma's link carries 94 Mbit/s: a cable instead of Wi-Fi would help"],
+    }  # fmt: skip
+    return {**values, **changes}
 
 
 @dataclass

@@ -21,6 +21,8 @@ orch launch --nodes alpha,beta --workdir ./mine -- python train.py --lr 1e-3
 
 orch launch --nodes 5 --dry-run
 
+orch launch --nodes 5 --forecast -- gpt2 --batch-size 2 --seq-len 128
+
 orch launch --resume RUN
 """
 
@@ -38,6 +40,9 @@ def launch(
     nodes: NodesOption = None,
     label: LabelOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    forecast: Annotated[
+        bool, typer.Option("--forecast", help="Measure for seconds, show how fast the run would be, and end.")
+    ] = False,
     as_json: JsonOption = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow the run.")] = False,
     name: Annotated[str, typer.Option("--name", help="Begins the run's id.")] = "",
@@ -75,7 +80,7 @@ def launch(
         resume=resume,
         engine=engine,
     )
-    manner = Manner(dry_run=dry_run, as_json=as_json, detach=detach, confirmed=yes or as_json)
+    manner = Manner(dry_run=dry_run, forecast=forecast, as_json=as_json, detach=detach, confirmed=yes or as_json)
     from orchestrator.cli.launch_steps import carry_out
 
     return carry_out(load_inventory(inventory).inventory, wanted, manner)

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from types import TracebackType
 
 import typer
 from rich.live import Live
 
+from orchestrator.checks.failure import Failure
+from orchestrator.cli.launch_words import Manner
 from orchestrator.cli.report import say
 from orchestrator.fleet.arrivals import arrived
 from orchestrator.fleet.attend import RunOutcome
 from orchestrator.nodes.seam import Node
 from orchestrator.render import phases
 from orchestrator.render.console import stderr, stdout
+from orchestrator.render.forecast import forecast_line, forecast_view
 from orchestrator.render.log_lines import is_event, log_line
+from orchestrator.specs.event import parse_event
 from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.forecast import read_forecast
 from orchestrator.specs.happening import Happening, Said, Tick
 from orchestrator.specs.plan import Plan
 
@@ -67,15 +73,17 @@ class Screen:
             return
         if self._live:
             self._live.update(self._phases.table())
-        elif not self._quiet and all(phase in reached for reached in self._phases.reached.values()):
-            seconds = max(reached[phase] for reached in self._phases.reached.values())
+        elif not self._quiet and all(phase in self._phases.reached[name] for name in self._phases.training):
+            seconds = max(self._phases.reached[name][phase] for name in self._phases.training)
             word = f"{self._plan.nnodes}/{self._plan.nnodes} joined" if phase == phases.JOINED else phase
-            self._err.print(f"✓ {word}: {', '.join(self._phases.reached)} ({seconds:.1f} s)")
+            self._err.print(f"✓ {word}: {', '.join(self._phases.training)} ({seconds:.1f} s)")
 
     def show(self, happening: Happening, nodes: Mapping[str, Node]) -> None:
         """What a rank said or did; between two of them, a look at who is missing."""
         for node, phase in self._phases.heard(happening):
             self.reach(node, phase)
+        if isinstance(happening, Said) and is_event(happening):
+            self._hear(happening)
         if self._live and self._phases.complete:
             self._live.update(self._phases.table(), refresh=True)
             self.close()
@@ -86,6 +94,15 @@ class Screen:
             console.print(log_line(happening, width=self._width, several_ranks=self._several))
         if isinstance(happening, Tick):
             self._look_around(nodes)
+
+    def _hear(self, said: Said) -> None:
+        """What was forecast, and who is left out."""
+        event = parse_event(said.text, said.rank)
+        known = read_forecast(event.values) if event and event.kind == "forecast" and event.rank == 0 else None
+        if known and not self._quiet:
+            self._err.print(forecast_view(known))
+        if (node := self._phases.leave_out(said)) and not self._live and not self._quiet:
+            self._err.print(self._phases.line(node))
 
     def _look_around(self, nodes: Mapping[str, Node]) -> None:
         now = time.monotonic()
@@ -126,23 +143,48 @@ def how_to_go_on(run_id: str) -> str:
     return f"  → orch logs -f {run_id}   orch status {run_id}   orch stop {run_id}"
 
 
-def tell_how_it_ended(plan: Plan, outcome: RunOutcome) -> None:
-    """The end of a run in words: the first failure by name, or where the model lies."""
-    if outcome.failure:
-        failure = outcome.failure
-        told = failure.exit_code is None or failure.reason == f"exit code {failure.exit_code}"
-        code = "" if told else f" (exit code {failure.exit_code})"
-        say(f"\n✗ run {plan.run_id} failed: rank {failure.rank} on {failure.node}: {failure.reason}{code}")
-        for line in failure.lines:
-            say(f"    {line}")
-        say(f"  the other ranks were stopped\n  → orch logs {plan.run_id} --node {failure.node}")
+def tell_end(plan: Plan, outcome: RunOutcome, manner: Manner) -> None:
+    """How a launch ended: for programs; in words, of a run or of a measurement."""
+    if manner.as_json:
+        typer.echo(outcome_json(plan, outcome))
+    elif outcome.failure:
+        _tell_failure(plan, outcome.failure, resumable=not manner.forecast)
+    elif manner.forecast:
+        _tell_forecast(outcome)
+    else:
+        _tell_success(plan, outcome)
+
+
+def _tell_failure(plan: Plan, failure: Failure, *, resumable: bool) -> None:
+    """The first failure by name."""
+    told = failure.exit_code is None or failure.reason == f"exit code {failure.exit_code}"
+    code = "" if told else f" (exit code {failure.exit_code})"
+    say(f"\n✗ run {plan.run_id} failed: rank {failure.rank} on {failure.node}: {failure.reason}{code}")
+    for line in failure.lines:
+        say(f"    {line}")
+    say(f"  the other ranks were stopped\n  → orch logs {plan.run_id} --node {failure.node}")
+    if resumable:
         say(f"  → orch launch --resume {plan.run_id}")
-        return
-    first = plan.nodes[0]
+
+
+def _tell_forecast(outcome: RunOutcome) -> None:
+    """The table stands above already."""
+    if outcome.forecast:
+        say(f"\n✓ {forecast_line(outcome.forecast)}\n  nothing was trained, and nothing is left on the nodes")
+    else:
+        say("\n✗ the trainer ended without a forecast: is its image older than this orch?\n  → orch build")
+
+
+def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
+    """Where the model lies, and how the forecast did."""
+    forecast = outcome.forecast
+    first = next((part for part in plan.nodes if forecast and forecast.led_by(part.node)), plan.nodes[0])
     folder = f"{first.node}:{first.folder}/runs/{plan.run_id}"
     event = outcome.last_event
     step = f" at step {event.values['step']}" if event and "step" in event.values else ""
     say(f"\n✓ run {plan.run_id} {'stopped' if outcome.stopped else 'done'}{step}")
+    if forecast:
+        say(f"  {forecast_line(forecast, outcome.of_forecast)}")
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
 
 
@@ -161,6 +203,8 @@ def outcome_json(plan: Plan, outcome: RunOutcome) -> str:
                 "reason": failure.reason,
                 "lines": list(failure.lines),
             },
+            "forecast": outcome.forecast and asdict(outcome.forecast),
+            "of_forecast": outcome.of_forecast,
             "last_event": outcome.last_event and {"kind": outcome.last_event.kind, **outcome.last_event.values},
         }
     )

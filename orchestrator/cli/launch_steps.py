@@ -9,6 +9,7 @@ import re
 import secrets
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import typer
@@ -17,14 +18,18 @@ from orchestrator.checks.preflight import preflight
 from orchestrator.cli.launch_request import build_request, with_engine
 from orchestrator.cli.launch_words import Manner, Wanted
 from orchestrator.cli.report import report_error, say
-from orchestrator.fleet.attend import attend
+from orchestrator.fleet.attend import STOP_S, attend
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
+from orchestrator.fleet.forget import forget
 from orchestrator.fleet.gather import assumed_facts, gather_facts
+from orchestrator.fleet.launch import Seated
 from orchestrator.fleet.launch import launch as start_all
 from orchestrator.fleet.recall import recall_plan
 from orchestrator.fleet.records import RunRecord
+from orchestrator.fleet.stop import stop_run
 from orchestrator.nodes.seam import Node
+from orchestrator.plan.command import measuring
 from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.lines import plan_lines
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError, UsageError
@@ -37,11 +42,19 @@ from orchestrator.specs.request import LaunchRequest, RunIdentity
 
 def carry_out(inventory: Inventory, wanted: Wanted, manner: Manner) -> int:
     """From the command line's words to a run, or to the lines of one."""
+    if manner.forecast and (wanted.resume or manner.detach):
+        other = "--resume" if wanted.resume else "--detach"
+        raise UsageError(
+            f"--forecast measures, shows and ends: it does not go with {other}",
+            hint="orch launch --forecast -- gpt2 … with the options of the run",
+        )
     machines = with_engine(inventory, wanted.engine)
     by_name = {spec.name: spec for spec in machines.nodes}
     with connected(machines.nodes) as everyone:
         earlier = recall_plan(everyone, by_name, machines.project, wanted.resume) if wanted.resume else None
     request = build_request(machines, wanted, earlier, os.environ)
+    if manner.forecast:
+        request = replace(request, command=measuring(request.command))
     identity = _identity(wanted.name, earlier)
     with connected(request.nodes) as reached:
         plan = _plan(reached, request, identity, manner)
@@ -92,7 +105,7 @@ def _plan(nodes: Sequence[Node], request: LaunchRequest, identity: RunIdentity, 
 
 
 def _run(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, manner: Manner) -> int:
-    from orchestrator.cli.launch_screen import Screen, how_to_go_on, outcome_json, tell_how_it_ended
+    from orchestrator.cli.launch_screen import Screen, how_to_go_on, tell_end
 
     screen = Screen(plan, quiet=manner.as_json)
     by_name = {node.name: node for node in nodes}
@@ -109,11 +122,23 @@ def _run(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, manner: Mann
         with screen:
             outcome = attend(seated, plan, record, on=lambda happening: screen.show(happening, by_name))
     except KeyboardInterrupt:
+        if manner.forecast:
+            stop_run(seated, record, timeout_s=STOP_S)
+            _leave_nothing(seated, plan)
+            say("\nthe measurement was stopped; nothing is left on the nodes")
+            return EXIT_INTERRUPTED
         say(f"\nrun {plan.run_id} goes on without you")
         say(how_to_go_on(plan.run_id))
         return EXIT_INTERRUPTED
-    if manner.as_json:
-        typer.echo(outcome_json(plan, outcome))
-    else:
-        tell_how_it_ended(plan, outcome)
-    return RunFailedError.exit_code if outcome.failure else EXIT_OK
+    if manner.forecast:
+        _leave_nothing(seated, plan)
+    tell_end(plan, outcome, manner)
+    missing = manner.forecast and not outcome.forecast
+    return RunFailedError.exit_code if outcome.failure or missing else EXIT_OK
+
+
+def _leave_nothing(seated: Sequence[Seated], plan: Plan) -> None:
+    """What a forecast made on the nodes; where that fails, it is said, and the forecast stands."""
+    for outcome in forget(seated, plan):
+        if outcome.error:
+            report_error(outcome.error)

@@ -29,6 +29,8 @@ class Manner:
     """How the command goes about it."""
 
     dry_run: bool
+    forecast: bool
+    """Whether it is to measure only, and to leave nothing on the nodes."""
     as_json: bool
     detach: bool
     confirmed: bool

@@ -30,13 +30,14 @@ def status(
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Show how a run is, node by node, and its last step.
+    """Show how a run is, node by node, its last step, and how near it comes to its forecast.
 
     A run is as healthy as its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are lost.
     """
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.find_runs import choose_run, find_runs, seats_of
-    from orchestrator.fleet.progress import last_event
+    from orchestrator.fleet.progress import forecast_of, last_event
+    from orchestrator.fleet.records import RunRecord
     from orchestrator.render.console import stdout
     from orchestrator.render.runs import run_data, run_table
 
@@ -45,10 +46,12 @@ def status(
         for name, problem in found.unreachable.items():
             say(f"note: {name}: {problem.message}")
         chosen = choose_run(found, run)
-        last = last_event(seats_of(chosen, {node.name: node for node in nodes}))
+        seats = seats_of(chosen, {node.name: node for node in nodes})
+        forecast = forecast_of(seats, RunRecord(chosen.run_id))
+        last = last_event(seats, forecast)
     if as_json:
-        typer.echo(json.dumps(run_data(chosen, last), indent=2))
+        typer.echo(json.dumps(run_data(chosen, last, forecast), indent=2))
     else:
-        stdout().print(run_table(chosen, last))
+        stdout().print(run_table(chosen, last, forecast))
     codes = {State.FAILED: RunFailedError.exit_code, State.LOST: PartialError.exit_code}
     return codes.get(chosen.state, EXIT_OK)

@@ -13,6 +13,7 @@ from orchestrator.fleet.follow import follow
 from orchestrator.fleet.launch import Seated
 from orchestrator.fleet.records import RunRecord
 from orchestrator.specs.event import Event, parse_event
+from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.happening import Ended, Happening, Lost, Said, Tick
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
@@ -33,6 +34,10 @@ class RunOutcome:
     stopped: bool = False
     """Whether it was asked to stop and did."""
     last_event: Event | None = None
+    forecast: Forecast | None = None
+    """What it was expected to do."""
+    of_forecast: float | None = None
+    """The share of this speed that it had at last."""
 
 
 @dataclass
@@ -40,12 +45,15 @@ class _Watch:
     """What is known so far."""
 
     plan: Plan
+    record: RunRecord
     tails: dict[str, deque[tuple[int | None, str]]] = field(default_factory=dict)
     reported: dict[str, str] = field(default_factory=dict)
     failed: list[EndedBadly] = field(default_factory=list)
     still_running: set[str] = field(default_factory=set)
     stopped: bool = False
     last_event: Event | None = None
+    forecast: Forecast | None = None
+    of_forecast: float | None = None
 
     def hear(self, said: Said) -> None:
         event = parse_event(said.text, said.rank)
@@ -55,8 +63,12 @@ class _Watch:
         if event.kind == "failed" and said.node not in self.reported:
             self.reported[said.node] = f"{event.values.get('error', 'error')}: {event.values.get('message', '')}"
         self.stopped |= event.kind == "stopped"
+        if event.kind == "forecast" and event.rank == 0 and (forecast := read_forecast(event.values)):
+            self.forecast = forecast
+            self.record.save_forecast(forecast)  # at once: `orch status` shows it while the run goes on
         if event.kind in ("step", "evaluation", "checkpoint", "stopped", "done"):
             self.last_event = event
+            self.of_forecast = event.values.get("of_forecast", self.of_forecast)
 
     def see_end(self, happening: Ended | Lost) -> None:
         self.still_running.discard(happening.node)
@@ -87,7 +99,7 @@ def attend(
     clock: Callable[[], float] = time.monotonic,
 ) -> RunOutcome:
     """Follow until all have ended. The first failure stops the rest: a dead rank leaves its peers hanging for 300 s."""
-    watch = _Watch(plan=plan, still_running={seat.node.name for seat in seated})
+    watch = _Watch(plan=plan, record=record, still_running={seat.node.name for seat in seated})
     since, ending = None, False
     for happening in follow(seated, record):
         on(happening)
@@ -120,8 +132,13 @@ def _end(seated: Sequence[Seated], names: set[str]) -> list[Lost]:
 
 
 def _outcome(watch: _Watch) -> RunOutcome:
-    if watch.stopped:  # torchrun exits 1 after a clean stop too: the ranks' own word counts
-        return RunOutcome(state=State.SUCCEEDED, stopped=True, last_event=watch.last_event)
-    failure = root_cause(watch.failed)
-    state = State.FAILED if failure else State.SUCCEEDED
-    return RunOutcome(state=state, failure=failure, last_event=watch.last_event)
+    # torchrun exits 1 after a clean stop too: the ranks' own word counts
+    failure = None if watch.stopped else root_cause(watch.failed)
+    return RunOutcome(
+        state=State.FAILED if failure else State.SUCCEEDED,
+        failure=failure,
+        stopped=watch.stopped,
+        last_event=watch.last_event,
+        forecast=watch.forecast,
+        of_forecast=watch.of_forecast,
+    )

@@ -1,32 +1,52 @@
-"""How far a run is: the newest event that rank 0 wrote."""
+"""How far a run is, by what its first rank wrote: its newest event, and what was expected at the start."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from orchestrator.fleet.launch import Seated
+from orchestrator.fleet.records import RunRecord
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.event import Event, parse_event, split_rank
+from orchestrator.specs.forecast import Forecast, read_forecast
 
 PROGRESS = ("step", "evaluation", "checkpoint", "stopped", "done")
 LOOK_BACK = 200
-"""Lines of rank 0 that are searched: it writes an event every few lines."""
+"""Lines of it that are searched: it writes an event every few lines."""
+LOOK_AHEAD = 1000
+"""Lines of rank 0 among which a forecast is, if there is one: a script of the user's has none, and may say much."""
 
 
-def last_event(seated: Sequence[Seated]) -> Event | None:
-    """The last of rank 0's events that tells of progress; None where it has made none, or cannot be asked."""
+def last_event(seated: Sequence[Seated], forecast: Forecast | None = None) -> Event | None:
+    """The last event that tells of progress, of rank 0, or of the first that a forecast let train; None where it has
+    made none, or cannot be asked."""
     newest = None
     for seat in seated:
-        if seat.node_rank == 0:
-            for event in _events(seat):
+        if forecast.led_by(seat.node.name) if forecast else seat.node_rank == 0:
+            for event in _events(seat, tail=LOOK_BACK):
                 if event.kind in PROGRESS:
-                    newest = event if "loss" in event.values or newest is None else _with_loss(event, newest)
+                    newest = _with_figures(event, newest) if newest else event
     return newest
 
 
-def _events(seat: Seated) -> Iterator[Event]:
+def forecast_of(seated: Sequence[Seated], record: RunRecord) -> Forecast | None:
+    """As this controller kept it; else as rank 0 told it before its first step. None where it told none there."""
+    if kept := record.forecast():
+        return kept
+    for seat in seated:
+        if seat.node_rank == 0:
+            for event in _events(seat, first=LOOK_AHEAD):
+                if event.kind == "forecast":
+                    return read_forecast(event.values)
+                if event.kind in PROGRESS:
+                    break
+    return None
+
+
+def _events(seat: Seated, *, tail: int | None = None, first: int | None = None) -> Iterator[Event]:
     try:
-        for line in seat.node.engine.logs(seat.container, tail=LOOK_BACK):
+        for line in islice(seat.node.engine.logs(seat.container, tail=tail), first):
             rank, text = split_rank(line.text)
             if event := parse_event(text, rank):
                 yield event
@@ -34,6 +54,10 @@ def _events(seat: Seated) -> Iterator[Event]:
         return  # how the run is, is known without
 
 
-def _with_loss(event: Event, earlier: Event) -> Event:
-    """An event that tells no loss (a checkpoint) keeps that of the step before."""
-    return Event(kind=event.kind, rank=event.rank, values={**earlier.values, **event.values})
+def _with_figures(event: Event, earlier: Event) -> Event:
+    """An event that tells no loss (a checkpoint) keeps that of the step before; the last one keeps the share of the
+    forecast."""
+    kept = dict(earlier.values)
+    if "loss" in event.values:
+        kept = {name: kept[name] for name in ("of_forecast",) if name in kept}
+    return Event(kind=event.kind, rank=event.rank, values={**kept, **event.values})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 from platformdirs import user_state_path
 
+from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.happening import Said
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
@@ -29,7 +31,8 @@ class RunRecord:
     def save_plan(self, plan: Plan) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "plan.json").write_text(to_json(plan), encoding="utf-8")
-        (self.folder / "outcome.json").unlink(missing_ok=True)  # that of an earlier attempt
+        for name in ("outcome.json", "forecast.json"):  # those of an earlier attempt
+            (self.folder / name).unlink(missing_ok=True)
 
     def plan(self) -> Plan | None:
         file = self.folder / "plan.json"
@@ -59,6 +62,17 @@ class RunRecord:
                 except (ValueError, TypeError):
                     continue
         yield from sorted(kept, key=lambda said: (said.time, said.node_rank))
+
+    def save_forecast(self, forecast: Forecast) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "forecast.json").write_text(json.dumps(asdict(forecast)), encoding="utf-8")
+
+    def forecast(self) -> Forecast | None:
+        """What was expected of the run, where this controller heard it."""
+        try:
+            return read_forecast(json.loads((self.folder / "forecast.json").read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError):
+            return None
 
     def save_outcome(self, state: str, reason: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

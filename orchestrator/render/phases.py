@@ -1,4 +1,5 @@
-"""How far each node has come: image checked, container started, reached the master, joined, first step."""
+"""How far each node has come: image checked, container started, reached the master, joined, first step; or that it is
+left out."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from rich.text import Text
 
 from orchestrator.render.console import colour_of
+from orchestrator.render.printable import printable
 from orchestrator.specs.event import parse_event
 from orchestrator.specs.happening import Happening, Said
 from orchestrator.specs.plan import Plan
@@ -30,6 +32,10 @@ class Phases:
     began: float = 0.0
     reached: dict[str, dict[str, float]] = field(default_factory=dict)
     """By node: phase, and seconds after the start."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """By node: why it trains nothing."""
+    idle: set[int] = field(default_factory=set)
+    """Ranks that were left out."""
 
     def __post_init__(self) -> None:
         self.began = self.began or self.clock()
@@ -52,13 +58,31 @@ class Phases:
         if event.kind == "joined":
             return [(happening.node, MASTER), (happening.node, JOINED)]
         if event.kind == "step":  # rank 0 says it for all: a step is everyone's
-            return [(node, phase) for phase in (MASTER, JOINED, STEP) for node in self.reached]
+            return [(node, phase) for phase in (MASTER, JOINED, STEP) for node in self.training]
         return []
+
+    def leave_out(self, happening: Happening) -> str:
+        """The node that has none but idle ranks since this line; empty otherwise."""
+        if not isinstance(happening, Said) or (event := parse_event(happening.text, happening.rank)) is None:
+            return ""
+        if event.kind != "left_out" or event.rank is None or happening.node in self.left_out:
+            return ""
+        self.idle.add(event.rank)
+        part = next(part for part in self.plan.nodes if part.node == happening.node)
+        if not self.idle.issuperset(range(part.first_rank, part.first_rank + part.nproc_per_node)):
+            return ""
+        self.left_out[happening.node] = printable(str(event.values.get("why", "")))
+        return happening.node
+
+    @property
+    def training(self) -> list[str]:
+        """The nodes that are not left out."""
+        return [node for node in self.reached if node not in self.left_out]
 
     @property
     def complete(self) -> bool:
-        """Whether every node has trained a step."""
-        return all(STEP in phases for phases in self.reached.values())
+        """Whether every node that trains has trained a step."""
+        return all(STEP in self.reached[node] for node in self.training)
 
     def line(self, node: str) -> Text:
         """`1 beta   image ✓  container ✓  master ✓  5/5 joined ✓  …`"""
@@ -66,6 +90,9 @@ class Phases:
         width = max(len(part.node) for part in self.plan.nodes)
         text = Text.assemble((f"[{rank} {node:<{width}}]", colour_of(rank)))
         for phase in PHASES:
+            if node in self.left_out and phase == STEP:
+                text.append(f"  left out: {self.left_out[node]}", "cyan")
+                break
             done = phase in self.reached[node]
             text.append(f"  {'✓' if done else '·'} {self._words(phase)}", "" if done else "dim")
         return text
@@ -76,7 +103,7 @@ class Phases:
 
     def waiting(self) -> str:
         """Who is behind the others, in words; empty where all are level."""
-        stage = {node: len(phases) for node, phases in self.reached.items()}
+        stage = {node: len(self.reached[node]) for node in self.training}
         ahead = max(stage.values())
         behind = [node for node, number in stage.items() if number < ahead]
         if not behind:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from orchestrator.render.console import colour_of
+from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
 from orchestrator.specs.event import Event
+from orchestrator.specs.forecast import Forecast
 from orchestrator.specs.run import Member, Run, State
 
 STYLES = {
@@ -21,10 +24,12 @@ STYLES = {
 }
 
 
-def run_table(run: Run, last: Event | None) -> Table:
-    """One run: its state as title, a line per node."""
-    progress = _progress(last)
-    title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]), f"  {progress}")
+def run_table(run: Run, last: Event | None, forecast: Forecast | None = None) -> Table:
+    """One run: its state as title, below it what was forecast and what is achieved, a line per node."""
+    title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]), f"  {_progress(last)}")
+    if forecast:
+        title.append(f"\n{forecast_line(forecast, _achieved(last))}")
+    left_out = {out.node: f"left out: {out.why}" for out in forecast.left_out} if forecast else {}
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in ("rank", "node", "state", "exit", "started", "restarts", "why"):
         table.add_column(column, justify="right" if column in ("rank", "exit", "restarts") else "left")
@@ -37,7 +42,7 @@ def run_table(run: Run, last: Event | None) -> Table:
             "" if container is None or container.exit_code is None else str(container.exit_code),
             _plain(_clock(container.started_at)) if container else "",
             str(container.restarts) if container else "",
-            _plain(_why(member)),
+            _plain(_why(member) or left_out.get(member.node, "")),
         )
     return table
 
@@ -60,7 +65,7 @@ def runs_table(runs: tuple[Run, ...]) -> Table:
     return table
 
 
-def run_data(run: Run, last: Event | None = None) -> dict[str, Any]:
+def run_data(run: Run, last: Event | None = None, forecast: Forecast | None = None) -> dict[str, Any]:
     """One run for programs."""
     return {
         "run_id": run.run_id,
@@ -73,6 +78,8 @@ def run_data(run: Run, last: Event | None = None) -> dict[str, Any]:
         "master": run.master,
         "command": run.command,
         "last_event": last and {"kind": last.kind, **last.values},
+        "forecast": forecast and asdict(forecast),
+        "of_forecast": _achieved(last),
         "members": [_member_data(member) for member in run.members],
     }
 
@@ -103,6 +110,12 @@ def _progress(last: Event | None) -> str:
     if isinstance(speed := last.values.get("per_s"), (int, float)):
         words.append(f"{speed:,.0f} {last.values.get('unit', 'samples')}/s")
     return " · ".join(words)
+
+
+def _achieved(last: Event | None) -> float | None:
+    """Share of the forecast's speed."""
+    share = last.values.get("of_forecast") if last else None
+    return share if isinstance(share, int | float) else None
 
 
 def _why(member: Member) -> str:

@@ -15,8 +15,8 @@ _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One event of one rank. `kind` is started, joined, resumed, step, evaluation, checkpoint, sample, stopped, done
-    or failed; a kind that is not known is kept, for newer trainers."""
+    """One event of one rank. `kind` is started, joined, forecast, left_out, resumed, step, evaluation, checkpoint,
+    sample, stopped, done or failed; a kind that is not known is kept, for newer trainers."""
 
     kind: str
     rank: int | None

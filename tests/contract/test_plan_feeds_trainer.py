@@ -15,12 +15,16 @@ import pytest
 from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.event import parse_event, split_rank
+from orchestrator.specs.forecast import read_forecast
 from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.request import LaunchRequest
 from tests import lan
+from tests.trainer import forecasts
 from trainer import cli
 from trainer.config import Place
 from trainer.engine.events import Events
+from trainer.forecast.choice import forecast
+from trainer.forecast.tell import as_event
 from trainer.options import train_options
 from trainer.workloads import WORKLOADS
 
@@ -155,6 +159,29 @@ def test_events_are_understood() -> None:
     assert failed is not None
     assert (failed.kind, failed.values["error"], failed.values["message"]) == ("failed", "ValueError", "loss is nan")
     assert split_rank(err.getvalue())[0] is None
+
+
+def test_a_forecast_is_understood() -> None:
+    """The trainer's own, of nodes of which one is left out."""
+    nodes = [forecasts.node(rank, link=forecasts.GIGABIT / (10 if rank == 2 else 1)) for rank in range(3)]
+    told = forecast(forecasts.measured(nodes, samples_per_step=2000))
+    out = io.StringIO()
+    (first, *_) = parts(("gpt2",))
+    events = Events(Place.from_environ(rank_environment(first, 0, 5)), out, clock=lambda: 7.0)
+    events.emit("forecast", **as_event(told))
+
+    event = parse_event(out.getvalue().rstrip())
+
+    assert event is not None
+    known = read_forecast(event.values)
+    assert known is not None
+    assert (known.chosen.sync, known.chosen.nodes) == (told.chosen.sync, ("alpha", "beta"))
+    assert [(row.sync, row.nodes, row.step_s, row.per_s) for row in known.rows] == [
+        (row.sync, row.nodes, row.step_s, row.per_s) for row in told.rows
+    ]
+    assert known.warnings == told.warnings
+    assert [(left.node, left.why) for left in known.left_out] == [("gamma", told.left_out[0].why)]
+    assert known.best_node == "alpha"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the controller's environment has no torch")

@@ -1,0 +1,99 @@
+"""A forecast for people: the rungs in a table, the one that is taken marked, and below it what to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.align import AlignMethod
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from orchestrator.render.printable import printable
+from orchestrator.specs.forecast import Forecast, ForecastRow
+
+CHOSEN = "▶"
+NAMED = 3
+"""More nodes than these are counted instead."""
+
+
+def forecast_view(forecast: Forecast) -> RenderableType:
+    """The table, the links, who is left out, the warnings."""
+    return Group(*_table(forecast), *_below(forecast))
+
+
+def forecast_line(forecast: Forecast, achieved: object = None) -> str:
+    """`forecast 1,216 tokens/s (4.1x alpha alone), achieved 97 %`; `achieved` as an event tells it, or None."""
+    row = forecast.chosen
+    over = f"{forecast.best_node} alone"
+    if len(row.nodes) > 1:
+        over = f"{row.speedup:.1f}x {over}"
+    told = printable(f"forecast {row.per_s:,.0f} {forecast.unit}/s ({over})")
+    return told + (f", achieved {achieved * 100:.0f} %" if isinstance(achieved, int | float) else "")
+
+
+def _table(forecast: Forecast) -> Iterator[Text]:
+    """Lines of one width, whatever the terminal's: a rich table would break names of nodes in two."""
+    figures = ("step", "compute", "exchange", "sent", f"{forecast.unit}/s", f"x {forecast.best_node}")
+    everyone = len(forecast.link_mbit_s)
+    lines = [("", "sync", "nodes", *figures), *(_cells(row, everyone=everyone) for row in forecast.rows)]
+    safe = [tuple(printable(cell) for cell in line) for line in lines]
+    widths = [max(map(cell_len, column)) for column in zip(*safe, strict=True)]
+    left: list[AlignMethod] = ["left"]
+    right: list[AlignMethod] = ["right"]
+    aligns = left * 3 + right * len(figures)
+    styles = ["bold", *("bold green" if row.chosen else "" if row.proven else "dim" for row in forecast.rows)]
+    for line, style in zip(safe, styles, strict=True):
+        text = Text("  ", style=style).join(
+            _aligned(cell, how, width) for cell, how, width in zip(line, aligns, widths, strict=True)
+        )
+        text.rstrip()
+        yield text
+
+
+def _aligned(cell: str, how: AlignMethod, width: int) -> Text:
+    text = Text(cell)
+    text.align(how, width)
+    return text
+
+
+def _cells(row: ForecastRow, *, everyone: int) -> tuple[str, ...]:
+    single = len(row.nodes) == 1
+    return (
+        CHOSEN if row.chosen else "",
+        row.sync + ("" if row.proven else " ?"),
+        _nodes(row.nodes, everyone),
+        seconds(row.step_s),
+        seconds(row.compute_s),
+        "–" if single else seconds(row.exchange_s),
+        "–" if single else f"{row.sent_mb:,.0f} MB" if row.sent_mb >= 10 else f"{row.sent_mb:.2g} MB",
+        f"{row.per_s:,.0f}",
+        f"{row.speedup:.2f}",
+    )
+
+
+def _nodes(nodes: tuple[str, ...], everyone: int) -> str:
+    if len(nodes) == everyone > 1:
+        return f"all {everyone}"
+    return ", ".join(nodes) if len(nodes) <= NAMED else f"{len(nodes)} nodes"
+
+
+def _below(forecast: Forecast) -> Iterator[RenderableType]:
+    if any(not row.proven for row in forecast.rows):
+        yield Text("? its loss is not known to stay within 0.5 % of fp32's: taken only where asked for", style="dim")
+    if len(forecast.link_mbit_s) > 1:
+        rates = ", ".join(f"{node} {rate:.0f}" for node, rate in forecast.link_mbit_s.items())
+        yield Text(printable(f"links, Mbit/s: {rates}; {forecast.latency_ms:.1f} ms a round"), style="dim")
+    reasons: dict[str, list[str]] = {}
+    for out in forecast.left_out:
+        reasons.setdefault(out.why, []).append(out.node)
+    for why, nodes in reasons.items():
+        yield Text(printable(f"· left out: {', '.join(nodes)}: {why}"), style="cyan")
+    for warning in forecast.warnings:
+        yield Text(printable(f"! {warning}"), style="yellow")
+
+
+def seconds(value: float) -> str:
+    """Two or three digits: 0.043 s, 6.8 s, 127 s."""
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2 if value >= 0.1 else 3
+    return f"{value:.{digits}f} s"

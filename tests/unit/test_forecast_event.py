@@ -1,0 +1,231 @@
+"""What a trainer forecasts: understood, kept, shown while the run goes on and when it has ended."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from orchestrator.fleet.progress import LOOK_AHEAD, forecast_of
+from orchestrator.fleet.records import RunRecord
+from orchestrator.render.forecast import forecast_line, forecast_view, seconds
+from orchestrator.render.phases import Phases
+from orchestrator.specs.event import MARK
+from orchestrator.specs.forecast import Forecast, read_forecast
+from orchestrator.specs.happening import Said
+from tests import lan
+from tests.lan import event
+from tests.unit.conftest import THREE, Orch, detached
+
+
+def forecast(**changes: object) -> Forecast:
+    known = read_forecast(lan.forecast(**changes))
+    assert known is not None
+    return known
+
+
+def shown(known: Forecast) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=160).print(forecast_view(known))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+# ── understood ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_event_is_read_and_what_is_new_in_it_ignored() -> None:
+    known = forecast(t=1.0, rank=0, mood="good")
+    assert (known.chosen.sync, known.chosen.nodes, known.chosen.per_s) == ("int4", ("alpha", "beta"), 1216.4)
+    assert [out.node for out in known.left_out] == ["gamma"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rows": []}, {"rows": None}, {"unit": 3}, {"link_mbit_s": []}, {"rows": [{"chosen": True}]}]
+)
+def test_what_is_no_forecast_is_none(changes: dict[str, object]) -> None:
+    assert read_forecast(lan.forecast(**changes)) is None
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(lan.forecast())), st.none() | st.integers() | st.text() | st.lists(st.text())
+    )
+)
+def test_no_event_of_a_node_raises(values: dict[str, object]) -> None:
+    read_forecast(values)
+    read_forecast(lan.forecast(**values))
+
+
+def test_who_leads_is_the_first_that_trains() -> None:
+    assert [forecast().led_by(node) for node in THREE] == [True, False, False]
+    rows = [{**lan.forecast()["rows"][2], "nodes": ["beta.1", "gamma.0"]}]
+    assert [forecast(rows=rows).led_by(node) for node in THREE] == [False, True, False]
+
+
+# ── shown ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_table_marks_the_choice_and_says_what_to_know() -> None:
+    lines = shown(forecast())
+    assert lines[0].split() == ["sync", "nodes", "step", "compute", "exchange", "sent", "tokens/s", "x", "alpha"]
+    assert lines[1].split() == ["alone", "alpha", "0.40", "s", "0.40", "s", "–", "–", "640", "1.00"]
+    assert lines[3].split() == [
+        "▶", "int4", "alpha,", "beta", "0.21", "s", "0.20", "s", "0.010", "s", "5.9", "MB", "1,216", "1.90",
+    ]  # fmt: skip
+    assert lines[4].split()[:4] == ["diloco", "?", "all", "3"]
+    assert lines[5:] == [
+        "? its loss is not known to stay within 0.5 % of fp32's: taken only where asked for",
+        "links, Mbit/s: alpha 941, beta 941, gamma 94; 0.5 ms a round",
+        "· left out: gamma: its link carries 94 Mbit/s, the others' 941 Mbit/s",
+        "! gamma's link carries 94 Mbit/s: a cable instead of Wi-Fi would help",
+    ]
+
+
+def test_no_line_of_the_table_is_broken_by_a_narrow_terminal() -> None:
+    names = ("a-workstation-with-a-long-name", "and-another-one")
+    rows = [{**lan.forecast()["rows"][2], "nodes": names}]
+    out = io.StringIO()
+    Console(file=out, width=40, soft_wrap=True).print(forecast_view(forecast(rows=rows)))
+    assert ", ".join(names) in out.getvalue()
+
+
+def test_many_nodes_are_counted_and_words_of_a_node_are_no_markup() -> None:
+    names = [f"n{number}" for number in range(7)]
+    rows = [{**lan.forecast()["rows"][2], "nodes": names[:6]}]
+    known = forecast(
+        rows=rows, unit="[b]", link_mbit_s=dict.fromkeys(names, 941.0), warnings=["[/b] \x1b[2J"], best_node="[red]"
+    )
+    text = "\n".join(shown(known))
+    assert "6 nodes" in text
+    assert "! [/b]" in text
+    assert "[b]/s  x [red]" in text
+    assert "\x1b" not in text
+
+
+def test_one_line_of_it_and_what_is_achieved() -> None:
+    assert forecast_line(forecast()) == "forecast 1,216 tokens/s (1.9x alpha alone)"
+    assert forecast_line(forecast(), 0.968) == "forecast 1,216 tokens/s (1.9x alpha alone), achieved 97 %"
+    rows = [{**lan.forecast()["rows"][0], "chosen": True}]
+    assert forecast_line(forecast(rows=rows), None) == "forecast 640 tokens/s (alpha alone)"
+    assert [seconds(value) for value in (127.3, 6.77, 0.5, 0.043)] == ["127 s", "6.8 s", "0.50 s", "0.043 s"]
+
+
+def said(node: str, rank: int, kind: str, **values: object) -> Said:
+    text = f"{MARK}{json.dumps({'event': kind, 'rank': rank, **values})}"
+    return Said(time=lan.moment(1), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
+
+
+def test_a_node_that_is_left_out_waits_and_holds_nobody_up() -> None:
+    phases = Phases(plan=lan.plan(THREE), clock=lambda: 1.0)
+    assert phases.leave_out(said("gamma", 2, "left_out", why="its link is slow \x1b[2J")) == "gamma"
+    assert phases.leave_out(said("gamma", 2, "left_out", why="again")) == ""
+    step = said("alpha", 0, "step", step=1)
+    assert phases.leave_out(step) == ""
+    assert {node for node, _ in phases.heard(step)} == {"alpha", "beta"}
+    for node, phase in phases.heard(step):
+        phases.reach(node, phase)
+    assert phases.complete
+    assert phases.waiting() == ""
+    assert phases.line("gamma").plain.endswith("joined  left out: its link is slow ")
+    assert phases.line("beta").plain.endswith("✓ first step")
+
+
+def test_a_node_is_left_out_when_all_its_ranks_are() -> None:
+    plan = lan.plan_of(lan.spec("alpha"), lan.spec("beta", nproc_per_node=2))
+    phases = Phases(plan=plan)
+    assert phases.leave_out(said("beta", 1, "left_out", why="slow")) == ""
+    assert phases.training == ["alpha", "beta"]
+    assert phases.leave_out(said("beta", 2, "left_out", why="slow")) == "beta"
+    assert phases.training == ["alpha"]
+
+
+# ── kept, and told of a run ─────────────────────────────────────────────────────────────────────────────────────────
+
+TOLD = event("forecast", **lan.forecast())
+STEP = event("step", step=3, loss=1.5, per_s=1180.0, unit="tokens", of_forecast=0.97)
+ENDS = event("done", step=3, of_forecast=0.98)
+
+
+def test_a_record_keeps_the_forecast_of_this_attempt() -> None:
+    record = RunRecord("r1")
+    assert record.forecast() is None
+    record.save_forecast(forecast())
+    assert record.forecast() == forecast()
+    record.save_plan(lan.plan())
+    assert record.forecast() is None
+    (record.folder / "forecast.json").write_text('{"unit": "tok')
+    assert record.forecast() is None
+
+
+def test_a_launch_shows_keeps_and_compares_it(orch: Orch) -> None:
+    """All ranks tell it, and rank 0's is shown; no word of it is cut where no terminal wraps it."""
+    long = "a cable instead of Wi-Fi " * 9
+    told = lan.forecast(warnings=["gamma's link carries 94 Mbit/s", long])
+    here = lan.lan("alpha", says=(event("forecast", **told), STEP, ENDS))
+    here.add("beta", says=(event("forecast", rank=1, **told),))
+    here.add("gamma", says=(event("left_out", rank=2, why="its link is slow"), event("done", rank=2, step=3)))
+    ran = orch("launch", on=here)
+    assert ran.code == 0
+    assert ran.err.count("▶  int4") == 1
+    assert f"! gamma's link carries 94 Mbit/s\n! {long}\n" in ran.err
+    assert "left out: its link is slow" in ran.err
+    assert "forecast 1,216 tokens/s (1.9x alpha alone), achieved 98 %\n  checkpoints  alpha:" in ran.err
+    (file,) = RunRecord("x").folder.parent.glob("*/forecast.json")
+    assert json.loads(file.read_text())["sync"] == "int4"
+
+
+def test_json_of_a_launch_holds_it_and_shows_no_table(orch: Orch) -> None:
+    ran = orch("launch", "--json", on=lan.lan(*THREE, says=(TOLD, STEP, ENDS)))
+    assert json.loads(ran.out)["forecast"]["best_node"] == "alpha"
+    assert "int4" not in ran.err
+
+
+def test_status_compares_while_the_run_goes_on(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=(TOLD, STEP), ends_with=None)
+    run_id = detached(orch, here)  # nobody followed: the controller has kept nothing
+    assert RunRecord(run_id).forecast() is None
+    text = orch("status", on=here).out
+    assert "step 3 · loss 1.500 · 1,180 tokens/s\nforecast 1,216 tokens/s (1.9x alpha alone), achieved 97 %\n" in text
+    assert "left out: its link" in " ".join(text.split())
+    data = json.loads(orch("status", "--json", on=here).out)
+    assert (data["forecast"]["sync"], data["of_forecast"]) == ("int4", 0.97)
+
+
+def test_status_of_a_run_that_is_done_still_compares(orch: Orch) -> None:
+    """Its last event tells no speed."""
+    here = lan.lan(
+        *THREE, says=(TOLD, STEP, event("checkpoint", step=3), event("done", step=3, loss=1.4)), ends_with=None
+    )
+    detached(orch, here)
+    text = orch("status", on=here).out
+    assert "step 3 · loss 1.400\nforecast 1,216 tokens/s (1.9x alpha alone), achieved 97 %\n" in text
+
+
+def test_status_without_a_forecast_says_nothing_of_one(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=(event("step", step=3),), ends_with=None)
+    detached(orch, here)
+    assert "forecast" not in orch("status", on=here).out
+    data = json.loads(orch("status", "--json", on=here).out)
+    assert (data["forecast"], data["of_forecast"]) == (None, None)
+
+
+def test_where_rank_0_is_left_out_the_first_that_trains_speaks(orch: Orch) -> None:
+    rows = [{**lan.forecast()["rows"][2], "nodes": ["beta", "gamma"]}]
+    here = lan.lan("alpha", says=(event("forecast", **lan.forecast(rows=rows, left_out=[])),))
+    here.add("beta", says=(STEP, ENDS))
+    here.add("gamma", says=())
+    ran = orch("launch", on=here)
+    assert "checkpoints  beta:" in ran.err
+    status = json.loads(orch("status", "--json", on=here).out)
+    assert (status["last_event"]["kind"], status["of_forecast"]) == ("done", 0.98)
+
+
+def test_no_log_is_searched_to_its_end_for_a_forecast(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=("[rank0]: talk",) * (LOOK_AHEAD + 1) + (TOLD,), ends_with=None)
+    detached(orch, here)
+    assert json.loads(orch("status", "--json", on=here).out)["forecast"] is None
+    assert forecast_of((), RunRecord("none")) is None

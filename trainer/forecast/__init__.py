@@ -1,0 +1,1 @@
+"""How long a step will take under each way of synchronising, from a short measurement. Pure: no torch."""

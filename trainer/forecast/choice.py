@@ -1,0 +1,95 @@
+"""The forecast of a run: a row for each rung, the one to take, and what to tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainer.forecast.advice import LeftOut, Outlook, left_out, warnings
+from trainer.forecast.measured import Measured
+from trainer.forecast.rows import Row, row
+from trainer.forecast.teams import best_alone, best_team, teams
+
+WORTH = 1.05
+"""What a rung must gain to be preferred to a gentler one, and a team to be preferred to one node."""
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    measured: Measured
+    rows: tuple[Row, ...]
+    """The best single node, then in order of the rungs: each with the nodes that serve it best; the gentlest one, and
+    the one asked for, with all nodes too."""
+    chosen: Row
+    best_node: str
+    """The best single node."""
+    left_out: tuple[LeftOut, ...]
+    warnings: tuple[str, ...]
+
+
+def forecast(measured: Measured, *, sync: str = AUTO, unproven: bool = False, equal: bool = False) -> Forecast:
+    """What a step will take under each rung, and which one to take.
+
+    `sync`: the rung asked for, which is taken with all nodes; `auto` takes the gentlest that comes near the fastest,
+    of those whose loss is known, and no team that is not faster than the best single node. `unproven`: `auto` may take
+    rungs whose loss is not known. `equal`: shares are equal, whatever the speeds.
+    UsageError: an unknown rung, or fewer samples in a step than nodes.
+    """
+    if sync != AUTO:
+        measured.cost(sync)
+    single = best_alone(measured)
+    alone = row(measured, single, None, single.compute_s)
+    served, everyone = _rows(measured, alone, equal=equal)
+    auto = _auto(alone, served, unproven=unproven)
+    chosen = everyone.get(sync, auto)
+    outlook = Outlook(
+        measured=measured,
+        alone=alone,
+        chosen=chosen,
+        auto=auto,
+        served=served,
+        everyone=tuple(everyone.values()),
+        equal=equal,
+    )
+    return Forecast(
+        measured=measured,
+        rows=(alone, *_shown(served, everyone, chosen)),
+        chosen=chosen,
+        best_node=alone.nodes[0],
+        left_out=left_out(outlook),
+        warnings=warnings(outlook),
+    )
+
+
+def _shown(served: Sequence[Row], everyone: Mapping[str, Row], chosen: Row) -> Iterator[Row]:
+    """Each rung once; the gentlest and the chosen one with all nodes too, where fewer serve them better."""
+    for number, best in enumerate(served):
+        yield best
+        together = everyone[best.sync]
+        if together is not best and (number == 0 or best.sync == chosen.sync):
+            yield together
+
+
+def _rows(measured: Measured, alone: Row, *, equal: bool) -> tuple[tuple[Row, ...], dict[str, Row]]:
+    """Each rung with the nodes that serve it best, and by its name with all nodes. None where there is one node."""
+    candidates = teams(measured, equal=equal)
+    if not candidates:
+        return (), {}
+    together = candidates[0]
+    everyone = {cost.sync: row(measured, together, cost, alone.step_s) for cost in measured.costs}
+    best = {cost.sync: best_team(measured, candidates, cost) for cost in measured.costs}
+    served = tuple(
+        everyone[cost.sync] if best[cost.sync] is together else row(measured, best[cost.sync], cost, alone.step_s)
+        for cost in measured.costs
+    )
+    return served, everyone
+
+
+def _auto(alone: Row, served: Sequence[Row], *, unproven: bool) -> Row:
+    """The gentlest rung that comes near the fastest; a single node where no team is worth it."""
+    open_to_us = [best for best in served if best.proven or unproven]
+    fastest = max((best.per_s for best in open_to_us), default=0.0)
+    if fastest < WORTH * alone.per_s:
+        return alone
+    return next(best for best in open_to_us if WORTH * best.per_s >= fastest and best.per_s > alone.per_s)

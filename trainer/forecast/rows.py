@@ -1,0 +1,109 @@
+"""How long one step takes: a team of nodes, its shares, and a rung.
+
+step = max over nodes(share × sample_s + step_s) + exchange - hidden
+exchange = codec + max over nodes(bytes / upload, bytes / download) / efficiency + collectives × latency
+bytes = 2 (k-1)/k × parameters × bytes per parameter, both ways, for k nodes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer.forecast.measured import Cost, Measured, NodeSpeed
+from trainer.forecast.split import split
+
+ALONE = "alone"
+"""The name of the row that exchanges nothing."""
+BACKWARD = 2 / 3
+"""Share of a forward and backward pass that is backward: two products per weight against one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """Nodes that train together, and what each of them does of a step."""
+
+    members: tuple[NodeSpeed, ...]
+    shares: tuple[int, ...]
+    compute_s: float
+    """Seconds until the last of them has done its share."""
+    link: float
+    """Bytes per second of the slowest link among them."""
+
+    def window_s(self, overlap: float) -> float:
+        """Seconds of an exchange that hide behind the last micro-batch's backward pass, when all are in theirs."""
+        ready = max(
+            share * node.sample_s + node.step_s - overlap * BACKWARD * min(share, node.micro_batch) * node.sample_s
+            for node, share in zip(self.members, self.shares, strict=True)
+        )
+        return self.compute_s - ready
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the forecast."""
+
+    sync: str
+    """The rung; `alone` for a single node."""
+    nodes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    shares: tuple[int, ...]
+    """Samples of each of `nodes` in a step."""
+    compute_s: float
+    exchange_s: float
+    """Seconds that the exchange adds to a step: what is not hidden, and of local steps an average one's part."""
+    step_s: float
+    per_s: float
+    """Units per second, of all nodes."""
+    speedup: float
+    """Over the best single node."""
+    sent_bytes: float
+    """That a node sends in a step, on average."""
+    proven: bool
+
+
+def team(members: Sequence[NodeSpeed], samples: int, *, equal: bool = False) -> Team:
+    """UsageError: fewer samples than members."""
+    sample_s = [1.0] * len(members) if equal else [node.sample_s for node in members]
+    shares = split(samples, sample_s, [] if equal else [node.step_s for node in members])
+    return Team(
+        members=tuple(members),
+        shares=shares,
+        compute_s=max(share * node.sample_s + node.step_s for node, share in zip(members, shares, strict=True)),
+        link=min(node.link for node in members),
+    )
+
+
+def step_s(measured: Measured, together: Team, cost: Cost | None) -> float:
+    """Seconds of an average step; no cost: nothing is exchanged."""
+    if cost is None or len(together.members) == 1:
+        return together.compute_s
+    sent = exchanged(measured, together, cost)
+    exchange = cost.codec_s_per_parameter * measured.parameters + sent / (cost.efficiency * together.link)
+    exchange += cost.collectives * measured.latency_s
+    hidden = min(exchange, together.window_s(cost.overlap)) if cost.overlap else 0.0
+    return together.compute_s + (exchange - hidden) / cost.every
+
+
+def exchanged(measured: Measured, together: Team, cost: Cost) -> float:
+    """Bytes that each node sends, and receives, in one exchange."""
+    k = len(together.members)
+    return 2 * (k - 1) / k * measured.parameters * cost.bytes_per_parameter
+
+
+def row(measured: Measured, together: Team, cost: Cost | None, alone_s: float) -> Row:
+    """`alone_s`: seconds that the best single node takes for the same step."""
+    seconds = step_s(measured, together, cost)
+    return Row(
+        sync=cost.sync if cost else ALONE,
+        nodes=tuple(node.node for node in together.members),
+        ranks=tuple(node.rank for node in together.members),
+        shares=together.shares,
+        compute_s=together.compute_s,
+        exchange_s=seconds - together.compute_s,
+        step_s=seconds,
+        per_s=measured.samples_per_step * measured.units_per_sample / seconds,
+        speedup=alone_s / seconds,
+        sent_bytes=exchanged(measured, together, cost) / cost.every if cost else 0.0,
+        proven=cost.proven if cost else True,
+    )

@@ -1,0 +1,52 @@
+"""The forecast beyond what stands in the room: more nodes like the average one, other links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import harmonic_mean, mean
+
+from trainer.forecast.measured import Measured, NodeSpeed
+from trainer.forecast.rows import Row, row
+from trainer.forecast.teams import best_alone, teams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    world_size: int
+    link: float
+    """Bytes per second of every node, both ways."""
+    row: Row
+
+
+def simulate(measured: Measured, world_sizes: Sequence[int], links: Sequence[float]) -> tuple[Simulated, ...]:
+    """Every rung, at every number of nodes and every link rate (bytes per second), with all nodes and the same samples
+    in a step; the speed-up is over one such node.
+
+    A node like the average one computes as many samples per second as the measured ones do on average.
+    UsageError: fewer samples in a step than nodes.
+    """
+    return tuple(
+        Simulated(world_size=size, link=link, row=simulated)
+        for link in links
+        for size in world_sizes
+        for simulated in _rows(replace(measured, nodes=tuple(_average(measured, rank, link) for rank in range(size))))
+    )
+
+
+def _rows(measured: Measured) -> list[Row]:
+    single = best_alone(measured)
+    together = teams(measured)[0] if len(measured.nodes) > 1 else single
+    return [row(measured, together, cost, single.compute_s) for cost in measured.costs]
+
+
+def _average(measured: Measured, rank: int, link: float) -> NodeSpeed:
+    return NodeSpeed(
+        node=f"node{rank}",
+        rank=rank,
+        sample_s=harmonic_mean([node.sample_s for node in measured.nodes]),
+        step_s=mean(node.step_s for node in measured.nodes),
+        upload=link,
+        download=link,
+        micro_batch=round(mean(node.micro_batch for node in measured.nodes)),
+    )

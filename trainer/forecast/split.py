@@ -1,0 +1,50 @@
+"""Shares of a step for unequal nodes, so that all finish together."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from trainer.errors import UsageError
+
+
+def split(samples_per_step: int, sample_s: Sequence[float], step_s: Sequence[float] = ()) -> tuple[int, ...]:
+    """Samples of each node, at least one, so that the last to finish does so as early as can be.
+
+    `sample_s`: seconds of a node for one sample; `step_s`: its seconds per step besides samples (none: 0 for all).
+    All but a few samples are given by rate; each of the rest goes to the node that would be done with it first, which
+    is optimal for equal pieces of work on unequal machines.
+    UsageError: fewer samples than nodes.
+    """
+    if samples_per_step < len(sample_s):
+        raise UsageError(
+            f"a step of {samples_per_step} samples cannot be shared by {len(sample_s)} ranks:"
+            " give a larger --global-batch-size, or fewer nodes"
+        )
+    fixed = step_s or [0.0] * len(sample_s)
+    shares = _by_rate(samples_per_step, sample_s, fixed)
+    done = [(fixed[at] + (share + 1) * sample_s[at], at) for at, share in enumerate(shares)]
+    heapq.heapify(done)
+    for _ in range(samples_per_step - sum(shares)):
+        finish, first = done[0]
+        shares[first] += 1
+        heapq.heapreplace(done, (finish + sample_s[first], first))
+    return tuple(shares)
+
+
+def _by_rate(samples: int, sample_s: Sequence[float], fixed: Sequence[float]) -> list[int]:
+    """Whole samples that each node has done when, could samples be cut, all would be done; a node that were to have
+    less than one has one."""
+    sharing, left = list(range(len(sample_s))), samples
+    shares = [1] * len(sample_s)
+    while True:
+        rate = sum(1 / sample_s[at] for at in sharing)
+        done_at = (left + sum(fixed[at] / sample_s[at] for at in sharing)) / rate
+        slow = {at for at in sharing if done_at - fixed[at] < sample_s[at]}
+        if not slow or len(slow) == len(sharing):
+            break
+        sharing = [at for at in sharing if at not in slow]
+        left -= len(slow)
+    for at in sharing:
+        shares[at] = max(1, int((done_at - fixed[at]) / sample_s[at]))
+    return shares

@@ -1,0 +1,55 @@
+"""Which nodes might train together: the fastest few, with and without those on a slow link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from trainer.forecast.measured import Cost, Measured, NodeSpeed
+from trainer.forecast.rows import Team, step_s, team
+
+JUMP = 1.5
+"""A link this many times faster than the next slower one may be worth to be without the latter."""
+NEARLY = 0.98
+"""As good as the fastest team: a node is not left out for less than the measurement can tell."""
+
+
+def teams(measured: Measured, *, equal: bool = False) -> list[Team]:
+    """Of two nodes and more, all together first, each in order of rank. Not all sets: of 64 nodes there are too many.
+
+    UsageError: fewer samples in a step than nodes.
+    """
+    sets = {
+        tuple(sorted(fastest[:size], key=lambda node: node.rank))
+        for fastest in _orders(measured.nodes)
+        for size in range(2, len(fastest) + 1)
+    }
+    largest_first = sorted(sets, key=lambda members: (-len(members), [node.rank for node in members]))
+    return [team(members, measured.samples_per_step, equal=equal) for members in largest_first]
+
+
+def _orders(nodes: Sequence[NodeSpeed]) -> Iterator[list[NodeSpeed]]:
+    """Nodes by speed: all, and those above each gap between link rates."""
+    by_speed = sorted(nodes, key=lambda node: (node.sample_s, node.rank))
+    links = sorted({node.link for node in nodes})
+    gaps = [upper for lower, upper in pairwise(links) if upper >= JUMP * lower]
+    for least in [0.0, *gaps]:
+        yield [node for node in by_speed if node.link >= least]
+
+
+def best_alone(measured: Measured) -> Team:
+    """The node that would be fastest with the whole step to itself."""
+    return min(
+        (team([node], measured.samples_per_step) for node in measured.nodes),
+        key=lambda single: (single.compute_s, single.members[0].rank),
+    )
+
+
+def best_team(measured: Measured, candidates: Sequence[Team], cost: Cost) -> Team:
+    """The fastest, or the largest of those that are as good as it."""
+    seconds = [step_s(measured, candidate, cost) for candidate in candidates]
+    good_enough = min(seconds) / NEARLY
+    return max(
+        (pair for pair in zip(candidates, seconds, strict=True) if pair[1] <= good_enough),
+        key=lambda pair: (len(pair[0].members), -pair[1], pair[0].members[0].rank),
+    )[0]

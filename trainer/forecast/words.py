@@ -1,0 +1,29 @@
+"""Figures as people say them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def seconds(value: float) -> str:
+    """Two or three digits: 0.043 s, 6.8 s, 127 s."""
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2 if value >= 0.1 else 3
+    return f"{value:.{digits}f} s"
+
+
+def times(factor: float) -> str:
+    return f"{factor:.0f} times" if factor >= 10 else f"{factor:.1f} times"
+
+
+def megabytes(size: float) -> str:
+    return f"{size / 1e6:.0f} MB" if size >= 10e6 else f"{size / 1e6:.2g} MB"
+
+
+def mbit(rate: float) -> str:
+    """Bytes per second as networks are sold."""
+    return f"{rate * 8 / 1e6:.0f} Mbit/s"
+
+
+def names(nodes: Sequence[str]) -> str:
+    """Few by name, many by number."""
+    return ", ".join(nodes) if len(nodes) <= 5 else f"{len(nodes)} nodes"
