@@ -42,6 +42,7 @@ NEED_TORCH = [
     "sample_order",
     "start_line",
     "switches",
+    "sync_codec",
     "text_data",
     "text_encoder",
     "text_training",
