@@ -43,6 +43,7 @@ NEED_TORCH = [
     "start_line",
     "switches",
     "sync_codec",
+    "sync_low_rank",
     "text_data",
     "text_encoder",
     "text_training",
