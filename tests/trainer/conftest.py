@@ -42,6 +42,8 @@ NEED_TORCH = [
     "sample_order",
     "start_line",
     "switches",
+    "sync_codec",
+    "sync_low_rank",
     "text_data",
     "text_encoder",
     "text_training",

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from tests.trainer.conftest import AS_ONE
 from trainer.engine.workload import Portion
 from trainer.errors import ConfigurationError
 from trainer.workloads.custom import Custom, Task, find

@@ -16,8 +16,8 @@ from trainer.cli import main, parse
 from trainer.config import Place, TrainOptions
 from trainer.engine.device import prepare_hardware
 from trainer.engine.group import Group
-from trainer.engine.sync.ddp import Ddp
 from trainer.engine.limits import usable_threads
+from trainer.engine.sync.ddp import Ddp
 
 
 def kept(run_dir: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests.trainer.conftest import AS_ONE
 from trainer.config import Place, TrainOptions
 from trainer.data import text_prepared
 from trainer.engine.optimizer import usual_groups

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from statistics import median
 
 from trainer.forecast.split import split
 
 WINDOW = 16
-"""Steps whose median counts: a hiccup is no slowdown."""
+"""Steps whose mean counts, without the slowest and the fastest: a hiccup is no slowdown."""
 WORTH_IT = 0.85
 """A new split must let the slowest rank finish in less than this share of the time."""
+NEWS = 0.5
+"""Weight of a window against what was believed before: nodes that share something would swing to and fro."""
 
 
 class Balance:
@@ -19,21 +19,22 @@ class Balance:
 
     def __init__(self, shares: Sequence[int]) -> None:
         self.shares = tuple(shares)
-        self._heard: deque[Sequence[float]] = deque(maxlen=WINDOW)
+        self._heard: list[Sequence[float]] = []
+        self._believed: list[float] = []
 
     def hear(self, sample_s: Sequence[float]) -> tuple[int, ...] | None:
         """Seconds a sample of this step, by rank. The new shares where others are worth it."""
         self._heard.append(sample_s)
         if len(self._heard) < WINDOW:
             return None
-        usual = [median(column) for column in zip(*self._heard, strict=True)]
+        usual = [sum(sorted(column)[2:-2]) / (WINDOW - 4) for column in zip(*self._heard, strict=True)]
+        self._heard = []
         if min(usual) <= 0:
             return None
-        shares = better(sum(self.shares), self.shares, usual)
-        if shares is None:
-            return None
-        self.shares = shares
-        self._heard.clear()
+        before = self._believed or usual
+        self._believed = [NEWS * new + (1 - NEWS) * old for new, old in zip(usual, before, strict=True)]
+        shares = better(sum(self.shares), self.shares, self._believed)
+        self.shares = shares or self.shares
         return shares
 
 

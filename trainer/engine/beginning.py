@@ -114,8 +114,7 @@ def _own(run: Run, cut: Cut, start: Progress, step_s: float) -> Callable[[], Own
     """Measures this rank; all ranks are to do so at once."""
 
     def measure() -> Own:
-        run.group.barrier()
-        sample_s = Bench(run.workload, run.hardware, cut, start.cursor).sample_s()
+        sample_s = Bench(run.workload, run.hardware, cut, start.cursor).sample_s(run.group.barrier)
         return Own(sample_s=sample_s, step_s=step_s, micro_batch=min(cut.micro_batch, cut.share))
 
     return measure

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from trainer.config import Place, TrainOptions
 from trainer.engine.group import Group
-from trainer.engine.sync.buckets import Bucket
+from trainer.engine.sync.buckets import Bucket, cut
 from trainer.engine.sync.ladder import Rung, ladder
 from trainer.forecast.measured import Cost, Measured, NodeSpeed, Pattern
 
@@ -25,7 +25,7 @@ SMALLEST = 1 << 14
 SHIFTS = 4
 """Neighbours that each rank tries its link with."""
 SAMPLE = 1 << 20
-"""Values that a way's own work is timed with."""
+"""Values, about, that a way's own work is timed with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,8 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
     parameters = [parameter for parameter in work.model.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in parameters)
     efficiency = _efficiency(min(*upload, *download), group)
-    costs = [_cost(rung, count, efficiency, parameters[0].device, group) for rung in ladder(options)]
+    trial = min(cut(parameters, SAMPLE), key=lambda bucket: abs(bucket.count - SAMPLE))
+    costs = [_cost(rung, count, efficiency, trial, group) for rung in ladder(options, work.model)]
     everyones = [group.each(number) for number in (own.sample_s, own.step_s, float(own.micro_batch))]
     return Measured(
         nodes=tuple(
@@ -137,12 +138,11 @@ def _efficiency(link: float, group: Group) -> dict[Pattern, float]:
     return found
 
 
-def _cost(rung: Rung, count: int, efficiency: Mapping[Pattern, float], device: torch.device, group: Group) -> Cost:
-    tried = min(count, SAMPLE)
+def _cost(rung: Rung, count: int, efficiency: Mapping[Pattern, float], trial: Bucket, group: Group) -> Cost:
     return Cost(
         sync=rung.name,
         bytes_per_parameter=rung.bytes_per_parameter,
-        codec_s_per_parameter=max(group.each(_codec_s(rung, tried, device, group))) / tried,
+        codec_s_per_parameter=max(group.each(_codec_s(rung, trial, group))) / trial.count,
         collectives=rung.collectives(count),
         every=rung.every,
         overlap=rung.overlap,
@@ -152,13 +152,13 @@ def _cost(rung: Rung, count: int, efficiency: Mapping[Pattern, float], device: t
     )
 
 
-def _codec_s(rung: Rung, count: int, device: torch.device, group: Group) -> float:
-    """Seconds of this rank's own work on `count` values, with peers that answer at once."""
+def _codec_s(rung: Rung, like: Bucket, group: Group) -> float:
+    """Seconds of this rank's own work on such a bucket, with peers that answer at once."""
     if rung.mean_of is None:
         return 0.0
-    bucket = Bucket([nn.Parameter(torch.randn(count, device=device))])
-    bucket.set_gradients(torch.randn(count, device=device))
-    mean = rung.mean_of(bucket, Echo(place=group.place, backend="none", device=device))
+    bucket = Bucket([nn.Parameter(torch.empty_like(parameter)) for parameter in like.parameters])
+    bucket.set_gradients(torch.randn(bucket.count, device=bucket.device))
+    mean = rung.mean_of(bucket, Echo(place=group.place, backend="none", device=bucket.device))
     taken = []
     for _ in range(3):
         began = time.perf_counter()

@@ -15,7 +15,7 @@ from trainer.engine.run import Run
 from trainer.forecast.choice import AUTO, Forecast, forecast
 from trainer.forecast.rows import ALONE
 from trainer.forecast.split import split
-from trainer.forecast.tell import as_event, table
+from trainer.forecast.tell import as_event, summary, table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,9 @@ def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str,
         return Together(sync=wished, group=group, names=names)
     # What all measured is the same on all; what follows from it is decided once all the same.
     found = _forecast(run, measure_own())
-    run.events.emit("forecast", **as_event(found))
-    for line in table(found):
+    if group.place.rank == 0:
+        run.events.emit("forecast", **as_event(found))
+    for line in [summary(found)] if group.place.events else table(found):  # who reads events draws its own table
         run.events.say(line)
     row = found.chosen
     decided = {"sync": row.sync, "ranks": row.ranks, "shares": row.shares, "per_s": row.per_s}

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from statistics import median
 
 import torch
 
@@ -47,19 +46,23 @@ class Bench:
         say(choice.why)
         return choice.size
 
-    def sample_s(self, budget_s: float = 1.0) -> float:
-        """Seconds that one sample takes, loaded and computed, in micro-batches as they will be."""
+    def sample_s(self, meet: Callable[[], None], seconds: float = 1.5) -> float:
+        """Seconds that one sample takes, loaded and computed, in micro-batches as they will be.
+
+        `meet`: returns when all ranks are there, for nodes that share something are to do so here too. The mean, not
+        the median: a container that has used up its quota stands still for a while, again and again.
+        """
         batches = self._batches(self._cut)
-        taken: list[float] = []
+        done = 0
         with self._nothing_learnt():
             self._compute(next(batches))  # opens files, allocates, picks kernels: once in a run
+            meet()
             began = time.perf_counter()
-            while len(taken) < 3 or (time.perf_counter() - began < budget_s and len(taken) < 50):
-                at = time.perf_counter()
+            while done == 0 or time.perf_counter() - began < seconds:
                 batch = next(batches)
                 self._compute(batch)
-                taken.append((time.perf_counter() - at) / len(batch[0]))
-        return median(taken)
+                done += len(batch[0])
+            return (time.perf_counter() - began) / done
 
     def workers(self, options: TrainOptions, group: Group, say: Say) -> int:
         """Processes that load data: as asked for, as the data says, or as measured.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from torch import nn
 from torch.optim import Optimizer
@@ -15,6 +16,8 @@ from trainer.engine.sync.ddp import Alone, Ddp
 from trainer.engine.sync.every_step import BUCKET, EveryStep, MeanOf
 from trainer.engine.sync.exchange import Exchange
 from trainer.engine.sync.local_steps import LocalSteps, Rounds
+from trainer.engine.sync.low_rank import thin
+from trainer.engine.sync.powersgd import Factors
 from trainer.engine.sync.strategy import Sync
 from trainer.forecast.measured import Pattern
 
@@ -57,15 +60,15 @@ class Whose:
     group: Group
 
 
-def ladder(options: TrainOptions) -> tuple[Rung, ...]:
-    """All rungs, as `options` would have them."""
-    return tuple(_rung(name, options) for name in SYNCS)
+def ladder(options: TrainOptions, model: nn.Module) -> tuple[Rung, ...]:
+    """All rungs, as `options` would have them for `model`."""
+    return tuple(_rung(name, options, model) for name in SYNCS)
 
 
 def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
     """The way of this name, going on after `step`. To be called by all ranks."""
     options, group = whose.options, whose.group
-    rung = _rung(name, options)
+    rung = _rung(name, options, whose.model)
     if group.alone:
         return Alone(whose.model)
     if rung.mean_of is None:
@@ -84,22 +87,30 @@ def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
     return LocalSteps(each_step, whose.optimizer, rounds, rung.mean_of, step)
 
 
-def _rung(name: str, options: TrainOptions) -> Rung:
+def _rung(name: str, options: TrainOptions, model: nn.Module) -> Rung:
     if name == "fp32":
         return Rung(name=name, mean_of=None, bytes_per_parameter=4, every=1, overlap=1, pattern="ring")
+    if name == "powersgd":
+        return _powersgd(options, model)
     codec = codec_named(options.sync_codec if name in LOCAL else name, options.sync_density)
-
-    def mean_of(bucket: Bucket, group: Group) -> Exchange:
-        return Exchange(codec, group, bucket.count, bucket.device)
-
     return Rung(
         name=name,
-        mean_of=mean_of,
+        mean_of=lambda bucket, group: Exchange(codec, group, bucket.count, bucket.device),
         bytes_per_parameter=codec.payload_bytes(MANY) / MANY,
         every=options.sync_every if name in LOCAL else 1,
         overlap=0 if name in LOCAL else 1,
         pattern="scatter_gather",
     )
+
+
+def _powersgd(options: TrainOptions, model: nn.Module) -> Rung:
+    def mean_of(bucket: Bucket, group: Group) -> Factors:
+        return Factors(bucket, group, rank=options.sync_rank, seed=options.seed)
+
+    shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
+    numbers = sum(map(partial(thin, rank=options.sync_rank), shapes))
+    sent = 4 * numbers / sum(shape.numel() for shape in shapes)
+    return Rung(name="powersgd", mean_of=mean_of, bytes_per_parameter=sent, every=1, overlap=1, pattern="ring")
 
 
 def codec_named(name: str, density: float) -> Codec:

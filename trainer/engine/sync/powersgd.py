@@ -1,0 +1,48 @@
+"""The mean of a bucket's gradients as thin factors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trainer.engine.group import Group
+from trainer.engine.sync.buckets import Bucket
+from trainer.engine.sync.low_rank import LowRank
+from trainer.engine.sync.strategy import Kept, State
+
+
+class Factors:
+    def __init__(self, bucket: Bucket, group: Group, *, rank: int, seed: int) -> None:
+        """`rank`: of the factors, not the group's."""
+        self._group = group
+        self._shapes = [parameter.shape for parameter in bucket.parameters]
+        self._low_rank = LowRank(self._shapes, rank=rank, seed=seed, device=bucket.device)
+
+    def mean(self, flat: Tensor) -> None:
+        pieces = torch.split(flat, [shape.numel() for shape in self._shapes])
+        gradients = [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+        self._low_rank.reduce(gradients, self._averaged)
+
+    def state(self) -> State:
+        kept = self._low_rank.state_dict()
+        return {f"{name}.{at}": each.cpu() for name in ("residuals", "q") for at, each in enumerate(kept[name])}
+
+    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:
+        """From another number of ranks only what was not yet sent: the Q's, which are but a good guess to start from,
+        begin anew, alike on all ranks."""
+        now = self._low_rank.state_dict()
+        residuals = [torch.zeros_like(each) for each in now["residuals"]]
+        q = now["q"]
+        for one in kept:
+            weight = 1.0 if exact else self._group.place.world_size / one.world_size
+            for at, residual in enumerate(residuals):
+                residual += one.state[f"residuals.{at}"].to(residual.device) * weight
+            if exact:
+                q = [one.state[f"q.{at}"].to(each.device) for at, each in enumerate(q)]
+        self._low_rank.load_state_dict({"residuals": residuals, "q": q})
+
+    def _averaged(self, tensor: Tensor) -> None:
+        self._group.all_reduce(tensor)
+        tensor.div_(self._group.place.world_size)
