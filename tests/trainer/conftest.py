@@ -42,6 +42,7 @@ NEED_TORCH = [
     "sample_order",
     "start_line",
     "switches",
+    "sync",
     "sync_codec",
     "sync_low_rank",
     "text_data",

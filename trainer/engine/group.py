@@ -144,21 +144,23 @@ class Group:
 
     def branch(self) -> Group:
         """The same ranks over connections of their own, for a thread of its own: within one group all ranks must ask
-        for the same collectives in the same order. To be called by all ranks."""
+        for the same collectives in the same order. To be called by all of them."""
         group = self._of(range(self.place.world_size))
         assert group is not None  # noqa: S101  # this rank is one of all
         return group
 
     def only(self, ranks: Sequence[int]) -> Group | None:
-        """The group of these ranks alone, None for the others. To be called by all ranks."""
+        """The group of these ranks alone, None for the others. To be called by all of these."""
         return self._of(sorted(ranks))
 
     def _of(self, ranks: Sequence[int]) -> Group | None:
         everyone = self.ranks or range(self.place.world_size)
         chosen = tuple(everyone[rank] for rank in ranks)
-        handle = dist.new_group(list(chosen), timeout=timedelta(seconds=self.place.pg_timeout_s), backend=self.backend)
         if self.place.rank not in ranks:
             return None
+        timeout = timedelta(seconds=self.place.pg_timeout_s)
+        # Those who are left out of a run do not take part in making its groups.
+        handle = dist.new_group(list(chosen), timeout, self.backend, use_local_synchronization=True)
         place = replace(self.place, rank=ranks.index(self.place.rank), world_size=len(ranks))
         backend = self.backend if len(ranks) > 1 else "none"
         return replace(self, place=place, backend=backend, handle=handle, ranks=chosen)

@@ -79,10 +79,11 @@ def step_s(measured: Measured, together: Team, cost: Cost | None) -> float:
     if cost is None or len(together.members) == 1:
         return together.compute_s
     sent = exchanged(measured, together, cost)
-    exchange = cost.codec_s_per_parameter * measured.parameters + sent / (cost.efficiency * together.link)
-    exchange += cost.collectives * measured.latency_s
-    hidden = min(exchange, together.window_s(cost.overlap)) if cost.overlap else 0.0
-    return together.compute_s + (exchange - hidden) / cost.every
+    encoding = cost.codec_s_per_parameter * measured.parameters
+    travel = sent / (cost.efficiency * together.link) + cost.collectives * measured.latency_s
+    # Encoding takes the processor that computes: only the way over the network can hide behind it.
+    hidden = min(travel, together.window_s(cost.overlap)) if cost.overlap else 0.0
+    return together.compute_s + (encoding + travel - hidden) / cost.every
 
 
 def exchanged(measured: Measured, together: Team, cost: Cost) -> float:

@@ -1,0 +1,150 @@
+"""The ways of synchronising, between three real processes (sync_ranks.py is what they run)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.conftest import MODEL, Call, Torchrun
+from tests.trainer.sync_ranks import WAYS
+from trainer.config import TrainOptions
+from trainer.errors import UsageError
+
+LARGEST_ERROR = {
+    "fp32": 1e-6, "fp16": 1e-3, "int8": 0.02, "int4": 0.2, "int2": 0.6, "topk": 0.6, "powersgd": 0.9,
+    "local": 0.02, "diloco": 0.02, "streaming diloco": 0.2,
+}  # fmt: skip
+"""Of one step's gradient, by norm, before error feedback makes up for it."""
+WITH_FEEDBACK = [way for way in WAYS if way not in ("fp32", "powersgd", "local", "diloco", "streaming diloco")]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+    run = Torchrun(3, str(tmp_path_factory.mktemp("sync")), module="tests.trainer.sync_ranks")
+    result = run.result()
+    assert result.code == 0, result.err
+    found: dict[str, dict[str, float]] = json.loads(result.out.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_ranks_have_the_same_weights_to_the_last_bit(told: dict[str, dict[str, float]], way: str) -> None:
+    assert told[way]["alike"] == told[way]["fewer"] == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_gradient_arrives_within_what_its_code_can_say(told: dict[str, dict[str, float]], way: str) -> None:
+    assert told[way]["error"] < LARGEST_ERROR[way]
+    assert way == "fp32" or told[way]["error"] > 1e-5, "nothing was encoded"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_taken_up_again_it_goes_on_as_if_undisturbed(told: dict[str, dict[str, float]], way: str) -> None:
+    # DDP cuts its buckets anew after the first step, and so sums in another order.
+    assert told[way]["resumed"] <= (1e-7 if way == "fp32" else 0)
+
+
+@pytest.mark.parametrize("way", WITH_FEEDBACK)
+def test_fewer_ranks_still_send_what_all_had_left(told: dict[str, dict[str, float]], way: str) -> None:
+    assert told[way]["unsent"] > 0
+    assert told[way]["lost"] < 1e-6 * max(1.0, told[way]["unsent"])
+
+
+# ── Whole runs ────────────────────────────────────────────────────────────────────────────────────
+
+RUNS = {
+    "int4": ("--sync", "int4"),
+    "powersgd": ("--sync", "powersgd"),
+    "streaming": ("--sync", "diloco", "--sync-every", "4", "--sync-warmup", "3", "--sync-fragments", "2",
+                  "--sync-delay", "1"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def words(data_dir: Path) -> Callable[..., list[str]]:
+    def made(run_dir: Path, *options: str) -> list[str]:
+        return [
+            "gpt2", "train", *MODEL, "--data-dir", str(data_dir), "--run-dir", str(run_dir), "--log-every", "1",
+            "--precision", "fp32", "--num-workers", "0", "--no-compile", "--eval-every", "6", "--max-steps", "12",
+            "--checkpoint-every", "5", "--shares", "equal", *options,
+        ]  # fmt: skip
+
+    return made
+
+
+@pytest.mark.parametrize("way", RUNS)
+def test_a_killed_run_repeats_its_losses(
+    way: str, words: Callable[..., list[str]], torchrun: Any, tmp_path: Path
+) -> None:
+    whole = torchrun(2, *words(tmp_path / "whole", *RUNS[way])).result()
+    assert whole.code == 0, whole.err
+
+    killed = torchrun(2, *words(tmp_path / "killed", *RUNS[way]))
+    for line in killed.lines():
+        if '"step": 7' in line:
+            os.kill(killed.process.pid, signal.SIGSTOP)  # torchrun would end the other rank in order
+            for child in _children(killed.process.pid):
+                os.kill(child, signal.SIGKILL)
+            os.kill(killed.process.pid, signal.SIGKILL)
+            break
+    before = killed.result()
+
+    after = torchrun(2, *words(tmp_path / "killed", *RUNS[way])).result()
+    assert after.code == 0, after.err
+    assert after.events("resumed")[0]["step"] == 6  # saved there as the best so far
+    assert {**before.losses(), **after.losses()} == whole.losses()
+    assert after.events("evaluation")[-1]["loss"] == whole.events("evaluation")[-1]["loss"]
+
+
+def test_a_run_with_fewer_ranks_goes_on_and_says_what_is_lost(
+    words: Callable[..., list[str]], torchrun: Any, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCH_EVENTS", "1")
+    first = torchrun(3, *words(tmp_path, "--sync", "int4", "--max-steps", "5", "--global-batch-size", "12")).result()
+    assert first.code == 0, first.err
+    (lost,) = tmp_path.glob("ranks/step-*5/rank-2-of-3.pt")
+    damaged = bytearray(lost.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    lost.write_bytes(damaged)
+    second = torchrun(2, *words(tmp_path, "--sync", "int4", "--global-batch-size", "12")).result()
+    assert second.code == 0, second.err
+    assert "rank-2-of-3.pt is not used" in second.err
+    assert "of what 3 ranks had not yet sent at step 5, the files of 2 are there" in second.err
+    assert min(second.losses()) == 6
+
+
+def test_only_the_newest_files_of_ranks_stay(words: Callable[..., list[str]], torchrun: Any, tmp_path: Path) -> None:
+    run = torchrun(2, *words(tmp_path, "--sync", "int8", "--checkpoint-every", "2", "--keep-checkpoints", "2")).result()
+    assert run.code == 0, run.err
+    assert sorted(path.name for path in (tmp_path / "ranks").iterdir()) == ["step-00000010", "step-00000012"]
+    assert sorted(path.name for path in (tmp_path / "ranks/step-00000012").iterdir()) == [
+        "rank-0-of-2.pt",
+        "rank-1-of-2.pt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"sync_density": 0.0}, "--sync-density 0"),
+        ({"outer_momentum": 1.0}, "--outer-momentum 1"),
+        ({"sync_delay": 5, "sync_every": 10, "sync_fragments": 2}, "--sync-delay 5"),
+        ({"sync_every": 0}, "--sync-every 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        TrainOptions(**wrong)
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(word) for word in (task / "children").read_text().split()]
+    return found
