@@ -118,6 +118,7 @@ def _tbf(space: str, device: str, rate: float, *, switch: bool) -> None:
     how = shape(rate, switch=switch)
     words = ("rate", f"{how.bits_per_s}bit", "burst", str(how.burst_bytes), "limit", str(how.limit_bytes))
     _run("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", *words)
+    _ip("-n", space, "link", "set", device, "gso_max_size", str(how.packet_bytes))
 
 
 def _remove(space: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ def cases_for(given: argparse.Namespace, bits_per_s: float) -> list[Case]:
                 bucket_bytes = int(size * MB)
                 buckets = max(least, round(given.volume_s * bits_per_s / 8 / (2 * bucket_bytes)))
                 if pipelined and size * least > max(4 * given.volume_s * bits_per_s / 8 / MB, 8):
-                    continue  # so large a bucket at so low a rate: minutes, to learn what the smaller ones show
+                    continue  # minutes at so low a rate, to learn what smaller buckets show
                 cases.append(
                     Case(
                         method=method, bucket_bytes=bucket_bytes, buckets=buckets, pipelined=pipelined, streams=streams
@@ -106,21 +106,13 @@ def _timed(rig: Rig, cases: Sequence[Case], repeats: int) -> list[Timing]:
     asked = json.dumps([asdict(case) for case in cases] * repeats)
     command = (sys.executable, "-m", "benchmarks.slow_lan.transport_rank", asked)
     first, *_ = rig.run([command] * len(rig.nodes), timeout_s=3000)
-    rounds = list(timings_of(first, len(cases)))
+    rounds = timings_of(first, len(cases))
     return [_median(case, [one[number] for one in rounds]) for number, case in enumerate(cases)]
 
 
-def timings_of(outcome: Outcome, cases: int) -> Iterable[list[Mapping[str, float]]]:
-    """Rounds of figures per case, out of rank 0's events; bytes are those between two of them."""
-    begun = {event.fields["case"]: event for event in outcome.named("begin")}
-    figures = [
-        {
-            "seconds": event.fields["seconds"],
-            "cpu_s": event.fields["cpu_s"],
-            "sent": max(b - a for a, b in zip(begun[event.fields["case"]].sent, event.sent, strict=True)),
-        }
-        for event in outcome.named("case")
-    ]
+def timings_of(outcome: Outcome, cases: int) -> list[list[Mapping[str, float]]]:
+    """Rounds of figures per case, out of rank 0's events."""
+    figures = [event.fields for event in outcome.named("case")]
     return [figures[start : start + cases] for start in range(0, len(figures), cases)]
 
 

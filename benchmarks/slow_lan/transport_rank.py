@@ -12,11 +12,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from benchmarks.slow_lan.network import sent_and_received
 
 Group = Any
 Start = Callable[[Tensor, Group], list[Any]]
@@ -84,19 +87,18 @@ def main(argv: Sequence[str]) -> int:
     dist.init_process_group("gloo")
     groups = [dist.new_group(list(range(dist.get_world_size()))) for _ in range(STREAMS)]
     for number, case in enumerate(cases):
-        _say("begin", case=number)
-        seconds, cpu_s = measured(case, groups)
-        slowest = torch.tensor([seconds, cpu_s])
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-        _say("case", case=number, seconds=float(slowest[0]), cpu_s=float(slowest[1]))
+        most = torch.tensor(measured(case, groups), dtype=torch.float64)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        seconds, cpu_s, sent = most.tolist()
+        _say("case", case=number, seconds=seconds, cpu_s=cpu_s, sent=sent)
     dist.barrier()
     _say("done")
     sys.stdout.flush()
     os._exit(0)  # gloo's threads may ask for Python when it is gone
 
 
-def measured(case: dict[str, Any], groups: Sequence[Group]) -> tuple[float, float]:
-    """Seconds for all buckets of the case, on the clock and of this process's processor time."""
+def measured(case: dict[str, Any], groups: Sequence[Group]) -> tuple[float, float, float]:
+    """For all buckets of the case: seconds on the clock, of this process's processor time, bytes that its node sent."""
     world, start = dist.get_world_size(), METHODS[case["method"]]
     count = case["bucket_bytes"] // 4 // world * world
     buckets = [torch.ones(count) for _ in range(case["buckets"])]
@@ -105,14 +107,14 @@ def measured(case: dict[str, Any], groups: Sequence[Group]) -> tuple[float, floa
     for group in chosen:  # connections of a group are made when first used
         _wait(start(small, group))
     dist.barrier()
-    began, cpu = time.perf_counter(), time.process_time()
+    began, cpu, sent = time.perf_counter(), time.process_time(), _sent()
     if case["pipelined"]:
         _pipelined(start, buckets, chosen)
     else:
         for bucket in buckets:
             _wait(start(bucket, chosen[0]))
     dist.barrier()
-    return time.perf_counter() - began, time.process_time() - cpu
+    return time.perf_counter() - began, time.process_time() - cpu, _sent() - sent
 
 
 def _pipelined(start: Start, buckets: Sequence[Tensor], groups: Sequence[Group]) -> None:
@@ -141,6 +143,10 @@ def _pipelined(start: Start, buckets: Sequence[Tensor], groups: Sequence[Group])
 def _wait(works: Sequence[Any]) -> None:
     for work in works:
         work.wait()
+
+
+def _sent() -> int:
+    return sent_and_received(Path("/proc/self/net/dev").read_text())[0]
 
 
 def _say(event: str, **fields: object) -> None:
