@@ -12,6 +12,9 @@ from benchmarks.slow_lan.network import PREFIX, is_running, is_stale
 from benchmarks.slow_lan.rates import quota
 
 ROOT = Path("/sys/fs/cgroup")
+WEIGHT_1, WEIGHT_2 = "200000", "10000"
+"""Of the rig against all else on this machine, in the two versions' units: a node is to have its quota, whoever else
+computes."""
 
 
 class Processors:
@@ -33,6 +36,10 @@ class Processors:
         if self._version_2:
             for folder in (self._home, self._rig):
                 (folder / "cgroup.subtree_control").write_text("+cpu")
+        if self._version_2:
+            (self._rig / "cpu.weight").write_text(WEIGHT_2)
+        else:
+            (self._rig / "cpu.shares").write_text(WEIGHT_1)
         for number in range(len(self.cores)):
             self._folder(number).mkdir()
 
