@@ -145,7 +145,8 @@ class Rig:
             "MASTER_ADDR": master, "MASTER_PORT": str(self._port), "GLOO_SOCKET_IFNAME": INTERFACE,
             "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": "",
             "ORCH_EVENTS": "1", "ORCH_NODE": f"node{number}", "ORCH_NODE_RANK": str(number), "ORCH_BACKEND": "gloo",
-            "ORCH_PG_TIMEOUT_S": "120", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
+            "ORCH_PG_TIMEOUT_S": "120", "RIG_ADDRESS": self.network.address(number),
+            "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
 
 

@@ -170,7 +170,10 @@ def section(bits_per_s: float, nodes: int, tcp: float, timings: Sequence[Timing]
     best = max(timings, key=lambda one: share(one, nodes, bits_per_s))
     usual = max((share(one, nodes, bits_per_s) for one in alone if one.case.method == "all_reduce"), default=0.0)
     lines += ["", f"Best: {_named(best.case)}, {share(best, nodes, bits_per_s):.0%}"]
-    lines[-1] += f", {share(best, nodes, bits_per_s) / usual:.2f} times all_reduce at its best size." if usual else "."
+    if usual:
+        lines[-1] += (
+            f", {share(best, nodes, bits_per_s) / usual:.2f} times all_reduce one after another at its best size"
+        )
     return lines
 
 
