@@ -46,11 +46,11 @@ class Peer:
 Build = Callable[[nn.Module, torch.optim.Optimizer, argparse.Namespace], Peer]
 
 
-def ddp(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse.Namespace) -> Peer:
+def ddp(model: nn.Module, optimizer: torch.optim.Optimizer, _: argparse.Namespace) -> Peer:
     return Peer(model=DistributedDataParallel(model, gradient_as_bucket_view=True), step=optimizer.step)
 
 
-def fp16(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse.Namespace) -> Peer:
+def fp16(model: nn.Module, optimizer: torch.optim.Optimizer, _: argparse.Namespace) -> Peer:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
     wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)

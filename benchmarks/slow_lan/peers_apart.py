@@ -31,7 +31,7 @@ def torchft_diloco(model: nn.Module, optimizer: torch.optim.Optimizer, every: in
     rank, world = dist.get_rank(), dist.get_world_size()
     first, own = os.environ["MASTER_ADDR"], os.environ["RIG_ADDRESS"]
     lighthouse = LighthouseServer(bind=f"0.0.0.0:{LIGHTHOUSE_PORT}", min_replicas=world) if rank == 0 else None
-    store = dist.TCPStore(own, STORE_PORT, 1, is_master=True, wait_for_workers=False)
+    stores = [dist.TCPStore(own, STORE_PORT, 1, is_master=True, wait_for_workers=False)]  # lives until the end
     dist.barrier()
 
     def keep() -> dict[str, object]:
@@ -56,7 +56,7 @@ def torchft_diloco(model: nn.Module, optimizer: torch.optim.Optimizer, every: in
         manager.shutdown(wait=False)
         if lighthouse:
             lighthouse.shutdown()
-        del store
+        stores.clear()
 
     return optimizer.step, close
 
@@ -78,6 +78,7 @@ def hivemind_optimizer(optimizer: torch.optim.Optimizer, global_batch: int) -> B
     together = hivemind.Optimizer(
         dht=dht, run_id="slow-lan", target_batch_size=global_batch, batch_size_per_step=share, optimizer=optimizer,
         use_local_updates=False, matchmaking_time=MATCHMAKING_S, averaging_timeout=60.0,
+        averager_opts={"min_matchmaking_time": MATCHMAKING_S, "request_timeout": MATCHMAKING_S / 2},
         tracker_opts={"min_refresh_period": 0.2, "default_refresh_period": 0.5},
     )  # fmt: skip
     dist.barrier()

@@ -26,8 +26,9 @@ from benchmarks.slow_lan.network import INTERFACE, Network, remove_stale, sent_a
 from benchmarks.slow_lan.processors import Processors
 
 ROOT = Path(__file__).parents[2]
-ENTER = 'echo $$ > "$1"; shift; exec "$@"'
-"""A process must be in its cgroup before it does anything."""
+ENTER = 'echo $$ > "$1" || exit 97; shift; exec ip netns exec "$@"'
+"""A process must be in its cgroup before it does anything; cgroups are out of sight in a namespace, which has a /sys of
+its own."""
 EVENT = "@orch "
 
 
@@ -180,7 +181,7 @@ class _Watch:
         entrance = str(self._rig.processors.entrance(rank))
         space = self._rig.network.spaces[rank]
         process = subprocess.Popen(
-            ("ip", "netns", "exec", space, "sh", "-c", ENTER, "sh", entrance, *command),
+            ("sh", "-c", ENTER, "sh", entrance, space, *command),
             env=dict(environ), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, errors="replace", start_new_session=True,
         )  # fmt: skip

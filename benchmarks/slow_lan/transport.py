@@ -1,4 +1,4 @@
-"""What gloo gets out of a link: ways to sum a bucket, sizes of buckets, several groups, one after another or at once."""
+"""What gloo gets out of a link: ways to sum a bucket, sizes of buckets, groups, one after another or all at once."""
 
 from __future__ import annotations
 
