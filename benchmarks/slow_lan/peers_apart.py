@@ -46,6 +46,7 @@ def torchft_diloco(model: nn.Module, optimizer: torch.optim.Optimizer, every: in
         min_replica_size=world, use_async_quorum=False, rank=0, world_size=1, store_addr=own, store_port=STORE_PORT,
         lighthouse_addr=f"http://{first}:{LIGHTHOUSE_PORT}", replica_id=f"node{rank}", hostname=own,
         timeout=timedelta(seconds=120),
+        init_sync=False,  # its first checkpoint would be asked for under the host's name, not its address
     )  # fmt: skip
     outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
     together = DiLoCo(manager, [model], optimizer, outer, sync_every=every)
@@ -78,13 +79,16 @@ def hivemind_optimizer(optimizer: torch.optim.Optimizer, global_batch: int) -> B
     together = hivemind.Optimizer(
         dht=dht, run_id="slow-lan", target_batch_size=global_batch, batch_size_per_step=share, optimizer=optimizer,
         use_local_updates=False, matchmaking_time=MATCHMAKING_S, averaging_timeout=60.0,
-        averager_opts={"min_matchmaking_time": MATCHMAKING_S, "request_timeout": MATCHMAKING_S / 2},
+        averager_opts={"request_timeout": MATCHMAKING_S / 2},
         tracker_opts={"min_refresh_period": 0.2, "default_refresh_period": 0.5},
     )  # fmt: skip
     dist.barrier()
+    return together.step, _end_children
 
-    def close() -> None:
-        together.shutdown()
-        dht.shutdown()
 
-    return together.step, close
+def _end_children() -> None:
+    """hivemind's own shutdown waits for peers that have gone already; its processes must not outlive this one."""
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        child.kill()
