@@ -1,0 +1,49 @@
+"""Benchmarks on a slow, unequal LAN in a box: `python -m benchmarks.slow_lan COMMAND`, as root."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.slow_lan import quality, speed, transport, unequal
+from benchmarks.slow_lan.rig import RunFailed, cannot_run
+
+COMMANDS = {
+    "speed": (speed, "step time, tokens/s and bytes of each way, by link rate and number of nodes"),
+    "quality": (quality, "validation loss of each way at equal tokens, over seeds"),
+    "unequal": (unequal, "machines of unequal speed: the share of the sum of their throughputs"),
+    "transport": (transport, "what gloo gets out of a link, by method, bucket size, streams"),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_lan", description=(__doc__ or "").strip())
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=module.__doc__)
+        module.add_options(command)
+        command.add_argument("--quick", action="store_true", help="small and short: does everything run?")
+        command.add_argument("--out", type=Path, metavar="FILE", help="the figures as JSON")
+    given = parser.parse_args(argv)
+    if problem := cannot_run():
+        print(f"no rig can be made here: {problem}", file=sys.stderr)
+        return 2
+    try:
+        text, figures = COMMANDS[given.command][0].run(given)
+    except RunFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print(text)
+    if given.out:
+        told = {"command": [given.command, *argv[1:]], "figures": figures}
+        given.out.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

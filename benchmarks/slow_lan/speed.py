@@ -1,0 +1,130 @@
+"""How fast each way is: nodes, link rates and ways, against the best single node.
+
+Rates are those of real links; the rig's are scaled so that the model's exchange takes as long beside its computing as
+GPT-2 124M's beside 17.5 s, a laptop GPU's share of half a million tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Spread
+from benchmarks.slow_lan.rates import bits, written
+from benchmarks.slow_lan.rig import Node, Rig
+from benchmarks.slow_lan.rounds import Entry, in_turns
+from benchmarks.slow_lan.train import Scale, Task, Way, scale, train, ways
+
+RUNGS = ("fp32", "fp16", "int8", "int4", "int2", "powersgd", "topk", "local", "diloco", "auto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """All ways at one number of nodes and one rate."""
+
+    nodes: int
+    named: float
+    """Bits per second of the real link."""
+    actual: float
+    """And of the rig's."""
+    share_s: float
+    """Of computing, in a step of one node."""
+    alone_tokens_per_s: float
+    entries: Sequence[Entry]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_task_options(parser)
+    parser.add_argument("--sync", nargs="+", default=list(RUNGS), metavar="WAY", help="a name, or 'name:--option N'")
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit", "2.5gbit"], metavar="RATE")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 5], metavar="N")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="interleaved rounds")
+
+
+def add_task_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data-dir", type=Path, required=True, help="of `gpt2 prepare`, with --vocab-size 4096")
+    parser.add_argument("--samples", type=int, default=32, metavar="N", help="of 64 tokens, per node and step")
+    parser.add_argument("--micro-batch", type=int, default=16, metavar="N")
+    parser.add_argument("--steps", type=int, default=22, metavar="N")
+    parser.add_argument("--cores", type=float, default=0.32, metavar="C", help="of each node")
+    parser.add_argument("--timeout", type=float, default=600, metavar="S", help="of one run")
+
+
+def run(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    if given.quick:
+        given.sync, given.rates, given.nodes = given.sync[:2], given.rates[:1], given.nodes[:1]
+        given.repeats, given.steps, given.samples = 1, 5, 16
+    points: list[Point] = []
+    with Rig([Node(cores=given.cores)] * max(given.nodes)) as rig:
+        for nodes in given.nodes:
+            task = task_of(given, nodes)
+            found = scale(rig, task, nodes)
+            for rate in given.rates:
+                points.append(point(rig, found, task, nodes, bits(rate), given))
+    return "\n".join(["# Speed", *(line for one in points for line in section(one))]), {
+        "points": [asdict(one) for one in points]
+    }
+
+
+def task_of(given: argparse.Namespace, nodes: int) -> Task:
+    return Task(
+        data_dir=given.data_dir, samples=given.samples * nodes, micro_batch=given.micro_batch, steps=given.steps,
+        timeout_s=given.timeout,
+    )  # fmt: skip
+
+
+def point(rig: Rig, found: Scale, task: Task, nodes: int, named: float, given: argparse.Namespace) -> Point:
+    actual = found.rate(named)
+    rig.network.shape([actual] * len(rig.nodes))
+
+    def one(way: Way, _number: int) -> Any:
+        return train(rig, way, task, nodes)
+
+    return Point(
+        nodes=nodes, named=named, actual=actual, share_s=found.share_s,
+        alone_tokens_per_s=found.alone.tokens_per_s, entries=in_turns(ways(given.sync), given.repeats, one),
+    )  # fmt: skip
+
+
+def section(point: Point) -> list[str]:
+    """Ratios are to one node that does the same work alone."""
+    fp32 = next((entry.spread("sent_bytes") for entry in point.entries if entry.way.name in ("fp32", "ddp")), None)
+    lines = [
+        "",
+        f"## {point.nodes} nodes, as at {written(point.named)}",
+        "",
+        f"The rig's links: {written(point.actual)}. A node computes {point.share_s:.2f} s of each step;"
+        f" one alone trains {point.alone_tokens_per_s:,.0f} tokens/s.",
+        "",
+        "| | step | tokens/s | to one node | sent a node and step | of fp32 | use of the link | forecast | loss |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    return lines + [row(entry, point, fp32) for entry in point.entries]
+
+
+def row(entry: Entry, point: Point, fp32: Spread | None) -> str:
+    step, speed, sent = (entry.spread(figure) for figure in ("step_s", "tokens_per_s", "sent_bytes"))
+    if not step or not speed or not sent:
+        return f"| {entry.way.name} | {_safe(entry.problem)} |" + " |" * 7
+    forecast, loss = entry.spread("forecast_s"), entry.spread("loss")
+    chosen = {run.chosen for run in entry.runs if run.chosen} - {entry.way.name}
+    name = entry.way.name + (f" ({', '.join(sorted(chosen))})" if chosen else "")
+    cells = [
+        name,
+        step.text("{:.3f} s".format),
+        speed.text("{:,.0f}".format),
+        f"**{speed.median / point.alone_tokens_per_s:.2f}x**",
+        f"{sent.median / 1e6:.3g} MB",
+        f"1/{fp32.median / sent.median:.3g}" if fp32 and sent.median else "",
+        f"{sent.median * 8 / step.median / point.actual:.0%}",
+        f"{forecast.median:.3f} s ({forecast.median / step.median - 1:+.0%})" if forecast else "",
+        loss.text("{:.4f}".format) if loss else "",
+    ]
+    return "| " + " | ".join(cells) + " |" + (f" then {_safe(entry.problem)}" if entry.problem else "")
+
+
+def _safe(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")[:300]

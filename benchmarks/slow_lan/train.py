@@ -1,0 +1,176 @@
+"""What is trained in the rig, and what of a run is measured: our trainer, or a peer with the same model and data."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.slow_lan.rates import equivalent
+from benchmarks.slow_lan.rig import Outcome, Rig
+
+MODEL = ("--preset=lab",)
+"""With a vocabulary of 4096: 0.93 million parameters."""
+SEQ_LEN = 64
+"""Of that preset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One contestant: how the nodes keep one model in common."""
+
+    name: str
+    options: tuple[str, ...] = ()
+    """Of our trainer, or of `peers.py`."""
+    peer: bool = False
+    every: int = 1
+    """Steps between exchanges: a window of measured steps holds a whole number of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What all contestants do."""
+
+    data_dir: Path
+    samples: int
+    """Of a step, over all nodes."""
+    micro_batch: int
+    steps: int
+    skip: int = 2
+    """Steps that are not timed: the first make memory and connections."""
+    seed: int = 1337
+    evaluate: bool = False
+    """Validate after the last step, on the whole split."""
+    timeout_s: float = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    step_s: float
+    tokens_per_s: float
+    sent_bytes: float
+    """By the busiest node in a step, by its interface."""
+    loss: float | None
+    """On the validation split."""
+    seconds: float
+    """From the first step to the end of the last."""
+    forecast_s: float | None = None
+    """Of a step, by the trainer before it began."""
+    chosen: str = ""
+    """The way that `auto` took."""
+    nodes: int = 0
+
+
+def command(way: Way, task: Task, run_dir: Path, rank: int) -> tuple[str, ...]:
+    """The same model, data, order, learning rates for all; what differs is the way."""
+    program = ("-m", "benchmarks.slow_lan.peers") if way.peer else ("-m", "trainer", "gpt2", "train")
+    words: tuple[object, ...] = (
+        *MODEL, "--data-dir", task.data_dir.resolve(), "--run-dir", run_dir / f"node{rank}",
+        "--global-batch-size", task.samples, "--micro-batch-size", task.micro_batch, "--max-steps", task.steps,
+        "--seed", task.seed, "--precision", "fp32", "--no-compile", "--num-workers", 0, "--log-every", 1,
+        "--checkpoint-every", 0, "--eval-every", task.steps if task.evaluate else 0, "--eval-batches", 1_000_000,
+        "--warmup-steps", max(1, task.steps // 20), *way.options,
+    )  # fmt: skip
+    return (sys.executable, *program, *map(str, words))
+
+
+def train(rig: Rig, way: Way, task: Task, nodes: int) -> Trained:
+    """On the first `nodes` nodes of the rig; raises RunFailed."""
+    with tempfile.TemporaryDirectory(prefix="slow-lan-") as folder:
+        commands = [command(way, task, Path(folder), rank) for rank in range(nodes)]
+        outcomes = rig.run(commands, timeout_s=task.timeout_s, limit_from="started")
+    return read(outcomes[0], way, task, nodes)
+
+
+def train_apart(rig: Rig, task: Task, samples: Sequence[int]) -> tuple[Trained, ...]:
+    """Each node alone, all at the same time, with `samples` of its own in a step: what each is worth by itself."""
+    way = Way(name="alone")
+    with tempfile.TemporaryDirectory(prefix="slow-lan-") as folder:
+        tasks = [replace(task, samples=count) for count in samples]
+        commands = [command(way, one, Path(folder), rank) for rank, one in enumerate(tasks)]
+        outcomes = rig.run(commands, timeout_s=task.timeout_s, limit_from="started", apart=True)
+    return tuple(read(outcome, way, one, 1) for outcome, one in zip(outcomes, tasks, strict=True))
+
+
+def read(outcome: Outcome, way: Way, task: Task, nodes: int) -> Trained:
+    """Rank 0's outcome. Steps are timed as a mean over whole rounds of exchanges, from the first that is not skipped:
+    a median would hide the steps that exchange."""
+    steps = outcome.named("step")
+    window = (len(steps) - 1 - task.skip) // way.every * way.every
+    if window < 1:
+        raise ValueError(f"{way.name}: {len(steps)} steps are too few to time {way.every} of them after {task.skip}")
+    first, last = steps[-1 - window], steps[-1]
+    step_s = (last.fields["t"] - first.fields["t"]) / window
+    forecast = next((event.fields for event in outcome.named("forecast")), None)
+    rows = [row for row in (forecast or {}).get("rows", ()) if row["chosen"]]
+    evaluations = outcome.named("evaluation")
+    return Trained(
+        step_s=step_s,
+        tokens_per_s=task.samples * SEQ_LEN / step_s,
+        sent_bytes=max(b - a for a, b in zip(first.sent, last.sent, strict=True)) / window,
+        loss=float(evaluations[-1].fields["loss"]) if evaluations else None,
+        seconds=last.fields["t"] - steps[0].fields["t"],
+        forecast_s=float(rows[0]["step_s"]) if rows else None,
+        chosen=str((forecast or {}).get("sync", "")),
+        nodes=nodes,
+    )
+
+
+def _shorter(task: Task) -> Task:
+    """A step of all the work by one node takes as long as several of theirs."""
+    return replace(task, steps=min(task.steps, task.skip + 5), evaluate=False)
+
+
+# ── Rates that fit the model ──────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What one node alone takes, and with it which rate is as slow for this model as a real one for GPT-2 124M."""
+
+    alone: Trained
+    gradient_bytes: float
+    share_s: float
+    """Of computing, in a step among the full number of nodes."""
+
+    def rate(self, named_bits_per_s: float) -> float:
+        return equivalent(named_bits_per_s, self.gradient_bytes, self.share_s)
+
+
+def scale(rig: Rig, task: Task, nodes: int) -> Scale:
+    """By one node that does all the samples of a step: the same work as that of all nodes together.
+
+    The middle one of as many as train at the same time, each by itself: a figure steadier than one node's, and the same
+    (measured: 1.85 s with the others at rest, 1.71 to 1.88 s with all five at work).
+    """
+    apart = train_apart(rig, _shorter(task), [task.samples] * nodes)
+    alone = sorted(apart, key=lambda one: one.step_s)[(nodes - 1) // 2]
+    return Scale(alone=alone, gradient_bytes=4.0 * parameters(task.data_dir), share_s=alone.step_s / nodes)
+
+
+def parameters(data_dir: Path) -> int:
+    """Of the lab preset with this data's vocabulary."""
+    from trainer.data.shards import Prepared
+    from trainer.models.gpt2 import GPT2, Shape
+    from trainer.workloads.gpt2 import PRESETS
+
+    lab = PRESETS["lab"]
+    shape = Shape(
+        layers=lab.layers, heads=lab.heads, width=lab.width, seq_len=lab.seq_len,
+        vocab_size=Prepared.open(data_dir).vocab_size,
+    )  # fmt: skip
+    return sum(parameter.numel() for parameter in GPT2(shape).parameters())
+
+
+def ways(words: Sequence[str], *, peer: bool = False) -> list[Way]:
+    """Of `fp32`, `int4`, or a name and options: `diloco:--sync-every 10 --sync-codec int4`."""
+    found = []
+    for word in words:
+        name, _, text = word.partition(":")
+        options = tuple(shlex.split(text))
+        every = int(options[options.index("--sync-every") + 1]) if "--sync-every" in options else 1
+        found.append(Way(name=word, options=("--sync", name, *options), peer=peer, every=every))
+    return found
