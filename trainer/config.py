@@ -60,6 +60,12 @@ class Place:
         """How people call this rank."""
         return f"rank {self.rank} of {self.world_size}" + (f" ({self.node})" if self.node else "")
 
+    @property
+    def label(self) -> str:
+        """The same in a word: the node, with its local rank where it holds several."""
+        name = self.node or f"rank {self.rank}"
+        return f"{name}.{self.local_rank}" if self.node and self.local_world_size > 1 else name
+
 
 BACKENDS = ("auto", "gloo", "nccl")
 

@@ -48,6 +48,7 @@ NEED_TORCH = [
     "text_data",
     "text_encoder",
     "text_training",
+    "team",
     "traces_data",
     "traces_order",
     "traces_stream",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,11 @@ class Wishes:
     too_much_for: str = "forward"
     """The pass that exhausts it."""
     batch_norm: bool = False
+    sample_s: tuple[float, ...] = ()
+    """How long the forward pass of one sample takes on each rank: machines of unequal speed."""
+    slower_after: int = 0
+    """Forward passes after which `slow_rank` takes four times as long; 0: never."""
+    slow_rank: int = 1
     validation_samples: int = 0
     """The first so many of the training samples."""
 
@@ -67,7 +73,7 @@ class Memory(torch.autograd.Function):
 class Net(nn.Module):
     def __init__(self, wishes: Wishes, *, short: bool) -> None:
         super().__init__()
-        self.memory = wishes.room if short else SAMPLES, wishes.too_much_for
+        self.memory = wishes.room if short else sys.maxsize, wishes.too_much_for
         self.norm = nn.BatchNorm1d(8) if wishes.batch_norm else nn.Identity()
         self.up, self.down = nn.Linear(3, 8), nn.Linear(8, 1)
 
@@ -90,6 +96,9 @@ class Observed(Workload):
             self._y[wishes.steep_sample] = 1e4
         self._seen = options.run_dir / f"seen-{place.rank}.jsonl"
         self._seen.parent.mkdir(parents=True, exist_ok=True)
+        self._sample_s = wishes.sample_s[place.rank] if wishes.sample_s else 0.0
+        self._slower_after = wishes.slower_after if place.rank == wishes.slow_rank else 0
+        self._passes = 0
         self.model = Net(wishes, short=place.rank == wishes.short_rank)
         self.identity = {"workload": self.name}
         self.train_samples = SAMPLES
@@ -107,6 +116,9 @@ class Observed(Workload):
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         x, y, weights, indices, positions = batch
+        self._passes += 1
+        slower = 4 if 0 < self._slower_after < self._passes else 1
+        time.sleep(slower * self._sample_s * len(x))
         told = {
             "indices": indices.tolist(),
             "positions": positions.tolist(),

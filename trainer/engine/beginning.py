@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch.optim import Optimizer
@@ -55,13 +55,14 @@ def begin(run: Run) -> Beginning | None:
     if options.forecast:
         events.emit("done", step=start.step, loss=None, seconds=0.0)
         return None
-    if together.group is None:
+    group = run.group if len(together.ranks) == run.place.world_size else run.group.only(together.ranks)
+    if group is None:
         events.warn("left out of this run; it waits for the others' end")
         run.group.outlast()
         return None
-    among = replace(run, place=together.group.place, group=together.group)
+    among = replace(run, place=group.place, group=group)
     events.speak(among.place.rank == 0)
-    trained.manner.update(together.kept())
+    trained.manner.update(asdict(together))
     return _ready(among, trained, optimizer, start, replace(cut, place=among.place, shares=together.shares), together)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainer.config import Place, TrainOptions
+from trainer.config import TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.sync.buckets import Bucket, cut
 from trainer.engine.sync.ladder import Rung, ladder
@@ -49,7 +49,7 @@ class Work:
 
 def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measured:
     """The same on every rank. To be called by all ranks."""
-    names = group.texts(_name(group.place))
+    names = group.texts(group.place.label)
     upload, download = links(group)
     parameters = [parameter for parameter in work.model.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in parameters)
@@ -190,11 +190,6 @@ def _latency(group: Group) -> float:
         group.barrier()
         taken.append(time.perf_counter() - began)
     return median(group.each(median(taken)))
-
-
-def _name(place: Place) -> str:
-    name = place.node or f"rank {place.rank}"
-    return f"{name}.{place.local_rank}" if place.local_world_size > 1 and place.node else name
 
 
 def _finished(model: nn.Module) -> None:

@@ -46,7 +46,7 @@ class Trained:
     guard: Guard
     watch: Watch
     manner: dict[str, Any] = field(default_factory=dict)
-    """How the ranks kept one model in common (see `Together.kept`)."""
+    """How the ranks kept one model in common (a `Together`)."""
 
     def numbers(self) -> dict[str, Any]:
         """All but the tensors, as JSON can hold it."""

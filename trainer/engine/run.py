@@ -123,7 +123,7 @@ class Run:
 
     def rebalance(self, cut: Cut, shares: tuple[int, ...], trained: Trained, sync: Sync) -> Cut:
         """Go on with other shares of each step; the samples of a step stay the same."""
-        names = self.group.texts(self.place.node or f"rank {self.place.rank}")
+        names = self.group.texts(self.place.label)
         changed = told(names, cut.shares or cut.equal, shares)
         self.events.emit("rebalanced", shares=dict(zip(names, shares, strict=True)))
         self.events.say(f"shares of a step follow the nodes' speed: {changed}")

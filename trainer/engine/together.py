@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainer.config import TrainOptions
 from trainer.engine.balance import better
-from trainer.engine.group import Group
 from trainer.engine.measure import Own, Work, measure
 from trainer.engine.run import Run
 from trainer.forecast.choice import AUTO, Forecast, forecast
@@ -20,18 +19,20 @@ from trainer.forecast.tell import as_event, summary, table
 
 @dataclass(frozen=True, kw_only=True)
 class Together:
+    everyone: tuple[str, ...] = ()
+    """All processes, by rank."""
+    ranks: tuple[int, ...] = ()
+    """Those who train."""
     sync: str
-    group: Group | None
-    """None on a rank that is left out."""
     shares: tuple[int, ...] = ()
-    """Samples of each rank in a step; none: equal."""
+    """Samples of each of them in a step; none: equal."""
     per_s: float = 0.0
     """The forecast's speed; 0 where there is none."""
-    names: tuple[str, ...] = ()
 
-    def kept(self) -> dict[str, Any]:
-        """For a checkpoint: who goes on in the same company does not measure again."""
-        return {"sync": self.sync, "shares": list(self.shares), "names": list(self.names), "per_s": self.per_s}
+    @classmethod
+    def remembered(cls, told: Mapping[str, Any]) -> Together:
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+        return cls(**values)
 
 
 def must_measure(run: Run) -> bool:
@@ -39,56 +40,53 @@ def must_measure(run: Run) -> bool:
     return not run.group.alone and (options.forecast or by_speed(run) or _wished(options) == AUTO)
 
 
+def by_speed(run: Run) -> bool:
+    """Whether shares follow the nodes' speed."""
+    return run.options.shares == "auto" and not run.options.deterministic and not run.workload.streamed
+
+
+def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str, Any]) -> Together:
+    """How this run goes on, alike on all ranks. `measure_own`: asked where it must be; `before`: a checkpoint's."""
+    wished = _wished(run.options)
+    everyone = tuple(run.group.texts(run.place.name))
+    if before and not run.options.forecast:
+        earlier = Together.remembered(before)
+        fits = earlier.everyone == everyone and sum(earlier.shares) in (0, run.per_step)
+        if fits and wished in (AUTO, earlier.sync):  # in the same company nothing is measured again
+            run.events.say(f"as before: --sync {earlier.sync}, shares {list(earlier.shares) or 'equal'}")
+            return earlier
+    if not must_measure(run):
+        return Together(everyone=everyone, ranks=tuple(range(len(everyone))), sync=wished)
+    found = _forecast(run, measure_own())
+    if run.place.rank == 0:
+        run.events.emit("forecast", **as_event(found))
+    for line in [summary(found)] if run.place.events else table(found):  # who reads events draws its own table
+        run.events.say(line)
+    for out in found.left_out:
+        if out.rank == run.place.rank and not run.options.forecast:
+            run.events.emit("left_out", why=out.why)
+    row = found.chosen
+    decided = Together(
+        everyone=everyone,
+        ranks=row.ranks,
+        sync="fp32" if row.sync == ALONE else row.sync,
+        shares=row.shares if by_speed(run) and _unequal(found) else (),
+        per_s=row.per_s,
+    )
+    # What all measured is the same on all ranks; that what follows is so too hangs on no machine's arithmetic.
+    return Together.remembered(json.loads(run.group.broadcast_text(json.dumps(asdict(decided)))))
+
+
 def _wished(options: TrainOptions) -> str:
     """What repeats bit for bit cannot hang on what is measured."""
     return "fp32" if options.deterministic and options.sync == AUTO else options.sync
 
 
-def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str, Any]) -> Together:
-    """How this run goes on. `measure_own`: asked where it must be; `before`: a checkpoint's."""
-    group, wished = run.group, _wished(run.options)
-    if group.alone:
-        return Together(sync="fp32", group=group)
-    names = tuple(group.texts(group.place.name))
-    as_before = tuple(before.get("names", ())) == names and wished in (AUTO, before["sync"])
-    if as_before and not run.options.forecast and sum(before["shares"]) in (0, run.per_step):
-        run.events.say(f"as before: --sync {before['sync']}, shares {before['shares'] or 'equal'}")
-        return Together(
-            sync=before["sync"], group=group, shares=tuple(before["shares"]), per_s=before["per_s"], names=names
-        )
-    if not must_measure(run):
-        return Together(sync=wished, group=group, names=names)
-    # What all measured is the same on all; what follows from it is decided once all the same.
-    found = _forecast(run, measure_own())
-    if group.place.rank == 0:
-        run.events.emit("forecast", **as_event(found))
-    for line in [summary(found)] if group.place.events else table(found):  # who reads events draws its own table
-        run.events.say(line)
-    row = found.chosen
-    decided = {"sync": row.sync, "ranks": row.ranks, "shares": row.shares, "per_s": row.per_s}
-    heard = json.loads(group.broadcast_text(json.dumps(decided)))
-    ranks = heard["ranks"]
-    sync = "fp32" if heard["sync"] == ALONE else heard["sync"]
-    shares = tuple(heard["shares"]) if by_speed(run) and _unequal(found, ranks) else ()
-    if len(ranks) == group.place.world_size:
-        return Together(sync=sync, group=group, shares=shares, per_s=heard["per_s"], names=names)
-    for out in found.left_out:
-        if out.rank == group.place.rank:
-            run.events.emit("left_out", why=out.why)
-    return Together(
-        sync=sync, group=group.only(ranks), shares=shares, per_s=heard["per_s"], names=tuple(names[r] for r in ranks)
-    )
-
-
-def _unequal(found: Forecast, ranks: Sequence[int]) -> bool:
+def _unequal(found: Forecast) -> bool:
     """Whether other than equal shares are worth it: two trials of one machine differ by some percent."""
-    total, equal = found.measured.samples_per_step, split(found.measured.samples_per_step, [1.0] * len(ranks))
+    total, ranks = found.measured.samples_per_step, found.chosen.ranks
+    equal = split(total, [1.0] * len(ranks))
     return better(total, equal, [found.measured.nodes[rank].sample_s for rank in ranks]) is not None
-
-
-def by_speed(run: Run) -> bool:
-    """Whether shares follow the nodes' speed."""
-    return run.options.shares == "auto" and not run.options.deterministic and not run.workload.streamed
 
 
 def _forecast(run: Run, own: Own) -> Forecast:

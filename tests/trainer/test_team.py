@@ -1,0 +1,104 @@
+"""Unequal machines: who trains, with which share of a step, and that it stays the same training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.conftest import Result
+from tests.trainer.observed import seen, state
+from trainer.engine.balance import WINDOW, Balance, told
+
+Observe = Callable[..., Result]
+BY_SPEED = {"sync": "fp32", "shares": "auto", "optimizer": "sgd", "lr": 1e-3, "schedule": "constant", "warmup_steps": 0}
+
+
+def model_of(run_dir: Path, step: int) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for tensor in state(run_dir, step)["model"].values()])
+
+
+def test_speeds_of_1_4_30_get_such_shares_and_the_gradient_of_one_process(observe: Observe, tmp_path: Path) -> None:
+    options = {**BY_SPEED, "global_batch_size": 70, "batch_size": 70, "max_steps": 3}
+    speeds = {"sample_s": (0.030, 0.0075, 0.001), "room": 70}
+    three = observe(tmp_path / "three", 3, speeds, **options)
+    assert three.code == 0, three.err
+    shares = three.events("forecast")[0]["rows"][1]["shares"]
+    assert sum(shares) == 70
+    assert shares[0] < shares[1] < shares[2]
+    assert [len(seen(tmp_path / "three", rank)[-1]["indices"]) for rank in range(3)] == shares
+    one = observe(tmp_path / "one", 1, {"room": 70}, **options)
+    assert three.losses() == pytest.approx(one.losses(), rel=1e-6)
+    # Rate 1e-3, three steps without momentum to speak of: what moved is the gradient.
+    difference = (model_of(tmp_path / "three", 3) - model_of(tmp_path / "one", 3)).norm()
+    moved = (model_of(tmp_path / "one", 3) - model_of(tmp_path / "one", 3).mean()).norm()
+    assert float(difference / moved) < 1e-6
+
+
+@pytest.mark.parametrize("slow", [1, 0])
+def test_who_would_slow_the_run_down_is_left_out(observe: Observe, tmp_path: Path, slow: int) -> None:
+    """Also rank 0: then another rank speaks and writes the checkpoints."""
+    speeds = {"sample_s": (0.2, 0.0005) if slow == 0 else (0.0005, 0.2)}
+    options = {**BY_SPEED, "sync": "auto", "global_batch_size": 6, "max_steps": 6, "checkpoint_every": 3}
+    two = observe(tmp_path / "two", 2, speeds, **options)
+    assert two.code == 0, two.err
+    (left,) = two.events("left_out")
+    assert left["rank"] == slow
+    assert "a step would take" in left["why"]
+    assert {event["rank"] for event in two.events("step")} == {1 - slow}
+    assert [event["step"] for event in two.events("checkpoint")] == [3, 6]
+    assert two.losses() == pytest.approx(observe(tmp_path / "one", **options).losses(), rel=1e-6)
+
+
+def test_a_node_that_slows_down_gets_a_smaller_share(observe: Observe, tmp_path: Path) -> None:
+    options = {**BY_SPEED, "global_batch_size": 16, "batch_size": 16, "max_steps": 4 * WINDOW}
+    wishes = {"sample_s": (0.002, 0.002), "slower_after": 12 + WINDOW}
+    two = observe(tmp_path / "two", 2, wishes, **options)
+    assert two.code == 0, two.err
+    changes = [event["shares"] for event in two.events("rebalanced") if event["rank"] == 0]
+    assert changes, "shares never changed"
+    first, last = list(changes[0].values()), list(changes[-1].values())
+    assert first[1] < 8
+    assert last[1] <= first[1]
+    assert sum(last) == 16
+    assert "shares of a step follow the nodes' speed" in two.out
+    assert two.losses() == pytest.approx(observe(tmp_path / "one", **options).losses(), rel=1e-6)
+
+
+def test_a_forecast_alone_trains_nothing(observe: Observe, tmp_path: Path) -> None:
+    two = observe(tmp_path, 2, {"sample_s": (0.001, 0.001)}, **BY_SPEED, forecast=True)
+    assert two.code == 0, two.err
+    assert two.events("forecast")[0]["rows"]
+    assert not two.events("step")
+    assert two.events("done")
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_resumed_run_does_not_measure_again(observe: Observe, tmp_path: Path) -> None:
+    speeds = {"sample_s": (0.02, 0.01)}
+    options = {**BY_SPEED, "sync": "auto", "global_batch_size": 20, "batch_size": 20}
+    first = observe(tmp_path, 2, speeds, **options, max_steps=4)
+    again = observe(tmp_path, 2, speeds, **options, max_steps=6)
+    assert (first.code, again.code) == (0, 0), again.err
+    assert first.events("forecast")
+    assert not again.events("forecast")
+    assert "as before: --sync" in again.out
+    assert min(again.losses()) == 5
+
+
+def test_one_hiccup_changes_no_shares() -> None:
+    balance = Balance([8, 8])
+    for step in range(4 * WINDOW):
+        assert balance.hear([0.01, 0.5 if step % WINDOW == 3 else 0.01]) is None
+
+
+def test_shares_settle_where_nodes_differ() -> None:
+    balance = Balance([8, 8])
+    changes = [shares for _ in range(6 * WINDOW) if (shares := balance.hear([0.01, 0.03]))]
+    assert changes == [(12, 4)]
+
+
+def test_what_changed_is_named() -> None:
+    assert told(["alpha", "beta", "gamma"], [8, 8, 8], [10, 8, 6]) == "alpha 8 → 10, gamma 8 → 6"
