@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.slow_lan import quality, speed, transport, unequal
+from benchmarks.slow_lan import peers, quality, speed, transport, unequal
 from benchmarks.slow_lan.rig import RunFailed, cannot_run
 
 COMMANDS = {
     "speed": (speed, "step time, tokens/s and bytes of each way, by link rate and number of nodes"),
     "quality": (quality, "validation loss of each way at equal tokens, over seeds"),
     "unequal": (unequal, "machines of unequal speed: the share of the sum of their throughputs"),
+    "peers": (peers, "torch's hooks, post-local SGD, torchft and hivemind beside ours"),
     "transport": (transport, "what gloo gets out of a link, by method, bucket size, streams"),
 }
 

@@ -1,192 +1,55 @@
-"""Other ways to keep one model in common, with our model, data, order and rates: one rank of a peer.
+"""Other ways beside ours: the same model, data, order, rates of learning and links; speed, bytes and loss.
 
-    python -m benchmarks.slow_lan.peers --peer fp16 --data-dir Data …     # under torchrun's variables
-
-Takes the options that `train.command` writes, ignores those that only our trainer has, and says the same events.
+torchft and hivemind need their packages (`pip install -r benchmarks/requirements.txt`); the others are in torch.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
-import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, replace
+from importlib.util import find_spec
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from benchmarks.slow_lan.rates import bits
+from benchmarks.slow_lan.rig import Node, Rig
+from benchmarks.slow_lan.speed import add_task_options, point, section, task_of
+from benchmarks.slow_lan.train import Way, scale, ways
 
-from benchmarks.slow_lan.peers_apart import hivemind_optimizer, torchft_diloco
-from trainer.config import TrainOptions
-from trainer.engine.optimizer import build_optimizer
-from trainer.engine.schedule import learning_rate
-from trainer.engine.workload import Portion
-from trainer.workloads.gpt2 import PRESETS, Gpt2
-
-ALL_IN_ONE_MB = 2000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """What the loop asks of a way to train together."""
-
-    model: nn.Module
-    step: Callable[[], None]
-    """The optimizer's, and what the peer does at its end."""
-    close: Callable[[], None] = lambda: None
+EVERY = 10
+PEERS = (
+    Way(name="ddp", options=("--peer", "ddp"), peer=True),
+    Way(name="ddp, fp16 hook", options=("--peer", "fp16"), peer=True),
+    Way(name="ddp, PowerSGD hook", options=("--peer", "powersgd"), peer=True),
+    Way(name="post-local SGD", options=("--peer", "post-local-sgd", "--every", str(EVERY)), peer=True, every=EVERY),
+    Way(name="torchft DiLoCo", options=("--peer", "torchft", "--every", str(EVERY)), peer=True, every=EVERY),
+    Way(name="hivemind", options=("--peer", "hivemind"), peer=True),
+)
+NEEDS = {"torchft DiLoCo": "torchft", "hivemind": "hivemind"}
+OURS = ["fp32", "fp16", "int4", "auto"]
 
 
-Build = Callable[[nn.Module, torch.optim.Optimizer, argparse.Namespace], Peer]
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_task_options(parser)
+    parser.add_argument("--sync", nargs="+", default=OURS, metavar="WAY", help="ours beside them")
+    parser.add_argument("--only", nargs="+", choices=[peer.name for peer in PEERS], help="these peers alone")
+    parser.add_argument("--rates", nargs="+", default=["1gbit"], metavar="RATE")
+    parser.add_argument("--nodes", type=int, default=5, metavar="N")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="interleaved rounds")
 
 
-def ddp(model: nn.Module, optimizer: torch.optim.Optimizer, _: argparse.Namespace) -> Peer:
-    return Peer(model=DistributedDataParallel(model, gradient_as_bucket_view=True), step=optimizer.step)
-
-
-def fp16(model: nn.Module, optimizer: torch.optim.Optimizer, _: argparse.Namespace) -> Peer:
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
-    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    wrapped.register_comm_hook(None, fp16_compress_hook)
-    return Peer(model=wrapped, step=optimizer.step)
-
-
-def powersgd(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse.Namespace) -> Peer:
-    """All gradients in one bucket: with several, the hook's collectives start in another order on each rank, and gloo
-    aborts (pytorch/pytorch#58467)."""
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
-    wrapped = DistributedDataParallel(model, bucket_cap_mb=given.bucket_mb or ALL_IN_ONE_MB)
-    state = powerSGD_hook.PowerSGDState(
-        process_group=None, matrix_approximation_rank=given.rank, start_powerSGD_iter=given.warm
-    )
-    wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    return Peer(model=wrapped, step=optimizer.step)
-
-
-def post_local_sgd(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse.Namespace) -> Peer:
-    from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
-    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-    from torch.distributed.optim import PostLocalSGDOptimizer
-
-    world = dist.get_world_size()
-    alone = [dist.new_group([rank]) for rank in range(world)][dist.get_rank()]
-    wrapped = DistributedDataParallel(model)
-    wrapped.register_comm_hook(
-        PostLocalSGDState(process_group=None, subgroup=alone, start_localSGD_iter=given.warm), post_localSGD_hook
-    )
-    averager = PeriodicModelAverager(period=given.every, warmup_steps=given.warm)
-    together = PostLocalSGDOptimizer(optim=optimizer, averager=averager)
-    return Peer(model=wrapped, step=together.step)
-
-
-def torchft(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse.Namespace) -> Peer:
-    step, close = torchft_diloco(model, optimizer, given.every)
-    return Peer(model=model, step=step, close=close)
-
-
-def hivemind(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse.Namespace) -> Peer:
-    step, close = hivemind_optimizer(optimizer, given.global_batch_size)
-    return Peer(model=model, step=step, close=close)
-
-
-PEERS: dict[str, Build] = {
-    build.__name__.replace("_", "-"): build for build in (ddp, fp16, powersgd, post_local_sgd, torchft, hivemind)
-}
-
-
-def main(argv: Sequence[str]) -> int:
-    given = parse(argv)
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    say("started")
-    torch.manual_seed(given.seed)
-    lab = PRESETS["lab"]
-    options = TrainOptions(
-        data_dir=given.data_dir, max_steps=given.max_steps, seed=given.seed, lr=lab.lr, warmup_steps=given.warmup_steps,
-        eval_every=given.eval_every,
-    )  # fmt: skip
-    shape = {"layers": lab.layers, "heads": lab.heads, "width": lab.width, "seq_len": lab.seq_len}
-    how = {"dropout": 0.0, "gradient_checkpointing": False, "loss_chunk": "auto", "sdpa": "auto"}
-    workload = Gpt2(options, shape, how)
-    optimizer = build_optimizer(workload.model, workload.parameter_groups(), options, torch.float32)
-    dist.init_process_group("gloo")
-    peer = PEERS[given.peer](workload.model, optimizer, given)
-    say("joined", world_size=world)
-
-    order, per_step = workload.order(given.seed), given.global_batch_size
-    share = [round(per_step * part / world) for part in (rank, rank + 1)]
-    tokens = workload.units(order.take(0, per_step))
-    for step in range(1, given.max_steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, given.max_steps, options)
-        cursor = (step - 1) * per_step
-        mine = order.take(cursor, per_step)[share[0] : share[1]]
-        total = 0.0
-        for start in range(0, len(mine), given.micro_batch_size):
-            part = mine[start : start + given.micro_batch_size]
-            batch = workload.batch(Portion(split="train", indices=part, positions=part))
-            wait = start + len(part) < len(mine) and isinstance(peer.model, DistributedDataParallel)
-            with peer.model.no_sync() if wait else nullcontext():  # type: ignore[operator, union-attr]
-                loss = workload.losses(peer.model, batch).sum()
-                (loss * world / tokens).backward()
-            total += float(loss.detach())
-        nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip)
-        peer.step()
-        optimizer.zero_grad()
-        if rank == 0:
-            say("step", step=step, loss=total * world / tokens)
-    if given.eval_every and rank == 0:
-        say("evaluation", step=given.max_steps, loss=validated(workload, given.micro_batch_size))
-    dist.barrier()
-    peer.close()
-    say("done", step=given.max_steps)
-    sys.stdout.flush()
-    os._exit(0)  # gloo's threads may ask for Python when it is gone
-
-
-@torch.no_grad()
-def validated(workload: Gpt2, size: int) -> float:
-    """Mean loss of a token on the whole validation split."""
-    import numpy as np
-
-    indices = np.arange(workload.validation_samples)
-    parts = [indices[start : start + size] for start in range(0, len(indices), size)]
-    workload.model.eval()
-    total = sum(
-        float(
-            workload.losses(
-                workload.model, workload.batch(Portion(split="validation", indices=part, positions=part))
-            ).sum()
-        )
-        for part in parts
-    )
-    return total / workload.units(indices)
-
-
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_lan.peers", allow_abbrev=False)
-    parser.add_argument("--peer", choices=PEERS, required=True)
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--eval-every", type=int, default=0)
-    for name in ("global-batch-size", "micro-batch-size", "max-steps", "seed", "warmup-steps"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--rank", type=int, default=4, help="of PowerSGD's matrices")
-    parser.add_argument("--bucket-mb", type=int, default=0, help="of PowerSGD; 0: all in one")
-    parser.add_argument("--every", type=int, default=10, help="local steps between averages")
-    parser.add_argument("--warm", type=int, default=2, help="steps of plain DDP before PowerSGD or local steps begin")
-    return parser.parse_known_args(argv)[0]
-
-
-def say(event: str, **fields: Any) -> None:
-    print("@orch " + json.dumps({"event": event, "t": time.time(), **fields}), flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def run(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    if given.quick:
+        given.only, given.sync = [PEERS[0].name, PEERS[1].name], given.sync[:1]
+        given.nodes, given.repeats, given.steps, given.samples = 2, 1, 5, 16
+    named = [peer for peer in PEERS if not given.only or peer.name in given.only]
+    missing = [peer.name for peer in named if find_spec(NEEDS.get(peer.name, "torch")) is None]
+    chosen = [peer for peer in named if peer.name not in missing] + ways(given.sync)
+    points = []
+    with Rig([Node(cores=given.cores)] * given.nodes) as rig:
+        task = task_of(given, given.nodes)
+        found = scale(rig, task, given.nodes)
+        for rate in given.rates:
+            points.append(point(rig, found, replace(task, evaluate=True), bits(rate), (chosen, given.repeats)))
+    lines = ["# Peers", *(line for one in points for line in section(one))]
+    lines += ["", *(f"- {name}: not installed" for name in missing)]
+    return "\n".join(lines), {"points": [asdict(one) for one in points], "missing": missing}

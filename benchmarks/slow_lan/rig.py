@@ -16,11 +16,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import IO, Any
 
 from benchmarks.slow_lan.network import INTERFACE, Network, remove_stale, sent_and_received
 from benchmarks.slow_lan.processors import Processors
@@ -213,6 +213,8 @@ class _Watch:
                     os.killpg(process.pid, signal.SIGKILL)
         for process in self._processes:
             process.wait()
+        for thread in self._threads:
+            thread.join(timeout=5)  # one whose pipe a grandchild holds ends with the rig, which kills that
 
     def _read_out(self, process: subprocess.Popen[str], outcome: Outcome) -> None:
         for line in _lines(process.stdout):
@@ -249,8 +251,10 @@ class _Watch:
         return "; ".join(f"node {one.rank}: {' ⏎ '.join(one.err[-6:]) or 'no word'}" for one in told)
 
 
-def _lines(stream: TextIO | Any) -> Any:
-    return (line.rstrip("\n") for line in stream)
+def _lines(stream: IO[str] | None) -> Iterator[str]:
+    with stream or contextlib.nullcontext(()) as lines:
+        for line in lines:
+            yield line.rstrip("\n")
 
 
 def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -16,7 +16,7 @@ from benchmarks.report import Spread
 from benchmarks.slow_lan.rates import bits, written
 from benchmarks.slow_lan.rig import Node, Rig
 from benchmarks.slow_lan.rounds import Entry, in_turns
-from benchmarks.slow_lan.train import Scale, Task, Way, scale, train, ways
+from benchmarks.slow_lan.train import Scale, Task, Trained, Way, scale, train, ways
 
 RUNGS = ("fp32", "fp16", "int8", "int4", "int2", "powersgd", "topk", "local", "diloco", "auto")
 
@@ -48,7 +48,7 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, required=True, help="of `gpt2 prepare`, with --vocab-size 4096")
     parser.add_argument("--samples", type=int, default=32, metavar="N", help="of 64 tokens, per node and step")
     parser.add_argument("--micro-batch", type=int, default=16, metavar="N")
-    parser.add_argument("--steps", type=int, default=22, metavar="N")
+    parser.add_argument("--steps", type=int, default=23, metavar="N")
     parser.add_argument("--cores", type=float, default=0.32, metavar="C", help="of each node")
     parser.add_argument("--timeout", type=float, default=600, metavar="S", help="of one run")
 
@@ -63,7 +63,7 @@ def run(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             task = task_of(given, nodes)
             found = scale(rig, task, nodes)
             for rate in given.rates:
-                points.append(point(rig, found, task, nodes, bits(rate), given))
+                points.append(point(rig, found, task, bits(rate), (ways(given.sync), given.repeats)))
     return "\n".join(["# Speed", *(line for one in points for line in section(one))]), {
         "points": [asdict(one) for one in points]
     }
@@ -76,16 +76,17 @@ def task_of(given: argparse.Namespace, nodes: int) -> Task:
     )  # fmt: skip
 
 
-def point(rig: Rig, found: Scale, task: Task, nodes: int, named: float, given: argparse.Namespace) -> Point:
-    actual = found.rate(named)
+def point(rig: Rig, found: Scale, task: Task, named: float, contest: tuple[Sequence[Way], int]) -> Point:
+    """`contest`: who takes part, and in how many rounds."""
+    actual, nodes = found.rate(named), found.nodes
     rig.network.shape([actual] * len(rig.nodes))
 
-    def one(way: Way, _number: int) -> Any:
+    def one(way: Way, _number: int) -> Trained:
         return train(rig, way, task, nodes)
 
     return Point(
-        nodes=nodes, named=named, actual=actual, share_s=found.share_s,
-        alone_tokens_per_s=found.alone.tokens_per_s, entries=in_turns(ways(given.sync), given.repeats, one),
+        nodes=nodes, named=named, actual=actual, share_s=found.share_s, alone_tokens_per_s=found.alone.tokens_per_s,
+        entries=in_turns(*contest, one),
     )  # fmt: skip
 
 

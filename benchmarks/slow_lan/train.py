@@ -17,6 +17,9 @@ MODEL = ("--preset=lab",)
 SEQ_LEN = 64
 """Of that preset."""
 
+USUAL_EVERY = 20
+"""The trainer's default of --sync-every."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
@@ -24,7 +27,7 @@ class Way:
 
     name: str
     options: tuple[str, ...] = ()
-    """Of our trainer, or of `peers.py`."""
+    """Of our trainer, or of `peer_rank.py`."""
     peer: bool = False
     every: int = 1
     """Steps between exchanges: a window of measured steps holds a whole number of them."""
@@ -66,7 +69,7 @@ class Trained:
 
 def command(way: Way, task: Task, run_dir: Path, rank: int) -> tuple[str, ...]:
     """The same model, data, order, learning rates for all; what differs is the way."""
-    program = ("-m", "benchmarks.slow_lan.peers") if way.peer else ("-m", "trainer", "gpt2", "train")
+    program = ("-m", "benchmarks.slow_lan.peer_rank") if way.peer else ("-m", "trainer", "gpt2", "train")
     words: tuple[object, ...] = (
         *MODEL, "--data-dir", task.data_dir.resolve(), "--run-dir", run_dir / f"node{rank}",
         "--global-batch-size", task.samples, "--micro-batch-size", task.micro_batch, "--max-steps", task.steps,
@@ -133,8 +136,9 @@ class Scale:
 
     alone: Trained
     gradient_bytes: float
+    nodes: int
     share_s: float
-    """Of computing, in a step among the full number of nodes."""
+    """Of computing, in a step among so many nodes."""
 
     def rate(self, named_bits_per_s: float) -> float:
         return equivalent(named_bits_per_s, self.gradient_bytes, self.share_s)
@@ -148,7 +152,7 @@ def scale(rig: Rig, task: Task, nodes: int) -> Scale:
     """
     apart = train_apart(rig, _shorter(task), [task.samples] * nodes)
     alone = sorted(apart, key=lambda one: one.step_s)[(nodes - 1) // 2]
-    return Scale(alone=alone, gradient_bytes=4.0 * parameters(task.data_dir), share_s=alone.step_s / nodes)
+    return Scale(alone=alone, nodes=nodes, gradient_bytes=4.0 * parameters(task.data_dir), share_s=alone.step_s / nodes)
 
 
 def parameters(data_dir: Path) -> int:
@@ -165,12 +169,14 @@ def parameters(data_dir: Path) -> int:
     return sum(parameter.numel() for parameter in GPT2(shape).parameters())
 
 
-def ways(words: Sequence[str], *, peer: bool = False) -> list[Way]:
+def ways(words: Sequence[str]) -> list[Way]:
     """Of `fp32`, `int4`, or a name and options: `diloco:--sync-every 10 --sync-codec int4`."""
     found = []
     for word in words:
         name, _, text = word.partition(":")
         options = tuple(shlex.split(text))
-        every = int(options[options.index("--sync-every") + 1]) if "--sync-every" in options else 1
-        found.append(Way(name=word, options=("--sync", name, *options), peer=peer, every=every))
+        every = USUAL_EVERY if name in ("local", "diloco") else 1
+        if "--sync-every" in options:
+            every = int(options[options.index("--sync-every") + 1])
+        found.append(Way(name=word, options=("--sync", name, *options), every=every))
     return found
