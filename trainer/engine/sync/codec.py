@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-CHUNK = 1 << 17
+CHUNK = 1 << 18
 """Values that a CPU takes at a time, so that what lies between two operations stays in its cache."""
 SMALLEST = torch.finfo(torch.bfloat16).tiny
 LARGEST_HALF = torch.finfo(torch.float16).max
@@ -140,8 +140,9 @@ class BlockCodec:
             yield slice(whole // self._block, None), slice(whole, count), count - whole
 
 
-BLOCKS = {8: 256, 4: 64, 2: 512}
-"""Values that share a unit, by bits."""
+BLOCKS = {8: 128, 4: 64, 2: 128}
+"""Values that share a unit, by bits. Rows of a matrix differ much in size, those of an embedding by how often its words
+occur: a block is to lie within one row, else the small one is lost beside the large one."""
 
 
 class SparseCodec:
