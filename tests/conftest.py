@@ -7,6 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("house", deadline=None)  # the machine may be busy; what counts is the outcome
+settings.load_profile("house")
 
 FIGURES = pytest.StashKey[list[str]]()
 ROOT = Path(__file__).parent

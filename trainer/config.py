@@ -178,8 +178,8 @@ class TrainOptions:
     backend: str = "auto"
     sync: str = "auto"
     """One of SYNCS. auto: the fastest by the forecast, of those whose loss is known to be fp32's."""
-    sync_codec: str = "int4"
-    """What local steps send their weights in."""
+    sync_codec: str = "int8"
+    """What local steps send their weights in, and powersgd its factors."""
     sync_every: int = 20
     """Local steps between two exchanges."""
     sync_warmup: int = 0

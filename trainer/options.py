@@ -134,7 +134,7 @@ def _together(group: Any) -> None:
     group.add_argument(
         "--forecast", action="store_const", const=True, help="measure speeds and links, tell how fast each way is, end"
     )
-    group.add_argument("--sync-codec", choices=CODECS, help="what local steps send (default int4)")
+    group.add_argument("--sync-codec", choices=CODECS, help="what local steps and powersgd send (default int8)")
     group.add_argument("--sync-every", type=int, metavar="H", help="local steps between exchanges (default 20)")
     group.add_argument("--sync-warmup", type=int, metavar="N", help="steps by the mean gradient before local ones")
     group.add_argument("--sync-fragments", type=int, metavar="F", help="parts of the model, each exchanged in its turn")

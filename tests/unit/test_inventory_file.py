@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -119,7 +119,6 @@ yaml_like = st.text(alphabet=st.sampled_from("ab:-?[]{},&*!|>'\"%#\n\t @`~0179.\
 )
 
 
-@settings(deadline=None)  # the machine may be busy; what counts is the outcome
 @given(st.one_of(st.text(), st.binary(), yaml_like))
 def test_any_text_is_an_inventory_or_a_list_of_problems(content: str | bytes) -> None:
     assert_inventory_or_problems(content)
@@ -142,7 +141,6 @@ near_files = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)  # the machine may be busy; what counts is the outcome
 @given(near_files)
 def test_documents_that_are_nearly_right_never_end_in_a_traceback(document: dict[str, Any]) -> None:
     assert_inventory_or_problems(json.dumps(document))  # JSON is YAML
@@ -193,7 +191,6 @@ inventories = st.builds(
 )
 
 
-@settings(deadline=None)  # the machine may be busy; what counts is the outcome
 @given(inventories)
 def test_a_dumped_inventory_reads_back_the_same(inventory: Inventory) -> None:
     assert parse(dump_inventory(inventory)) == inventory

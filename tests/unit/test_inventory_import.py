@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.cli.inventory_source import guessed
@@ -205,7 +205,6 @@ def test_an_ini_inventory_is_refused_with_the_way_out() -> None:
     assert caught.value.hint == "ansible-inventory -i hosts --list --yaml | orch inventory import -"
 
 
-@settings(deadline=None)
 @given(
     st.text(alphabet=st.sampled_from("aB1 =#[]:-*?!.,\n\t{}'\"%~/é\x1b")), st.sampled_from(["ssh", "ansible", "file"])
 )

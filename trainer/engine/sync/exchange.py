@@ -17,14 +17,17 @@ from trainer.engine.group import Group
 from trainer.engine.sync.codec import Codec
 from trainer.engine.sync.strategy import Kept, State
 
+ALIGNED = 128
+
 
 class Exchange:
     """For vectors of `count` values, always the same ones."""
 
-    def __init__(self, codec: Codec, group: Group, count: int, device: torch.device) -> None:
-        self._codec, self._group, self._count = codec, group, count
+    def __init__(self, codec: Codec, group: Group, count: int, device: torch.device, *, feedback: bool = True) -> None:
+        """`feedback`: off for vectors whose values mean something else each time."""
+        self._codec, self._group, self._count, self._feedback = codec, group, count, feedback
         self._ranks, self._rank = group.place.world_size, group.place.rank
-        self._part = -(-count // self._ranks)
+        self._part = _part(count, self._ranks)
         # What is still to be sent, one row for each rank that averages; and what is still to be given back.
         self._unsent = torch.zeros(self._ranks, self._part, device=device)
         self._ungiven = torch.zeros(self._part, device=device)
@@ -32,6 +35,9 @@ class Exchange:
     def mean(self, flat: Tensor) -> None:
         """Into `flat` (count,), float32, the mean over all ranks: the same bits on each of them."""
         codec, unsent, own = self._codec, self._unsent, self._rank
+        if not self._feedback:
+            unsent.zero_()
+            self._ungiven.zero_()
         unsent.view(-1)[: self._count] += flat
         payloads = torch.stack([codec.encode(row) for row in unsent])
         received = self._group.all_to_all(payloads)
@@ -41,6 +47,7 @@ class Exchange:
                 unsent[rank] -= codec.decode(payloads[rank], self._part)
                 total += codec.decode(received[rank], self._part)
         unsent[own].zero_()
+        unsent.view(-1)[self._count :] = 0.0  # beyond the vector's end there is nothing to make up for
 
         averaged = total.div_(self._ranks).add_(self._ungiven)
         given = self._group.all_gather(codec.encode(averaged))
@@ -48,6 +55,7 @@ class Exchange:
             values = codec.decode(payload, self._part)
             if rank == own:
                 self._ungiven = averaged - values
+                self._ungiven[max(0, self._count - rank * self._part) :] = 0.0
             at = rank * self._part
             flat[at : at + self._part] = values[: max(0, self._count - at)]
         for error in (unsent, self._ungiven):
@@ -67,7 +75,12 @@ class Exchange:
                 break
             # A mean over another number of ranks: what each of n had still to send weighs 1/n.
             whole += one.state["unsent"] * (self._ranks / one.world_size)
-            part = -(-self._count // one.world_size)
+            part = _part(self._count, one.world_size)
             at = one.rank * part
             whole[at : at + part] += one.state["ungiven"][: max(0, self._count - at)] * self._ranks
         self._unsent.view(-1)[: self._count] = whole.to(self._unsent.device)
+
+
+def _part(count: int, ranks: int) -> int:
+    """Values that each rank averages: whole blocks of a codec, so that none reaches over two ranks, or two rows."""
+    return -(-count // (ranks * ALIGNED)) * ALIGNED

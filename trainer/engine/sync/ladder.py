@@ -46,7 +46,7 @@ class Rung:
 
     def collectives(self, parameters: int) -> int:
         """Of one exchange: every bucket goes to who averages it, and comes back."""
-        return 2 * -(-parameters // BUCKET)
+        return (4 if self.name == "powersgd" else 2) * -(-parameters // BUCKET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +104,18 @@ def _rung(name: str, options: TrainOptions, model: nn.Module) -> Rung:
 
 
 def _powersgd(options: TrainOptions, model: nn.Module) -> Rung:
+    codec = codec_named(options.sync_codec, options.sync_density)
+
     def mean_of(bucket: Bucket, group: Group) -> Factors:
-        return Factors(bucket, group, rank=options.sync_rank, seed=options.seed)
+        return Factors(bucket, group, codec, rank=options.sync_rank, seed=options.seed)
 
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
     numbers = sum(map(partial(thin, rank=options.sync_rank), shapes))
-    sent = 4 * numbers / sum(shape.numel() for shape in shapes)
-    return Rung(name="powersgd", mean_of=mean_of, bytes_per_parameter=sent, every=1, overlap=1, pattern="ring")
+    each = codec.payload_bytes(MANY) / MANY
+    sent = each * numbers / sum(shape.numel() for shape in shapes)
+    return Rung(
+        name="powersgd", mean_of=mean_of, bytes_per_parameter=sent, every=1, overlap=1, pattern="scatter_gather"
+    )
 
 
 def codec_named(name: str, density: float) -> Codec:

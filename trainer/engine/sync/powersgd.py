@@ -9,14 +9,18 @@ from torch import Tensor
 
 from trainer.engine.group import Group
 from trainer.engine.sync.buckets import Bucket
+from trainer.engine.sync.codec import Codec
+from trainer.engine.sync.exchange import Exchange
 from trainer.engine.sync.low_rank import LowRank
 from trainer.engine.sync.strategy import Kept, State
 
 
 class Factors:
-    def __init__(self, bucket: Bucket, group: Group, *, rank: int, seed: int) -> None:
-        """`rank`: of the factors, not the group's."""
+    def __init__(self, bucket: Bucket, group: Group, codec: Codec, *, rank: int, seed: int) -> None:
+        """`codec`: of the factors; `rank`: theirs, not the group's."""
         self._group = group
+        self._codec = codec
+        self._exchanges: dict[int, Exchange] = {}
         self._shapes = [parameter.shape for parameter in bucket.parameters]
         self._low_rank = LowRank(self._shapes, rank=rank, seed=seed, device=bucket.device)
 
@@ -44,5 +48,10 @@ class Factors:
         self._low_rank.load_state_dict({"residuals": residuals, "q": q})
 
     def _averaged(self, tensor: Tensor) -> None:
-        self._group.all_reduce(tensor)
-        tensor.div_(self._group.place.world_size)
+        """By an exchange of its own for each length. Without feedback: a factor's values belong to another basis each
+        time, and what a rank's own factors cannot say of its gradient is kept in any case."""
+        exchange = self._exchanges.get(len(tensor))
+        if exchange is None:
+            exchange = Exchange(self._codec, self._group, len(tensor), tensor.device, feedback=False)
+            self._exchanges[len(tensor)] = exchange
+        exchange.mean(tensor)
