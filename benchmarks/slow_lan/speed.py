@@ -105,7 +105,8 @@ def section(point: Point) -> list[str]:
         f" one alone trains {point.alone_tokens_per_s:,.0f} tokens/s while the others do the same"
         f" ({point.resting_tokens_per_s:,.0f} while they rest).",
         "",
-        "| | step | tokens/s | to one node | others at rest | sent a node and step | of fp32 | use of the link | forecast | loss |",
+        "| | step | tokens/s | to one node | others at rest | sent a node and step | of fp32 | use of the link"
+        " | forecast | loss |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     return lines + [row(entry, point, fp32) for entry in point.entries]
