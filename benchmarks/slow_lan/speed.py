@@ -33,6 +33,9 @@ class Point:
     share_s: float
     """Of computing, in a step of one node."""
     alone_tokens_per_s: float
+    """Of one node by itself while the others train too, each by itself."""
+    resting_tokens_per_s: float
+    """And while the others rest."""
     entries: Sequence[Entry]
 
 
@@ -46,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_task_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, required=True, help="of `gpt2 prepare`, with --vocab-size 4096")
-    parser.add_argument("--samples", type=int, default=32, metavar="N", help="of 64 tokens, per node and step")
+    parser.add_argument("--samples", type=int, default=64, metavar="N", help="of 64 tokens, per node and step")
     parser.add_argument("--micro-batch", type=int, default=16, metavar="N")
     parser.add_argument("--steps", type=int, default=23, metavar="N")
     parser.add_argument("--cores", type=float, default=0.32, metavar="C", help="of each node")
@@ -86,6 +89,7 @@ def point(rig: Rig, found: Scale, task: Task, named: float, contest: tuple[Seque
 
     return Point(
         nodes=nodes, named=named, actual=actual, share_s=found.share_s, alone_tokens_per_s=found.alone.tokens_per_s,
+        resting_tokens_per_s=found.resting.tokens_per_s,
         entries=in_turns(*contest, one),
     )  # fmt: skip
 
@@ -98,10 +102,12 @@ def section(point: Point) -> list[str]:
         f"## {point.nodes} nodes, as at {written(point.named)}",
         "",
         f"The rig's links: {written(point.actual)}. A node computes {point.share_s:.2f} s of each step;"
-        f" one alone trains {point.alone_tokens_per_s:,.0f} tokens/s.",
+        f" one alone trains {point.alone_tokens_per_s:,.0f} tokens/s while the others do the same"
+        f" ({point.resting_tokens_per_s:,.0f} while they rest).",
         "",
-        "| | step | tokens/s | to one node | sent a node and step | of fp32 | use of the link | forecast | loss |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| | step | tokens/s | to one node | others at rest | sent a node and step | of fp32 | use of the link"
+        " | forecast | loss |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     return lines + [row(entry, point, fp32) for entry in point.entries]
 
@@ -109,7 +115,7 @@ def section(point: Point) -> list[str]:
 def row(entry: Entry, point: Point, fp32: Spread | None) -> str:
     step, speed, sent = (entry.spread(figure) for figure in ("step_s", "tokens_per_s", "sent_bytes"))
     if not step or not speed or not sent:
-        return f"| {entry.way.name} | {_safe(entry.problem)} |" + " |" * 7
+        return f"| {entry.way.name} | {_safe(entry.problem)} |" + " |" * 8
     forecast, loss = entry.spread("forecast_s"), entry.spread("loss")
     chosen = {run.chosen for run in entry.runs if run.chosen} - {entry.way.name}
     name = entry.way.name + (f" ({', '.join(sorted(chosen))})" if chosen else "")
@@ -118,6 +124,7 @@ def row(entry: Entry, point: Point, fp32: Spread | None) -> str:
         step.text("{:.3f} s".format),
         speed.text("{:,.0f}".format),
         f"**{speed.median / point.alone_tokens_per_s:.2f}x**",
+        f"{speed.median / point.resting_tokens_per_s:.2f}x",
         f"{sent.median / 1e6:.3g} MB",
         f"1/{fp32.median / sent.median:.3g}" if fp32 and sent.median else "",
         f"{sent.median * 8 / step.median / point.actual:.0%}",

@@ -17,7 +17,7 @@ DEFAULT = ["fp32:--shares equal", "fp32", "int4", "auto"]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_task_options(parser)
-    parser.set_defaults(samples=70, micro_batch=8, cores=1.2, steps=12)
+    parser.set_defaults(samples=70, micro_batch=8, cores=1.2, steps=8)
     parser.add_argument("--speeds", type=float, nargs="+", default=[1, 4, 30], metavar="S", help="one per node")
     parser.add_argument("--sync", nargs="+", default=DEFAULT, metavar="WAY", help="a name, or 'name:--option N'")
     parser.add_argument("--rate", default="1gbit", metavar="RATE", help="of the real link that the rig's are like")

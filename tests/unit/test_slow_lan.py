@@ -172,9 +172,17 @@ def test_speed_is_told_against_one_node_and_bytes_against_fp32() -> None:
         Entry(way=Way(name="int4"), runs=[trained(0.5, sent=1e6)]),
         Entry(way=Way(name="topk"), problem="node 0 failed | again"),
     ]
-    point = Point(nodes=5, named=1e9, actual=5e7, share_s=0.4, alone_tokens_per_s=500.0, entries=entries)
+    point = Point(
+        nodes=5,
+        named=1e9,
+        actual=5e7,
+        share_s=0.4,
+        alone_tokens_per_s=500.0,
+        resting_tokens_per_s=550.0,
+        entries=entries,
+    )
     lines = section(point)
-    assert "| int4 | 0.500 s | 2,000 | **4.00x** | 1 MB | 1/8 | 32% |  |  |" in lines
+    assert "| int4 | 0.500 s | 2,000 | **4.00x** | 3.64x | 1 MB | 1/8 | 32% |  |  |" in lines
     assert any("node 0 failed \\| again" in line for line in lines)
 
 
