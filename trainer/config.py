@@ -83,9 +83,9 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
 OPTIMIZERS = ("adamw", "muon", "sgd")
 SCHEDULES = ("cosine", "onecycle", "linear", "constant")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-SYNCS = ("fp32", "fp16", "int8", "int4", "int2", "topk", "powersgd", "local", "diloco")
+SYNCS = ("fp32", "fp16", "int8", "int4+8", "int4", "int2", "topk", "powersgd", "local", "diloco")
 """How ranks keep one model in common: the way of each stands in trainer/engine/sync."""
-CODECS = ("fp32", "fp16", "int8", "int4", "int2", "topk")
+CODECS = ("fp32", "fp16", "int8", "int4+8", "int4", "int2", "topk")
 SDPA = ("auto", "flash", "efficient", "cudnn", "math")
 
 Every = int | Literal["epoch"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,14 +19,35 @@ from trainer.engine.sync.codec import Codec
 from trainer.engine.sync.strategy import Kept, State
 
 ALIGNED = 128
+MANY = 1 << 20
+"""Values over which the bytes of one are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codecs:
+    """How a vector travels to those who average it, and how the mean comes back."""
+
+    there: Codec
+    back: Codec
+
+    @classmethod
+    def both(cls, codec: Codec) -> Codecs:
+        return cls(there=codec, back=codec)
+
+    @property
+    def bytes_per_value(self) -> float:
+        """On average over both ways."""
+        return (self.there.payload_bytes(MANY) + self.back.payload_bytes(MANY)) / 2 / MANY
 
 
 class Exchange:
     """For vectors of `count` values, always the same ones."""
 
-    def __init__(self, codec: Codec, group: Group, count: int, device: torch.device, *, feedback: bool = True) -> None:
+    def __init__(
+        self, codecs: Codecs, group: Group, count: int, device: torch.device, *, feedback: bool = True
+    ) -> None:
         """`feedback`: off for vectors whose values mean something else each time."""
-        self._codec, self._group, self._count, self._feedback = codec, group, count, feedback
+        self._codecs, self._group, self._count, self._feedback = codecs, group, count, feedback
         self._ranks, self._rank = group.place.world_size, group.place.rank
         self._part = _part(count, self._ranks)
         # What is still to be sent, one row for each rank that averages; and what is still to be given back.
@@ -34,25 +56,25 @@ class Exchange:
 
     def mean(self, flat: Tensor) -> None:
         """Into `flat` (count,), float32, the mean over all ranks: the same bits on each of them."""
-        codec, unsent, own = self._codec, self._unsent, self._rank
+        codecs, unsent, own = self._codecs, self._unsent, self._rank
         if not self._feedback:
             unsent.zero_()
             self._ungiven.zero_()
         unsent.view(-1)[: self._count] += flat
-        payloads = torch.stack([codec.encode(row) for row in unsent])
+        payloads = torch.stack([codecs.there.encode(row) for row in unsent])
         received = self._group.all_to_all(payloads)
         total = unsent[own].clone()  # its own part is not encoded: it does not travel
         for rank in range(self._ranks):
             if rank != own:
-                unsent[rank] -= codec.decode(payloads[rank], self._part)
-                total += codec.decode(received[rank], self._part)
+                unsent[rank] -= codecs.there.decode(payloads[rank], self._part)
+                total += codecs.there.decode(received[rank], self._part)
         unsent[own].zero_()
         unsent.view(-1)[self._count :] = 0.0  # beyond the vector's end there is nothing to make up for
 
         averaged = total.div_(self._ranks).add_(self._ungiven)
-        given = self._group.all_gather(codec.encode(averaged))
+        given = self._group.all_gather(codecs.back.encode(averaged))
         for rank, payload in enumerate(given):
-            values = codec.decode(payload, self._part)
+            values = codecs.back.decode(payload, self._part)
             if rank == own:
                 self._ungiven = averaged - values
                 self._ungiven[max(0, self._count - rank * self._part) :] = 0.0

@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 from trainer.config import SYNCS, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.sync.buckets import Bucket
-from trainer.engine.sync.codec import BlockCodec, Codec, FloatCodec, HalfCodec, SparseCodec
+from trainer.engine.sync.codec import BlockCodec, FloatCodec, HalfCodec, SparseCodec
 from trainer.engine.sync.ddp import Alone, Ddp
 from trainer.engine.sync.every_step import BUCKET, EveryStep, MeanOf
-from trainer.engine.sync.exchange import Exchange
+from trainer.engine.sync.exchange import Codecs, Exchange
 from trainer.engine.sync.local_steps import LocalSteps, Rounds
 from trainer.engine.sync.low_rank import thin
 from trainer.engine.sync.powersgd import Factors
@@ -22,10 +22,8 @@ from trainer.engine.sync.strategy import Sync
 from trainer.forecast.measured import Pattern
 
 LOCAL = ("local", "diloco")
-PROVEN = ("fp32", "fp16", "int8", "int4")
+PROVEN = ("fp32", "fp16", "int8", "int4+8")
 """Their loss is known to stay within 0.5 % of fp32's: docs/sync.md has the measurements."""
-MANY = 1 << 20
-"""Values over which the bytes of one are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +90,11 @@ def _rung(name: str, options: TrainOptions, model: nn.Module) -> Rung:
         return Rung(name=name, mean_of=None, bytes_per_parameter=4, every=1, overlap=1, pattern="ring")
     if name == "powersgd":
         return _powersgd(options, model)
-    codec = codec_named(options.sync_codec if name in LOCAL else name, options.sync_density)
+    codecs = codecs_named(options.sync_codec if name in LOCAL else name, options.sync_density)
     return Rung(
         name=name,
-        mean_of=lambda bucket, group: Exchange(codec, group, bucket.count, bucket.device),
-        bytes_per_parameter=codec.payload_bytes(MANY) / MANY,
+        mean_of=lambda bucket, group: Exchange(codecs, group, bucket.count, bucket.device),
+        bytes_per_parameter=codecs.bytes_per_value,
         every=options.sync_every if name in LOCAL else 1,
         overlap=0 if name in LOCAL else 1,
         pattern="scatter_gather",
@@ -104,25 +102,26 @@ def _rung(name: str, options: TrainOptions, model: nn.Module) -> Rung:
 
 
 def _powersgd(options: TrainOptions, model: nn.Module) -> Rung:
-    codec = codec_named(options.sync_codec, options.sync_density)
+    codecs = codecs_named(options.sync_codec, options.sync_density)
 
     def mean_of(bucket: Bucket, group: Group) -> Factors:
-        return Factors(bucket, group, codec, rank=options.sync_rank, seed=options.seed)
+        return Factors(bucket, group, codecs, rank=options.sync_rank, seed=options.seed)
 
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
     numbers = sum(map(partial(thin, rank=options.sync_rank), shapes))
-    each = codec.payload_bytes(MANY) / MANY
-    sent = each * numbers / sum(shape.numel() for shape in shapes)
+    sent = codecs.bytes_per_value * numbers / sum(shape.numel() for shape in shapes)
     return Rung(
         name="powersgd", mean_of=mean_of, bytes_per_parameter=sent, every=1, overlap=1, pattern="scatter_gather"
     )
 
 
-def codec_named(name: str, density: float) -> Codec:
+def codecs_named(name: str, density: float) -> Codecs:
     """One of CODECS."""
+    if name == "int4+8":  # what comes back is in everybody's step: it may cost more than what goes into a mean
+        return Codecs(there=BlockCodec(4), back=BlockCodec(8))
     bits = {"int8": 8, "int4": 4, "int2": 2}
     if name in bits:
-        return BlockCodec(bits[name])
+        return Codecs.both(BlockCodec(bits[name]))
     if name == "topk":
-        return SparseCodec(density)
-    return HalfCodec() if name == "fp16" else FloatCodec()
+        return Codecs.both(SparseCodec(density))
+    return Codecs.both(HalfCodec() if name == "fp16" else FloatCodec())

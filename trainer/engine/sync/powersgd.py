@@ -9,17 +9,16 @@ from torch import Tensor
 
 from trainer.engine.group import Group
 from trainer.engine.sync.buckets import Bucket
-from trainer.engine.sync.codec import Codec
-from trainer.engine.sync.exchange import Exchange
+from trainer.engine.sync.exchange import Codecs, Exchange
 from trainer.engine.sync.low_rank import LowRank
 from trainer.engine.sync.strategy import Kept, State
 
 
 class Factors:
-    def __init__(self, bucket: Bucket, group: Group, codec: Codec, *, rank: int, seed: int) -> None:
-        """`codec`: of the factors; `rank`: theirs, not the group's."""
+    def __init__(self, bucket: Bucket, group: Group, codecs: Codecs, *, rank: int, seed: int) -> None:
+        """`codecs`: of the factors; `rank`: theirs, not the group's."""
         self._group = group
-        self._codec = codec
+        self._codecs = codecs
         self._exchanges: dict[int, Exchange] = {}
         self._shapes = [parameter.shape for parameter in bucket.parameters]
         self._low_rank = LowRank(self._shapes, rank=rank, seed=seed, device=bucket.device)
@@ -52,6 +51,6 @@ class Factors:
         time, and what a rank's own factors cannot say of its gradient is kept in any case."""
         exchange = self._exchanges.get(len(tensor))
         if exchange is None:
-            exchange = Exchange(self._codec, self._group, len(tensor), tensor.device, feedback=False)
+            exchange = Exchange(self._codecs, self._group, len(tensor), tensor.device, feedback=False)
             self._exchanges[len(tensor)] = exchange
         exchange.mean(tensor)
