@@ -80,11 +80,16 @@ class Network:
 
 def remove_stale() -> list[str]:
     """What rigs left behind whose process is gone; returns the names."""
-    names = [line.split()[0] for line in _run("ip", "netns", "list").splitlines() if line.strip()]
-    stale = [name for name in names if is_stale(name, is_running)]
+    stale = [name for name in _names() if is_stale(name, is_running)]
     for name in stale:
         _remove(name)
     return stale
+
+
+def others_at_work() -> bool:
+    """Whether another rig is up on this machine: each slows the other."""
+    mine = f"{PREFIX}-{os.getpid()}-"
+    return any(name.startswith(f"{PREFIX}-") and not name.startswith(mine) for name in _names())
 
 
 def is_stale(name: str, alive: Callable[[int], bool]) -> bool:
@@ -105,6 +110,10 @@ def sent_and_received(net_dev: str) -> tuple[int, int]:
             fields = counts.split()
             return int(fields[8]), int(fields[0])
     raise ValueError(f"no {INTERFACE} among the interfaces")
+
+
+def _names() -> list[str]:
+    return [line.split()[0] for line in _run("ip", "netns", "list").splitlines() if line.strip()]
 
 
 def _loss_based(space: str) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from benchmarks.slow_lan.network import INTERFACE, Network, remove_stale, sent_and_received
+from benchmarks.slow_lan.network import INTERFACE, Network, others_at_work, remove_stale, sent_and_received
 from benchmarks.slow_lan.processors import Processors
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +84,8 @@ class Rig:
         if problem := cannot_run():
             raise OSError(problem)
         remove_stale()
+        if others_at_work():
+            print("another rig is at work on this machine: take no timings from either", file=sys.stderr, flush=True)
         self._before = signal.signal(signal.SIGTERM, _as_interrupt)
         try:
             self.network.open()
