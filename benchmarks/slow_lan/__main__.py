@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.slow_lan import peers, quality, speed, transport, unequal
+from benchmarks.slow_lan import curves, peers, quality, speed, transport, unequal
 from benchmarks.slow_lan.rig import RunFailed, cannot_run
 
 COMMANDS = {
@@ -16,6 +16,7 @@ COMMANDS = {
     "quality": (quality, "validation loss of each way at equal tokens, over seeds"),
     "unequal": (unequal, "machines of unequal speed: the share of the sum of their throughputs"),
     "peers": (peers, "torch's hooks, post-local SGD, torchft and hivemind beside ours"),
+    "curves": (curves, "GPT-2 124M on 2 to 64 nodes, simulated"),
     "transport": (transport, "what gloo gets out of a link, by method, bucket size, streams"),
 }
 
@@ -29,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
         command.add_argument("--quick", action="store_true", help="small and short: does everything run?")
         command.add_argument("--out", type=Path, metavar="FILE", help="the figures as JSON")
     given = parser.parse_args(argv)
-    if problem := cannot_run():
+    if given.command != "curves" and (problem := cannot_run()):
         print(f"no rig can be made here: {problem}", file=sys.stderr)
         return 2
     try:

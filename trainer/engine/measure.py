@@ -22,6 +22,8 @@ LONG_ENOUGH_S = 0.2
 LARGEST = 1 << 25
 """Bytes of a transfer; a link that carries them in less is fast enough not to matter much."""
 SMALLEST = 1 << 14
+TRIES = 2
+"""Of a way of sending."""
 SHIFTS = 4
 """Neighbours that each rank tries its link with."""
 SAMPLE = 1 << 20
@@ -80,20 +82,20 @@ def optimizer_s(model: nn.Module, optimizer: Optimizer) -> float:
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-    taken = []
-    for _ in range(3):
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-        began = time.perf_counter()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+
+    def step() -> None:
         float(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
         optimizer.step()
-        _finished(model)
-        taken.append(time.perf_counter() - began)
+        float(next(model.parameters()).detach().reshape(-1)[0])  # waits for what a GPU still has to do
+
+    seconds = _mean_s(step)
     optimizer.zero_grad(set_to_none=True)
     optimizer.state.clear()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
-    return min(taken[1:])
+    return seconds
 
 
 def links(group: Group) -> tuple[list[float], list[float]]:
@@ -130,11 +132,13 @@ def _efficiency(link: float, group: Group) -> dict[Pattern, float]:
     found: dict[Pattern, float] = {}
     ways: tuple[tuple[Pattern, Callable[[], None]], ...] = (("ring", ring), ("scatter_gather", scatter_gather))
     for pattern, send in ways:
+        send()
         group.barrier()
         began = time.perf_counter()
-        send()
-        seconds = max(group.each(time.perf_counter() - began))
-        found[pattern] = copies * 4 * values / link / seconds
+        for _ in range(TRIES):
+            send()
+        seconds = max(group.each(time.perf_counter() - began)) / TRIES
+        found[pattern] = min(1.0, copies * 4 * values / link / seconds)
     return found
 
 
@@ -142,7 +146,7 @@ def _cost(rung: Rung, count: int, efficiency: Mapping[Pattern, float], trial: Bu
     return Cost(
         sync=rung.name,
         bytes_per_parameter=rung.bytes_per_parameter,
-        codec_s_per_parameter=max(group.each(_codec_s(rung, trial, group))) / trial.count,
+        codec_s_per_parameter=max(group.each(codec_s(rung, trial, group))) / trial.count,
         collectives=rung.collectives(count),
         every=rung.every,
         overlap=rung.overlap,
@@ -152,22 +156,32 @@ def _cost(rung: Rung, count: int, efficiency: Mapping[Pattern, float], trial: Bu
     )
 
 
-def _codec_s(rung: Rung, like: Bucket, group: Group) -> float:
+def codec_s(rung: Rung, like: Bucket, group: Group) -> float:
     """Seconds of this rank's own work on such a bucket, with peers that answer at once."""
     if rung.mean_of is None:
         return 0.0
     bucket = Bucket([nn.Parameter(torch.empty_like(parameter)) for parameter in like.parameters])
     bucket.set_gradients(torch.randn(bucket.count, device=bucket.device))
     mean = rung.mean_of(bucket, Echo(place=group.place, backend="none", device=bucket.device))
-    taken = []
-    for _ in range(3):
-        began = time.perf_counter()
+
+    def exchange() -> None:
         flat = bucket.gradients()
         mean.mean(flat)
         bucket.set_gradients(flat)
         float(flat[0])
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+
+    return _mean_s(exchange)
+
+
+def _mean_s(work: Callable[[], None]) -> float:
+    """Seconds of one time. Long enough for a container to use up its quota of the processor and stand still: for some
+    milliseconds it is as fast as the whole machine."""
+    work()
+    done, began = 0, time.perf_counter()
+    while done == 0 or time.perf_counter() - began < LONG_ENOUGH_S:
+        work()
+        done += 1
+    return (time.perf_counter() - began) / done
 
 
 class Echo(Group):
@@ -190,10 +204,3 @@ def _latency(group: Group) -> float:
         group.barrier()
         taken.append(time.perf_counter() - began)
     return median(group.each(median(taken)))
-
-
-def _finished(model: nn.Module) -> None:
-    """Wait for what a GPU still has to do."""
-    for parameter in model.parameters():
-        float(parameter.detach().reshape(-1)[0])
-        return

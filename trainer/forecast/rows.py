@@ -1,6 +1,6 @@
 """How long one step takes: a team of nodes, its shares, and a rung.
 
-step = max over nodes(share × sample_s + step_s) + exchange - hidden
+step = max over nodes(share × sample_s + step_s) + latency + (exchange - hidden) / every
 exchange = codec + max over nodes(bytes / upload, bytes / download) / efficiency + collectives × latency
 bytes = 2 (k-1)/k × parameters × bytes per parameter, both ways, for k nodes
 """
@@ -83,7 +83,8 @@ def step_s(measured: Measured, together: Team, cost: Cost | None) -> float:
     travel = sent / (cost.efficiency * together.link) + cost.collectives * measured.latency_s
     # Encoding takes the processor that computes: only the way over the network can hide behind it.
     hidden = min(travel, together.window_s(cost.overlap)) if cost.overlap else 0.0
-    return together.compute_s + (encoding + travel - hidden) / cost.every
+    # In each step all tell each other the loss, whatever the rung.
+    return together.compute_s + measured.latency_s + (encoding + travel - hidden) / cost.every
 
 
 def exchanged(measured: Measured, together: Team, cost: Cost) -> float:
