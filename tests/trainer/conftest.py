@@ -30,6 +30,7 @@ NEED_TORCH = [
     "gpt2_writing",
     "gradients",
     "guard_in_training",
+    "measure",
     "micro_batch",
     "onednn",
     "optimizer",

@@ -1,0 +1,56 @@
+"""What is measured before the first step, and that it leaves no trace in what is trained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trainer.config import Place, TrainOptions
+from trainer.engine.group import Group
+from trainer.engine.measure import codec_s, optimizer_s
+from trainer.engine.optimizer import build_optimizer
+from trainer.engine.sync.buckets import Bucket
+from trainer.engine.sync.ladder import ladder
+
+FIVE = Group(place=Place(world_size=5), backend="gloo", device=torch.device("cpu"))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(48, 96), nn.Tanh(), nn.Linear(96, 64), nn.Tanh(), nn.Linear(64, 8))
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
+def test_timing_the_optimizer_moves_no_weight_and_leaves_no_memory(name: str) -> None:
+    model = network()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    options = TrainOptions(optimizer=name, lr=0.1, weight_decay=0.5)
+    optimizer = build_optimizer(model, None, options, torch.float32)
+    assert optimizer_s(model, optimizer) > 0
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert not optimizer.state
+    assert {group["lr"] for group in optimizer.param_groups} == {0.1}
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_what_packing_costs_is_known_for_every_way() -> None:
+    model = network()
+    like = Bucket(list(model.parameters()))
+    cost = {rung.name: codec_s(rung, like, FIVE) for rung in ladder(TrainOptions(), model)}
+    assert cost.pop("fp32") == 0  # DDP's own, and part of what its all-reduce takes
+    assert all(seconds > 0 for seconds in cost.values()), cost
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_bytes_of_a_parameter_follow_from_the_way() -> None:
+    sent = {rung.name: rung.bytes_per_parameter for rung in ladder(TrainOptions(sync_rank=4), network())}
+    assert sent["fp32"] == 4
+    assert sent["fp16"] == 2
+    assert sent["int8"] == pytest.approx(1 + 2 / 128)
+    assert sent["int4"] == pytest.approx(1 / 2 + 2 / 64)
+    assert sent["int4+8"] == pytest.approx((sent["int8"] + sent["int4"]) / 2)
+    assert sent["int2"] == pytest.approx(1 / 4 + 2 / 128)
+    thin = 4 * (48 + 96) + 4 * (96 + 64) + 4 * (64 + 8) + 96 + 64 + 8
+    assert sent["powersgd"] == pytest.approx(sent["int8"] * thin / sum(p.numel() for p in network().parameters()))
+    assert sent["local"] == sent["int8"]
