@@ -85,7 +85,7 @@ def train(rig: Rig, way: Way, task: Task, nodes: int) -> Trained:
     with tempfile.TemporaryDirectory(prefix="slow-lan-") as folder:
         commands = [command(way, task, Path(folder), rank) for rank in range(nodes)]
         outcomes = rig.run(commands, timeout_s=task.timeout_s, limit_from="started")
-    return read(outcomes[0], way, task, nodes)
+    return read(outcomes, way, task, nodes)
 
 
 def train_apart(rig: Rig, task: Task, samples: Sequence[int]) -> tuple[Trained, ...]:
@@ -95,19 +95,20 @@ def train_apart(rig: Rig, task: Task, samples: Sequence[int]) -> tuple[Trained, 
         tasks = [replace(task, samples=count) for count in samples]
         commands = [command(way, one, Path(folder), rank) for rank, one in enumerate(tasks)]
         outcomes = rig.run(commands, timeout_s=task.timeout_s, limit_from="started", apart=True)
-    return tuple(read(outcome, way, one, 1) for outcome, one in zip(outcomes, tasks, strict=True))
+    return tuple(read([outcome], way, one, 1) for outcome, one in zip(outcomes, tasks, strict=True))
 
 
-def read(outcome: Outcome, way: Way, task: Task, nodes: int) -> Trained:
-    """Rank 0's outcome. Steps are timed as a mean over whole rounds of exchanges, from the first that is not skipped:
-    a median would hide the steps that exchange."""
+def read(outcomes: Sequence[Outcome], way: Way, task: Task, nodes: int) -> Trained:
+    """`outcomes` by rank: the forecast is told by rank 0, steps by the first who is not left out. These are timed as a
+    mean over whole rounds of exchanges, from the first that is not skipped: a median would hide those that exchange."""
+    outcome = max(outcomes, key=lambda one: len(one.named("step")))
     steps = outcome.named("step")
     window = (len(steps) - 1 - task.skip) // way.every * way.every
     if window < 1:
         raise ValueError(f"{way.name}: {len(steps)} steps are too few to time {way.every} of them after {task.skip}")
     first, last = steps[-1 - window], steps[-1]
     step_s = (last.fields["t"] - first.fields["t"]) / window
-    forecast = next((event.fields for event in outcome.named("forecast")), None)
+    forecast = next((event.fields for event in outcomes[0].named("forecast")), None)
     rows = [row for row in (forecast or {}).get("rows", ()) if row["chosen"]]
     evaluations = outcome.named("evaluation")
     return Trained(

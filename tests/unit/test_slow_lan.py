@@ -123,7 +123,7 @@ def test_a_peer_is_told_the_same_as_our_trainer() -> None:
 def test_steps_are_timed_over_whole_rounds_of_exchanges() -> None:
     times = [0.0, 9.0, 10.0, 11.0, 14.0, 15.0, 18.0]  # every second step exchanges, and takes three times as long
     outcome = Outcome(rank=0, events=[step(n, t, (n * 10, n * 20)) for n, t in enumerate(times, 1)])
-    found = read(outcome, Way(name="local", every=2), TASK, 5)
+    found = read([outcome], Way(name="local", every=2), TASK, 5)
     assert found.step_s == 2.0
     assert found.tokens_per_s == 40 * 64 / 2.0
     assert found.sent_bytes == 20
@@ -135,14 +135,14 @@ def test_the_forecast_and_the_loss_are_read() -> None:
     forecast = Event(fields={"event": "forecast", "sync": "int4", "rows": rows}, at=0.0, sent=())
     evaluation = Event(fields={"event": "evaluation", "loss": 2.5}, at=9.0, sent=())
     outcome = Outcome(rank=0, events=[forecast, *(step(n, float(n), (0,)) for n in range(1, 8)), evaluation])
-    found = read(outcome, Way(name="auto"), TASK, 5)
+    found = read([outcome], Way(name="auto"), TASK, 5)
     assert (found.forecast_s, found.chosen, found.loss) == (1.5, "int4", 2.5)
 
 
 def test_too_few_steps_are_refused() -> None:
     outcome = Outcome(rank=0, events=[step(n, float(n), (0,)) for n in range(1, 8)])
     with pytest.raises(ValueError, match="too few"):
-        read(outcome, Way(name="local", every=20), TASK, 5)
+        read([outcome], Way(name="local", every=20), TASK, 5)
 
 
 # ── Rounds and tables ─────────────────────────────────────────────────────────────────────────────
