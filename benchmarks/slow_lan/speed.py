@@ -53,6 +53,7 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--micro-batch", type=int, default=16, metavar="N")
     parser.add_argument("--steps", type=int, default=23, metavar="N")
     parser.add_argument("--cores", type=float, default=0.32, metavar="C", help="of each node")
+    parser.add_argument("--options", default="", metavar="WORDS", help="of the trainer, in one word: ' --lr 2e-3'")
     parser.add_argument("--timeout", type=float, default=600, metavar="S", help="of one run")
 
 
@@ -75,7 +76,7 @@ def run(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 def task_of(given: argparse.Namespace, nodes: int) -> Task:
     return Task(
         data_dir=given.data_dir, samples=given.samples * nodes, micro_batch=given.micro_batch, steps=given.steps,
-        timeout_s=given.timeout,
+        timeout_s=given.timeout, options=tuple(given.options.split()),
     )  # fmt: skip
 
 

@@ -44,6 +44,8 @@ class Task:
     steps: int
     skip: int = 2
     """Steps that are not timed: the first make memory and connections."""
+    options: tuple[str, ...] = ()
+    """Of the trainer, beside those of the way."""
     seed: int = 1337
     evaluate: bool = False
     """Validate after the last step, on the whole split."""
@@ -75,7 +77,7 @@ def command(way: Way, task: Task, run_dir: Path, rank: int) -> tuple[str, ...]:
         "--global-batch-size", task.samples, "--micro-batch-size", task.micro_batch, "--max-steps", task.steps,
         "--seed", task.seed, "--precision", "fp32", "--no-compile", "--num-workers", 0, "--log-every", 1,
         "--checkpoint-every", 0, "--eval-every", task.steps if task.evaluate else 0, "--eval-batches", 1_000_000,
-        "--warmup-steps", max(1, task.steps // 20), *way.options,
+        "--warmup-steps", max(1, task.steps // 20), *task.options, *way.options,
     )  # fmt: skip
     return (sys.executable, *program, *map(str, words))
 
