@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ Figure = Callable[[str], None]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Where the tests were started in the background, Ctrl-C is ignored, and so it would be in all that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[FIGURES] = []
 
 

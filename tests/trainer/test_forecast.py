@@ -90,7 +90,9 @@ def test_a_way_of_sending_reaches_its_share_of_the_link() -> None:
     nodes = [node(rank) for rank in range(2)]
     known = measured(nodes, samples_per_step=2)
     half = replace(costs()[0], efficiency=0.5, collectives=0)
-    assert step_s(known, team(nodes, 2), half) == pytest.approx(0.0215 + 2 * 4 * known.parameters / GIGABIT)
+    assert step_s(known, team(nodes, 2), half) == pytest.approx(
+        0.0215 + known.latency_s + 2 * 4 * known.parameters / GIGABIT
+    )
 
 
 def test_an_exchange_hides_behind_the_last_micro_batch_alone() -> None:
@@ -99,7 +101,7 @@ def test_an_exchange_hides_behind_the_last_micro_batch_alone() -> None:
     known = measured(nodes, samples_per_step=64)
     wire = 4 * known.parameters / nodes[0].link
     hidden = 4 * BACKWARD
-    assert step_s(known, team(nodes, 64), fp32) == pytest.approx(32 + wire - hidden)
+    assert step_s(known, team(nodes, 64), fp32) == pytest.approx(32 + known.latency_s + wire - hidden)
     quick = replace(known, parameters=known.parameters // 10)
     assert step_s(quick, team(nodes, 64), fp32) == pytest.approx(32)
 

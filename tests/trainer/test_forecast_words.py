@@ -93,7 +93,7 @@ def test_a_node_that_would_bring_little_is_not_said_to_cost() -> None:
     """One rung, 3 % faster with both nodes: less than the forecast can be sure of."""
     known = replace(
         measured([node(0, sample_s=0.1), node(1, sample_s=0.1)], samples_per_step=100, parameters=1000),
-        latency_s=1.2,
+        latency_s=0.94,
         costs=(cost("fp32", 4.0),),
     )
     told = forecast(known)
