@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from orchestrator.nodes import probe
-from orchestrator.nodes.fake import FakeEngine, FakeNode
+from orchestrator.nodes import checkpoint_probe, host_probe, inside_probe, network_probe, probe, reach_program
+from orchestrator.nodes.fake import FakeEngine, FakeNode, UnexpectedCallError
+from orchestrator.nodes.seam import Completed
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.event import MARK
 from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts, NodeFacts, Route
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan import ContainerSpec, Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
@@ -108,6 +110,8 @@ class Actor(FakeEngine):
 
     says: tuple[str, ...] = ()
     ends_with: int | None = 0
+    shut: tuple[str, ...] = ()
+    """Names of machines that the pair probe, run here, does not reach."""
 
     def start(self, container: str) -> None:
         super().start(container)
@@ -115,6 +119,33 @@ class Actor(FakeEngine):
             self.write(container, moment(second), text)
         if self.ends_with is not None:
             self.finish(container, self.ends_with)
+
+    def execute(self, container: str, argv: Sequence[str]) -> Completed:
+        """The program of the pair probe."""
+        self._called("execute", container, *argv)
+        return Completed(node=self.node, argv=tuple(argv), exit_code=0, stdout=dialled(argv, self.shut), stderr="")
+
+
+def dialled(argv: Sequence[str], shut: Sequence[str] = ()) -> str:
+    """What the program of the pair probe answers on a LAN where everything passes, but to the machines in `shut`."""
+    program, what, *words = argv[2:]
+    assert program == Path(reach_program.__file__).read_text("utf-8")
+    if what == "listen":
+        answer: object = {"ports": [int(words[1]), 40001], "taken": False, "pid": 7}
+    elif what == "dial":
+        targets = (target.rpartition(":") for target in words[1:])
+        walls = [address_of(name) for name in shut]
+        answer = [[at, int(port), "timed out" if at in walls else "ok", 0.4, ""] for at, _, port in targets]
+    else:
+        answer = {"ended": True}
+    return json.dumps(answer)
+
+
+def on_the_host(argv: Sequence[str], _stdin: bytes = b"", _timeout_s: float = 0) -> tuple[int, str, str]:
+    """Where there is no image, the host's Python runs that program."""
+    if argv[:2] != ("python3", "-c"):
+        raise UnexpectedCallError(str(argv)[:200])
+    return 0, dialled(argv), ""
 
 
 @dataclass
@@ -125,12 +156,16 @@ class Lan:
 
     def add(self, name: str, **acting: Any) -> FakeNode:
         """A machine in health that has the image."""
-        engine = Actor(name, held={IMAGE.id: IMAGE}, **acting)
+        engine = Actor(name, **{"held": {IMAGE.id: IMAGE}, "programs": look_inside, **acting})
         engine.description = EngineFacts(kind="docker", version="20.10.24", id=name, architecture="x86_64")
-        node = FakeNode(name, address=address_of(name), engine=engine)
+        node = FakeNode(name, address=address_of(name), engine=engine, programs=on_the_host)
         node.answers = {
             ("sh", "-c", probe.SCRIPT, "*"): (0, probe_answer(name), ""),
+            ("sh", "-c", host_probe.SCRIPT, "*"): (0, HOST, ""),
+            ("sh", "-c", network_probe.SCRIPT, "*"): (0, network_answer(name), ""),
             ("sh", "-c", "*"): (0, "", ""),
+            ("true",): (0, "", ""),
+            ("nvidia-smi", "*"): (127, "", "not found"),
             ("cat", "/proc/net/tcp", "/proc/net/tcp6"): (0, "", ""),
         }
         self.nodes[name] = node
@@ -176,3 +211,61 @@ def probe_answer(name: str, **changes: str) -> str:
     lines = [f"{key}={value}" for key, value in {**values, **changes}.items()]
     ways = [f"route={address_of(peer)} {address_of(peer)} dev eth0 src {address_of(name)}" for peer in NAMES]
     return "\n".join([*lines, *ways, ""])
+
+
+def keep_checkpoint(node: FakeNode, run_id: str, step: int, *, damaged: bool = False) -> None:
+    """From now on the machine says that it holds this one of a run."""
+    size, digest, name = 3000, "ab" * 32, f"step-{step:08d}"
+    folder = f"/home/ana/orch/orch/runs/{run_id}"
+    manifest = json.dumps({"step": step, "files": {"state.pt": {"bytes": size, "sha256": digest}}})
+    lines = [f"now={step + 10}", f"run={folder}", f"step={name}", f"file={size} {step} state.pt",
+             f"file={len(manifest)} {step} manifest.json", f"sha256={'cd' * 32}", f"manifest={manifest}"]  # fmt: skip
+    place = f"{folder}/checkpoints/{name}"
+    state = "00" * 32 if damaged else digest
+    sums = f"{state}  {place}/state.pt\n{'cd' * 32}  {place}/manifest.json\n"
+    node.answers = {
+        ("sh", "-c", checkpoint_probe.SCRIPT, "*"): (0, "\n".join([*lines, ""]), ""),
+        ("sha256sum", "--", "*"): (0, sums, ""),
+        **node.answers,
+    }
+
+
+def network_answer(name: str) -> str:
+    """What the doctor's second script writes: a cable, and no packet filter."""
+    return (
+        f"address=2: eth0    inet {address_of(name)}/24 brd 10.0.0.255 scope global eth0\n"
+        f"interface=eth0|1500|0x1003|up|1000|full|1| device|02:00:00:00:00:0{NAMES.index(name)}\n"
+        f"own={address_of(name)} STREAM {name}\n"
+    )
+
+
+HOST = """available_kib=12000000
+swap_kib=0
+writable=yes
+open_files=1024
+flags= fpu sse2 avx2 fma
+docker_program=yes
+docker_socket=open
+docker_disk=/dev/sda1 98000000 8000000 90000000 9% /
+systemd=yes
+ntp=yes
+sleeps=sleep
+sleeps=suspend
+idle_action=s "ignore"
+reboot=no
+throttled=0
+throttled=2
+"""
+"""What the doctor's script writes on a server in health."""
+
+INSIDE = {
+    "torch": "2.13.0+cpu", "nccl": "", "python": "3.11.2", "cpu_capability": "AVX2", "cpus": 2.0, "memory_mib": 4096,
+    "shm_mib": 1024, "open_files": 1048576, "user": 1000,
+}  # fmt: skip
+"""What a container of the training image answers on a machine in health."""
+
+
+def look_inside(container: ContainerSpec) -> tuple[int, str, str]:
+    """A container that is asked what it sees."""
+    assert container.command == inside_probe.PROBE
+    return 0, json.dumps(INSIDE) + "\n", ""

@@ -83,6 +83,11 @@ def _add_tools(commands: workloads.Actions) -> None:
     verify.add_argument("--json", action="store_true")
     verify.set_defaults(run=_verify)
 
+    export = commands.add_parser("export", help="a checkpoint's model as safetensors", allow_abbrev=False)
+    export.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run, a checkpoint, or best.json")
+    export.add_argument("--to", type=Path, required=True, metavar="FILE.safetensors")
+    export.set_defaults(run=_export)
+
 
 def _above_0(text: str) -> float:
     if not float(text) > 0:
@@ -116,3 +121,9 @@ def _verify(given: argparse.Namespace, _place: Place) -> int:
     from trainer.tools import verify
 
     return verify.run(given.checkpoints, as_json=given.json)
+
+
+def _export(given: argparse.Namespace, _place: Place) -> int:
+    from trainer.tools import export
+
+    return export.run(given.checkpoint, given.to)

@@ -167,7 +167,11 @@ class TrainOptions:
     best: str = "loss"
     """The metric by which the best checkpoint is chosen, where `early_stopping` names none."""
     checkpoint_every: Every = 100
+    checkpoint_async: bool = True
+    """Written from a copy in memory while the training goes on. Off: it stands still, and no copy is needed."""
     keep_checkpoints: int = 3
+    keep_hours: float = 0.0
+    """Beside the newest `keep_checkpoints`, those that are younger than this."""
     log_every: int = 10
     profile: int = 0
     """Steps to record."""
@@ -207,8 +211,9 @@ class TrainOptions:
             "epochs": 1, "max_steps": 1, "batch_size": 1, "micro_batch_size": 1, "global_batch_size": 1,
             "grad_accum": 1, "lr": 0, "min_lr": 0, "warmup_steps": 0, "weight_decay": 0, "clip": 0, "seed": 0,
             "num_workers": 0, "spike_factor": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1, "patience": 1,
-            "checkpoint_every": 0, "keep_checkpoints": 1, "profile": 0, "find_lr": 0, "sync_every": 1, "sync_warmup": 0,
-            "sync_fragments": 1, "sync_delay": 0, "sync_rank": 1, "outer_lr": 0, "outer_momentum": 0,
+            "checkpoint_every": 0, "keep_checkpoints": 1, "keep_hours": 0, "profile": 0, "find_lr": 0,
+            "sync_every": 1, "sync_warmup": 0, "sync_fragments": 1, "sync_delay": 0, "sync_rank": 1,
+            "outer_lr": 0, "outer_momentum": 0,
         }  # fmt: skip
         wrong = [
             f"--{name.replace('_', '-')} {value:g}: expected at least {smallest}"

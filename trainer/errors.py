@@ -9,6 +9,11 @@ class TrainerError(Exception):
     exit_code = 1
 
 
+class TooLittleMemoryError(TrainerError):
+    """Not even one sample of the model fits: the user's matter, and the same words fail the same way again. Exit code
+    1, as it shows only in training: what can be told before is the configuration's."""
+
+
 class UsageError(TrainerError):
     """The command line asks for something that cannot be."""
 

@@ -167,7 +167,12 @@ def _kept(group: Any) -> None:
     group.add_argument("--patience", type=int, metavar="N", help="default 3")
     group.add_argument("--best", metavar="METRIC", help="what makes a checkpoint the best one")
     group.add_argument("--checkpoint-every", type=number_or("epoch"), metavar="N|epoch", help="steps; 0: at the end")
+    group.add_argument(
+        "--checkpoint-async", action=argparse.BooleanOptionalAction,
+        help="train on while one is written; off where memory for a copy is missing (default on)",
+    )  # fmt: skip
     group.add_argument("--keep-checkpoints", type=int, metavar="K", help="the newest K, and the best (default 3)")
+    group.add_argument("--keep-hours", type=float, metavar="H", help="beside them, all of the last H hours (default 0)")
     group.add_argument(
         "--profile", type=int, nargs="?", const=10, metavar="STEPS", help="leave a trace and a summary of STEPS (10)"
     )

@@ -132,9 +132,9 @@ def main(argv: Sequence[str]) -> int:
         for start in range(0, len(mine), given.micro_batch_size):
             part = mine[start : start + given.micro_batch_size]
             batch = workload.batch(Portion(split="train", indices=part, positions=part))
-            wait = start + len(part) < len(mine) and isinstance(peer.model, DistributedDataParallel)
-            with peer.model.no_sync() if wait else nullcontext():  # type: ignore[operator, union-attr]
-                loss = workload.losses(peer.model, batch).sum()
+            model, more = peer.model, start + len(part) < len(mine)
+            with model.no_sync() if more and isinstance(model, DistributedDataParallel) else nullcontext():
+                loss = workload.losses(model, batch).sum()
                 (loss * world / tokens).backward()
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip)

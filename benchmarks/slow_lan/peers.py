@@ -10,9 +10,8 @@ from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import Any
 
-from benchmarks.slow_lan.rates import bits
 from benchmarks.slow_lan.rig import Node, Rig
-from benchmarks.slow_lan.speed import add_task_options, point, section, task_of
+from benchmarks.slow_lan.speed import add_task_options, links, point, section, task_of
 from benchmarks.slow_lan.train import Way, scale, ways
 
 EVERY = 10
@@ -49,7 +48,9 @@ def run(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         task = task_of(given, given.nodes)
         found = scale(rig, task, given.nodes)
         for rate in given.rates:
-            points.append(point(rig, found, replace(task, evaluate=True), bits(rate), (chosen, given.repeats)))
+            points.append(
+                point(rig, found, replace(task, evaluate=True), links(rate, given.nodes), (chosen, given.repeats))
+            )
     lines = ["# Peers", *(line for one in points for line in section(one))]
     lines += ["", *(f"- {name}: not installed" for name in missing)]
     return "\n".join(lines), {"points": [asdict(one) for one in points], "missing": missing}

@@ -26,9 +26,9 @@ class Point:
     """All ways at one number of nodes and one rate."""
 
     nodes: int
-    named: float
-    """Bits per second of the real link."""
-    actual: float
+    named: tuple[float, ...]
+    """Bits per second of each node's real link."""
+    actual: tuple[float, ...]
     """And of the rig's."""
     share_s: float
     """Of computing, in a step of one node."""
@@ -42,7 +42,10 @@ class Point:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_task_options(parser)
     parser.add_argument("--sync", nargs="+", default=list(RUNGS), metavar="WAY", help="a name, or 'name:--option N'")
-    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit", "2.5gbit"], metavar="RATE")
+    parser.add_argument(
+        "--rates", nargs="+", default=["100mbit", "1gbit", "2.5gbit", "1gbit,100mbit"], metavar="RATE",
+        help="of all nodes; or, after a comma, of the last ones: 1gbit,100mbit has its last node on a slow link",
+    )  # fmt: skip
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 5], metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="interleaved rounds")
 
@@ -67,10 +70,18 @@ def run(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
             task = task_of(given, nodes)
             found = scale(rig, task, nodes)
             for rate in given.rates:
-                points.append(point(rig, found, task, bits(rate), (ways(given.sync), given.repeats)))
+                points.append(point(rig, found, task, links(rate, nodes), (ways(given.sync), given.repeats)))
     return "\n".join(["# Speed", *(line for one in points for line in section(one))]), {
         "points": [asdict(one) for one in points]
     }
+
+
+def links(text: str, nodes: int) -> tuple[float, ...]:
+    """Bits per second of each node: the first rate is that of all who have none of their own, the last nodes'."""
+    usual, *own = (bits(word) for word in text.split(","))
+    if len(own) >= nodes:
+        raise ValueError(f"{text}: more rates than {nodes} nodes")
+    return (usual,) * (nodes - len(own)) + tuple(own)
 
 
 def task_of(given: argparse.Namespace, nodes: int) -> Task:
@@ -80,10 +91,10 @@ def task_of(given: argparse.Namespace, nodes: int) -> Task:
     )  # fmt: skip
 
 
-def point(rig: Rig, found: Scale, task: Task, named: float, contest: tuple[Sequence[Way], int]) -> Point:
-    """`contest`: who takes part, and in how many rounds."""
-    actual, nodes = found.rate(named), found.nodes
-    rig.network.shape([actual] * len(rig.nodes))
+def point(rig: Rig, found: Scale, task: Task, named: tuple[float, ...], contest: tuple[Sequence[Way], int]) -> Point:
+    """`named`: a rate for each node. `contest`: who takes part, and in how many rounds."""
+    actual, nodes = tuple(map(found.rate, named)), found.nodes
+    rig.network.shape([*actual, *[actual[0]] * (len(rig.nodes) - nodes)])
 
     def one(way: Way, _number: int) -> Trained:
         return train(rig, way, task, nodes)
@@ -100,9 +111,9 @@ def section(point: Point) -> list[str]:
     fp32 = next((entry.spread("sent_bytes") for entry in point.entries if entry.way.name in ("fp32", "ddp")), None)
     lines = [
         "",
-        f"## {point.nodes} nodes, as at {written(point.named)}",
+        f"## {point.nodes} nodes, as at {each(point.named)}",
         "",
-        f"The rig's links: {written(point.actual)}. A node computes {point.share_s:.2f} s of each step;"
+        f"The rig's links: {each(point.actual)}. A node computes {point.share_s:.2f} s of each step;"
         f" one alone trains {point.alone_tokens_per_s:,.0f} tokens/s while the others do the same"
         f" ({point.resting_tokens_per_s:,.0f} while they rest).",
         "",
@@ -128,11 +139,18 @@ def row(entry: Entry, point: Point, fp32: Spread | None) -> str:
         f"{speed.median / point.resting_tokens_per_s:.2f}x",
         f"{sent.median / 1e6:.3g} MB",
         f"1/{fp32.median / sent.median:.3g}" if fp32 and sent.median else "",
-        f"{sent.median * 8 / step.median / point.actual:.0%}",
+        f"{sent.median * 8 / step.median / min(point.actual):.0%}",
         f"{forecast.median:.3f} s ({forecast.median / step.median - 1:+.0%})" if forecast else "",
         loss.text("{:.4f}".format) if loss else "",
     ]
     return "| " + " | ".join(cells) + " |" + (f" then {_safe(entry.problem)}" if entry.problem else "")
+
+
+def each(rates: Sequence[float]) -> str:
+    """Rates of links, those that are equal counted: `4 of 1 Gbit/s, 1 of 100 Mbit/s`."""
+    if len(set(rates)) == 1:
+        return written(rates[0])
+    return ", ".join(f"{rates.count(rate)} of {written(rate)}" for rate in dict.fromkeys(rates))
 
 
 def _safe(text: str) -> str:

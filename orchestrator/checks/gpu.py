@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from orchestrator.checks.gpu_container import CONTAINER_CHECKS
 from orchestrator.checks.gpu_host import HOST_CHECKS
 from orchestrator.specs.facts import GpuFacts
-from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.finding import Finding, Severity, heaviest_first
 from orchestrator.specs.gpus import NodeGpus
 
 
 def gpu_findings(nodes: Sequence[NodeGpus]) -> tuple[Finding, ...]:
     """All findings, the heaviest first, else in order of the nodes."""
-    weight = (Severity.ERROR, Severity.WARNING, Severity.INFO)
     found = [finding for node in nodes for check in (*HOST_CHECKS, *CONTAINER_CHECKS) for finding in check(node)]
     found += [*cards_differ(nodes), *drivers_differ(nodes)]
-    return tuple(sorted(found, key=lambda finding: weight.index(finding.severity)))
+    return heaviest_first(found)
 
 
 def cards_differ(nodes: Sequence[NodeGpus]) -> Iterator[Finding]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.specs.facts import GpuFacts
+from orchestrator.specs.facts import GpuFacts, SmiFault
 from orchestrator.specs.finding import Finding, Severity
-from orchestrator.specs.gpus import NodeGpus, SmiFault
+from orchestrator.specs.gpus import NodeGpus
 
 HEALTH_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 """Throttling that a machine in health does not show; reaching the power limit (`sw_power_cap`) is normal under load."""
@@ -85,6 +85,8 @@ def driver_fault(node: NodeGpus) -> Iterator[Finding]:
     id, message, cause, fix = _SMI_FAULTS[node.host.fault]
     wanted = node.device == "cuda" or (node.device == "auto" and node.host.fault is not SmiFault.NO_DEVICE)
     severity = Severity.ERROR if wanted else Severity.INFO if node.device == "cpu" else Severity.WARNING
+    if node.device == "auto" and wanted:
+        fix = f"{fix}; to go on without: device: cpu for it in inventory.yaml"
     said = f" (nvidia-smi: {node.host.detail})" if node.host.detail else ""
     yield Finding(id=id, severity=severity, node=node.node, message=f"{message}{said}", cause=cause, fix=fix)
 

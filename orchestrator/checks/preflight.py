@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from orchestrator.specs.facts import NodeFacts
-from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.finding import Finding, Mend, Severity
 
-CLOCK_WARN_S = 2.0
+CLOCK_WARN_S = 1.0
 CLOCK_ERROR_S = 30.0
 """Liveness in torch's stores compares wall clocks."""
 DISK_NEEDED_MIB = 1024
-
-
-def preflight(fleet: Sequence[NodeFacts]) -> list[Finding]:
-    """Every finding of the quick checks, errors first."""
-    asked = [facts for facts in fleet if not facts.assumed]
-    found = [finding for check in CHECKS for finding in check(asked)]
-    return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
 
 
 def same_machine(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
@@ -48,6 +41,7 @@ def image_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
                 node=facts.name,
                 message=f"{facts.name} does not have the image of this project",
                 fix="orch build",
+                mend=Mend(what="build the image and bring it to the nodes that lack it", orch=("build", "--yes")),
             )
 
 
@@ -98,7 +92,18 @@ def docker_desktop(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
 
 
 def clock_skew(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """A clock that is off."""
+    """A clock that is off. Where all nodes agree with each other, it is this computer's, which no rank reads."""
+    offsets = [facts.clock_offset_s for facts in fleet]
+    if len(fleet) > 1 and max(offsets) - min(offsets) <= CLOCK_WARN_S < min(map(abs, offsets)):
+        yield Finding(
+            id="clock.controller",
+            severity=Severity.WARNING,
+            node="",
+            message=f"the clock of this computer is {_off(-offsets[0])}: all nodes agree on another time",
+            cause="ranks go by the clocks of the nodes; times that are shown here do not fit theirs",
+            fix="here: sudo timedatectl set-ntp true",
+        )
+        return
     for facts in fleet:
         off = facts.clock_offset_s
         if abs(off) > CLOCK_WARN_S:
@@ -106,9 +111,13 @@ def clock_skew(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
                 id="clock.skew",
                 severity=Severity.ERROR if abs(off) > CLOCK_ERROR_S else Severity.WARNING,
                 node=facts.name,
-                message=f"the clock of {facts.name} is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}",
+                message=f"the clock of {facts.name} is {_off(off)}",
                 cause="torch tells dead ranks from slow ones by wall clocks",
                 fix="on it: sudo timedatectl set-ntp true",
+                mend=Mend(
+                    what=f"let a time server set the clock of {facts.name}",
+                    on_node=("sudo", "-n", "timedatectl", "set-ntp", "true"),
+                ),
             )
 
 
@@ -151,17 +160,18 @@ def loopback_address(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
             )
 
 
-CHECKS = (
-    loopback_address,
-    same_machine,
-    image_missing,
-    torch_missing,
-    image_differs,
-    docker_desktop,
-    clock_skew,
-    disk_room,
-    memory_limit,
-)
+AREAS: Mapping[str, tuple[Callable[[Sequence[NodeFacts]], Iterator[Finding]], ...]] = {
+    "reach": (same_machine,),
+    "engine": (docker_desktop, torch_missing),
+    "network": (loopback_address,),
+    "sameness": (image_missing, image_differs, clock_skew),
+    "room": (disk_room, memory_limit),
+}
+"""By the area of the doctor's that they belong to."""
+
+
+def _off(seconds: float) -> str:
+    return f"{abs(seconds):.0f} s {'ahead' if seconds > 0 else 'behind'}"
 
 
 def _profile(facts: NodeFacts) -> str:

@@ -74,9 +74,9 @@ def build(
     pip's and proxy settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_TRUSTED_HOST, https_proxy, …) are handed through;
     none of them stays in the image. Nodes that have the image cost nothing; others get the layers that they lack.
     """
-    from orchestrator.fleet.build import BuildOptions, provide_images
-    from orchestrator.fleet.build_context import site_of
     from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.images.build import BuildOptions, provide_images
+    from orchestrator.fleet.images.build_context import site_of
     from orchestrator.nodes.local import LocalNode
     from orchestrator.render.console import stdout
     from orchestrator.render.images import images_json, images_table

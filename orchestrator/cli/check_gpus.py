@@ -35,9 +35,9 @@ def check_gpus(
 
     Exit code 4 where something would refuse a launch, and what to do about it; nodes without a GPU are no fault.
     """
-    from orchestrator.fleet.check_gpus import GpuCheck
-    from orchestrator.fleet.check_gpus import check_gpus as ask_all
     from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.readiness.check_gpus import GpuCheck
+    from orchestrator.fleet.readiness.check_gpus import check_gpus as ask_all
 
     loaded = load_inventory(inventory)
     specs = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))

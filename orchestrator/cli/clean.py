@@ -27,7 +27,7 @@ def clean(
     Runs that go on are not touched, nor are checkpoints, data and images.
     """
     from orchestrator.fleet.connect import connected, stand_ins
-    from orchestrator.fleet.stop import clean as clean_nodes
+    from orchestrator.fleet.runs.stop import clean as clean_nodes
 
     specs = load_inventory(inventory).inventory.nodes
     with connected(specs) as nodes:

@@ -71,7 +71,7 @@ def up(
 
 def _make_base() -> None:
     """The base that node images stand on, as `orch build` makes it; kept where it is there."""
-    from orchestrator.fleet.base_image import ensure_base
+    from orchestrator.fleet.images.base_image import ensure_base
     from orchestrator.nodes.local import LocalNode
     from orchestrator.plan.image import DEFAULT_BASE
 

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launch_words import Manner, Wanted
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
+from orchestrator.cli.launching.words import Manner, Wanted
+from orchestrator.cli.options import (
+    DataOption,
+    DetachOption,
+    EngineOption,
+    EnvOption,
+    InventoryOption,
+    JsonOption,
+    LabelOption,
+    MasterOption,
+    MasterPortOption,
+    MaxRestartsOption,
+    MinNodesOption,
+    MountOption,
+    NodeTimeoutOption,
+    NoWatchOption,
+    ProfileOption,
+    ReplicasOption,
+    SecretOption,
+    WorkdirOption,
+    YesOption,
+)
 
 EXAMPLES = """Examples:
 
@@ -17,11 +36,15 @@ orch launch --nodes 5
 
 orch launch --nodes 5 --data ./Data -- gpt2 --epochs 1 --batch-size 2 --seq-len 128
 
+orch launch --nodes auto -- gpt2 --batch-size 2 --seq-len 128
+
 orch launch --nodes alpha,beta --workdir ./mine -- python train.py --lr 1e-3
 
 orch launch --nodes 5 --dry-run
 
 orch launch --nodes 5 --forecast -- gpt2 --batch-size 2 --seq-len 128
+
+orch launch --nodes 5 --min-nodes 3 --node-timeout 60 --detach
 
 orch launch --resume RUN
 """
@@ -37,50 +60,76 @@ def launch(
         typer.Argument(metavar="[-- COMMAND…]", help="A workload of the trainer with its options, or python SCRIPT …"),
     ] = None,
     inventory: InventoryOption = None,
-    nodes: NodesOption = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            "--nodes",
+            metavar="N|NAMES|auto",
+            help="A number of nodes, or names: alpha,beta or node[01-05]; auto: those that orch plan finds best.",
+        ),
+    ] = None,
     label: LabelOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     forecast: Annotated[
         bool, typer.Option("--forecast", help="Measure for seconds, show how fast the run would be, and end.")
     ] = False,
     as_json: JsonOption = False,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow the run.")] = False,
+    detach: DetachOption = False,
+    no_watch: NoWatchOption = False,
     name: Annotated[str, typer.Option("--name", help="Begins the run's id.")] = "",
-    master: Annotated[str, typer.Option("--master", help="Node of rank 0; the first one otherwise.")] = "",
-    profile: Annotated[str, typer.Option("--profile", help="Image for all nodes: cpu or cuda.")] = "",
-    mount: Annotated[
-        list[str] | None, typer.Option("--mount", metavar="SOURCE:TARGET[:ro]", help="A folder of the nodes.")
-    ] = None,
-    env: Annotated[list[str] | None, typer.Option("--env", metavar="KEY=VALUE", help="Set in the containers.")] = None,
-    workdir: Annotated[Path | None, typer.Option("--workdir", help="Folder of your code, copied to the nodes.")] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="Prepared data, copied to nodes that lack it; ./Data where there is one."),
-    ] = None,
+    master: MasterOption = "",
+    master_port: MasterPortOption = None,
+    profile: ProfileOption = "",
+    mount: MountOption = None,
+    env: EnvOption = None,
+    secret: SecretOption = None,
+    workdir: WorkdirOption = None,
+    data: DataOption = None,
     resume: Annotated[str, typer.Option("--resume", metavar="RUN", help="Go on with an earlier run.")] = "",
-    engine: Annotated[str, typer.Option("--engine", help="docker, or process: no containers, on this computer.")] = "",
+    max_restarts: MaxRestartsOption = None,
+    node_timeout: NodeTimeoutOption = None,
+    min_nodes: MinNodesOption = None,
+    replicas: ReplicasOption = None,
+    engine: EngineOption = "",
     yes: YesOption = False,
 ) -> int:
     """Start a training run on several nodes and follow it.
 
     NODE_RANK, MASTER_ADDR, MASTER_PORT, NNODES and GPUS_PER_NODE are set in every container; torchrun is written for
-    you. All containers start, or none. Ctrl-C leaves the run going and says how to come back.
+    you. All containers start, or none. Ctrl-C leaves the run going and says how to come back. Ranks that fail start
+    again from the last checkpoint; a node that stays away ends the run, or with --min-nodes it goes on without.
     """
     wanted = Wanted(
         command=tuple(command or ()),
         nodes=nodes,
         labels=tuple(label or ()),
         master=master,
+        master_port=master_port,
         profile=profile,
         mounts=tuple(mount or ()),
         environment=tuple(env or ()),
+        secrets=tuple(secret or ()),
         workdir=workdir,
         data=data,
         name=name,
         resume=resume,
         engine=engine,
+        max_restarts=max_restarts,
+        node_timeout_s=node_timeout,
+        min_nodes=min_nodes,
+        replicas=replicas,
     )
-    manner = Manner(dry_run=dry_run, forecast=forecast, as_json=as_json, detach=detach, confirmed=yes or as_json)
-    from orchestrator.cli.launch_steps import carry_out
+    loaded = load_inventory(inventory)
+    manner = Manner(
+        dry_run=dry_run,
+        forecast=forecast,
+        as_json=as_json,
+        detach=detach,
+        confirmed=yes or as_json,
+        watch=not no_watch,
+        inventory_file=loaded.path.absolute(),
+        engine=engine,
+    )
+    from orchestrator.cli.launching.steps import carry_out
 
-    return carry_out(load_inventory(inventory).inventory, wanted, manner)
+    return carry_out(loaded.inventory, wanted, manner)

@@ -12,7 +12,7 @@ from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-from orchestrator.specs.happening import Said
+from orchestrator.specs.happening import Ended, Said, Tick
 
 EXAMPLES = """Examples:
 
@@ -41,11 +41,14 @@ def logs(
 ) -> int:
     """Show what the ranks of a run wrote, in order of time, each line with its node.
 
-    Ctrl-C ends the following, not the run.
+    What ranks write that only lost another is one line; --node, --rank and --json show all of it. Ctrl-C ends the
+    following, not the run.
     """
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.follow import follow as follow_run
-    from orchestrator.fleet.read_logs import Filter, gather_lines, resolve_logs
+    from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs
+    from orchestrator.fleet.runs.records import plan_of
+    from orchestrator.fleet.watching.follow import follow as follow_run
+    from orchestrator.render.consequences import peers
     from orchestrator.render.log_lines import LogPrinter, has_several_ranks
 
     try:
@@ -57,15 +60,23 @@ def logs(
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
         lines = gather_lines(source, wanted)
-        printer = LogPrinter(names=source.names, as_json=as_json, several_ranks=has_several_ranks(lines))
+        printer = LogPrinter(
+            names=source.names,
+            as_json=as_json,
+            several_ranks=has_several_ranks(lines),
+            fold=None if as_json or node or grep or rank is not None else peers(plan_of(source.record)),
+        )
         for said in lines:
             printer.print(said)
+        printer.rest()
         if not follow or not source.running:
             return EXIT_OK
         try:
             for happening in follow_run(source.seated, source.record):
                 if isinstance(happening, Said) and wanted.passes(happening):
                     printer.print(happening)
+                elif isinstance(happening, Tick | Ended):
+                    printer.rest()
         except KeyboardInterrupt:
             say(f"\nrun {source.run_id} goes on\n  → orch stop {source.run_id}")
             return EXIT_INTERRUPTED

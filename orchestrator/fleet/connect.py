@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from orchestrator.fleet.records import recorded_runs
+from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.process_engine import ProcessEngine, processes_folder
 from orchestrator.nodes.seam import Node

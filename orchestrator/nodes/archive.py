@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import tarfile
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    import tarfile
+else:
+    from backports import (
+        tarfile,
+    )  # Pythons before 3.10.12 and 3.11.4, Debian 12's too, have no filter for what they unpack
+
+TarError = tarfile.TarError
 CHUNK = 1024 * 1024
 
 

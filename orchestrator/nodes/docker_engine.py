@@ -10,13 +10,14 @@ from typing import Any, BinaryIO
 import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from paramiko import SSHException
 from urllib3.exceptions import ReadTimeoutError
 
 from orchestrator.nodes.docker_answers import container_facts, image_facts, seconds
 from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.log_stream import rejoin_lines
 from orchestrator.nodes.seam import BuildRequest, Completed, LogLine, Progress
-from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
+from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError, EngineRefusedError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
@@ -134,9 +135,10 @@ class DockerEngine:
         with self._asking(f"start container {container[:12]}") as api:
             api.start(container)
 
-    def rename(self, container: str, name: str) -> None:
-        with self._asking(f"rename container {container[:12]}") as api:
+    def set_aside(self, container: str, name: str) -> None:
+        with self._asking(f"set container {container[:12]} aside") as api:
             api.rename(container, name)
+            api.update_container(container, restart_policy={"Name": "no"})
 
     def container(self, container: str) -> ContainerFacts | None:
         with self._asking(f"inspect container {container[:12]}") as api:
@@ -225,6 +227,7 @@ class DockerEngine:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+            self._client = None  # the next use connects anew
 
     @contextmanager
     def _asking(self, what: str, silence_s: int | None = None) -> Iterator[Any]:
@@ -237,15 +240,16 @@ class DockerEngine:
                 self._client.timeout = silence_s
             yield self._client
         except APIError as error:
-            kind = ConflictError if error.status_code == 409 else EngineError
+            kind = ConflictError if error.status_code == 409 else EngineRefusedError
             raise kind(f"the engine would not {what}: {error.explanation}", node=self._node) from error
-        except (DockerException, requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
+        except (DockerException, SSHException, EOFError, OSError) as error:  # those of requests are OSErrors
             if _ran_out_of_time(error):
                 raise DeadlineError(
                     f"the container engine did not {what} within {silence_s or self._silence_s} s",
                     node=self._node,
                     hint="is its disk or its link busy? The same command again goes on from what is there",
                 ) from error
+            self._client = None  # its connection may be broken: the next use makes another
             reason = self._explain() or str(error)
             raise EngineError(f"no answer from the container engine: {reason}", node=self._node) from error
         finally:

@@ -31,6 +31,7 @@ def host_config(api: Any, spec: ContainerSpec) -> Any:
         pids_limit=spec.pids_limit,
         ulimits=[Ulimit(name=name, soft=value, hard=value) for name, value in spec.ulimits.items()],
         restart_policy=restart,
+        auto_remove=spec.auto_remove,
         log_config=LogConfig(
             type="json-file", config={"max-size": spec.log_max_size, "max-file": str(spec.log_max_files)}
         ),

@@ -12,14 +12,14 @@ from threading import Condition
 from typing import BinaryIO
 
 from orchestrator.nodes.local import copy
-from orchestrator.nodes.seam import BuildRequest, Completed, LogLine, Progress
+from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, BuildRequest, Completed, LogLine, Progress
 from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
 
 Answer = tuple[int, str, str]
-"""Exit code, stdout, stderr."""
+"""Exit code, stdout (bytes that are no text as surrogates), stderr."""
 
 
 class UnexpectedCallError(AssertionError):
@@ -98,8 +98,8 @@ class FakeEngine:
         self._called("start", container)
         self._change(container, status="running", started_at="2026-01-01T00:00:00Z")
 
-    def rename(self, container: str, name: str) -> None:
-        self._called("rename", container, name)
+    def set_aside(self, container: str, name: str) -> None:
+        self._called("set_aside", container, name)
         self._require_free(name)
         self._change(container, name=name)
 
@@ -231,17 +231,28 @@ class FakeNode:
         return
 
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
+        content = stdin if isinstance(stdin, bytes) else b"".join(stdin)
+        code, out, err = self._answer(argv, content, timeout_s)
+        text = out.encode(errors="surrogateescape").decode(errors="replace")
+        return Completed(node=self.name, argv=tuple(argv), exit_code=code, stdout=text, stderr=err)
+
+    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
+        code, out, err = self._answer(argv, b"", timeout_s)
+        yield out.encode(errors="surrogateescape")
+        Completed(node=self.name, argv=tuple(argv), exit_code=code, stdout="", stderr=err).check(
+            f"reading from {argv[0]}"
+        )
+
+    def _answer(self, argv: Sequence[str], content: bytes, timeout_s: float) -> Answer:
         self.calls.append(tuple(argv))
         answer = next((self.answers[key] for key in self.answers if _matches(argv, key)), None)
         if isinstance(answer, OrchError):
             raise answer
-        content = stdin if isinstance(stdin, bytes) else b"".join(stdin)
         if answer is None and self.programs:
             answer = self.programs(argv, content, timeout_s)
         if answer is None:
             raise UnexpectedCallError(f"{self.name}: {list(argv)} within {timeout_s} s")
-        code, out, err = answer
-        return Completed(node=self.name, argv=tuple(argv), exit_code=code, stdout=out, stderr=err)
+        return answer
 
     def put(self, source: Path, target: str) -> None:
         self._copy(source, self.root / target.lstrip("/"))

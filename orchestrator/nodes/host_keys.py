@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import paramiko
 from platformdirs import user_config_path, user_state_path
 
 from orchestrator.specs.errors import NodeUnreachableError
+from orchestrator.specs.reach import Reach
 
 
 def own_file() -> Path:
@@ -47,20 +49,29 @@ class RefuseUnknown(paramiko.MissingHostKeyPolicy):
     def missing_host_key(self, _client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
         raise NodeUnreachableError(
             f"{hostname} shows an unknown host key: {fingerprint(key)}",
+            reach=Reach.KEY_UNKNOWN,
             node=self._node,
             hint=f"compare it with the machine's own (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), "
             f"then: orch trust {self._node}",
         )
 
 
-def changed_key(node: str, error: paramiko.BadHostKeyException) -> NodeUnreachableError:
+def changed_key(node: str, port: int, error: paramiko.BadHostKeyException) -> NodeUnreachableError:
     """The machine shows another key than it did: no option of ours goes past this."""
+    entries = dict.fromkeys((entry_name(error.hostname, port), error.hostname))  # a jump host has a port of its own
+    removals = [
+        f"ssh-keygen -f {shlex.quote(str(file))} -R {shlex.quote(entry)}"
+        for file in known_files()
+        for entry in entries
+        if paramiko.HostKeys(str(file)).lookup(entry)
+    ]
     return NodeUnreachableError(
         f"the host key of {error.hostname} has CHANGED: it was {fingerprint(error.expected_key)}, "
         f"it now shows {fingerprint(error.key)}",
+        reach=Reach.KEY_CHANGED,
         node=node,
-        hint="somebody may be in between. If the machine was installed anew, remove its old line from "
-        f"{' or '.join(map(str, known_files())) or 'known_hosts'}, then: orch trust {node}",
+        hint="somebody may be in between. If the machine was installed anew, remove its old key: "
+        f"{'; '.join(removals)}; then: orch trust {node}",
     )
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import selectors
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Thread
-from typing import IO
+from typing import IO, cast
 
 import docker
 from docker.utils import kwargs_from_env
 
+from orchestrator.nodes.archive import CHUNK
 from orchestrator.nodes.docker_engine import DockerEngine
-from orchestrator.nodes.seam import Completed, Engine
+from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Completed, Engine
 from orchestrator.specs.errors import CommandFailedError, DeadlineError
 
 
@@ -60,6 +64,44 @@ class LocalNode:
             stderr=err.decode(errors="replace"),
         )
 
+    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
+        with TemporaryFile() as errors:
+            try:
+                process = subprocess.Popen(
+                    list(argv),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    bufsize=0,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise CommandFailedError(f"reading from {argv[0]} failed: {error}", node=self.name) from error
+            yield from self._chunks(process, argv, timeout_s)
+            errors.seek(0)
+            said = errors.read().decode(errors="replace")
+        ended = Completed(node=self.name, argv=tuple(argv), exit_code=process.returncode, stdout="", stderr=said)
+        ended.check(f"reading from {argv[0]}")
+
+    def _chunks(self, process: subprocess.Popen[bytes], argv: Sequence[str], timeout_s: float) -> Iterator[bytes]:
+        """Its stdout until it ends; it is ended where nobody reads on, or after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        with process, selectors.DefaultSelector() as selector:
+            out = cast("IO[bytes]", process.stdout)  # a pipe was asked for
+            selector.register(out, selectors.EVENT_READ)
+            try:
+                while selector.select(max(0.0, deadline - time.monotonic())):
+                    if not (chunk := out.read(CHUNK)):
+                        process.wait(max(0.0, deadline - time.monotonic()))
+                        return
+                    yield chunk
+                raise subprocess.TimeoutExpired(list(argv), timeout_s)
+            except subprocess.TimeoutExpired:
+                raise DeadlineError(f"{argv[0]} had not ended after {timeout_s:.0f} s", node=self.name) from None
+            finally:
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
     def put(self, source: Path, target: str) -> None:
         self._copy(source, Path(target))
 
@@ -80,6 +122,12 @@ class LocalNode:
 def copy(source: Path, target: Path) -> None:
     """A file, or the contents of a folder, links as links; parents are made."""
     if source.is_dir():
+        if target.resolve().is_relative_to(
+            source.resolve()
+        ):  # it would be copied into its copy, until the disk is full
+            raise OSError(f"{target} lies within {source}")
+        for link in filter(Path.is_symlink, source.rglob("*")):  # copytree replaces files, and stumbles over links
+            (target / link.relative_to(source)).unlink(missing_ok=True)
         shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
     else:
         target.parent.mkdir(parents=True, exist_ok=True)

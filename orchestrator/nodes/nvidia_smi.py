@@ -15,8 +15,8 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 from orchestrator.nodes.seam import Completed
-from orchestrator.specs.facts import GpuFacts, GpuProcess
-from orchestrator.specs.gpus import SmiAnswer, SmiFault
+from orchestrator.specs.facts import GpuFacts, GpuProcess, SmiFault
+from orchestrator.specs.gpus import SmiAnswer
 
 QUERY_XML = ("nvidia-smi", "-q", "-x")
 QUERY_FIELDS = (
@@ -126,9 +126,13 @@ def _from_csv(completed: Completed) -> SmiAnswer | None:
 
 
 def _fault(completed: Completed) -> SmiAnswer:
-    said = completed.stdout.strip() or completed.stderr.strip()
-    detail = said.splitlines()[0].strip() if said else f"exit code {completed.exit_code}"
-    fault = _FAULT_BY_EXIT_CODE.get(completed.exit_code)
+    return fault_of(completed.exit_code, completed.stdout.strip() or completed.stderr.strip())
+
+
+def fault_of(exit_code: int, said: str) -> SmiAnswer:
+    """What a failing nvidia-smi means by its exit code, else by what it wrote."""
+    detail = said.splitlines()[0].strip() if said else f"exit code {exit_code}"
+    fault = _FAULT_BY_EXIT_CODE.get(exit_code)
     if fault is None:
         lower = said.lower()
         fault = next((fault for words, fault in _FAULT_BY_TEXT if words in lower), SmiFault.UNKNOWN)
@@ -154,6 +158,8 @@ def _gpu(element: ElementTree.Element, index: int, driver: str, cuda: str) -> Gp
         mig_enabled=_switch(_text(element, "mig_mode/current_mig")),
         power_draw_w=_first_number(power, "power_draw", "average_power_draw", "instant_power_draw"),
         power_limit_w=_first_number(power, "current_power_limit", "power_limit", "enforced_power_limit"),
+        power_default_w=_first_number(power, "default_power_limit"),
+        persistence=_switch(_text(element, "persistence_mode")),
         throttle_reasons=_throttle_reasons(element),
         processes=tuple(_process(info) for info in element.iterfind("processes/process_info")),
         fault=next((text for text in readings if _BROKEN.search(text)), ""),

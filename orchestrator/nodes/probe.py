@@ -6,9 +6,10 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
+from orchestrator.nodes.nvidia_smi import fault_of
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import CommandFailedError
-from orchestrator.specs.facts import GpuFacts, NodeFacts, Route
+from orchestrator.specs.facts import GpuFacts, NodeFacts, Route, SmiFault
 
 # A constant: what varies ($1 workspace, $2 project, $3 run to resume, then the peers) comes in as arguments. The shell
 # itself reads what it can: a launch waits for this, and starting sed, cut and tr thirty times took most of it.
@@ -35,9 +36,14 @@ done
 say listening "$listening"
 for peer in "$@"; do say route "$peer $(ip -4 -o route get "$peer" 2>/dev/null)"; done
 [ -r /proc/driver/nvidia/version ] && read -r driver </proc/driver/nvidia/version && say nvidia_driver "$driver"
-command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=index,uuid,name,driver_version --format=csv,noheader |
-  while read -r gpu; do say gpu "$gpu"; done
-[ -n "$run" ] && for path in "$workspace/$project/runs/$run/checkpoints"/step-*; do say checkpoint "${path##*/}"; done
+if command -v nvidia-smi >/dev/null; then
+  gpus=$(nvidia-smi --query-gpu=index,uuid,name,driver_version --format=csv,noheader 2>&1)
+  failed=$?; [ $failed = 0 ] || say smi_exit $failed
+  printf '%s\n' "$gpus" | while read -r gpu; do say gpu "$gpu"; done
+fi
+[ -n "$run" ] && for path in "$workspace/$project/runs/$run/checkpoints"/step-*/; do
+  path=${path%/}; [ -f "$path/manifest.json" ] && say checkpoint "${path##*/}"  # without one it is none
+done
 exit 0
 """
 
@@ -79,6 +85,7 @@ def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
             raise ValueError(values["identity"])
         driver = _DRIVER.search(values.get("nvidia_driver", ""))
         disk = values["disk"].split()
+        fault, detail = _fault(int(values.get("smi_exit", 0)), several["gpu"])
         return NodeFacts(
             name=name,
             address=address,
@@ -98,6 +105,8 @@ def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
             routes=dict(filter(None, map(_route, several["route"]))),
             nvidia_driver=driver["version"] if driver else "",
             gpus=tuple(filter(None, map(_gpu, several["gpu"]))),
+            gpu_fault=fault,
+            gpu_detail=detail,
             newest_checkpoint=max(map(int, _STEP.findall(" ".join(several["checkpoint"]))), default=None),
         )
     except (KeyError, ValueError) as error:
@@ -119,8 +128,17 @@ def _route(text: str) -> tuple[str, Route] | None:
     return (peer, Route(interface=match["interface"], source=match["source"] or "")) if match else None
 
 
+def _fault(exit_code: int, lines: Sequence[str]) -> tuple[SmiFault | None, str]:
+    """Also where some cards answer: a lost one is not passed over, nor its machine taken for one without."""
+    if exit_code == 0:
+        return None, ""
+    messages = [line for line in lines if line and _gpu(line) is None]
+    answer = fault_of(exit_code, "\n".join(messages))
+    return answer.fault, answer.detail
+
+
 def _gpu(text: str) -> GpuFacts | None:
-    """A line of nvidia-smi; None for its error messages, which `orch check-gpus` explains."""
+    """A line of nvidia-smi; None for its error messages."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 4 or not parts[0].isdigit():
         return None

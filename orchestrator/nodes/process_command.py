@@ -14,6 +14,7 @@ from orchestrator.nodes.process_files import MARK
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.plan import ContainerSpec, Mount
+from orchestrator.specs.secret import is_sensitive
 
 PACKAGES = Path(orchestrator.__file__).parents[1]
 """Where the `trainer` package lies, beside `orchestrator`: in the repository, or where both are installed."""
@@ -27,7 +28,7 @@ def launch_of(spec: ContainerSpec, node: str, id: str, scratch: Path) -> dict[st
     folder.mkdir(parents=True, exist_ok=True)
     return {
         "argv": resolve(host.command, node),
-        "environment": {**_own_environment(os.environ), **host.environment, MARK: id},
+        "environment": {**own_environment(os.environ, spec), **host.environment, MARK: id},
         "folder": str(folder),
         "restarts": spec.restart_on_failure,
     }
@@ -35,19 +36,22 @@ def launch_of(spec: ContainerSpec, node: str, id: str, scratch: Path) -> dict[st
 
 def resolve(command: tuple[str, ...], node: str) -> list[str]:
     """The image's programs as this Python has them; any other program is looked for on the PATH."""
-    if command[0] == "torchrun":
+    if "torchrun" in command:
         missing = [package for package in ("torch", "trainer") if find_spec(package) is None]
         if missing:
             raise EngineError(f"{sys.executable} has no {' and no '.join(missing)}", node=node, hint=INSTALL)
+    if command[0] == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", *command[1:]]
     if command[0] in ("python", "python3"):
         return [sys.executable, *command[1:]]
     return list(command)
 
 
-def _own_environment(own: Mapping[str, str]) -> dict[str, str]:
+def own_environment(own: Mapping[str, str], spec: ContainerSpec) -> dict[str, str]:
+    """What the process inherits: no secrets, neither those that it is handed as files nor any other of the user's."""
     paths = [path for path in (own.get("PYTHONPATH", ""), str(PACKAGES)) if path]
-    return {**own, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    open_to_it = {key: own[key] for key in own if not is_sensitive(key) and f"{key}_FILE" not in spec.environment}
+    return {**open_to_it, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
 
 
 def link_nested_mounts(mounts: tuple[Mount, ...], node: str) -> None:

@@ -27,7 +27,7 @@ from threading import Thread
 from platformdirs import user_state_path
 from pydantic import TypeAdapter
 
-from orchestrator.nodes.process_command import PACKAGES, launch_of, link_nested_mounts, resolve
+from orchestrator.nodes.process_command import launch_of, link_nested_mounts, own_environment, resolve
 from orchestrator.nodes.process_files import ProcessFiles, read_json, write_json
 from orchestrator.nodes.process_log import read_lines, read_stream
 from orchestrator.nodes.seam import Completed, LogLine
@@ -87,10 +87,10 @@ class ProcessEngine(WithoutImages):
             files = self._files(container)
             if files.is_running():
                 return
-            if (answer := _start_supervisor(files)) != "started":
+            if (answer := _start_supervisor(files, self._spec(files))) != "started":
                 raise EngineError(f"the process of {container[:12]} would not start: {answer}", node=self._node)
 
-    def rename(self, container: str, name: str) -> None:
+    def set_aside(self, container: str, name: str) -> None:
         with self._locked():
             files = self._files(container)
             self._require_free(name)
@@ -241,7 +241,7 @@ class ProcessEngine(WithoutImages):
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One change of this node at a time, whichever program makes it."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # environments lie in it
         with (self._folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -254,13 +254,13 @@ def _signal_first(files: ProcessFiles, number: signals.Signals) -> None:
         os.kill(pid, number)
 
 
-def _start_supervisor(files: ProcessFiles) -> str:
+def _start_supervisor(files: ProcessFiles, spec: ContainerSpec) -> str:
     """Detached, so that it outlives this program; its answer: `started`, or why not."""
     errors = files.folder / "supervisor.log"
     with errors.open("ab") as stderr:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.nodes.process_supervisor", str(files.folder)],
-            env={**os.environ, "PYTHONPATH": str(PACKAGES)},
+            env=own_environment(os.environ, spec),
             cwd=files.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 from typing import IO
@@ -98,8 +99,9 @@ class _Log:
         with self._lock:
             self._last = max(time.time_ns(), self._last + 1)  # no two alike: readers go on after the last they have
             line = {"time": timestamp(self._last), "stream": stream, "text": text}
-            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            self._file.flush()
+            with suppress(OSError):  # a full disk takes lines, not the process
+                self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                self._file.flush()
 
 
 def _answer(word: str) -> None:

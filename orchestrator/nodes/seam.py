@@ -16,6 +16,9 @@ from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
 
+TRANSFER_TIMEOUT_S = 3600.0
+"""For what is as long as its bytes are many."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
@@ -97,7 +100,8 @@ class Engine(Protocol):
 
     def start(self, container: str) -> None: ...
 
-    def rename(self, container: str, name: str) -> None: ...
+    def set_aside(self, container: str, name: str) -> None:
+        """Give an ended one another name, under which it is kept: no restart of its machine brings it back."""
 
     def container(self, container: str) -> ContainerFacts | None: ...
 
@@ -147,6 +151,12 @@ class Node(Protocol):
         """Run a command. It gets these very arguments: nothing is ever read by a shell.
 
         Raises `DeadlineError` after `timeout_s` without an end, `NodeUnreachableError` where the connection is gone.
+        """
+
+    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
+        """What a command writes to stdout, as it comes: for what is too much for memory.
+
+        Raises as `run` does; at the end `CommandFailedError` where it exited non-zero. Closing it ends the command.
         """
 
     def put(self, source: Path, target: str) -> None:

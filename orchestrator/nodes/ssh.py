@@ -6,9 +6,9 @@ import logging
 import os
 import shlex
 import socket
-import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -18,22 +18,30 @@ from typing import Any
 import docker
 import fabric
 import paramiko
-from docker.transport import SSHHTTPAdapter
-from docker.transport.sshconn import SSHConnectionPool
 
 from orchestrator.nodes import host_keys
-from orchestrator.nodes.archive import CHUNK, pack, unpack
+from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
 from orchestrator.nodes.docker_engine import DockerEngine
-from orchestrator.nodes.seam import Completed
+from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Completed
+from orchestrator.nodes.ssh_engine import docker_client_over
+from orchestrator.nodes.ssh_refusal import REFUSALS, plain, refusal
 from orchestrator.specs.errors import CommandFailedError, DeadlineError, NodeUnreachableError, OrchError
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.reach import Reach
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 15
-TRANSFER_TIMEOUT_S = 3600.0
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 """Its threads log broken connections with tracebacks, which Python prints where nobody listens. We raise errors."""
+
+
+@dataclass
+class _Ended:
+    """How a command ended."""
+
+    code: int = -1
+    errors: bytearray = field(default_factory=bytearray)
 
 
 class SshNode:
@@ -61,15 +69,15 @@ class SshNode:
         self._transport()
 
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
-        out = bytearray()
-        code, err = self._execute(argv, stdin, out.extend, timeout_s)
-        return Completed(
-            node=self.name,
-            argv=tuple(argv),
-            exit_code=code,
-            stdout=out.decode(errors="replace"),
-            stderr=err.decode(errors="replace"),
-        )
+        out, ended = bytearray(), _Ended()
+        for chunk in self._talk(argv, stdin, ended, timeout_s):
+            out += chunk
+        return self._completed(argv, ended, out)
+
+    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
+        ended = _Ended()
+        yield from self._talk(argv, b"", ended, timeout_s)
+        self._completed(argv, ended).check(f"reading from {argv[0]}")
 
     def put(self, source: Path, target: str) -> None:
         folder, name = (target, ".") if source.is_dir() else os.path.split(target)
@@ -95,12 +103,15 @@ class SshNode:
     def _fetch(self, argv: Sequence[str], target: Path) -> None:
         """Unpack what a tar command on the node writes, as it comes."""
         read, write = os.pipe()
-        outcome: SimpleQueue[tuple[int, bytes] | OrchError] = SimpleQueue()
+        outcome: SimpleQueue[_Ended | OrchError] = SimpleQueue()
 
         def send() -> None:
+            ended = _Ended()
             with os.fdopen(write, "wb") as writing:
                 try:
-                    outcome.put(self._execute(argv, b"", writing.write, TRANSFER_TIMEOUT_S))
+                    for chunk in self._talk(argv, b"", ended, TRANSFER_TIMEOUT_S):
+                        writing.write(chunk)
+                    outcome.put(ended)
                 except OrchError as error:
                     outcome.put(error)
 
@@ -109,17 +120,14 @@ class SshNode:
         with os.fdopen(read, "rb") as reading:
             try:
                 unpack(reading, target)
-            except (tarfile.TarError, OSError) as error:
+            except (TarError, OSError) as error:
                 refused = error
             while reading.read(CHUNK):  # what is left, so that the command can end
                 pass
         ended = outcome.get()
         if isinstance(ended, OrchError):
             raise ended
-        code, errors = ended
-        completed = Completed(
-            node=self.name, argv=tuple(argv), exit_code=code, stdout="", stderr=errors.decode(errors="replace")
-        )
+        completed = self._completed(argv, ended)
         completed.check(f"copying {argv[-1]}")  # a command that failed explains a broken archive
         if refused:
             raise CommandFailedError(f"what it sent for {argv[-1]} was refused: {refused}", node=self.name) from refused
@@ -131,40 +139,56 @@ class SshNode:
                 self._connection.close()
                 self._connection = None
 
-    def _execute(
-        self, argv: Sequence[str], stdin: bytes | Iterable[bytes], sink: Callable[[bytes], object], timeout_s: float
-    ) -> tuple[int, bytes]:
-        """Exit code and stderr; stdout goes to `sink` as it comes."""
+    def _completed(self, argv: Sequence[str], ended: _Ended, out: bytes | bytearray = b"") -> Completed:
+        return Completed(
+            node=self.name,
+            argv=tuple(argv),
+            exit_code=ended.code,
+            stdout=out.decode(errors="replace"),
+            stderr=ended.errors.decode(errors="replace"),
+        )
+
+    def _talk(
+        self, argv: Sequence[str], stdin: bytes | Iterable[bytes], ended: _Ended, timeout_s: float
+    ) -> Iterator[bytes]:
+        """Stdout as it comes; when that is over, `ended` holds the exit code and stderr."""
         deadline = time.monotonic() + timeout_s
-        channel = self._transport().open_session()
-        errors = bytearray()
+        channel = self._open_session(argv[0])
         try:
             # The one place where an argv becomes text: sshd hands it to the user's shell, which gives back these words.
             channel.exec_command(shlex.join(argv))
             helpers = [
                 Thread(target=_feed, args=(channel, stdin), daemon=True),
-                Thread(target=_drain, args=(channel.recv_stderr, errors.extend), daemon=True),
+                Thread(target=_drain, args=(channel.recv_stderr, ended.errors.extend), daemon=True),
             ]
             for helper in helpers:
                 helper.start()
-            for chunk in _chunks(channel, deadline):
-                sink(chunk)
+            yield from _chunks(channel, deadline)
             helpers[1].join(max(0.0, deadline - time.monotonic()))
             if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError
-            code = channel.recv_exit_status()
+            ended.code = channel.recv_exit_status()
         except TimeoutError:
             raise DeadlineError(f"{argv[0]} had not ended after {timeout_s:.0f} s", node=self.name) from None
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise NodeUnreachableError(f"the connection broke during {argv[0]}: {error}", node=self.name) from error
         finally:
             channel.close()
-        if code < 0:
+        if ended.code < 0:
             raise NodeUnreachableError(f"the connection broke during {argv[0]}", node=self.name)
-        return code, bytes(errors)
+
+    def _open_session(self, doing: str) -> paramiko.Channel:
+        try:
+            return self._transport().open_session()
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise NodeUnreachableError(f"the connection broke before {doing}: {error}", node=self.name) from error
 
     def _transport(self) -> paramiko.Transport:
+        """Of the connection, made anew where it is broken: the machine may have been switched off and on."""
         with self._lock:
+            if self._connection is not None and not _is_alive(self._connection):
+                self._connection.close()
+                self._connection = None
             if self._connection is None:
                 self._connection = self._connect()
             transport: paramiko.Transport = self._connection.client.get_transport()
@@ -182,26 +206,10 @@ class SshNode:
             connect_kwargs={**keys, "banner_timeout": CONNECT_TIMEOUT_S, "auth_timeout": 2 * CONNECT_TIMEOUT_S},
         )
         hold_to_known_keys(connection.client, spec.name)
-        place = f"{connection.user}@{spec.address}:{spec.port}"
         try:
             connection.open()
-        except paramiko.BadHostKeyException as error:
-            raise host_keys.changed_key(spec.name, error) from error
-        except paramiko.AuthenticationException as error:
-            tried = spec.identity or "your agent's keys and ~/.ssh/id_*"
-            identity = f"-i {shlex.quote(spec.identity)}.pub " if spec.identity else ""
-            raise NodeUnreachableError(
-                f"{place} refused the key (tried {tried})",
-                node=spec.name,
-                hint=f"ssh-copy-id {identity}-p {spec.port} {connection.user}@{spec.address}",
-            ) from error
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise NodeUnreachableError(
-                f"{place} no answer in {CONNECT_TIMEOUT_S:.0f} s ({_plain(error)})",
-                node=spec.name,
-                hint="is it on, and its address right in the inventory? try: "
-                f"ssh -p {spec.port} {connection.user}@{spec.address}",
-            ) from error
+        except REFUSALS as error:
+            raise refusal(spec, connection.user, error, waited_s=CONNECT_TIMEOUT_S) from error
         connection.client.get_transport().set_keepalive(KEEPALIVE_S)
         return connection
 
@@ -219,7 +227,8 @@ def resolve(spec: NodeSpec) -> str:
         return socket.gethostbyname(spec.address)
     except OSError as error:
         raise NodeUnreachableError(
-            f"{spec.address} has no IPv4 address ({_plain(error)})",
+            f"{spec.address} has no IPv4 address ({plain(error)})",
+            reach=Reach.NO_ADDRESS,
             node=spec.name,
             hint="write its address into the inventory: on that machine, `ip -4 address` shows it",
         ) from error
@@ -230,32 +239,6 @@ def hold_to_known_keys(client: paramiko.SSHClient, node: str) -> None:
     for file in host_keys.known_files():
         client.load_system_host_keys(str(file))
     client.set_missing_host_key_policy(host_keys.RefuseUnknown(node))
-
-
-class _TransportAdapter(SSHHTTPAdapter):
-    """The SDK's SSH adapter on a connection that is open already, in place of one of its own.
-
-    One pool for all addresses: the SDK's pool for each would soon use up the ten sessions that sshd allows.
-    """
-
-    def __init__(self, transport: Callable[[], paramiko.Transport], timeout_s: int) -> None:
-        super().__init__("ssh://node", timeout=timeout_s, shell_out=True)
-        self._pool: Any = SSHConnectionPool(timeout=timeout_s, maxsize=self.max_pool_size)
-        self._pool.ssh_transport = transport()
-
-    def get_connection(self, url: Any, proxies: Any = None) -> Any:  # noqa: ARG002  # the SDK's signature
-        return self._pool
-
-
-def docker_client_over(transport: Callable[[], paramiko.Transport], *, timeout_s: int = 60) -> docker.APIClient:
-    """A Docker SDK client that talks to the engine at the other end through `docker system dial-stdio`."""
-    client: Any = docker.APIClient(base_url="tcp://node:1", version="1.41", timeout=timeout_s)
-    client._custom_adapter = _TransportAdapter(transport, timeout_s)
-    client.mount("http+docker://ssh", client._custom_adapter)
-    client.base_url = "http+docker://ssh"
-    # As the docker program negotiates: a ping costs a fifth of the full answer about versions.
-    client._version = client._get(client._url("/_ping", versioned_api=False)).headers["Api-Version"]
-    return client  # type: ignore[no-any-return]  # Any above: these attributes are the SDK's own, not its public ones
 
 
 def _gateway(spec: NodeSpec) -> Any:
@@ -283,14 +266,14 @@ def _drain(receive: Callable[[int], bytes], sink: Callable[[bytes], object]) -> 
         return
 
 
+def _is_alive(connection: Any) -> bool:
+    transport = connection.client.get_transport()
+    return transport is not None and bool(transport.is_active())
+
+
 def _chunks(channel: paramiko.Channel, deadline: float) -> Iterator[bytes]:
     while True:
         channel.settimeout(max(0.001, deadline - time.monotonic()))
         if not (chunk := channel.recv(CHUNK)):
             return
         yield chunk
-
-
-def _plain(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error)
-    return text.splitlines()[0] if text else type(error).__name__

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from orchestrator.specs.errors import UsageError
 
 CONTAINER_WORKSPACE = "/workspace"
-FORECAST = "--forecast"
-"""The trainer's word for measuring only."""
 SHUTDOWN_TIMEOUT_S = 60
 """How long torchrun lets ranks write their last checkpoint after SIGTERM (its default is 30)."""
 STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15
@@ -22,16 +20,6 @@ def is_own_script(command: Sequence[str]) -> bool:
 def brings_own_code(command: Sequence[str]) -> bool:
     """Whether a folder of the user's goes to the nodes: for a script, or for the module that `custom` trains."""
     return is_own_script(command) or list(command[:1]) == ["custom"]
-
-
-def measuring(command: Sequence[str]) -> tuple[str, ...]:
-    """The same command of the trainer, told to measure, to forecast and to end."""
-    if is_own_script(command):
-        raise UsageError(
-            f"--forecast measures workloads of the trainer, and `{' '.join(command[:2])}` is a script of yours",
-            hint="orch launch --forecast -- gpt2 …, or your model: -- custom --module my_file.py:build",
-        )
-    return tuple(command) if FORECAST in command else (*command, FORECAST)
 
 
 def worker_command(command: Sequence[str]) -> tuple[str, ...]:
@@ -70,7 +58,5 @@ def torchrun_command(
         "--master-port", str(master[1]),
         "--rdzv-id", run,
         "--max-restarts", "0",
-        "--tee", "3",
-        "--log-dir", f"{CONTAINER_WORKSPACE}/runs/{run.rpartition('.')[0]}/logs",
         *worker_command(command),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from orchestrator.plan.command import (
     is_own_script,
     torchrun_command,
 )
+from orchestrator.plan.secrets import secret_environment, secret_mounts, secrets_folder
 from orchestrator.specs import run as labels
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
@@ -32,32 +33,39 @@ class Seat:
     nproc_per_node: int
     device: str
     interface: str
-    nnodes: int
+    names: tuple[str, ...]
+    """Of all nodes, in order of node_rank."""
     world_size: int
-    master: str
     master_addr: str
     master_port: int
+    supervisor_port: int
     backend: str
+
+    @property
+    def nnodes(self) -> int:
+        return len(self.names)
 
 
 def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, facts: NodeFacts, seat: Seat) -> NodePlan:
     """This node's part of the run."""
     folder = project_folder(node, facts, request.project)
+    secrets = secrets_folder(facts.uid, identity, node.name)
     cpus = min(node.limits.cpus, facts.cpus or node.limits.cpus)
     container = ContainerSpec(
         name=LOCK_NAME,
         image=facts.image.id if facts.image else request.image_tag(seat.device),
-        command=torchrun_command(
-            request.command,
-            nnodes=seat.nnodes,
-            node_rank=seat.node_rank,
-            nproc_per_node=seat.nproc_per_node,
-            master=(seat.master_addr, seat.master_port),
-            run=f"{identity.run_id}.{identity.attempt}",
-        ),
+        command=(*_supervisor(request, seat), "--", *_torchrun(request, identity, seat)),
         environment=_environment(request, identity, seat, node=node.name, cpus=cpus),
-        labels=_labels(request, identity, node, seat),
-        mounts=(Mount(source=folder, target=CONTAINER_WORKSPACE), *_data(request, folder), *request.mounts),
+        labels={
+            **_labels(request, identity, node, seat),
+            **({labels.LABEL_SECRETS: secrets} if request.secrets else {}),
+        },
+        mounts=(
+            Mount(source=folder, target=CONTAINER_WORKSPACE),
+            *_data(request, folder),
+            *secret_mounts(request.secrets, secrets),
+            *request.mounts,
+        ),
         working_dir=f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}/code" if request.own_code else CONTAINER_WORKSPACE,
         user=f"{facts.uid}:{facts.gid}",
         gpus=seat.device == "cuda",
@@ -79,6 +87,31 @@ def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, fac
         interface=seat.interface,
         folder=folder,
         container=container,
+    )
+
+
+def _supervisor(request: LaunchRequest, seat: Seat) -> tuple[str, ...]:
+    """What starts torchrun, again where it must, and ends with the other nodes' (docs/adr/0022)."""
+    return (
+        "python", "-m", "trainer.survive",
+        "--nodes", ",".join(seat.names),
+        "--node-rank", str(seat.node_rank),
+        "--first-rank", str(seat.first_rank),
+        "--address", seat.master_addr,
+        "--port", str(seat.supervisor_port),
+        "--restarts", str(request.max_restarts),
+        "--absence", str(request.absence_s),
+    )  # fmt: skip
+
+
+def _torchrun(request: LaunchRequest, identity: RunIdentity, seat: Seat) -> tuple[str, ...]:
+    return torchrun_command(
+        request.command,
+        nnodes=seat.nnodes,
+        node_rank=seat.node_rank,
+        nproc_per_node=seat.nproc_per_node,
+        master=(seat.master_addr, seat.master_port),
+        run=f"{identity.run_id}.{identity.attempt}",
     )
 
 
@@ -114,7 +147,6 @@ def _environment(
         # more threads than cores cost 14 % (4 on 2), and a quota does not show in the core count
         "OMP_NUM_THREADS": str(max(1, int(cpus) // seat.nproc_per_node)),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_TIMEOUT_S),
-        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}]: ",
         **interface,
         **data,
         "ORCH_RUN_ID": identity.run_id,
@@ -125,6 +157,7 @@ def _environment(
         "ORCH_BACKEND": seat.backend,
         "ORCH_PG_TIMEOUT_S": str(request.process_group_timeout_s),
         "ORCH_EVENTS": "1",
+        **secret_environment(request.secrets),
         **request.environment,
     }
 
@@ -143,5 +176,5 @@ def _labels(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, seat:
         labels.LABEL_NPROC: str(seat.nproc_per_node),
         labels.LABEL_NNODES: str(seat.nnodes),
         labels.LABEL_BACKEND: seat.backend,
-        labels.LABEL_MASTER: seat.master,
+        labels.LABEL_MASTER: seat.names[0],
     }

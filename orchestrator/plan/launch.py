@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.plan.container import Seat, plan_node
-from orchestrator.plan.network import choose_port, interface_of
+from orchestrator.plan.network import choose_ports, interface_of
 from orchestrator.plan.ranks import backend_of, device_of, nproc_of, rank_order
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 
 
@@ -20,47 +20,68 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
     """
     order = rank_order(request.nodes, facts, request.master)
     first = facts[order[0].name]
-    port, note = choose_port(first, request.master_port)
-    backend = backend_of([device_of(node, facts[node.name]) for node in order])
-    world_size = sum(nproc_of(node, facts[node.name]) for node in order)
-    nodes, first_rank = [], 0
-    for node_rank, node in enumerate(order):
-        own = facts[node.name]
-        seat = Seat(
-            node_rank=node_rank,
-            first_rank=first_rank,
-            nproc_per_node=nproc_of(node, own),
-            device=device_of(node, own),
-            interface=interface_of(node, own, [facts[peer.name] for peer in order]),
-            nnodes=len(order),
-            world_size=world_size,
-            master=order[0].name,
-            master_addr=first.address,
-            master_port=port,
-            backend=backend,
-        )
-        nodes.append(plan_node(request, identity, node, own, seat))
-        first_rank += seat.nproc_per_node
+    port, supervisor_port, note = choose_ports(first, request.master_port, exactly=request.exact_port)
+    nodes = _node_plans(request, identity, [facts[node.name] for node in order], order, (port, supervisor_port))
     return Plan(
         run_id=identity.run_id,
         project=request.project,
         attempt=identity.attempt,
         user=identity.user,
         started_at=identity.started_at,
-        backend=backend,
+        backend=backend_of([part.device for part in nodes]),
         master=order[0].name,
         master_addr=first.address,
         master_port=port,
+        supervisor_port=supervisor_port,
         nnodes=len(order),
-        world_size=world_size,
+        world_size=sum(part.nproc_per_node for part in nodes),
         command=request.command,
         environment=request.environment,
         mounts=request.mounts,
         data_digest=request.data_digest,
         own_code=request.own_code,
-        nodes=tuple(nodes),
+        code_digest=request.code_digest,
+        code_origin=request.code_origin,
+        data_origin=request.data_origin,
+        profile=request.profile,
+        max_restarts=request.max_restarts,
+        node_timeout_s=request.node_timeout_s,
+        min_nodes=request.min_nodes,
+        away=request.away,
+        replicas=request.replicas,
+        nodes=nodes,
         notes=tuple(_notes(order, facts, note)),
+        secrets=request.secrets,
     )
+
+
+def _node_plans(
+    request: LaunchRequest,
+    identity: RunIdentity,
+    facts: Sequence[NodeFacts],
+    order: Sequence[NodeSpec],
+    ports: tuple[int, int],
+) -> tuple[NodePlan, ...]:
+    """Every node's part, in order of node_rank; `ports` are the master's and its supervisor's."""
+    devices = [device_of(node, own) for node, own in zip(order, facts, strict=True)]
+    nprocs = [nproc_of(node, own) for node, own in zip(order, facts, strict=True)]
+    parts = []
+    for node_rank, (node, own) in enumerate(zip(order, facts, strict=True)):
+        seat = Seat(
+            node_rank=node_rank,
+            first_rank=sum(nprocs[:node_rank]),
+            nproc_per_node=nprocs[node_rank],
+            device=devices[node_rank],
+            interface=interface_of(node, own, facts),
+            names=tuple(each.name for each in order),
+            world_size=sum(nprocs),
+            master_addr=facts[0].address,
+            master_port=ports[0],
+            supervisor_port=ports[1],
+            backend=backend_of(devices),
+        )
+        parts.append(plan_node(request, identity, node, own, seat))
+    return tuple(parts)
 
 
 def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_note: str) -> Iterator[str]:

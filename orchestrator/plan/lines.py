@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from orchestrator.plan.secrets import secret_lines
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import ContainerSpec, NodePlan, Plan
+from orchestrator.specs.run import LABEL_SECRETS
+from orchestrator.specs.secret import Secret, is_sensitive
 
 SCRATCH = "/tmp:rw,exec,nosuid,nodev,mode=1777"  # noqa: S108  # a path inside the container
 
@@ -18,26 +21,28 @@ def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
     yield f"# master {plan.master} {plan.master_addr}:{plan.master_port}"
     for note in plan.notes:
         yield f"# note: {note}"
+    if hidden := sorted(filter(is_sensitive, plan.environment)):
+        yield f"# values not shown, and taken from your shell by these lines: {', '.join(hidden)}"
     for part in plan.nodes:
         yield f"# rank {part.first_rank}: {part.node} ({part.device}{_by(part)})"
-        yield from node_lines(part, nodes[part.node], plan.run_id)
+        yield from node_lines(part, nodes[part.node], plan.run_id, plan.secrets)
 
 
-def node_lines(part: NodePlan, node: NodeSpec, run_id: str) -> Iterator[str]:
+def node_lines(part: NodePlan, node: NodeSpec, run_id: str, secrets: Sequence[Secret]) -> Iterator[str]:
     """What is done on one node."""
     folders = " ".join(_path(f"{part.folder}/{inner}") for inner in ("Data", "data", f"runs/{run_id}/code"))
-    if node.engine == "process":
+    of_secrets = part.container.labels.get(LABEL_SECRETS, "")
+    if node.engine == "process" or node.connection == "local":
         yield f"mkdir -p {folders}"
-        yield shlex.join(process_words(part.container))
-        return
-    if node.connection == "local":
-        yield f"mkdir -p {folders}"
-        yield shlex.join(["docker", *run_words(part.container)])
+        yield from secret_lines(secrets, of_secrets, ["sh", "-c"])
+        is_process = node.engine == "process"
+        yield shlex.join(process_words(part.container) if is_process else ["docker", *run_words(part.container)])
         return
     target = f"{node.user}@{part.address}" if node.user else part.address
     reach = [*(["-p", str(node.port)] if node.port != 22 else []), *(["-i", node.identity] if node.identity else [])]
     jump = ["-J", node.jump] if node.jump else []
     yield shlex.join(["ssh", *reach, *jump, target, f"mkdir -p {folders}"])
+    yield from secret_lines(secrets, of_secrets, ["ssh", *reach, *jump, target])
     yield shlex.join(["docker", "-H", f"ssh://{target}:{node.port}", *run_words(part.container)])
 
 
@@ -50,6 +55,8 @@ def run_words(spec: ContainerSpec) -> tuple[str, ...]:
     words += ["--pids-limit", str(spec.pids_limit), "--stop-timeout", str(spec.stop_timeout_s)]
     words += ["--log-driver", "json-file", "--log-opt", f"max-size={spec.log_max_size}"]
     words += ["--log-opt", f"max-file={spec.log_max_files}", "--workdir", spec.working_dir]
+    if spec.auto_remove:
+        words += ["--rm"]
     if spec.restart_on_failure:
         words += ["--restart", f"on-failure:{spec.restart_on_failure}"]
     if spec.gpus:
@@ -59,7 +66,7 @@ def run_words(spec: ContainerSpec) -> tuple[str, ...]:
     for mount in spec.mounts:
         words += ["--volume", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
     for key, value in spec.environment.items():
-        words += ["--env", f"{key}={value}"]
+        words += ["--env", key if is_sensitive(key) else f"{key}={value}"]  # docker takes it from its own environment
     for key, value in spec.labels.items():
         words += ["--label", f"{key}={value}"]
     return (*words, spec.image, *spec.command)
@@ -72,7 +79,7 @@ def process_words(spec: ContainerSpec) -> tuple[str, ...]:
         "env",
         "-C",
         host.working_dir,
-        *(f"{key}={value}" for key, value in host.environment.items()),
+        *(f"{key}={value}" for key, value in host.environment.items() if not is_sensitive(key)),
         *host.command,
     )
 

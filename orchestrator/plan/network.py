@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.specs.errors import PreflightError
+from orchestrator.specs.errors import PortTakenError, PreflightError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
 
@@ -47,12 +47,16 @@ def _unasked(facts: NodeFacts, peer: NodeFacts) -> bool:
     return peer.assumed and peer.address not in facts.routes and not peer.address.startswith("127.")
 
 
-def choose_port(master: NodeFacts, wanted: int) -> tuple[int, str]:
-    """The first free port from the wanted one on, and a note where it is another."""
-    for port in range(wanted, min(wanted + PORTS_TRIED, 65536)):
-        if port not in master.ports_in_use:
-            note = f"port {wanted} is taken on {master.name}: using {port}" if port != wanted else ""
-            return port, note
+def choose_ports(master: NodeFacts, wanted: int, *, exactly: bool = False) -> tuple[int, int, str]:
+    """The first free port from the wanted one on, for torchrun; the next free one, for the supervisors; and a note
+    where the first is not the one that was wanted. PortTakenError where it has to be that very one."""
+    if exactly and wanted in master.ports_in_use:
+        raise PortTakenError(wanted, node=master.name)
+    tried = range(wanted, min(wanted + PORTS_TRIED, 65536))
+    free = [port for port in tried if port not in master.ports_in_use][:2]
+    if len(free) == 2:
+        note = f"port {wanted} is taken on {master.name}: using {free[0]}" if free[0] != wanted else ""
+        return free[0], free[1], note
     raise PreflightError(
         f"ports {wanted} to {min(wanted + PORTS_TRIED - 1, 65535)} are all taken",
         node=master.name,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.align import AlignMethod
-from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from orchestrator.render.grid import grid
 from orchestrator.render.printable import printable
 from orchestrator.specs.forecast import Forecast, ForecastRow
 
@@ -33,28 +32,11 @@ def forecast_line(forecast: Forecast, achieved: object = None) -> str:
 
 
 def _table(forecast: Forecast) -> Iterator[Text]:
-    """Lines of one width, whatever the terminal's: a rich table would break names of nodes in two."""
     figures = ("step", "compute", "exchange", "sent", f"{forecast.unit}/s", f"x {forecast.best_node}")
     everyone = len(forecast.link_mbit_s)
     lines = [("", "sync", "nodes", *figures), *(_cells(row, everyone=everyone) for row in forecast.rows)]
-    safe = [tuple(printable(cell) for cell in line) for line in lines]
-    widths = [max(map(cell_len, column)) for column in zip(*safe, strict=True)]
-    left: list[AlignMethod] = ["left"]
-    right: list[AlignMethod] = ["right"]
-    aligns = left * 3 + right * len(figures)
     styles = ["bold", *("bold green" if row.chosen else "" if row.proven else "dim" for row in forecast.rows)]
-    for line, style in zip(safe, styles, strict=True):
-        text = Text("  ", style=style).join(
-            _aligned(cell, how, width) for cell, how, width in zip(line, aligns, widths, strict=True)
-        )
-        text.rstrip()
-        yield text
-
-
-def _aligned(cell: str, how: AlignMethod, width: int) -> Text:
-    text = Text(cell)
-    text.align(how, width)
-    return text
+    yield from grid(lines, left=3, styles=styles)
 
 
 def _cells(row: ForecastRow, *, everyone: int) -> tuple[str, ...]:

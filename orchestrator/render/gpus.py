@@ -13,13 +13,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.render.findings import MARKS, STYLES, WORDS, fold
 from orchestrator.render.printable import printable
 from orchestrator.specs.facts import GpuFacts
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, TorchAnswer
-
-_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
-_MARK = {Severity.ERROR: "✗ error", Severity.WARNING: "! warning", Severity.INFO: "· note"}
 
 
 def gpu_report(report: GpuReport) -> RenderableType:
@@ -30,17 +28,6 @@ def gpu_report(report: GpuReport) -> RenderableType:
 def gpu_json(report: GpuReport) -> str:
     """The same for programs: every fact, every finding unfolded, and whether a launch would be refused."""
     return json.dumps({**asdict(report), "unfit": report.unfit}, indent=2, ensure_ascii=False)
-
-
-def fold(findings: Sequence[Finding]) -> list[tuple[tuple[str, ...], Finding]]:
-    """Identical findings of several nodes as one, with the names of the nodes, in order of the first of each."""
-    groups: dict[tuple[str, ...], tuple[list[str], Finding]] = {}
-    for finding in findings:
-        key = (finding.id, finding.severity.value, finding.message, finding.cause, finding.fix)
-        names, _ = groups.setdefault(key, ([], finding))
-        if finding.node and finding.node not in names:
-            names.append(finding.node)
-    return [(tuple(names), finding) for names, finding in groups.values()]
 
 
 def _table(nodes: Sequence[NodeGpus]) -> Table:
@@ -129,7 +116,7 @@ def _without_gpu(node: NodeGpus) -> str:
 
 def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
     for names, finding in fold(findings):
-        head = Text(f"{_MARK[finding.severity]} ", style=_STYLE[finding.severity])
+        head = Text(f"{MARKS[finding.severity]} {WORDS[finding.severity]} ", style=STYLES[finding.severity])
         head.append(finding.id, style="not bold dim")
         yield head
         where = f"{', '.join(names)}: " if names else ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from rich.text import Text
 
+from orchestrator.render.consequences import Consequences
 from orchestrator.render.console import colour_of, stdout
 from orchestrator.render.printable import printable
 from orchestrator.specs.event import MARK, parse_event
@@ -44,13 +45,32 @@ def has_several_ranks(lines: Iterable[Said]) -> bool:
 class LogPrinter:
     """Lines to stdout: for people without events, or all of them as JSON."""
 
-    def __init__(self, *, names: Sequence[str], as_json: bool, several_ranks: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        names: Sequence[str],
+        as_json: bool,
+        several_ranks: bool = False,
+        fold: Mapping[str, str] | None = None,
+    ) -> None:
+        """`fold`: who has which address, where what follows from another rank's end is to be a line; None: all is
+        shown."""
+        self._fold = None if fold is None else Consequences(fold)
         self._width = max(map(len, names), default=0)
         self._as_json = as_json
         self._several_ranks = several_ranks
         self._console = stdout()
 
     def print(self, said: Said) -> None:
+        for shown in self._fold.hear(said) if self._fold else [said]:
+            self._print(shown)
+
+    def rest(self) -> None:
+        """Nothing comes for now: what was held back is shown."""
+        for shown in self._fold.rest() if self._fold else ():
+            self._print(shown)
+
+    def _print(self, said: Said) -> None:
         if self._as_json:
             self._console.out(log_json(said), highlight=False)
         elif not is_event(said):

@@ -26,8 +26,14 @@ class ProgressView:
     """A context in which `notify(node, progress)` shows how far each node is. Threads may call it."""
 
     def __init__(
-        self, *, quiet: bool = False, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        quiet: bool = False,
+        lines: bool = False,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ):
+        """`lines`: plain ones on a terminal, too."""
         self._console = console or stderr()
         self._quiet = quiet
         self._clock = clock
@@ -35,7 +41,7 @@ class ProgressView:
         self._rows: dict[str, TaskID] = {}
         self._said: dict[str, tuple[float, str]] = {}
         self._bars: Bars | None = None
-        if self._console.is_terminal and not quiet:
+        if self._console.is_terminal and not quiet and not lines:
             columns = (
                 TextColumn("{task.fields[node]:>12}"),
                 TimeElapsedColumn(),

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
@@ -29,6 +30,12 @@ def run_table(run: Run, last: Event | None, forecast: Forecast | None = None) ->
     title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]), f"  {_progress(last)}")
     if forecast:
         title.append(f"\n{forecast_line(forecast, _achieved(last))}")
+    names = [member.node for member in run.members]
+    slow = {
+        one.node: f"{one.ratio:.1f} x the others' time"
+        for one in reversed(slow_ranks(last, names))
+        if run.state is State.RUNNING
+    }
     left_out = {out.node: f"left out: {out.why}" for out in forecast.left_out} if forecast else {}
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in ("rank", "node", "state", "exit", "started", "restarts", "why"):
@@ -42,7 +49,7 @@ def run_table(run: Run, last: Event | None, forecast: Forecast | None = None) ->
             "" if container is None or container.exit_code is None else str(container.exit_code),
             _plain(_clock(container.started_at)) if container else "",
             str(container.restarts) if container else "",
-            _plain(_why(member) or left_out.get(member.node, "")),
+            _plain(_why(member) or left_out.get(member.node, "") or slow.get(member.node, "")),
         )
     return table
 
@@ -65,6 +72,21 @@ def runs_table(runs: tuple[Run, ...]) -> Table:
     return table
 
 
+def half_stopped_line(run: Run) -> str:
+    """For a run that was stopped while some of its nodes did not answer."""
+    left = ", ".join(member.node for member in run.members if member.state in (State.RUNNING, State.CREATED))
+    return f"run {run.run_id} was stopped, but not on {left}\n  → orch stop {run.run_id}"
+
+
+def half_launched_line(run: Run) -> str:
+    """What to do about a launch that was cut short."""
+    up = sum(member.state is State.RUNNING for member in run.members)
+    return (
+        f"run {run.run_id} was launched half-way, or is being launched: {up} of {run.nnodes} containers run\n"
+        f"  → orch adopt {run.run_id}   or: orch stop {run.run_id}"
+    )
+
+
 def run_data(run: Run, last: Event | None = None, forecast: Forecast | None = None) -> dict[str, Any]:
     """One run for programs."""
     return {
@@ -80,6 +102,7 @@ def run_data(run: Run, last: Event | None = None, forecast: Forecast | None = No
         "last_event": last and {"kind": last.kind, **last.values},
         "forecast": forecast and asdict(forecast),
         "of_forecast": _achieved(last),
+        "slow": [asdict(one) for one in slow_ranks(last, [member.node for member in run.members])],
         "members": [_member_data(member) for member in run.members],
     }
 

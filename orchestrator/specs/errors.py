@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.specs.reach import Reach
+
 EXIT_OK = 0
 EXIT_INTERRUPTED = 130
 
@@ -56,11 +58,19 @@ class PreflightError(OrchError):
 
 
 class NodeUnreachableError(PreflightError):
-    """No connection to a node: no answer, refused key, unknown or changed host key."""
+    """No connection to a node: no answer, refused key, unknown or changed host key. `reach` says which of them."""
+
+    def __init__(self, message: str, *, reach: Reach = Reach.OTHER, hint: str = "", node: str = "") -> None:
+        super().__init__(message, hint=hint, node=node)
+        self.reach = reach
 
 
 class EngineError(PreflightError):
     """A node's container engine is missing, not running, not ours to use, or refused a request."""
+
+
+class EngineRefusedError(EngineError):
+    """A node's container engine runs, and answered a request with an error."""
 
 
 class PartialError(OrchError):
@@ -70,9 +80,22 @@ class PartialError(OrchError):
 
 
 class ConflictError(OrchError):
-    """Another run, or another launch, holds what this one needs."""
+    """Another run, another launch or another program holds what this one needs."""
 
     exit_code = 6
+
+
+class PortTakenError(ConflictError):
+    """The very port that was asked for has a listener on its node."""
+
+    def __init__(self, port: int, *, holder: str = "", node: str) -> None:
+        by = f" by {holder}" if holder else ""
+        super().__init__(
+            f"port {port}, which --master-port asks for, is taken{by}",
+            node=node,
+            hint="end that, ask for another one, or leave out --master-port: the next free one is taken then",
+        )
+        self.port = port
 
 
 class DeadlineError(OrchError):

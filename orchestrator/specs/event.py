@@ -10,7 +10,7 @@ from typing import Any
 
 MARK = "@orch "
 _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
-"""What torchrun puts before each line of a worker; lines of torchrun's own agent have none."""
+"""What the supervisor puts before each line of a rank; its own, and those of torchrun's agent, have none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+
+
+class SmiFault(str, Enum):
+    """Why nvidia-smi named no GPU."""
+
+    ABSENT = "absent"
+    """There is no nvidia-smi: a machine without NVIDIA's driver, which is no fault by itself."""
+    NO_DEVICE = "no_device"
+    NO_DRIVER = "no_driver"
+    """The program is there, but the kernel module is not loaded."""
+    MISMATCH = "mismatch"
+    """The kernel module is older or newer than the library, as after an upgrade without a reboot."""
+    LOST = "lost"
+    """A card fell off the bus."""
+    NO_PERMISSION = "no_permission"
+    UNREADABLE = "unreadable"
+    """It succeeded and wrote something that is not understood."""
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +45,10 @@ class GpuFacts:
     mig_enabled: bool | None = None
     power_draw_w: float | None = None
     power_limit_w: float | None = None
+    power_default_w: float | None = None
+    """Limit that the card was delivered with."""
+    persistence: bool | None = None
+    """Whether the driver stays loaded while nobody uses the card."""
     throttle_reasons: tuple[str, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     fault: str = ""
@@ -121,6 +144,10 @@ class NodeFacts:
     nvidia_driver: str = ""
     """Version of the kernel driver, empty where there is none."""
     gpus: tuple[GpuFacts, ...] = ()
+    gpu_fault: SmiFault | None = None
+    """Why nvidia-smi, which is there, named no GPU."""
+    gpu_detail: str = ""
+    """The line that it wrote then."""
     engine: EngineFacts | None = None
     image: ImageFacts | None = None
     """The image that a run would use, as this node's engine has it."""

@@ -3,28 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
-from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts
+from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts, SmiFault
 from orchestrator.specs.finding import Finding, Severity
-
-
-class SmiFault(str, Enum):
-    """Why nvidia-smi named no GPU."""
-
-    ABSENT = "absent"
-    """There is no nvidia-smi: a machine without NVIDIA's driver, which is no fault by itself."""
-    NO_DEVICE = "no_device"
-    NO_DRIVER = "no_driver"
-    """The program is there, but the kernel module is not loaded."""
-    MISMATCH = "mismatch"
-    """The kernel module is older or newer than the library, as after an upgrade without a reboot."""
-    LOST = "lost"
-    """A card fell off the bus."""
-    NO_PERMISSION = "no_permission"
-    UNREADABLE = "unreadable"
-    """It succeeded and wrote something that is not understood."""
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)

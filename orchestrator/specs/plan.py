@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.specs.secret import Secret
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
@@ -40,6 +42,8 @@ class ContainerSpec:
     ulimits: Mapping[str, int] = field(default_factory=dict)
     restart_on_failure: int = 0
     """Docker's `on-failure:N`; 0 is `no`."""
+    auto_remove: bool = False
+    """Whether the engine removes it when it ends: for a probe, whose controller may be gone by then."""
     stop_timeout_s: int = 75
     """Longer than torchrun's shutdown timeout, else Docker kills a rank while it writes its checkpoint."""
     log_max_size: str = "50m"
@@ -81,6 +85,8 @@ class Plan:
     """Name of the node of rank 0."""
     master_addr: str
     master_port: int
+    supervisor_port: int = 0
+    """Of the same node: where the nodes' supervisors meet; 0 in a plan of an older version."""
     nnodes: int
     world_size: int
     command: tuple[str, ...]
@@ -90,7 +96,21 @@ class Plan:
     mounts: tuple[Mount, ...]
     data_digest: str
     own_code: bool
+    code_digest: str = ""
+    code_origin: str = ""
+    data_origin: str = ""
+    """Where code and data lay on the controller, and what they were: a node that comes later gets the same."""
+    profile: str = ""
+    """The image that was asked for; by each node's device where empty."""
+    max_restarts: int = 0
+    node_timeout_s: int = 120
+    min_nodes: int = 0
+    away: tuple[str, ...] = ()
+    replicas: int = 1
+    """What `LaunchRequest` says of them: whoever watches the run, now or later, finds it here."""
     nodes: tuple[NodePlan, ...]
     """In order of node_rank."""
     notes: tuple[str, ...] = ()
     """What a person should know of the choices made."""
+    secrets: tuple[Secret, ...] = ()
+    """Handed over as files; here by name alone. A resumed attempt asks for the same."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import Mount
+from orchestrator.specs.secret import Secret
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,8 @@ class LaunchRequest:
     profile: str = ""
     """Image for all nodes: cpu or cuda; by each node's device where empty."""
     master_port: int = 12355
+    exact_port: bool = False
+    """Whether it is that port or none; else the next free one will do."""
     master: str = ""
     """Node of rank 0; the first one where empty."""
     own_code: bool = False
@@ -30,11 +33,35 @@ class LaunchRequest:
     data: Path | None = None
     """Folder of the controller with prepared data: each node gets it once, by content."""
     data_digest: str = ""
+    code_digest: str = ""
+    code_origin: str = ""
+    data_origin: str = ""
+    """Absolute folders of the controller that launched the run first, and the content of its code: where `workdir` or
+    `data` is None, a node that lacks them still gets them."""
     mounts: tuple[Mount, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[Secret, ...] = ()
+    """By name: their values are read when the run starts."""
     max_restarts: int = 0
-    """How often Docker starts a failed container again."""
+    """How often ranks are started again without a checkpoint in between, and how often Docker starts a container again
+    that ended otherwise."""
+    absence_s: int = 900
+    """How long the nodes of a run wait for one that is not there."""
+    node_timeout_s: int = 120
+    """How long a node may be gone before whoever watches the run gives it up."""
+    min_nodes: int = 0
+    """With so many nodes the run goes on without those given up; 0: it needs all of them."""
+    away: tuple[str, ...] = ()
+    """Nodes that were given up, and are taken in again when they come back."""
+    replicas: int = 1
+    """Nodes beside rank 0's that whoever watches the run copies each checkpoint to."""
     process_group_timeout_s: int = 300
+
+    @property
+    def folders(self) -> Mapping[str, Path]:
+        """Those of the controller whose content was read just now, by what they are: `code`, `data`."""
+        said = {"code": self.workdir, "data": self.data}
+        return {what: folder for what, folder in said.items() if folder}
 
     def image_tag(self, device: str) -> str:
         """The image that a node with this device runs."""

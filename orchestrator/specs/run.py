@@ -19,6 +19,12 @@ LABEL_STARTED = "orch.started_at"
 LABEL_COMMAND = "orch.command"
 LABEL_BACKEND = "orch.backend"
 LABEL_MASTER = "orch.master"
+LABEL_SECRETS = "orch.secrets"
+"""The folder of the node where this container's secrets lie; only where it has some."""
+
+
+RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+"""A name, and so no way out of a folder: ids come from labels and plans of other machines."""
 
 
 class State(str, Enum):
@@ -68,6 +74,8 @@ class Member:
     state: State
     container: ContainerFacts | None = None
     reason: str = ""
+    out_of_reach: bool = False
+    """Whether it may be on a node that did not answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,3 +100,10 @@ class Run:
             if worst in states:
                 return worst
         return State.SUCCEEDED if states else State.LOST
+
+    @property
+    def half_launched(self) -> bool:
+        """Whether a launch was cut short, or is under way: a container was created and not started, or lacks."""
+        states = {member.state for member in self.members}
+        lacking = any(member.container is None and not member.out_of_reach for member in self.members)
+        return State.CREATED in states or (State.RUNNING in states and lacking)

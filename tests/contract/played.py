@@ -22,7 +22,7 @@ def play(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
         done = subprocess.run(list(argv), input=stdin, capture_output=True, timeout=60, check=False)
     except FileNotFoundError as error:
         return 127, "", str(error)
-    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    return done.returncode, done.stdout.decode(errors="surrogateescape"), done.stderr.decode(errors="replace")
 
 
 class PlayedEngine(FakeEngine):

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import docker
 import pytest
 
+from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets
 from orchestrator.nodes.docker_engine import DockerEngine
+from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.seam import Engine
-from orchestrator.nodes.ssh import SshNode, docker_client_over
+from orchestrator.nodes.ssh import SshNode
+from orchestrator.nodes.ssh_engine import docker_client_over
+from orchestrator.plan.secrets import secret_environment, secret_mounts, secrets_folder
 from orchestrator.specs.plan import Mount
+from orchestrator.specs.request import RunIdentity
+from orchestrator.specs.run import LABEL_SECRETS
+from orchestrator.specs.secret import Secret
+from tests import lan
 from tests.contract.base_image import IMAGE
 from tests.contract.test_engine import spec
 
@@ -29,6 +40,34 @@ def ask(docker_engine: Engine) -> Ask:
         return f"{done.stdout}{done.stderr}".strip()
 
     return said
+
+
+def test_a_secret_is_a_file_for_its_user_alone_and_stands_nowhere_else(docker_engine: Engine) -> None:
+    identity = RunIdentity(run_id=f"secret-{os.getpid()}", user="ana", started_at="")
+    folder = secrets_folder(os.getuid(), identity, "alpha")
+    (part,) = lan.plan(("alpha",), identity, secrets=(Secret(name="HF_TOKEN"),)).nodes
+    node, own = LocalNode("alpha"), spec("cat $HF_TOKEN_FILE; ls -l $HF_TOKEN_FILE; echo x > $HF_TOKEN_FILE")
+    container = replace(
+        own,
+        name=f"orch-secret-{os.getpid()}",
+        user=f"{os.getuid()}:{os.getgid()}",
+        labels={**own.labels, LABEL_SECRETS: folder},
+        mounts=secret_mounts((Secret(name="HF_TOKEN"),), folder),
+        environment={**own.environment, **secret_environment((Secret(name="HF_TOKEN"),))},
+    )
+    place_secrets(node, replace(part, container=container), {"HF_TOKEN": b"hush-hush\n"})
+    try:
+        id = docker_engine.create(container)
+        told = json.dumps(docker.APIClient(version="auto").inspect_container(id))
+        docker_engine.remove(id)
+        done = docker_engine.run_once(container)
+    finally:
+        remove_secrets(node, folder)
+    value, listed = done.stdout.splitlines()
+    assert (value, listed.split()[0]) == ("hush-hush", "-r--------")
+    assert "Read-only file system" in done.stderr
+    assert "hush-hush" not in told
+    assert not Path(folder).parent.exists()
 
 
 def test_it_runs_as_the_user_that_was_asked_for(ask: Ask) -> None:
@@ -90,6 +129,19 @@ def test_its_limits_are_those_of_the_plan(docker_engine: Engine) -> None:
     assert (host["RestartPolicy"]["Name"], host["Privileged"]) in (("no", False), ("", False))
 
 
+def test_what_is_set_aside_is_not_brought_back_with_its_machine(docker_engine: Engine) -> None:
+    container = docker_engine.create(spec("exit 3", restart_on_failure=7))
+    client = docker.APIClient()
+    try:
+        before = client.inspect_container(container)["HostConfig"]["RestartPolicy"]
+        docker_engine.set_aside(container, "orch-contract-ended")
+        after = client.inspect_container(container)["HostConfig"]["RestartPolicy"]
+    finally:
+        docker_engine.remove(container)
+        client.close()
+    assert (before["Name"], before["MaximumRetryCount"], after["Name"]) == ("on-failure", 7, "no")
+
+
 @pytest.mark.parametrize("way", ["here", "over ssh"])
 def test_a_silent_container_is_followed_beyond_the_clients_timeout(
     docker_engine: Engine, ssh_node: SshNode, way: str
@@ -98,11 +150,11 @@ def test_a_silent_container_is_followed_beyond_the_clients_timeout(
 
     def connect() -> docker.APIClient:
         if way == "here":
-            return docker.APIClient(version="auto", timeout=1)
-        return docker_client_over(ssh_node._transport, timeout_s=1)
+            return docker.APIClient(version="auto", timeout=3)
+        return docker_client_over(ssh_node._transport, timeout_s=3)
 
     engine = DockerEngine("alpha", connect, explain=lambda: "")
-    container = engine.create(spec("echo one; sleep 2; echo two; sleep 2; exit 3"))
+    container = engine.create(spec("echo one; sleep 4; echo two; sleep 4; exit 3"))
     try:
         engine.start(container)
         assert [line.text for line in engine.logs(container, follow=True)] == ["one", "two"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.nodes.seam import Node
-from orchestrator.specs.errors import DeadlineError, OrchError
+from orchestrator.specs.errors import CommandFailedError, DeadlineError, OrchError
 
 MIB = 1024 * 1024
 WORDS = (
@@ -75,6 +75,28 @@ def test_what_is_no_text_does_not_break_the_answer(node: Node) -> None:
     assert node.run(["printf", "a\\377b"]).stdout == "a\ufffdb"
 
 
+def test_what_a_command_writes_comes_piece_by_piece_and_byte_by_byte(node: Node) -> None:
+    chunks = list(node.stream(["sh", "-c", f"head -c {4 * MIB} /dev/zero; printf 'a\\377b'"]))
+    assert b"".join(chunks) == bytes(4 * MIB) + b"a\xffb"
+    assert b"".join(node.stream(["printf", "%s", *WORDS])) == "".join(WORDS).encode()
+
+
+def test_a_stream_that_ends_badly_says_so_at_its_end(node: Node) -> None:
+    came = []
+    with pytest.raises(CommandFailedError, match="reading from sh failed: sh exited with 3: why") as raised:
+        came.extend(node.stream(["sh", "-c", "echo out; echo why >&2; exit 3"]))
+    assert (came, raised.value.node) == ([b"out\n"], "alpha")
+    with pytest.raises(CommandFailedError, match="no-such-program"):
+        list(node.stream(["no-such-program"]))
+
+
+def test_a_stream_that_does_not_end_is_given_up(node: Node) -> None:
+    began = time.monotonic()
+    with pytest.raises(DeadlineError, match="sh had not ended"):
+        list(node.stream(["sh", "-c", "sleep 60"], timeout_s=0.5))
+    assert time.monotonic() - began < 5
+
+
 @pytest.mark.parametrize("script", ["sleep 60", "sleep 60 & wait"], ids=["itself", "its child"])
 def test_a_command_that_does_not_end_is_given_up(node: Node, script: str) -> None:
     began = time.monotonic()
@@ -99,6 +121,7 @@ def test_a_copy_is_added_to_what_is_there(node: Node, tmp_path: Path) -> None:
     target.mkdir()
     (target / "other").write_text("stays")
     (target / "empty.txt").write_text("is overwritten")
+    node.put(source, str(target))
     node.put(source, str(target))
     assert (target / "other").read_text() == "stays"
     assert (target / "empty.txt").read_text() == ""

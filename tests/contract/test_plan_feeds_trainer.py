@@ -26,6 +26,7 @@ from trainer.engine.events import Events
 from trainer.forecast.choice import forecast
 from trainer.forecast.tell import as_event
 from trainer.options import train_options
+from trainer.survive import options as survive
 from trainer.workloads import WORKLOADS
 
 ALL_OPTIONS = (
@@ -33,6 +34,7 @@ ALL_OPTIONS = (
     "--global-batch-size", "20", "--lr", "1e-3", "--min-lr", "0", "--warmup-steps", "5", "--weight-decay",
     "0.2", "--clip", "0", "--seed", "7", "--no-amp", "--no-compile", "--backend", "gloo", "--log-every", "1",
     "--eval-every", "epoch", "--eval-batches", "3", "--checkpoint-every", "4", "--keep-checkpoints", "2",
+    "--keep-hours", "1.5", "--no-checkpoint-async",
     "--data-dir", "Other", "--resume", "never", "--preset", "tiny", "--layers", "1", "--heads", "1", "--width",
     "8", "--dropout", "0.1", "--micro-batch-size", "auto", "--optimizer", "muon", "--schedule", "linear", "--betas",
     "0.8,0.9", "--precision", "bf16", "--no-tf32", "--sdpa", "math", "--no-fused", "--no-static-graph",
@@ -55,7 +57,7 @@ def parts(command: tuple[str, ...], **changes: object) -> tuple[NodePlan, ...]:
 def trainer_words(part: NodePlan) -> list[str]:
     """What torchrun hands to each rank."""
     words = list(part.container.command)
-    start = words.index("-m")
+    start = words.index("-m", words.index("torchrun"))
     assert words[start : start + 2] == ["-m", "trainer"]
     return words[start + 2 :]
 
@@ -108,6 +110,19 @@ def test_the_seeds_command_line_arrives() -> None:
 def test_every_command_that_is_launched(command: str) -> None:
     (first, *_) = parts((command,))
     assert cli.parse(trainer_words(first)).command == command
+
+
+def test_every_supervisor_knows_its_place() -> None:
+    for rank, part in enumerate(parts(("gpt2",), max_restarts=2)):
+        command = part.container.command
+        assert command[:3] == ("python", "-m", "trainer.survive")
+        options = survive.read(command[3:], part.container.environment)
+        assert (options.node, options.node_rank, options.first_rank) == (part.node, rank, part.first_rank)
+        assert (options.address, options.port, options.restarts, options.absence_s) == ("10.0.0.11", 12356, 2, 900)
+        assert options.names == ("alpha", "beta", "gamma")
+        assert options.run == f"{lan.IDENTITY.run_id}.0"
+        assert str(options.folder) == f"/workspace/runs/{lan.IDENTITY.run_id}"
+        assert options.command[0] == "torchrun"
 
 
 def test_every_rank_knows_its_place() -> None:
@@ -185,7 +200,7 @@ def test_a_forecast_is_understood() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the controller's environment has no torch")
-def test_torchrun_takes_the_plans_words_and_prefixes_its_lines(tmp_path: Path) -> None:
+def test_torchrun_takes_the_plans_words_and_each_line_has_its_rank(tmp_path: Path) -> None:
     """The real one: a container's command and environment on this computer, two ranks that say who they are."""
     (tmp_path / "who.py").write_text(
         "import os\nprint('I am', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], os.environ['NODE_RANK'])\n"
@@ -198,12 +213,12 @@ def test_torchrun_takes_the_plans_words_and_prefixes_its_lines(tmp_path: Path) -
     facts = {"alpha": lan.facts("alpha", address="127.0.0.1")}
     container = plan_launch(request, facts, lan.IDENTITY).nodes[0].container
     words = [word.replace("/workspace", str(tmp_path)) for word in container.command]
-    assert words[0] == "torchrun"
+    assert words[0] == "python"
 
     ran = subprocess.run(
-        (sys.executable, "-m", "torch.distributed.run", *words[1:]),
+        (sys.executable, *words[1:]),
         cwd=tmp_path,
-        env={**os.environ, **container.environment},
+        env={**os.environ, **container.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=100,

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,21 @@ def supervisor_of(files: ProcessFiles) -> int:
     """The parent of its first process."""
     first = json.loads(files.started.read_text())["pid"]
     return int(Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_it_inherits_no_secret_and_keeps_none_in_its_files(
+    engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MY_TOKEN", "ASKED_FOR", "HARMLESS"):
+        monkeypatch.setenv(name, "hush-hush")
+    plain = spec('echo "token: $MY_TOKEN, asked for: $ASKED_FOR, harmless: $HARMLESS"')
+    asked = {**plain.environment, "ASKED_FOR_FILE": "/run/secrets/ASKED_FOR"}
+    container = engine.create(replace(plain, environment=asked))
+    engine.start(container)
+    assert texts(engine, container, follow=True) == ["token: , asked for: , harmless: hush-hush"]
+    kept = json.loads(files_of(container).launch.read_text())["environment"]
+    assert {name for name, value in kept.items() if value == "hush-hush"} == {"HARMLESS"}
+    assert processes_folder().joinpath("alpha").stat().st_mode & 0o777 == 0o700
 
 
 def test_it_outlives_the_program_that_started_it(engine: ProcessEngine) -> None:

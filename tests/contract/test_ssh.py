@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import socket
 import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -14,6 +16,7 @@ from orchestrator.cli import main
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.ssh import SshNode
 from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError
+from orchestrator.specs.reach import Reach
 from tests.contract.sshd import ADDRESS, Server, free_port, sshd
 
 
@@ -51,6 +54,7 @@ def fingerprint_of(server: Server) -> str:
 
 def test_an_unknown_key_is_refused_with_its_fingerprint(server: Server) -> None:
     error = refusal(SshNode(server.spec()))
+    assert error.reach is Reach.KEY_UNKNOWN
     assert "unknown host key" in str(error)
     assert fingerprint_of(server) in str(error)
     assert "orch trust alpha" in error.hint
@@ -92,10 +96,11 @@ def test_a_changed_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
         host_keys.accept(ADDRESS, before.port, old)
     with sshd(tmp_path / "after", port=before.port) as after:
         error = refusal(SshNode(after.spec()))
+        assert error.reach is Reach.KEY_CHANGED
         assert "CHANGED" in str(error)
         assert host_keys.fingerprint(old) in str(error)
         assert fingerprint_of(after) in str(error)
-        assert str(host_keys.own_file()) in error.hint
+        assert f"ssh-keygen -f {host_keys.own_file()} -R '[{ADDRESS}]:{before.port}'" in error.hint
         assert main(["trust", "-i", str(write_inventory(tmp_path, after)), "--yes"]) == 4
         assert "CHANGED" in capsys.readouterr().err
         refusal(SshNode(after.spec()))
@@ -105,6 +110,7 @@ def test_a_refused_user_key_says_how_to_bring_it(server: Server, tmp_path: Path)
     host_keys.accept(ADDRESS, server.port, host_keys.offered_key(ADDRESS, server.port))
     with sshd(tmp_path / "another") as another:
         error = refusal(SshNode(server.spec(identity=str(another.identity))))
+    assert error.reach is Reach.LOGIN
     assert f"refused the key (tried {another.identity})" in str(error)
     assert error.hint.startswith("ssh-copy-id -i ")
     assert f"-p {server.port}" in error.hint
@@ -115,9 +121,26 @@ def test_nobody_listening_is_named_at_once(server: Server, capfd: pytest.Capture
     began = time.monotonic()
     error = refusal(SshNode(server.spec(port=port)))
     assert time.monotonic() - began < 5
-    assert f"{ADDRESS}:{port}" in str(error)
+    assert error.reach is Reach.REFUSED
+    assert f"{ADDRESS}:{port} refused the connection" in str(error)
     assert "ssh -p" in error.hint
     assert capfd.readouterr().err == ""
+
+
+def test_a_port_where_nobody_speaks_ssh(server: Server) -> None:
+    def greet(listening: socket.socket) -> None:
+        with listening.accept()[0] as caller:
+            caller.sendall(b"220 mail ready\r\n")
+
+    with socket.create_server((ADDRESS, 0)) as listening:
+        greeting = Thread(target=greet, args=(listening,))
+        greeting.start()
+        assert refusal(SshNode(server.spec(port=listening.getsockname()[1]))).reach is Reach.OTHER
+        greeting.join()
+
+
+def test_a_name_that_leads_nowhere(server: Server) -> None:
+    assert refusal(SshNode(server.spec(address="nobody.invalid"))).reach is Reach.NO_ADDRESS
 
 
 def test_a_machine_that_goes_away_is_named_without_a_traceback(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.fleet.build import BuildOptions, build_image
-from orchestrator.fleet.build_context import site_of, source_files
+from orchestrator.fleet.images.build import BuildOptions, build_image
+from orchestrator.fleet.images.build_context import site_of, source_files
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.image import Recipe
 from orchestrator.specs.errors import EngineError

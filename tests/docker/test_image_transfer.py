@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.build_context import archive_of
-from orchestrator.fleet.image_archive import ImageArchive, layers_in_common
+from orchestrator.fleet.images.build_context import archive_of
+from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.seam import BuildRequest
 from orchestrator.plan.image import DEFAULT_BASE

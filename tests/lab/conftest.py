@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,15 +93,40 @@ def on_node(node: str, *argv: str) -> str:
     ).stdout
 
 
+def runs_of(node: str) -> str:
+    """Folders of runs there; none where none was ever begun."""
+    return on_node(node, "sh", "-c", "ls /home/orch/orch/lab/runs 2>/dev/null || true")
+
+
 def running_on(node: str) -> list[str]:
     """Names of the containers that run on a node."""
     return on_node(node, "docker", "ps", "--format", "{{.Names}}").split()
 
 
+def nothing_is_left(before: dict[str, str]) -> None:
+    """No container is there, and no folder of a run that was not there `before`."""
+    for name in NAMES:
+        assert on_node(name, "docker", "ps", "-aq") == "", name
+        assert runs_of(name) == before[name]
+
+
+@pytest.fixture
+def before(orch: Orch) -> dict[str, str]:
+    """Folders of runs on each node; containers of runs that have ended are taken away first."""
+    assert orch("clean").code == 0
+    return {name: runs_of(name) for name in NAMES}
+
+
 @pytest.fixture(scope="session")
 def orch(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterator[Orch]:
     """Five nodes, image there, data prepared. Everything but images is removed at the end."""
-    folder = tmp_path_factory.mktemp("lab")
+    with a_lab(tmp_path_factory.mktemp("lab"), len(NAMES), figure) as command:
+        yield command
+
+
+@contextmanager
+def a_lab(folder: Path, nodes: int, figure: Callable[[str], None]) -> Iterator[Orch]:
+    """A lab with all that a launch needs, its state in this folder."""
     environment = {
         **os.environ,
         "XDG_STATE_HOME": str(folder / "state"),
@@ -111,7 +137,7 @@ def orch(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterator[O
     command = Orch(folder, environment)
     try:
         for words in (
-            ("lab", "up", "--nodes", "5", "--name", LAB),
+            ("lab", "up", "--nodes", str(nodes), "--name", LAB),
             ("build", "--profile", "cpu", "--yes"),
             ("prepare", "--vocab-size", "2048"),
         ):

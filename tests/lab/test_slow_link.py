@@ -6,16 +6,14 @@ import json
 
 import pytest
 
-from tests.lab.conftest import NAMES, Orch, on_node
+from tests.lab.conftest import NAMES, Orch, nothing_is_left
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 WORDS = ("gpt2", "--preset", "tiny", "--no-amp", "--batch-size", "8", "--seed", "7", "--no-compile")
-RUNS = "/home/orch/orch/lab/runs"
 
 
-def test_a_forecast_names_the_slow_link_and_leaves_nothing_behind(orch: Orch) -> None:
-    before = {name: on_node(name, "ls", RUNS) for name in NAMES}
+def test_a_forecast_names_the_slow_link_and_leaves_nothing_behind(orch: Orch, before: dict[str, str]) -> None:
     assert orch("lab", "link", "2mbit", "epsilon").code == 0
     try:
         done = orch("launch", "--yes", "--nodes", "5", "--forecast", "--json", "--", *WORDS)
@@ -30,9 +28,7 @@ def test_a_forecast_names_the_slow_link_and_leaves_nothing_behind(orch: Orch) ->
     (chosen,) = (row for row in told["rows"] if row["chosen"])
     assert "epsilon" not in chosen["nodes"]
     assert chosen["speedup"] >= 1
-    for name in NAMES:
-        assert on_node(name, "docker", "ps", "-aq", "--filter", "name=orch-run") == "", name
-        assert on_node(name, "ls", RUNS) == before[name]
+    nothing_is_left(before)
 
 
 def test_who_is_left_out_waits_and_ends_with_the_run(orch: Orch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ NEED_TORCH = [
     "custom",
     "distributed_training",
     "engine_options",
+    "export",
     "gpt2_computation",
     "gpt2_continued",
     "gpt2_model",
@@ -40,9 +42,16 @@ NEED_TORCH = [
     "reproducible",
     "seed_defaults",
     "resume_exactly",
+    "trainer_security",
     "sample_order",
+    "saving",
+    "snapshot",
+    "survived",
     "start_line",
+    "streams",
+    "surroundings",
     "switches",
+    "test_ddp",
     "sync",
     "sync_codec",
     "sync_low_rank",
@@ -197,6 +206,14 @@ class Torchrun:
         for line in self.process.stdout:
             self.seen.append(line)
             yield line
+
+    def kill(self) -> None:
+        """All of it, at once."""
+        os.kill(self.process.pid, signal.SIGSTOP)  # it would end the other ranks in order
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            for rank in (task / "children").read_text().split():
+                os.kill(int(rank), signal.SIGKILL)
+        os.kill(self.process.pid, signal.SIGKILL)
 
     def result(self, timeout_s: float = 100) -> Result:
         rest, err = self.process.communicate(timeout=timeout_s)

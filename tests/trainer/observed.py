@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ class Wishes:
     slow_rank: int = 1
     validation_samples: int = 0
     """The first so many of the training samples."""
+    stuck_write: int = 0
+    """Of its checkpoints, the one that is written half and no further; 0: none."""
 
 
 class Memory(torch.autograd.Function):
@@ -83,6 +86,19 @@ class Net(nn.Module):
         return y.squeeze(1)
 
 
+class Attached(dict[str, Path]):
+    """No files, which are asked for between a checkpoint's state and its manifest."""
+
+    def __init__(self, stuck_write: int) -> None:
+        self._left = stuck_write
+
+    def items(self) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            threading.Event().wait()
+        return super().items()
+
+
 class Observed(Workload):
     name = "observed"
 
@@ -103,6 +119,7 @@ class Observed(Workload):
         self.identity = {"workload": self.name}
         self.train_samples = SAMPLES
         self.validation_samples = wishes.validation_samples
+        self.attachments: dict[str, Path] = Attached(wishes.stuck_write)
 
     def batch(self, portion: Portion) -> Batch:
         x, y, weights = (part[portion.indices] for part in (self._x, self._y, self._weights))

@@ -19,7 +19,7 @@ from trainer.config import SYNCS, Place, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.process_group import leave
 from trainer.engine.sync import kept, ladder
-from trainer.engine.sync.strategy import Sync
+from trainer.engine.sync.strategy import Kept, Sync
 
 OPTIONS = TrainOptions(
     sync_every=3, sync_warmup=2, sync_codec="int8", sync_density=0.25, sync_rank=2, checkpoint_every=0, lr=1e-2
@@ -107,6 +107,14 @@ def alike(way: str, group: Group) -> float:
     return spread(group, list(training.net.parameters()))
 
 
+def corrected(group: Group) -> float:
+    """The spread of weights that differed by rank, once rank 0's are everybody's."""
+    torch.manual_seed(group.place.rank)
+    net = Net()
+    group.share_weights(net)
+    return spread(group, list(net.parameters()))
+
+
 def error(way: str, group: Group) -> float:
     """Of one step's gradients against the exact mean, by norm; for local steps, of a warm-up step."""
     mine, exact = Training(way, group), Training(way, group)
@@ -131,7 +139,7 @@ def resumed(way: str, group: Group, folder: Path) -> float:
     """How far a training that is taken up again from files is from the undisturbed one, in any weight."""
     whole = Training(way, group)
     whole.steps(4)
-    kept.save(folder, 4, whole.sync, group.place, keep=3)
+    keep(folder, whole.sync, group)
     with whole.sync.in_common():
         weights = {name: tensor.clone() for name, tensor in whole.net.state_dict().items()}
     again = Training(way, group, weights, step=4)
@@ -144,11 +152,18 @@ def resumed(way: str, group: Group, folder: Path) -> float:
     return max(group.each(max(float((a - b).detach().abs().max()) for a, b in pairs)))
 
 
+def keep(folder: Path, sync: Sync, group: Group) -> None:
+    """What this rank alone knows after step 4, where it knows something."""
+    mine = Kept(rank=group.place.rank, world_size=group.place.world_size, state=sync.state())
+    if mine.state:
+        kept.save(folder, 4, mine, sync.layout)
+
+
 def left(way: str, group: Group, folder: Path) -> tuple[list[Tensor], dict[str, Tensor]]:
     """What three ranks have not yet sent after some steps, and the weights that they share."""
     three = Training(way, group)
     three.steps(4)
-    kept.save(folder, 4, three.sync, group.place, keep=3)
+    keep(folder, three.sync, group)
     with three.sync.in_common():
         weights = {name: tensor.clone() for name, tensor in three.net.state_dict().items()}
     return _unsent(three.sync, group), weights
@@ -195,7 +210,7 @@ def main(folder: Path) -> int:
     place = Place.from_environ(os.environ)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     group = Group(place=place, backend="gloo", device=torch.device("cpu"))
-    told: dict[str, dict[str, float]] = {}
+    told: dict[str, dict[str, float]] = {"weights": {"corrected": corrected(group)}}
     for way in WAYS:
         told[way] = {"alike": alike(way, group), "error": error(way, group)}
         told[way]["resumed"] = resumed(way, group, folder / way / "same")

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from trainer.engine import checkpoint
-from trainer.errors import ConfigurationError
+from trainer.engine.checkpoint import Keep
+from trainer.errors import ConfigurationError, TrainerError
 
 
-def save(root: Path, step: int, *, keep: int = 3, content: bytes = b"weights" * 100) -> checkpoint.Checkpoint:
+def save(root: Path, step: int, *, keep: int = 3, hours: float = 0, now: float = 0) -> checkpoint.Checkpoint:
     root.parent.mkdir(exist_ok=True)
     extra = root.parent / "tokenizer.json"
     extra.write_text("{}")
-    return checkpoint.save(
-        root, {"step": step, "run_id": "r1"}, lambda path: path.write_bytes(content) and None,
-        {"tokenizer.json": extra}, keep,
-    )  # fmt: skip
+
+    def weights(file: BinaryIO) -> None:
+        file.write(b"weights" * 100)
+
+    saved = checkpoint.publish(checkpoint.write(root, {"step": step, "run_id": "r1"}, weights, {extra.name: extra}))
+    os.utime(saved.path, (now, now))
+    checkpoint.prune(root, step, Keep(count=keep, hours=hours), clock=lambda: now)
+    return saved
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
 
 
 def flip_a_bit(path: Path) -> None:
@@ -31,21 +43,57 @@ def test_saved_is_verified_and_only_the_newest_stay(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     for step in (10, 20, 30, 40):
         assert not save(root, step, keep=2).problem
-    assert [path.name for path in sorted(root.iterdir())] == ["step-00000030", "step-00000040"]
+    assert names(root) == ["step-00000030", "step-00000040"]
     assert (root / "step-00000040" / "tokenizer.json").exists()
 
 
-def test_a_failed_save_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
+def test_beside_the_newest_those_of_the_last_hours_and_the_best_stay(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    for number in range(1, 7):  # one every hour
+        save(root, number, keep=1, hours=3, now=number * 3600)
+        if number == 1:
+            checkpoint.mark_best(root, number)
+    assert checkpoint.steps(root) == [6, 5, 4, 1]
+    save(root, 7, keep=3, hours=1, now=99 * 3600)  # none of them young any more: the count stays
+    assert checkpoint.steps(root) == [7, 6, 5, 1]
+
+
+def test_what_has_just_been_written_stays_below_damaged_ones(tmp_path: Path) -> None:
+    """A run that could not use step 30 and 40 goes on from 20, and is stopped at 25."""
+    root = tmp_path / "checkpoints"
+    for step in (20, 30, 40):
+        flip_a_bit(save(root, step).path / "state.pt")
+    save(root, 25, keep=1)
+    found = checkpoint.newest_sound(root, lambda line: None)
+    assert found is not None
+    assert found.step == 25
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device for the checkpoint of step 20"),
+        (OSError(errno.EIO, "Input/output error"), "the checkpoint of step 20 cannot be written .*Input/output error"),
+    ],
+)
+@pytest.mark.parametrize("behind_another", [False, True])
+def test_a_failed_save_leaves_the_old_one_and_nothing_else(
+    tmp_path: Path, error: OSError, said: str, behind_another: bool
+) -> None:
     root = tmp_path / "checkpoints"
     save(root, 10)
 
-    def disk_full(path: Path) -> None:
-        path.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
+    def fails(file: BinaryIO) -> None:
+        file.write(b"half")
+        try:
+            raise error
+        finally:
+            if behind_another:  # as torch's writer: what it says first is that its file ends in the wrong place
+                raise RuntimeError(f"unexpected pos 704 vs 598 ({error.strerror})")
 
-    with pytest.raises(OSError, match="No space"):
-        checkpoint.save(root, {"step": 20}, disk_full, {}, 3)
-    assert [path.name for path in root.iterdir()] == ["step-00000010"]
+    with pytest.raises(TrainerError, match=f"{said}.*; the checkpoint of step 10 is kept"):
+        checkpoint.write(root, {"step": 20}, fails, {})
+    assert names(root) == ["step-00000010"]
 
 
 def test_leftovers_of_a_killed_save_are_no_checkpoint_and_go(tmp_path: Path) -> None:
@@ -53,7 +101,7 @@ def test_leftovers_of_a_killed_save_are_no_checkpoint_and_go(tmp_path: Path) -> 
     (root / ".tmp-step-00000005").mkdir(parents=True)
     assert checkpoint.survey(root) == []
     save(root, 10)
-    assert [path.name for path in root.iterdir()] == ["step-00000010"]
+    assert names(root) == ["step-00000010"]
 
 
 @pytest.mark.parametrize("harm", ["flip", "truncate", "no manifest", "bad manifest", "missing file"])
@@ -97,7 +145,7 @@ def test_saving_over_a_damaged_step_replaces_it(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     flip_a_bit(save(root, 10).path / "state.pt")
     assert not save(root, 10).problem
-    assert [path.name for path in root.iterdir()] == ["step-00000010"]
+    assert names(root) == ["step-00000010"]
 
 
 def test_setting_aside_never_overwrites(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from trainer.config import Place
+from trainer.engine.events import Events
 from trainer.engine.group import Group
 from trainer.engine.process_group import join
 from trainer.errors import ConfigurationError, TrainerError
@@ -94,10 +95,11 @@ def test_a_rank_without_data_ends_the_others_too(torchrun, train_command, tmp_pa
 def test_connectivity_check(torchrun) -> None:
     good = torchrun(2, "test-ddp", "--backend", "auto").result()
     assert good.code == 0, good.err
-    lines = [line for line in good.out.splitlines() if "all_reduce" in line]
+    lines = [line for line in good.out.splitlines() if line.startswith("rank ")]
     assert len(lines) == 2
     for line in lines:
-        assert re.search(r"rank \d of 2 \(alpha\): backend gloo, cpu, all_reduce 3 \(expected 3\) OK, [\d.]+ ms", line)
+        known = r"all_reduce 3 \(expected 3\) OK, broadcast OK, all_gather OK, all_to_all OK, .*barrier OK"
+        assert re.search(rf"rank \d of 2 \(alpha\): backend gloo, cpu, {known}, [\d.]+ ms", line), line
 
 
 class DeafGroup(Group):
@@ -110,7 +112,7 @@ class DeafGroup(Group):
 def test_a_wrong_sum_names_the_rank(capsys) -> None:
     group = DeafGroup(place=Place(rank=1, world_size=2), backend="gloo", device=torch.device("cpu"))
     with pytest.raises(TrainerError, match="rank 1 of 2: all_reduce gave 2, expected 3"):
-        test_ddp.judge(group)
+        test_ddp.judge(group, Events(group.place))
     assert "WRONG" in capsys.readouterr().out
 
 

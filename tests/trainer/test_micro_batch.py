@@ -17,7 +17,7 @@ from trainer.engine.micro_batch import (
     is_out_of_memory,
     largest_that_fits,
 )
-from trainer.errors import ConfigurationError
+from trainer.errors import TooLittleMemoryError
 
 
 class Memory:
@@ -46,9 +46,11 @@ def test_the_largest_that_fits(room: int, limit: int, size: int) -> None:
 
 
 def test_not_even_one() -> None:
-    with pytest.raises(ConfigurationError, match="not even one sample fits into memory: try --gradient-checkpointing"):
+    with pytest.raises(
+        TooLittleMemoryError, match=r"not even one sample fits into memory, .*: try --gradient-checkpointing"
+    ):
         largest_that_fits(Memory(0).step, 8)
-    with pytest.raises(ConfigurationError, match="not even one"):
+    with pytest.raises(TooLittleMemoryError, match="not even one"):
         halve(1)
     assert [halve(size) for size in (8, 3, 2)] == [4, 1, 1]
 

@@ -115,7 +115,7 @@ def test_nothing_is_sent_before_the_last_part_of_a_step(tmp_path: Path) -> None:
     try:
         group = Group(place=Place(world_size=2), backend="gloo", device=torch.device("cpu"))
         sync = Ddp(nn.Linear(3, 2), group, static_graph=False)
-        sync.model.register_comm_hook(None, lambda _, bucket: count(bucket))  # type: ignore[operator]
+        sync.model.register_comm_hook(None, lambda _, bucket: count(bucket))  # type: ignore[operator]  # it is a DDP
         for number, last in enumerate((False, False, True)):
             with sync.gradients(last=last):
                 sync.model(torch.ones(1, 3)).sum().backward()

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.trainer.conftest import Result
 from tests.trainer.observed import seen, state
+from trainer.config import Place
+from trainer.engine import pace
 from trainer.engine.balance import WINDOW, Balance, told
+from trainer.engine.group import Group
+from trainer.engine.pace import Times
+from trainer.errors import TrainerError
 
 Observe = Callable[..., Result]
 BY_SPEED = {"sync": "fp32", "shares": "auto", "optimizer": "sgd", "lr": 1e-3, "schedule": "constant", "warmup_steps": 0}
@@ -67,6 +74,34 @@ def test_a_node_that_slows_down_gets_a_smaller_share(observe: Observe, tmp_path:
     assert two.losses() == pytest.approx(observe(tmp_path / "one", **options).losses(), rel=1e-6)
 
 
+def test_a_slow_rank_with_a_fixed_share_is_told(observe: Observe, tmp_path: Path) -> None:
+    options = {**BY_SPEED, "shares": "equal", "global_batch_size": 8, "batch_size": 8, "max_steps": 6}
+    two = observe(tmp_path, 2, {"sample_s": (0.002, 0.012)}, **options)
+    assert two.code == 0, two.err
+    steps = two.events("step")
+    assert "compute_s" not in steps[0]  # the first steps compile and allocate
+    (fast, slow) = steps[-1]["compute_s"].values()
+    assert 4 * 0.002 < fast < slow
+    assert slow > 4 * 0.012
+    assert slow > 1.5 * fast
+
+
+def test_what_is_usual_is_told_and_not_a_hiccup() -> None:
+    times = Times(["alpha", "beta"])
+    for step in range(2 * pace.WINDOW):
+        times.hear([0.01, 1.0 if step % 5 == 0 else 0.02], [4, 2])
+    assert times.read() == {"compute_s": {"alpha": pytest.approx(0.04), "beta": pytest.approx(0.04)}}
+
+
+def test_of_few_steps_or_one_rank_nothing_is_told() -> None:
+    few, alone = Times(["alpha", "beta"]), Times(["alpha"])
+    for _ in range(pace.FEWEST - 1):
+        few.hear([0.01, 0.02], [4, 2])
+    for _ in range(pace.WINDOW):
+        alone.hear([0.01], [4])
+    assert (few.read(), alone.read()) == ({}, {})
+
+
 def test_a_forecast_alone_trains_nothing(observe: Observe, tmp_path: Path) -> None:
     two = observe(tmp_path, 2, {"sample_s": (0.001, 0.001)}, **BY_SPEED, forecast=True)
     assert two.code == 0, two.err
@@ -86,6 +121,36 @@ def test_a_resumed_run_does_not_measure_again(observe: Observe, tmp_path: Path) 
     assert not again.events("forecast")
     assert "as before: --sync" in again.out
     assert min(again.losses()) == 5
+
+
+class Slow(dist.HashStore):
+    """Two minutes pass before the others end; or their store goes away."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        super().__init__()
+        self._answers = list(answers)
+
+    def wait(self, *_: Any) -> None:
+        answer = self._answers.pop(0)
+        if answer:
+            raise answer
+
+
+def waiting(store: dist.Store) -> Group:
+    return Group(
+        place=Place(rank=1, world_size=2, node="beta"), backend="gloo", device=torch.device("cpu"), store=store
+    )
+
+
+def test_who_is_left_out_waits_as_long_as_it_takes() -> None:
+    store = Slow(dist.DistStoreError("timeout"), dist.DistStoreError("timeout"), None)
+    waiting(store).outlast()
+    assert store._answers == []
+
+
+def test_who_is_left_out_does_not_outlive_the_others() -> None:
+    with pytest.raises(TrainerError, match=r"rank 1 of 2 \(beta\) was left out, and the others are gone"):
+        waiting(Slow(dist.DistNetworkError("closed"))).outlast()
 
 
 def test_one_hiccup_changes_no_shares() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.cli.launching.watching import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from tests import lan
 
@@ -39,14 +40,28 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def orch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Orch:
+def watchers() -> list[tuple[str, ...]]:
+    """The command lines of the watchers that were started in the background, which here stay words."""
+    return []
+
+
+@pytest.fixture
+def orch(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    watchers: list[tuple[str, ...]],
+) -> Orch:
     """`orch` in a folder with an inventory of three machines, reached as the lan given."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     Path("inventory.yaml").write_text(INVENTORY)
 
     def run(*argv: str, on: lan.Lan | None = None) -> Ran:
-        with connecting_by((on or lan.Lan()).connect):
+        with (
+            connecting_by((on or lan.Lan()).connect),
+            spawning_by(lambda argv, _log, _variables: watchers.append(tuple(argv))),
+        ):
             code = main(argv)
         said = capsys.readouterr()
         assert "Traceback" not in said.err

@@ -9,10 +9,11 @@ from threading import Event
 
 import pytest
 
-from orchestrator.fleet.attend import RunOutcome, attend
-from orchestrator.fleet.follow import follow
-from orchestrator.fleet.launch import Seated, launch
-from orchestrator.fleet.records import RunRecord
+from orchestrator.fleet.runs.launch import Seated, launch
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.watching.attend import attend
+from orchestrator.fleet.watching.follow import follow
+from orchestrator.fleet.watching.heard import RunOutcome
 from orchestrator.nodes.seam import LogLine
 from orchestrator.specs.errors import DeadlineError, NodeUnreachableError
 from orchestrator.specs.happening import Ended, Happening, Lost, Said, Tick

@@ -25,8 +25,9 @@ def pins(path: str, python: str) -> dict[str, str]:
         if requirement.marker is None or requirement.marker.evaluate(environment):
             assert re.fullmatch(r"==[^*]+", str(requirement.specifier)), f"{requirement} is not exact"
             assert requirement.url is None
-            assert requirement.name not in found, f"{requirement.name} twice for {python}"
-            found[requirement.name] = str(requirement.specifier).removeprefix("==")
+            name = canonicalize_name(requirement.name)
+            assert name not in found, f"{name} twice for {python}"
+            found[name] = str(requirement.specifier).removeprefix("==")
     return found
 
 

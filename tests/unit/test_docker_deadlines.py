@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import docker
+import paramiko
 import pytest
 
 from orchestrator.nodes.docker_engine import DockerEngine
-from orchestrator.specs.errors import DeadlineError
+from orchestrator.specs.errors import DeadlineError, EngineError
 
 PATIENCE_S = 1
 LOADED = b'{"stream": "Loaded"}'
@@ -65,3 +66,12 @@ def test_an_engine_that_says_nothing_is_named_with_the_time_it_had(engine: Docke
     assert time.monotonic() - began < 10
     assert told.value.node == "beta"
     assert "again" in told.value.hint
+
+
+def test_a_connection_that_broke_is_an_engine_that_does_not_answer() -> None:
+    def broken() -> docker.APIClient:
+        raise paramiko.SSHException("SSH session not active")
+
+    engine = DockerEngine("beta", broken, explain=lambda: "")
+    with pytest.raises(EngineError, match="beta: no answer from the container engine: SSH session not active"):
+        engine.container("any")

@@ -161,7 +161,10 @@ def test_5_stopped_on_some_nodes_only(orch: Orch) -> None:
     ran = orch("stop", "--json", on=here)
     assert ran.code == 5
     assert json.loads(ran.out) == {"run_id": run_id, "stopped": ["alpha", "gamma"], "checkpoint_step": None}
-    assert f"run {run_id} may still run on beta" in ran.err
+    assert f"run {run_id} stopped on alpha, gamma (no checkpoint), but may still run on beta" in ran.err
+    left = f"run {run_id} was stopped, but not on beta\n  → orch stop {run_id}"
+    assert left in orch("status", on=here).err
+    assert left in orch("runs", on=here).err
 
 
 def test_5_a_node_that_may_hold_a_rank_does_not_answer(orch: Orch) -> None:
@@ -212,14 +215,17 @@ class Watched(lan.Actor):
         return super().logs(container, follow=follow, since=since, tail=tail)
 
 
-def test_130_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(orch: Orch) -> None:
+def test_130_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
     here = lan.lan(*THREE, ends_with=None)
     engine = here.nodes["alpha"].engine
     here.nodes["alpha"].engine = Watched("alpha", held=engine.held, description=engine.description, ends_with=None)
     ran = orch("launch", "--name", "mine", on=here)
     assert ran.code == 130
-    assert "goes on without you\n  → orch logs -f mine-" in ran.err
+    assert "goes on without you\n  watched in the background" in ran.err
+    assert "→ orch logs -f mine-" in ran.err
     assert sorted(here.containers) == sorted(THREE)
+    (watcher,) = watchers
+    assert watcher[2:4] == ("orchestrator", "watch")
 
     ran = orch("logs", "-f", on=here)
     assert ran.code == 130

@@ -34,8 +34,8 @@ def ended(recording: str, node: int, *, ranks: int = 1) -> EndedBadly:
     [
         ("sigkill", 1, 1, -9, "ended by SIGKILL", "step 10"),
         ("exit3", 1, 1, 3, "exit code 3", "no data here"),
-        ("exception", 1, 1, 1, "exit code 1", "ValueError: loss is nan at step 12"),
-        ("two_ranks", 2, 3, 1, "exit code 1", "ValueError: loss is nan at step 12"),
+        ("exception", 1, 1, 1, "ValueError: loss is nan at step 12", "ValueError: loss is nan at step 12"),
+        ("two_ranks", 2, 3, 1, "ValueError: loss is nan at step 12", "ValueError: loss is nan at step 12"),
     ],
 )
 def test_the_rank_that_failed_is_named_whoever_ended_first(

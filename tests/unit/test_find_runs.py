@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.fleet.find_runs import choose_run, find_runs, seats_of
-from orchestrator.fleet.launch import launch
-from orchestrator.fleet.progress import last_event
-from orchestrator.fleet.records import RunRecord
+from orchestrator.fleet.runs.find_runs import choose_run, find_runs, seats_of
+from orchestrator.fleet.runs.launch import launch
+from orchestrator.fleet.runs.progress import last_event
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import Run, State
@@ -103,6 +103,14 @@ def test_choosing_by_the_beginning_of_an_id() -> None:
     assert caught.value.hint == "orch runs"
 
 
+def test_a_run_that_may_be_on_a_node_that_is_silent() -> None:
+    here = lan.lan("alpha")
+    launched(here, "red")
+    found = find_runs([*here.nodes.values(), lan.silent("beta")])
+    with pytest.raises(ConfigError, match="no run green on the nodes that answered, beta did not: it may be there"):
+        choose_run(found, "green")
+
+
 def test_a_run_that_only_this_controller_remembers() -> None:
     RunRecord("green-1").save_plan(lan.plan())
     found = find_runs(list(lan.lan("alpha").nodes.values()))
@@ -129,6 +137,13 @@ def test_progress_is_the_newest_event_of_rank_0() -> None:
     last = last_event(seats_of(run, here.nodes))
     assert last is not None
     assert (last.kind, last.values["step"], last.values["loss"]) == ("checkpoint", 6, 2.5)
+
+
+def test_a_checkpoint_that_is_told_late_takes_a_run_no_way_back() -> None:
+    here, run = seats(event("checkpoint", step=6), event("step", step=9, loss=2.5), event("checkpoint", step=8))
+    last = last_event(seats_of(run, here.nodes))
+    assert last is not None
+    assert (last.values["step"], last.values["loss"]) == (9, 2.5)
 
 
 def test_no_progress_yet() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.forget import _REMOVE
-from orchestrator.fleet.records import recorded_runs
+from orchestrator.fleet.runs.forget import _REMOVE
+from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.seam import LogLine
-from orchestrator.plan.command import measuring
+from orchestrator.plan.passing import measuring
 from orchestrator.specs.errors import UsageError
 from tests import lan
 from tests.lan import event

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from orchestrator.fleet.progress import LOOK_AHEAD, forecast_of
-from orchestrator.fleet.records import RunRecord
+from orchestrator.fleet.runs.progress import LOOK_AHEAD, forecast_of
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.render.forecast import forecast_line, forecast_view, seconds
 from orchestrator.render.phases import Phases
 from orchestrator.specs.event import MARK

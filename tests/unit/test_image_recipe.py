@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.fleet.build_context import source_files
+from orchestrator.fleet.images.build_context import source_files
 from orchestrator.plan.image import DEFAULT_BASE, Found, Recipe, labels, needed_wheels, pip_conf, proxies, redact
 
 FILES = {"images/Dockerfile": b"FROM x", "images/torch.txt": b"torch==2.13.0\nnumpy==2.4.6\n", "trainer/a.py": b"1"}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.launch import Seated, ended_name, launch
-from orchestrator.fleet.records import RunRecord, recorded_runs
+from orchestrator.fleet.runs.launch import Seated, ended_name, launch
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
 from orchestrator.specs.plan import ContainerSpec, Plan
 from orchestrator.specs.request import RunIdentity
@@ -59,7 +59,7 @@ def test_folder_and_run_id_reach_the_shell_as_arguments() -> None:
     launch(here.nodes, plan_of("first"))
     call = here.nodes["beta"].calls[0]
     assert call[:2] == ("sh", "-c")
-    assert call[3:] == ("sh", "/home/ana/orch/orch", "first", "")
+    assert call[3:] == ("sh", "/home/ana/orch/orch", "first", "", "code-.list")
     assert "/home/ana" not in call[2]
 
 
@@ -74,8 +74,8 @@ def test_code_and_data_are_copied(tmp_path: Path) -> None:
     alpha.root = tmp_path / "disk"
     alpha.answers.update({("test", "-d", "*"): (1, "", ""), ("rm", "*"): (0, "", ""), ("mv", "*"): (0, "", "")})
 
-    plan = lan.plan(("alpha",), data_digest="0123456789abcdef", own_code=True)
-    launch(here.nodes, plan, workdir=code, data=data, on_step=lambda *step: steps.append(step))
+    plan = lan.plan(("alpha",), data_digest="0123456789abcdef", own_code=True, code_digest="fedcba9876543210")
+    launch(here.nodes, plan, fresh={"code": code, "data": data}, on_step=lambda *step: steps.append(step))
 
     folder = tmp_path / "disk/home/ana/orch/orch"
     assert (folder / "runs" / plan.run_id / "code/train.py").read_text() == "print(1)"

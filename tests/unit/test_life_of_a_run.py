@@ -29,7 +29,7 @@ def test_a_run_from_launch_to_clean(orch: Orch) -> None:
 
     stopped = orch("stop", on=here)
     assert (stopped.code, here.containers) == (0, {})
-    assert f"✓ run {run_id} stopped, checkpoint of step 3\n  → orch launch --resume {run_id}" in stopped.err
+    assert f"✓ run {run_id} stopped, checkpoint of step 3\n  → orch resume {run_id}" in stopped.err
     assert f"{run_id}  stopped" in orch("runs", on=here).out
     assert orch("logs", run_id, "--node", "alpha", on=here).out == "[0 alpha] hello\n"
     assert json.loads(orch("clean", "--json", on=here).out) == {"removed": {name: [] for name in THREE}}
@@ -67,3 +67,14 @@ def test_an_error_of_a_node_does_not_move_the_cursor(orch: Orch) -> None:
     assert ran.code == 4
     assert "Permission denied" in ran.err
     assert "\x1b" not in ran.err
+
+
+def test_a_run_that_still_runs_is_not_resumed_beside_itself(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=DONE, ends_with=None)
+    ran = orch("launch", "--json", "--detach", "--nodes", "alpha,beta", on=here)
+    run_id, before = json.loads(ran.out)["run_id"], here.containers
+    again = orch("resume", run_id, "--nodes", "gamma", "--detach", on=here)
+    assert (again.code, here.containers) == (6, before)
+    assert (
+        f"error: run {run_id} still runs on alpha, beta\n  → to stop it and go on: orch restart {run_id}" in again.err
+    )

@@ -11,8 +11,8 @@ import pytest
 from orchestrator.nodes import nvidia_smi
 from orchestrator.nodes.seam import Completed
 from orchestrator.nodes.torch_probe import PROBE, parse_probe
-from orchestrator.specs.facts import GpuFacts, GpuProcess
-from orchestrator.specs.gpus import SmiFault, TorchDevice
+from orchestrator.specs.facts import GpuFacts, GpuProcess, SmiFault
+from orchestrator.specs.gpus import TorchDevice
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "nvidia_smi"
 

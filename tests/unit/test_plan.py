@@ -106,7 +106,7 @@ def test_words_hold_the_whole_container() -> None:
         "mounts": (Mount(source="/a", target="/b"),), "working_dir": "/w", "user": "7:8", "gpus": True,
         "network": "none", "cpus": 7.5, "memory_mib": 77, "memory_reservation_mib": 7, "shm_mib": 70,
         "pids_limit": 700, "ulimits": {"stack": 70}, "restart_on_failure": 7, "stop_timeout_s": 700,
-        "log_max_size": "7m", "log_max_files": 7,
+        "log_max_size": "7m", "log_max_files": 7, "auto_remove": True,
     }  # fmt: skip
     assert set(changes) == set(ContainerSpec.__dataclass_fields__)
     for name, value in changes.items():

@@ -15,7 +15,7 @@ def test_torchrun_words() -> None:
     assert words == (
         "torchrun", "--nnodes", "5", "--node-rank", "3", "--nproc-per-node", "2",
         "--master-addr", "10.0.0.1", "--master-port", "12355", "--rdzv-id", "r-1.2", "--max-restarts", "0",
-        "--tee", "3", "--log-dir", "/workspace/runs/r-1/logs", "-m", "trainer", "gpt2", "--epochs", "1",
+        "-m", "trainer", "gpt2", "--epochs", "1",
     )  # fmt: skip
 
 

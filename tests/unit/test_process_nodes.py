@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+from typing import Any
+
 import pytest
 
-from orchestrator.checks.preflight import preflight
-from orchestrator.cli.launch_request import with_engine
+from orchestrator.cli.launching.request import with_engine
+from orchestrator.nodes.process_supervisor import _Log
 from orchestrator.plan.lines import process_words
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.facts import EngineFacts, NodeFacts
@@ -13,6 +16,7 @@ from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.inventory_file import parse_inventory
 from orchestrator.specs.plan import ContainerSpec, Mount
+from tests.unit.findings.preflight import preflight
 
 SPEC = ContainerSpec(
     name="orch-run",
@@ -67,3 +71,19 @@ def test_processes_need_no_image_but_torch(torch: str, expected: list[str]) -> N
     assert [
         finding.id for finding in preflight([NodeFacts(name="alpha", address="127.0.0.11", engine=engine)])
     ] == expected
+
+
+def test_a_full_disk_takes_lines_and_leaves_the_process_its_pipe() -> None:
+    class Full(io.StringIO):
+        def write(self, _line: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    read: list[bytes] = []
+
+    class Pipe(io.BytesIO):
+        def readline(self, size: int | None = -1, /) -> bytes:
+            read.append(super().readline(size))
+            return read[-1]
+
+    _Log(Full()).keep(Pipe(b"one\ntwo\n"), "stdout")
+    assert read == [b"one\n", b"two\n", b""]

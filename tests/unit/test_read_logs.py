@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.fleet.collect import as_json
-from orchestrator.fleet.launch import launch
-from orchestrator.fleet.read_logs import Filter, gather_lines, resolve_logs
-from orchestrator.fleet.records import RunRecord
+from orchestrator.fleet.runs.collect import as_json
+from orchestrator.fleet.runs.launch import launch
+from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import ConfigError, EngineError
 from orchestrator.specs.happening import Said
 from orchestrator.specs.request import RunIdentity

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.recall import recall_plan
-from orchestrator.fleet.records import RunRecord
+from orchestrator.fleet.runs.recall import recall_plan
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError

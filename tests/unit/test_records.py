@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.fleet.collect import as_json, collect_logs
-from orchestrator.fleet.history import remembered
-from orchestrator.fleet.launch import Seated
-from orchestrator.fleet.records import RunRecord, recorded_runs
+from orchestrator.fleet.runs.collect import as_json, collect_logs
+from orchestrator.fleet.runs.history import remembered
+from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.fake import FakeEngine, FakeNode
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.happening import Said

@@ -14,7 +14,7 @@ from benchmarks.slow_lan import network, quality, rates, transport
 from benchmarks.slow_lan.processors import Processors
 from benchmarks.slow_lan.rig import Event, Node, Outcome, Rig, RunFailed, cannot_run
 from benchmarks.slow_lan.rounds import Entry, in_turns
-from benchmarks.slow_lan.speed import Point, section
+from benchmarks.slow_lan.speed import Point, links, section
 from benchmarks.slow_lan.train import Task, Trained, Way, command, read, ways
 
 # ── Rates ─────────────────────────────────────────────────────────────────────────────────────────
@@ -174,16 +174,24 @@ def test_speed_is_told_against_one_node_and_bytes_against_fp32() -> None:
     ]
     point = Point(
         nodes=5,
-        named=1e9,
-        actual=5e7,
+        named=(1e9, 1e9, 1e9, 1e9, 1e8),
+        actual=(5e8, 5e8, 5e8, 5e8, 5e7),
         share_s=0.4,
         alone_tokens_per_s=500.0,
         resting_tokens_per_s=550.0,
         entries=entries,
     )
     lines = section(point)
+    assert "## 5 nodes, as at 4 of 1 Gbit/s, 1 of 100 Mbit/s" in lines
     assert "| int4 | 0.500 s | 2,000 | **4.00x** | 3.64x | 1 MB | 1/8 | 32% |  |  |" in lines
     assert any("node 0 failed \\| again" in line for line in lines)
+
+
+def test_a_rate_is_for_all_and_those_after_it_for_the_last_nodes() -> None:
+    assert links("1gbit", 3) == (1e9, 1e9, 1e9)
+    assert links("1gbit,100mbit,10mbit", 3) == (1e9, 1e8, 1e7)
+    with pytest.raises(ValueError, match="more rates than 2 nodes"):
+        links("1gbit,100mbit,10mbit", 2)
 
 
 def test_losses_are_compared_seed_by_seed() -> None:
@@ -221,7 +229,7 @@ def test_two_nodes_whose_link_is_as_slow_as_told() -> None:
     with ExitStack() as stack:
         try:
             rig = stack.enter_context(Rig([Node(cores=0.5, bits_per_s=rate)] * 2))
-        except OSError as problem:
+        except PermissionError as problem:  # root of a container, who may not make what a rig is made of
             pytest.skip(f"no rig here: {problem}")
         command_ = (sys.executable, "-m", "benchmarks.slow_lan.tcp_rank", "1.5")
         first, second = rig.run([command_, command_], timeout_s=60)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.fleet.launch import Seated, launch
-from orchestrator.fleet.records import RunRecord
-from orchestrator.fleet.stop import clean, stop_run
+from orchestrator.fleet.runs.launch import Seated, launch
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.stop import clean, stop_run
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.request import RunIdentity
 from tests import lan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -36,3 +37,19 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def failed_with(error: BaseException | None, *numbers: int) -> int:
+    """Which of these error numbers is behind it, 0 for none: where a disk is full, torch's writer raises an error of
+    its own, that its file ends in the wrong place, and the disk's stands behind that."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in numbers:
+            return error.errno
+        error = error.__cause__ or error.__context__
+    return 0
+
+
+def no_room(error: BaseException) -> str:
+    """What the system says of a disk or a quota that is full; empty where that is not the reason."""
+    number = failed_with(error, errno.ENOSPC, errno.EDQUOT)
+    return os.strerror(number) if number else ""

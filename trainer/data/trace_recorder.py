@@ -42,7 +42,10 @@ Step = Callable[[str], object]
 
 
 def record(requests: int, seed: int) -> Iterator[Trace]:
-    """The same requests and faults for one seed; the durations are those of this machine at this moment."""
+    """The same requests and faults for one seed; the durations are those of this machine at this moment.
+
+    They are times of the processor: a call that had to wait for other programs would look slow, and be labelled well.
+    """
     chance = random.Random(seed)  # noqa: S311 - a stream of requests, not a secret
     # A first call fills caches (compiled patterns, imports): a warm service does not do that.
     for service in SERVICES.values():
@@ -91,7 +94,7 @@ class _Recorder:
     """The calls that have not returned, outermost first; -1 for one that is not kept."""
 
     def notice(self, frame: FrameType, kind: str, _argument: object) -> None:
-        now = time.perf_counter()
+        now = time.thread_time()
         if frame.f_code.co_name == "fault":  # would tell a model what it is to find; its time is the step's
             self.held_up_since = now if kind == "call" else self.held_up_since
         elif kind == "call":
@@ -132,8 +135,8 @@ def _slow(steps: list[Step], chance: random.Random) -> list[Step]:
     healthy = steps[at]
 
     def fault(text: str) -> object:
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
             pass
         return healthy(text)
 

@@ -16,10 +16,14 @@ from trainer.engine.guard import Guard
 from trainer.engine.measure import Own, optimizer_s
 from trainer.engine.resume import Progress, Trained, resume
 from trainer.engine.run import Run
+from trainer.engine.surroundings import look_around
 from trainer.engine.sync import kept, ladder
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.together import Together, by_speed, come_together, must_measure
 from trainer.engine.tuning import Bench
+
+LONG_S, LONGER_S = 1.5, 4.0
+"""Of measuring what a sample takes: before a training, and for `--forecast`, whose figures serve later plans."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +83,15 @@ def _ready(
     if options.find_lr:
         run.search_lr(bench, optimizer)
         return None
-    if options.compile is True:
-        run.compile()
     run.group.share_weights(model)
     whose = ladder.Whose(model=model, optimizer=optimizer, options=options, group=run.group)
     sync = ladder.build(together.sync, whose, start.step, static_graph=_static_graph(run, cut))
     sync.weight = cut.weight
-    if start.step:
+    if not run.hardware.on_gpu:  # where sums vary anyway
+        bench.rehearse(sync.model, sync.rehearsals)
+    if options.compile is True:
+        run.compile()
+    if start.step and start.sync == together.sync:  # what another way has kept is of no use to this one
         kept.restore(options.run_dir, start.step, sync, run.group, events.warn)
     return Beginning(
         run=run,
@@ -115,8 +121,13 @@ def _own(run: Run, cut: Cut, start: Progress, step_s: float) -> Callable[[], Own
     """Measures this rank; all ranks are to do so at once."""
 
     def measure() -> Own:
-        sample_s = Bench(run.workload, run.hardware, cut, start.cursor).sample_s(run.group.barrier)
-        return Own(sample_s=sample_s, step_s=step_s, micro_batch=min(cut.micro_batch, cut.share))
+        bench = Bench(run.workload, run.hardware, cut, start.cursor)
+        alone = run.options.forecast  # nothing waits to be trained: there is time to look longer
+        sample_s = bench.sample_s(run.group.barrier, LONGER_S if alone else LONG_S)
+        around = None
+        if alone:
+            around = look_around(run.options.run_dir, run.hardware.device, bench.loaded_per_s())
+        return Own(sample_s=sample_s, step_s=step_s, micro_batch=min(cut.micro_batch, cut.share), around=around)
 
     return measure
 

@@ -10,19 +10,22 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from trainer.data.files import sha256, sync_folder, write_atomic
-from trainer.errors import ConfigurationError
+from trainer.data.files import no_room, sha256, sync_folder, write_atomic
+from trainer.engine.manifest import read_manifest
+from trainer.errors import ConfigurationError, TrainerError
 
 STATE = "state.pt"
 MANIFEST = "manifest.json"
 BEST = "best.json"
 """Beside the checkpoints: which of them has the best evaluation."""
-_NAME = re.compile(r"step-(\d+)")
+_NAME = re.compile(r"step-([0-9]{1,18})")
+_SCRATCH = ".tmp-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +46,15 @@ def examine(folder: Path) -> Checkpoint:
     found = _NAME.fullmatch(folder.name)
     step = int(found.group(1)) if found else -1
     try:
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        manifest = read_manifest(folder / MANIFEST, STATE)
         problem = next((p for name, entry in manifest["files"].items() if (p := _differs(folder / name, entry))), "")
         if not problem and found and manifest["step"] != step:
             problem = f"its manifest speaks of step {manifest['step']}"
-        return Checkpoint(path=folder, step=int(manifest["step"]), problem=problem, manifest=manifest)
+        return Checkpoint(path=folder, step=manifest["step"], problem=problem, manifest=manifest)
     except FileNotFoundError:
         problem = f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        problem = f"{MANIFEST} cannot be read ({type(error).__name__})"
+    except (OSError, ValueError) as error:
+        problem = f"{MANIFEST} cannot be believed: {error}"
     return Checkpoint(path=folder, step=step, problem=problem, manifest={})
 
 
@@ -85,7 +88,9 @@ def locate(path: Path, say: Callable[[str], None]) -> Checkpoint:
     best.json."""
     folder = path.parent if path.name == STATE else path
     if path.name == BEST:
-        folder = path.parent / "checkpoints" / _best(path.parent)
+        if not (best := _best(path.parent)):
+            raise ConfigurationError(f"{path} names no checkpoint of this run")
+        folder = path.parent / "checkpoints" / best
     if (folder / "checkpoints").is_dir():
         folder = folder / "checkpoints"
     if _NAME.fullmatch(folder.name) or (folder / MANIFEST).exists():
@@ -99,22 +104,33 @@ def locate(path: Path, say: Callable[[str], None]) -> Checkpoint:
     return newest
 
 
-def save(
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """Which checkpoints stay when a new one is there: the newest `count`, and beside them none older than `hours`,
+    save the best."""
+
+    count: int = 3
+    hours: float = 0.0
+
+
+def write(
     root: Path,
     about: Mapping[str, Any],
-    write_state: Callable[[Path], None],
+    write_state: Callable[[BinaryIO], None],
     attachments: Mapping[str, Path],
-    keep: int,
-) -> Checkpoint:
-    """Write beside, sync, rename, look again; only then remove what is older than the newest `keep`."""
-    root.mkdir(parents=True, exist_ok=True)
-    for leftover in root.glob(".tmp-*"):  # of a process that died while saving: one rank alone writes here
-        shutil.rmtree(leftover)
-    target = root / _folder_name(about["step"])
-    scratch = root / f".tmp-{target.name}"
-    scratch.mkdir()
+) -> Path:
+    """A folder beside the checkpoints with all that one has, on the disk: for `publish`.
+
+    TrainerError: it could not be written. Nothing is left of it then, and earlier checkpoints are as they were.
+    """
+    scratch = root / f"{_SCRATCH}{_folder_name(about['step'])}"
     try:
-        write_state(scratch / STATE)
+        root.mkdir(parents=True, exist_ok=True)
+        for leftover in root.glob(f"{_SCRATCH}*"):  # of a process that died while saving: one rank alone writes here
+            shutil.rmtree(leftover)
+        scratch.mkdir()
+        with (scratch / STATE).open("wb") as file:
+            write_state(file)
         for name, source in attachments.items():
             shutil.copyfile(source, scratch / name)
         files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in scratch.iterdir()}
@@ -122,20 +138,44 @@ def save(
         for path in scratch.iterdir():
             _sync(path)
         sync_folder(scratch)
-        if target.exists():  # a damaged one that was not used, or the same step saved twice
-            target.rename(root / f".tmp-old-{target.name}")
-        scratch.rename(target)
-        sync_folder(root)
-    finally:
+    except (OSError, RuntimeError) as error:  # torch says RuntimeError where its writer meets an OSError
         shutil.rmtree(scratch, ignore_errors=True)
-        shutil.rmtree(root / f".tmp-old-{target.name}", ignore_errors=True)
-    saved = examine(target)
-    if not saved.problem:
-        best = _best(root.parent)
-        for folder in _folders(root)[keep:]:
-            if folder.name != best:
-                shutil.rmtree(folder)
-    return saved
+        raise unwritten(f"the checkpoint of step {about['step']}", root, error) from error
+    return scratch
+
+
+def unwritten(what: str, folder: Path, error: Exception) -> TrainerError:
+    """What went wrong, and from where the run can go on."""
+    full = no_room(error)
+    why = f"{full} for {what} in {folder}" if full else f"{what} cannot be written to {folder}: {error}"
+    kept = f"; the checkpoint of step {earlier[0]} is kept" if (earlier := steps(folder)) else ""
+    return TrainerError(f"{why}{kept}: {'free some space' if full else 'see to it'}, and the same command goes on")
+
+
+def publish(scratch: Path) -> Checkpoint:
+    """Make a checkpoint of what `write` has left, and look at it again."""
+    root, target = scratch.parent, scratch.with_name(scratch.name.removeprefix(_SCRATCH))
+    # One may be there: damaged and so not used, or of the same step saved twice.
+    replaced = _put_away(target) if target.exists() else None
+    scratch.rename(target)
+    sync_folder(root)
+    if replaced:
+        shutil.rmtree(replaced)
+    return examine(target)
+
+
+def prune(root: Path, step: int, keep: Keep, clock: Callable[[], float] = time.time) -> None:
+    """Remove what `keep` does not ask for, now that `step` is there. What stands beyond it is damaged, or it would be
+    what the run has gone on from: it counts for nothing and is left to be looked at."""
+    best = _best(root.parent)
+    for folder in [folder for folder in _folders(root) if _step(folder) <= step][keep.count :]:
+        if folder.name != best and clock() - folder.stat().st_mtime >= keep.hours * 3600:
+            shutil.rmtree(_put_away(folder))
+
+
+def steps(root: Path) -> list[int]:
+    """Of all checkpoints that are there, sound or not."""
+    return [_step(folder) for folder in _folders(root)]
 
 
 def mark_best(root: Path, step: int) -> None:
@@ -146,9 +186,10 @@ def mark_best(root: Path, step: int) -> None:
 def _best(run: Path) -> str:
     """The name of the best checkpoint's folder, empty if there is none."""
     try:
-        return str(json.loads((run / BEST).read_text("utf-8"))["checkpoint"])
+        name = str(json.loads((run / BEST).read_text("utf-8"))["checkpoint"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
+    return name if _NAME.fullmatch(name) else ""
 
 
 def _folder_name(step: int) -> str:
@@ -174,12 +215,23 @@ def _folders(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+    return sorted(found, key=_step, reverse=True)
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def _put_away(folder: Path) -> Path:
+    """Before it is removed: half a checkpoint would be taken for a damaged one."""
+    return folder.rename(folder.with_name(f"{_SCRATCH}old-{folder.name}"))
 
 
 def _differs(path: Path, entry: Mapping[str, Any]) -> str:
     if not path.exists():
         return f"{path.name} is missing"
+    if path.is_symlink() or not path.is_file():
+        return f"{path.name} is no plain file"
     if path.stat().st_size != entry["bytes"]:
         return f"{path.name} has {path.stat().st_size} bytes instead of {entry['bytes']}"
     return "" if sha256(path) == entry["sha256"] else f"{path.name} has changed since it was written (sha256 differs)"

@@ -13,6 +13,7 @@ from trainer.data.order import Indices, share
 from trainer.engine.device import Hardware
 from trainer.engine.group import Group
 from trainer.engine.workload import Outputs, Portion, Workload
+from trainer.survive import beat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     for at in range(0, len(mine), micro_batch):
+        beat.part("evaluation")
         indices = mine[at : at + micro_batch]
         batch = workload.batch(Portion(split="validation", indices=indices, positions=indices))
         with hardware.autocast():

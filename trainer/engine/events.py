@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trainer.config import Place
+from trainer.survive.ending import class_of
 
 PREFIX = "@orch "
 
@@ -29,6 +31,7 @@ class Events:
         self._err = err or sys.stderr
         self._clock = clock
         self._speaks = place.rank == 0
+        self._line = threading.Lock()
 
     def speak(self, speaks: bool) -> None:
         """Whether this rank is the one that talks to people; before, it is rank 0."""
@@ -52,13 +55,14 @@ class Events:
         self._write(self._err, f"{self._place.name}: {line}")
 
     def failed(self, error: BaseException) -> None:
-        self.emit("failed", error=type(error).__name__, message=str(error), frame=_last_frame(error))
+        about = {"error": type(error).__name__, "message": str(error), "frame": _last_frame(error)}
+        self.emit("failed", **{"class": class_of(error)}, **about)
         self._write(self._err, f"{self._place.name}: {type(error).__name__}: {error}")
 
-    @staticmethod
-    def _write(stream: TextIO, line: str) -> None:
-        stream.write(line + "\n")  # one write, so that lines of several ranks do not mix
-        stream.flush()
+    def _write(self, stream: TextIO, line: str) -> None:
+        with self._line:  # the thread that writes checkpoints has its lines too
+            stream.write(line + "\n")  # one write, so that lines of several ranks do not mix
+            stream.flush()
 
 
 def json_value(value: object) -> Any:

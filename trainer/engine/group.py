@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import Store
 
 from trainer.config import Place
 from trainer.errors import ConfigurationError, TrainerError
+from trainer.survive import beat
 
 OVER = "over"
 
@@ -40,6 +41,7 @@ class Group:
     def alone(self) -> bool:
         return self.place.world_size == 1
 
+    @beat.exchange("all_reduce")
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """Each number summed over all ranks."""
         if self.alone:
@@ -54,6 +56,7 @@ class Group:
         own[self.place.rank] = number
         return self.sum(own)
 
+    @beat.exchange("all_reduce")
     def least(self, numbers: Sequence[float]) -> list[float]:
         """Each number as it is on the rank where it is smallest."""
         if self.alone:
@@ -62,6 +65,7 @@ class Group:
         dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self.handle)
         return [float(number) for number in tensor.tolist()]
 
+    @beat.exchange("all_reduce")
     def rows(self, mine: Tensor, total: int) -> Tensor:
         """(total, columns): every rank's rows, one rank's after another's, each rank having its share of `total`."""
         if self.alone:
@@ -74,6 +78,7 @@ class Group:
         dist.all_reduce(whole, group=self.handle)
         return whole.cpu()
 
+    @beat.exchange("all_reduce")
     def all_reduce(self, tensor: Tensor) -> None:
         """Into `tensor` the sum over all ranks, wherever it lies."""
         if self.alone:
@@ -83,6 +88,7 @@ class Group:
         if sent is not tensor:
             tensor.copy_(sent)
 
+    @beat.exchange("all_to_all")
     def all_to_all(self, sent: Tensor) -> Tensor:
         """(ranks, …) of like shape: row r goes to rank r, and row r of the answer came from there."""
         mine = sent.to(self.device)
@@ -93,6 +99,7 @@ class Group:
             dist.all_to_all_single(received, mine, group=self.handle)
         return received.to(sent.device)
 
+    @beat.exchange("all_gather")
     def all_gather(self, sent: Tensor) -> Tensor:
         """(ranks, …): what each rank has sent."""
         mine = sent.to(self.device)
@@ -120,24 +127,50 @@ class Group:
             if work is not None:
                 work.wait()
 
+    @beat.exchange("reduce_scatter")
+    def reduce_scatter(self, sent: Tensor) -> Tensor:
+        """(ranks, …): of row r the sum over all ranks goes to rank r; the answer is this rank's row.
+
+        RuntimeError: this backend has no such collective.
+        """
+        if self.alone:
+            return sent[0]
+        mine = sent.to(self.device)
+        received = torch.empty_like(mine[0])
+        _reduce_scatter(received.flatten(), mine.flatten(), group=self.handle)
+        return received.to(sent.device)
+
     def shift(self, tensor: Tensor, by: int) -> float:
         """Every rank sends `tensor` to the `by`-th after it: seconds until this rank has what is sent to it."""
         ranks, rank = self.place.world_size, self.place.rank
-        everyone = self.ranks or range(ranks)
+        self.barrier()
+        return self._pass_on(tensor, to=(rank + by) % ranks, origin=(rank - by) % ranks)[1]
+
+    def swap(self, tensor: Tensor, peer: int) -> tuple[Tensor, float]:
+        """This rank's `tensor` for the peer's of like shape, both ways at once: what came, and seconds until then.
+        To be called by these two alone, once all ranks have had a collective in common."""
+        return self._pass_on(tensor, to=peer, origin=peer)
+
+    @beat.exchange("send_and_receive")
+    def _pass_on(self, tensor: Tensor, *, to: int, origin: int) -> tuple[Tensor, float]:
+        everyone = self.ranks or range(self.place.world_size)
         sent = tensor.to(self.device)
         received = torch.empty_like(sent)
-        self.barrier()
         began = time.perf_counter()
-        sending, receiving = dist.batch_isend_irecv(
+        # nccl answers with one work for both, gloo with one for each.
+        receiving, *sending = dist.batch_isend_irecv(
             [
-                dist.P2POp(dist.isend, sent, everyone[(rank + by) % ranks], self.handle),
-                dist.P2POp(dist.irecv, received, everyone[(rank - by) % ranks], self.handle),
+                dist.P2POp(dist.irecv, received, everyone[origin], self.handle),
+                dist.P2POp(dist.isend, sent, everyone[to], self.handle),
             ]
         )
         receiving.wait()
+        if self.device.type == "cuda":  # there, waiting only puts it in line
+            torch.cuda.synchronize(self.device)
         seconds = time.perf_counter() - began
-        sending.wait()
-        return seconds
+        for work in sending:
+            work.wait()
+        return received.to(tensor.device), seconds
 
     def texts(self, text: str) -> list[str]:
         """Every rank's, by rank; of each the first 64 bytes."""
@@ -148,6 +181,7 @@ class Group:
         letters[: len(mine)] = torch.tensor(list(mine), dtype=torch.uint8)
         return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in self.all_gather(letters)]
 
+    @beat.exchange(beat.RESTING)
     def outlast(self) -> None:
         """Wait until the others, who train without this rank, have ended."""
         assert self.store is not None  # noqa: S101  # a rank alone leaves nobody out
@@ -176,6 +210,7 @@ class Group:
         """The group of these ranks alone, None for the others. To be called by all of these."""
         return self._of(sorted(ranks))
 
+    @beat.exchange("new_group")
     def _of(self, ranks: Sequence[int]) -> Group | None:
         everyone = self.ranks or range(self.place.world_size)
         chosen = tuple(everyone[rank] for rank in ranks)
@@ -188,6 +223,7 @@ class Group:
         backend = self.backend if len(ranks) > 1 else "none"
         return replace(self, place=place, backend=backend, handle=handle, ranks=chosen)
 
+    @beat.exchange("broadcast")
     def broadcast(self, tensor: Tensor) -> None:
         """Rank 0's values into everybody's `tensor`, wherever it lies."""
         if self.alone:
@@ -246,3 +282,4 @@ def _checksum(tensors: Iterable[Tensor]) -> bytes:
 
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name since torch 2.13
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.config import Place, TrainOptions
+from trainer.data.files import no_room
 from trainer.engine import checkpoint
 from trainer.engine.beginning import Beginning, begin
 from trainer.engine.buffers import Buffers
@@ -23,39 +25,49 @@ from trainer.engine.events import Events
 from trainer.engine.feed import Feed
 from trainer.engine.metrics import Records, Speed, thousands
 from trainer.engine.micro_batch import free_memory, is_out_of_memory
-from trainer.engine.pace import Pace
+from trainer.engine.pace import Pace, Times
 from trainer.engine.process_group import expected_backend, join, leave
 from trainer.engine.profile import Profile
 from trainer.engine.reproducible import determinism_explained, seed_everything
 from trainer.engine.run import Run
+from trainer.engine.saving import Saving
 from trainer.engine.schedule import dropout_seed, due, last_step, learning_rate
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.tell import tell
 from trainer.engine.workload import Workload
+from trainer.engine.writer import Writer
 from trainer.errors import TrainerError
+from trainer.survive import beat
 
 MEASURED = 5
 """Steps after which it is known whether compiling pays."""
+PATIENCE_S = 30.0
+"""For a checkpoint that is being written when a training fails, before torchrun ends the rank."""
 Build = Callable[[], Workload]
 
 
 def train(build: Build, options: TrainOptions, place: Place) -> int:
     """Train to the end, to a wish to stop, or to a failure; returns the exit code."""
-    events = Events(place)
+    beat.begin(os.environ)
+    events, writer = Events(place), Writer()
     try:
-        record(_train)(build, options, place, events)  # leaves torchrun a file that says what went wrong
+        record(_train)(build, options, place, events, writer)  # leaves torchrun a file that says what went wrong
         code = 0
-    except Exception as error:
+    except Exception as failure:
+        error = failure
+        if no_room(failure) and not isinstance(failure, TrainerError):  # figures, pictures, TensorBoard's own thread
+            error = checkpoint.unwritten("what the run tells", options.run_dir / "checkpoints", failure)
         events.failed(error)
         if not isinstance(error, TrainerError):
             traceback.print_exception(error)
         if is_of_the_compiler(error):
             events.warn("torch.compile failed, not the training: --no-compile goes without it")
         code = error.exit_code if isinstance(error, TrainerError) else 1
+    writer.close(PATIENCE_S)
     return leave(place, code)
 
 
-def _train(build: Build, options: TrainOptions, place: Place, events: Events) -> None:
+def _train(build: Build, options: TrainOptions, place: Place, events: Events, writer: Writer) -> None:
     hardware = prepare_hardware(place, options)
     events.emit(
         "started",
@@ -73,13 +85,13 @@ def _train(build: Build, options: TrainOptions, place: Place, events: Events) ->
     workload.model.to(hardware.device)
 
     with join(place, hardware.device, options.backend) as group, StopSignal() as stop, determinism_explained():
-        events.emit("joined", world_size=place.world_size, backend=group.backend)
+        events.emit("joined", world_size=place.world_size, backend=group.backend, samples_per_step=per_step)
         if options.precision == "auto" and group.sum([float(hardware.dtype is torch.bfloat16)])[0] < place.world_size:
             hardware = hardware.without_bf16_on_cpu()  # a rank cannot: then all compute alike
         events.say(start_line(hardware, place, group.backend))
         run = Run(
             workload=workload, options=options, place=place, hardware=hardware, group=group, events=events, stop=stop,
-            per_step=per_step,
+            writer=writer, per_step=per_step,
         )  # fmt: skip
         group.must_agree("data or options", run.what_must_be_equal())
         # Kept by nobody else: a DistributedDataParallel that outlives its process group may hang when that ends.
@@ -100,7 +112,7 @@ def _loop(begun: Beginning | None) -> None:
     final_step = last_step(options, (start.step, start.cursor), run.per_step, samples)
     evaluates = bool(options.eval_every and workload.validation_samples)
     cut = begun.cut
-    model, pace = sync.model, Pace(hardware.device)
+    model, pace, times = sync.model, Pace(hardware.device), Times(group.texts(place.label))
     model.train()
     feed = Feed(workload, cut, start.cursor, workers=begun.workers, pin=hardware.on_gpu)
     order = workload.order(options.seed)
@@ -113,7 +125,7 @@ def _loop(begun: Beginning | None) -> None:
     )
 
     step, cursor, loss = start.step, start.cursor, math.nan
-    saved_at, evaluated_at = start.step, -1
+    saving, saved_at, evaluated_at = Saving(run, trained, sync), start.step, -1
     stopping = False
     began = time.perf_counter()
 
@@ -125,6 +137,7 @@ def _loop(begun: Beginning | None) -> None:
         while step < final_step and not stopping and not watch.exhausted:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────
             step += 1
+            beat.step(step)
             lr = learning_rate(step, final_step, options)
             for parameters in optimizer.param_groups:
                 parameters["lr"] = lr * parameters.get("lr_scale", 1.0)
@@ -174,9 +187,12 @@ def _loop(begun: Beginning | None) -> None:
                 scaler.unscale_(optimizer)
                 own_norm = nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip or math.inf)
 
-            # One small all-reduce tells all ranks the loss, whose is no number, if one was asked to stop, and how fast
-            # each computes.
-            told = tell(group, local_sums.tolist(), float(own_norm), run.stop.asked, pace.read())
+            # One small all-reduce tells all ranks the loss, whose is no number, if one was asked to stop, how fast
+            # each computes, and whether what each keeps of the last checkpoint is written.
+            mine = local_sums.tolist(), float(own_norm)
+            told = tell(group, *mine, run.stop.asked, pace.read(), saving.own_written)
+            times.hear(told.sample_s, cut.shares or cut.equal)
+            saving.look(all_written=told.written)
             stopping, norm = told.stopping, told.norm
             means = [total / (count or 1.0) for total, count in zip(told.sums, targets, strict=True)]
             losses = dict(zip(workload.terms, means, strict=True))
@@ -205,7 +221,7 @@ def _loop(begun: Beginning | None) -> None:
                 if begun.forecast_per_s:
                     figures["of_forecast"] = per_s / begun.forecast_per_s
                 records.write("train", step, figures | (losses if len(losses) > 1 else {}))
-                events.emit("step", step=step, unit=workload.unit, **figures)
+                events.emit("step", step=step, unit=workload.unit, **figures, **times.read())
                 events.say(
                     f"step {step}/{final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {workload.unit}/s"
                     + (f"  {waiting:.0%} waiting for data" if waiting >= 0.05 else "")
@@ -226,7 +242,7 @@ def _loop(begun: Beginning | None) -> None:
                 improved = run.evaluate(step, cut.micro_batch, trained, sync, records)
                 evaluated_at = step
             if improved or due(options.checkpoint_every, step, cursor, run.per_step, samples):
-                run.save(trained, sync, step, cursor, best=improved)
+                saving.save(step, cursor, best=improved)
                 saved_at = step
             go_on()
         feed.close()
@@ -235,7 +251,8 @@ def _loop(begun: Beginning | None) -> None:
         if not stopping and sync.settle():
             saved_at = evaluated_at = -1
         if step != saved_at:
-            run.save(trained, sync, step, cursor)
+            saving.save(step, cursor, last=True)
+        saving.settle()
         if stopping:
             if first:
                 run.stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")

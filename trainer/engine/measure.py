@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from trainer.config import TrainOptions
 from trainer.engine.group import Group
+from trainer.engine.surroundings import Surroundings
 from trainer.engine.sync.buckets import Bucket, cut
 from trainer.engine.sync.ladder import Rung, ladder
 from trainer.forecast.measured import Cost, Measured, NodeSpeed, Pattern
@@ -37,6 +38,8 @@ class Own:
     sample_s: float
     step_s: float
     micro_batch: int
+    around: Surroundings | None = None
+    """Where somebody wants to know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,8 @@ class Work:
 def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measured:
     """The same on every rank. To be called by all ranks."""
     names = group.texts(group.place.label)
-    upload, download = links(group)
+    rates = links(group)
+    upload, download = rates.amax(1).tolist(), rates.amax(0).tolist()
     parameters = [parameter for parameter in work.model.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in parameters)
     efficiency = _efficiency(min(*upload, *download), group)
@@ -73,6 +77,7 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
         units_per_sample=work.units_per_sample,
         unit=work.unit,
         costs=tuple(costs),
+        links=tuple(tuple(map(round, row)) for row in rates.tolist()),
     )  # fmt: skip
 
 
@@ -98,8 +103,9 @@ def optimizer_s(model: nn.Module, optimizer: Optimizer) -> float:
     return seconds
 
 
-def links(group: Group) -> tuple[list[float], list[float]]:
-    """Bytes per second that each rank sends and receives, all at once, as in an exchange: its best with any peer."""
+def links(group: Group) -> Tensor:
+    """(ranks, ranks): bytes per second from row's rank to column's, all at once, as in an exchange; 0 where this was
+    not tried. What counts of a rank is its best with any peer."""
     ranks = group.place.world_size
     best = torch.zeros(ranks, ranks, dtype=torch.float64)
     size = SMALLEST
@@ -112,12 +118,14 @@ def links(group: Group) -> tuple[list[float], list[float]]:
             size = min(LARGEST, max(2 * size, int(size * 1.5 * LONG_ENOUGH_S / max(slowest, 1e-6))))
         best[(group.place.rank - by) % ranks, group.place.rank] = size / seconds
     group.all_reduce(best)
-    return best.amax(1).tolist(), best.amax(0).tolist()
+    return best
 
 
 def _efficiency(link: float, group: Group) -> dict[Pattern, float]:
     """The share of the slowest link's rate, `link` in bytes per second, that each way of sending reaches."""
     ranks = group.place.world_size
+    if group.alone:
+        return {"ring": 1.0, "scatter_gather": 1.0}
     copies = 2 * (ranks - 1) / ranks
     values = int(min(LARGEST, max(SMALLEST, 1.5 * LONG_ENOUGH_S * link / copies)) / 4 / ranks) * ranks
     flat = torch.zeros(values)

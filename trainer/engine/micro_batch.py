@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from trainer.engine.limits import memory_limit
-from trainer.errors import ConfigurationError
+from trainer.errors import TooLittleMemoryError
 
 SIZES = (1, 2, 4, 8, 16)
 """Tried on a CPU: beyond them activations leave the caches, and steps get no faster."""
@@ -30,7 +30,7 @@ def largest_that_fits(try_: Callable[[int], None], limit: int) -> int:
     `try_` runs out of memory on purpose; what it leaves behind is freed after each trial.
     """
     if not fits(try_, 1):
-        raise ConfigurationError(_NOT_EVEN_ONE)
+        raise TooLittleMemoryError(_NOT_EVEN_ONE)
     size = 1
     while size * 2 <= limit and fits(try_, size * 2):
         size *= 2
@@ -74,15 +74,15 @@ _OUT_OF_MEMORY = (
     "CUDNN_STATUS_NOT_SUPPORTED",  # cuDNN's answer where no algorithm's workspace fits
 )
 _NOT_EVEN_ONE = (
-    "not even one sample fits into memory: try --gradient-checkpointing, shorter samples (--seq-len, --max-length,"
-    " --image-size), a lower precision or a smaller model"
+    "not even one sample fits into memory, a smaller batch does not help: try --gradient-checkpointing, shorter samples"
+    " (--seq-len, --max-length, --image-size), a lower precision or a smaller model"
 )
 
 
 def halve(size: int) -> int:
     """The next smaller micro-batch, after one was too large."""
     if size <= 1:
-        raise ConfigurationError(_NOT_EVEN_ONE)
+        raise TooLittleMemoryError(_NOT_EVEN_ONE)
     return size // 2
 
 
@@ -137,7 +137,7 @@ def fastest(
         speeds[size] = size / last_s
         peaks[size] = meter.peak_bytes()
     if not speeds:
-        raise ConfigurationError(_NOT_EVEN_ONE)
+        raise TooLittleMemoryError(_NOT_EVEN_ONE)
     best = max(speeds.values())
     chosen = min(size for size, speed in speeds.items() if speed >= NEAR_BEST * best)
     told = ", ".join(f"{size}: {speed:.3g}" for size, speed in speeds.items())

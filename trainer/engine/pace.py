@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 
 import torch
+
+WINDOW = 16
+"""Steps whose median counts."""
+FEWEST = 4
+"""Before, it is the first step's compiling and allocating that is seen."""
 
 
 class Pace:
@@ -36,6 +43,26 @@ class Pace:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own gap
         event.record()
         return event
+
+
+class Times:
+    """How long each rank computes for its part of a step, usually: a hiccup does not show."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        """By rank; of one rank alone nothing is told."""
+        self._labels = labels
+        self._heard: deque[list[float]] = deque(maxlen=WINDOW)
+
+    def hear(self, sample_s: Sequence[float], shares: Sequence[int]) -> None:
+        """Of a step, by rank: seconds a sample, and samples."""
+        self._heard.append([seconds * samples for seconds, samples in zip(sample_s, shares, strict=True)])
+
+    def read(self) -> dict[str, dict[str, float]]:
+        """`compute_s`: seconds of the forward passes of a step by rank's label; nothing after a few steps only."""
+        if len(self._labels) == 1 or len(self._heard) < FEWEST:
+            return {}
+        usual = map(median, zip(*self._heard, strict=True))
+        return {"compute_s": dict(zip(self._labels, usual, strict=True))}
 
 
 def _between(began: float | torch.cuda.Event, ended: float | torch.cuda.Event) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from trainer.engine.profile_page import Operator, Page, busy_share, device_intervals, read_trace, write_page
+from trainer.survive import beat
 
 SKIPPED = 5
 """Steps before the first that is recorded: they compile, allocate and fill caches."""
@@ -59,7 +60,9 @@ class Profile:
         return f"profile: nothing was recorded, as the first {SKIPPED} steps are skipped and the run ended too early"
 
     def part(self, name: str) -> AbstractContextManager[object]:
-        """data, forward, backward, reduce, optimizer, …: side by side, not one in another."""
+        """data, forward, backward, reduce, optimizer, …: side by side, not one in another. Also what a rank that stands
+        still is said to be at."""
+        beat.part(name)
         return self._part(name) if self._recording else nullcontext()
 
     @contextmanager

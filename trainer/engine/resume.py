@@ -21,6 +21,7 @@ from trainer.engine.checkpoint import Checkpoint
 from trainer.engine.early_stopping import Watch
 from trainer.engine.group import Group
 from trainer.engine.guard import Guard
+from trainer.engine.state_file import must_fit_in, read_state
 from trainer.engine.workload import Workload
 from trainer.errors import ConfigurationError
 
@@ -33,6 +34,8 @@ class Progress:
     cursor: int = 0
     """Position in the stream of samples."""
     source: Path | None = None
+    sync: str = ""
+    """How the ranks kept one model in common until then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +63,19 @@ class Trained:
         self.watch.restore(numbers["watch"])
         self.manner.update(numbers.get("manner", {}))
 
-    def write(self, path: Path, step: int, cursor: int) -> None:
+    def state(self, step: int, cursor: int) -> dict[str, Any]:
+        """What a checkpoint holds. Its tensors are those that go on being trained, not copies."""
         tensors = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        torch.save({**tensors, **self.numbers(), "step": step, "cursor": cursor}, path)
+        return {**tensors, **self.numbers(), "step": step, "cursor": cursor}
 
     def read(self, path: Path) -> tuple[int, int]:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.remember(state)
-        return int(state["step"]), int(state["cursor"])
+        """ConfigurationError: the file is whole, but no state of this model, or one that would run something."""
+        state = read_state(path)
+        with must_fit_in(path):
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.remember(state)
+            return int(state["step"]), int(state["cursor"])
 
 
 def resume(trained: Trained, workload: Workload, options: TrainOptions, group: Group, say: Say) -> Progress:
@@ -97,7 +103,8 @@ def resume(trained: Trained, workload: Workload, options: TrainOptions, group: G
             group.broadcast(tensor)
         for tensor in _optimizer_tensors(trained.optimizer, filled=group.place.rank == 0):
             group.broadcast(tensor)
-    return Progress(step=heard["step"], cursor=heard["cursor"], source=progress.source)
+    sync = heard["manner"].get("sync", "")
+    return Progress(step=heard["step"], cursor=heard["cursor"], source=progress.source, sync=sync)
 
 
 def choose(options: TrainOptions, place: Place, say: Say) -> Checkpoint | None:

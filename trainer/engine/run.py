@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from trainer.config import Place, TrainOptions
-from trainer.engine import checkpoint, find_lr
+from trainer.engine import find_lr
 from trainer.engine.balance import told
 from trainer.engine.compiling import compile_in_place, cost_s, decide, gain
 from trainer.engine.device import Hardware
@@ -22,10 +22,10 @@ from trainer.engine.micro_batch import halve
 from trainer.engine.optimizer import build_optimizer
 from trainer.engine.resume import Trained
 from trainer.engine.stop_signal import StopSignal
-from trainer.engine.sync import kept
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.tuning import Bench
 from trainer.engine.workload import Workload
+from trainer.engine.writer import Writer
 from trainer.errors import TrainerError
 
 
@@ -38,6 +38,7 @@ class Run:
     group: Group
     events: Events
     stop: StopSignal
+    writer: Writer
     per_step: int
     """Samples in one optimizer step, over all ranks."""
 
@@ -63,41 +64,6 @@ class Run:
                 for path in self.workload.picture(found.outputs, found.indices, self.options.run_dir / "evaluation"):
                     self.events.say(f"  {path}")
         return improved
-
-    def save(self, trained: Trained, sync: Sync, step: int, cursor: int, *, best: bool = False) -> None:
-        # First what each rank alone knows: a checkpoint that is there has all of it.
-        if kept.save(self.options.run_dir, step, sync, self.place, self.options.keep_checkpoints):
-            self.group.barrier()
-        with sync.in_common():
-            if self.place.rank == 0:
-                self._save(trained, step, cursor, best=best)
-
-    def _save(self, trained: Trained, step: int, cursor: int, *, best: bool) -> None:
-        root = self.options.run_dir / "checkpoints"
-        saved = checkpoint.save(
-            root,
-            {
-                "format": 1,
-                "step": step,
-                "cursor": cursor,
-                "workload": self.workload.name,
-                "identity": dict(self.workload.identity),
-                "options": self.options.as_json(),
-                "precision": self.hardware.precision,
-                "run_id": self.place.run_id,
-                "attempt": self.place.attempt,
-                "torch": torch.__version__,
-            },
-            lambda path: trained.write(path, step, cursor),
-            self.workload.attachments,
-            self.options.keep_checkpoints,
-        )
-        self.events.emit("checkpoint", step=step, path=str(saved.path), verified=not saved.problem)
-        if saved.problem:
-            raise TrainerError(f"{saved.path} was written, but does not read back: {saved.problem}")
-        if best:
-            checkpoint.mark_best(root, step)
-        self.events.say(f"checkpoint {saved.path}" + (" (the best so far)" if best else ""))
 
     def compile(self) -> None:
         self.events.say(compile_in_place(self.workload.model, self.hardware.device) or "compiling in the next step")
@@ -125,7 +91,8 @@ class Run:
         """Go on with other shares of each step; the samples of a step stay the same."""
         names = self.group.texts(self.place.label)
         changed = told(names, cut.shares or cut.equal, shares)
-        self.events.emit("rebalanced", shares=dict(zip(names, shares, strict=True)))
+        if self.place.rank == 0:
+            self.events.emit("rebalanced", shares=dict(zip(names, shares, strict=True)))
         self.events.say(f"shares of a step follow the nodes' speed: {changed}")
         trained.manner["shares"] = list(shares)
         cut = replace(cut, shares=shares)

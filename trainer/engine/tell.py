@@ -21,18 +21,21 @@ class Told:
     """Ranks whose own loss is no number."""
     sample_s: list[float]
     """How long one sample took, by rank: its forward pass, in seconds."""
+    written: bool
+    """Whether all ranks have written what each alone knows for the last checkpoint."""
 
 
-def tell(group: Group, sums: Sequence[float], norm: float, stop: bool, sample_s: float) -> Told:
-    """`sums`, `norm`, `stop` and `sample_s`: this rank's."""
+def tell(group: Group, sums: Sequence[float], norm: float, stop: bool, sample_s: float, written: bool) -> Told:
+    """All of them this rank's."""
     rank, ranks = group.place.rank, group.place.world_size
     flags = finite_flags(rank, ranks, sum(sums))
     speeds = [sample_s if other == rank else 0.0 for other in range(ranks)]
-    heard = group.sum([*flags, *speeds, norm / ranks, float(stop), *sums])
+    heard = group.sum([*flags, *speeds, norm / ranks, float(stop), float(written), *sums])
     return Told(
         at_fault=ranks_at_fault(heard[:ranks]),
         sample_s=heard[ranks : 2 * ranks],
         norm=heard[2 * ranks],
         stopping=heard[2 * ranks + 1] > 0,
-        sums=heard[2 * ranks + 2 :],
+        written=heard[2 * ranks + 2] == ranks,
+        sums=heard[2 * ranks + 3 :],
     )

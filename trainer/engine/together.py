@@ -11,7 +11,9 @@ from trainer.config import TrainOptions
 from trainer.engine.balance import better
 from trainer.engine.measure import Own, Work, measure
 from trainer.engine.run import Run
+from trainer.engine.surroundings import of_all
 from trainer.forecast.choice import AUTO, Forecast, forecast
+from trainer.forecast.kept import as_values
 from trainer.forecast.rows import ALONE
 from trainer.forecast.split import split
 from trainer.forecast.tell import as_event, summary, table
@@ -37,7 +39,7 @@ class Together:
 
 def must_measure(run: Run) -> bool:
     options = run.options
-    return not run.group.alone and (options.forecast or by_speed(run) or _wished(options) == AUTO)
+    return options.forecast or (not run.group.alone and (by_speed(run) or _wished(options) == AUTO))
 
 
 def by_speed(run: Run) -> bool:
@@ -56,9 +58,14 @@ def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str,
             run.events.say(f"as before: --sync {earlier.sync}, shares {list(earlier.shares) or 'equal'}")
             return earlier
     if not must_measure(run):
-        return Together(everyone=everyone, ranks=tuple(range(len(everyone))), sync=wished)
-    found = _forecast(run, measure_own())
+        sync = "fp32" if wished == AUTO else wished  # auto with nothing to measure: a rank alone
+        return Together(everyone=everyone, ranks=tuple(range(len(everyone))), sync=sync)
+    own = measure_own()
+    found = _forecast(run, own)
+    around = of_all(own.around, run.group) if own.around else []
     if run.place.rank == 0:
+        epoch = {"samples_per_epoch": run.workload.train_samples}
+        run.events.emit("measured", **as_values(found.measured), **epoch, around=around)
         run.events.emit("forecast", **as_event(found))
     for line in [summary(found)] if run.place.events else table(found):  # who reads events draws its own table
         run.events.say(line)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from trainer.config import TrainOptions
 from trainer.engine import find_lr, micro_batch
@@ -19,6 +20,7 @@ from trainer.engine.group import Group
 from trainer.engine.limits import usable_threads
 from trainer.engine.workers import Choice, Trial, choose_workers, counted
 from trainer.engine.workload import Batch, Workload
+from trainer.survive import beat
 
 Say = Callable[[str], None]
 
@@ -46,7 +48,7 @@ class Bench:
         say(choice.why)
         return choice.size
 
-    def sample_s(self, meet: Callable[[], None], seconds: float = 1.5) -> float:
+    def sample_s(self, meet: Callable[[], None], seconds: float) -> float:
         """Seconds that one sample takes, loaded and computed, in micro-batches as they will be.
 
         `meet`: returns when all ranks are there, for nodes that share something are to do so here too. The mean, not
@@ -63,6 +65,15 @@ class Bench:
                 self._compute(batch)
                 done += len(batch[0])
             return (time.perf_counter() - began) / done
+
+    def loaded_per_s(self, seconds: float = 0.5) -> float:
+        """Samples per second that this process loads when it does nothing else."""
+        batches = self._batches(self._cut)
+        next(batches)  # opens files
+        done, began = 0, time.perf_counter()
+        while done == 0 or time.perf_counter() - began < seconds:
+            done += len(next(batches)[0])
+        return done / (time.perf_counter() - began)
 
     def workers(self, options: TrainOptions, group: Group, say: Say) -> int:
         """Processes that load data: as asked for, as the data says, or as measured.
@@ -92,6 +103,14 @@ class Bench:
         with self._nothing_learnt():
             return choose_workers(trial, cpus=cpus)
 
+    def rehearse(self, model: nn.Module, passes: int) -> None:
+        """So many passes through `model`, with their exchange. To be called by all ranks."""
+        few = min(2, self._cut.micro_batch)  # which batch norm needs, and hardly any memory
+        batch = next(self._batches(replace(self._cut, micro_batch=few))) if passes else None
+        for _ in range(passes):
+            with self._nothing_learnt():
+                self._compute(batch, model)
+
     def find_lr(self, optimizer: torch.optim.Optimizer, steps: int) -> find_lr.Found:
         """The learning-rate range test. Afterwards the weights are spoilt."""
         batches = self._batches(self._cut)
@@ -109,11 +128,12 @@ class Bench:
     def _try(self, size: int) -> None:
         self._compute(next(self._batches(replace(self._cut, micro_batch=size))))
 
-    def _compute(self, batch: object) -> float:
-        """Forward and backward, without a word to other ranks: the bare model."""
+    def _compute(self, batch: object, model: nn.Module | None = None) -> float:
+        """Forward and backward, without a word to other ranks where nothing is said: by the bare model."""
+        beat.part("trial")
         moved: Batch = self._hardware.move(batch)  # type: ignore[arg-type]  # what this very object loaded
         with self._hardware.autocast():
-            sums = self._workload.losses(self._workload.model, moved)
+            sums = self._workload.losses(model or self._workload.model, moved)
         loss = (sums * self._weights).sum() / len(moved[0])
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())

@@ -69,6 +69,8 @@ class Measured:
     """What speed is told in: tokens, samples, images."""
     costs: tuple[Cost, ...]
     """The rungs, gentlest first: the order in which `auto` prefers them."""
+    links: tuple[tuple[float, ...], ...] = ()
+    """Bytes per second from row's rank to column's while all sent; 0 where this was not tried."""
 
     def cost(self, sync: str) -> Cost:
         """UsageError: nobody measured such a rung."""

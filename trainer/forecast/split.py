@@ -48,3 +48,12 @@ def _by_rate(samples: int, sample_s: Sequence[float], fixed: Sequence[float]) ->
     for at in sharing:
         shares[at] = max(1, int((done_at - fixed[at]) / sample_s[at]))
     return shares
+
+
+def micro_batches(share: int, most: int) -> tuple[int, int]:
+    """Samples of a forward pass and number of passes, for a share in passes of at most `most`: as few as can be, and
+    as even, as a small last one costs nearly as much as a whole one. (0, 0) for no share."""
+    if share < 1:
+        return 0, 0
+    passes = -(-share // max(1, most))
+    return -(-share // passes), passes

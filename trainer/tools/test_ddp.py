@@ -1,13 +1,11 @@
-"""Do all ranks reach each other? One known sum, and how long the way takes.
+"""Do all ranks reach each other, and do their sums come out right? Then how fast each way is.
 
 Start it under torchrun, or on each machine with MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK set.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -16,62 +14,86 @@ from trainer.config import Place, TrainOptions
 from trainer.engine.device import prepare_hardware
 from trainer.engine.events import Events
 from trainer.engine.group import Group
-from trainer.engine.process_group import join, leave
+from trainer.engine.process_group import expected_backend, join, leave
 from trainer.errors import TrainerError
-
-REPEATS = 10
-LARGE = 1 << 20
-"""Numbers of 4 bytes each: as much as one bucket of gradients of a small model."""
+from trainer.tools.known_values import Checked, check
+from trainer.tools.link_rates import Links, measure_links, of_all_at_once
 
 
 def run(place: Place, backend: str) -> int:
-    code = 0
+    """Exit code 0, or 1 where a value was wrong or the others stopped answering."""
+    code, events = 0, Events(place)
     try:
-        record(_check)(place, place.backend if backend == "auto" else backend)
+        record(_test)(place, place.backend if backend == "auto" else backend, events)
     except TrainerError as error:
-        Events(place).failed(error)
+        events.failed(error)
         code = error.exit_code
     except RuntimeError as error:
+        events.emit("failed", error=type(error).__name__, message=f"the others stopped answering: {error}", frame="")
         print(f"{place.name}: the others stopped answering: {error}", file=sys.stderr)
         code = 1
     return leave(place, code)
 
 
-def _check(place: Place, backend: str) -> None:
+def _test(place: Place, backend: str, events: Events) -> None:
     hardware = prepare_hardware(place, TrainOptions(amp=False))
+    told = {"device": str(hardware.device), "threads": hardware.threads, "torch": torch.__version__}
+    events.emit("started", **told, backend=expected_backend(place, hardware.device, backend))
     if place.world_size == 1:
         print("WORLD_SIZE is 1: this process is alone, there is nobody to reach", flush=True)
     with join(place, hardware.device, backend) as group:
-        judge(group)
+        events.emit("joined", world_size=place.world_size, backend=group.backend)
+        judge(group, events)
+    events.emit("done", step=0)
 
 
-def judge(group: Group) -> None:
-    """The ranks' numbers are 1 to world_size, so that a rank counted twice or left out shows in their sum."""
+def judge(group: Group, events: Events) -> None:
+    """Known values first, on every rank; then latency and bandwidth, which rank 0 tells of all.
+
+    TrainerError: a value was wrong here.
+    """
     place = group.place
-    found = _sum_of_ranks(group, 1)
-    expected = place.world_size * (place.world_size + 1) / 2
-    small, large = _latency_ms(group, 1), _latency_ms(group, LARGE)
-    # One write with its newline: unbuffered, print makes two, and the lines of several ranks run together.
-    sys.stdout.write(
-        f"{place.name}: backend {group.backend}, {group.device}, all_reduce {found:g} (expected {expected:g})"
-        f" {'OK' if found == expected else 'WRONG'}, {small:.2f} ms, 4 MiB {large:.1f} ms\n"
+    found: list[Checked] = []
+    for one in check(group):
+        found.append(one)
+        if one.wrong:
+            _say(f"{place.name}: backend {group.backend}, {group.device}, {_words(found)}")
+            raise TrainerError(f"{place.name}: {one.wrong}")
+    links = measure_links(group)
+    together = of_all_at_once(group, links)
+    small, large = together.barrier_s * 1e3, together.seconds * 1e3
+    _say(
+        f"{place.name}: backend {group.backend}, {group.device}, {_words(found)},"
+        f" {small:.2f} ms, {together.sent_bytes / (1 << 20):.2g} MiB {large:.1f} ms"
     )
+    names = group.texts(place.label)
+    if place.rank == 0:
+        events.emit(
+            "tested",
+            nodes=names,
+            backend=group.backend,
+            device=str(group.device),
+            checks=[one.name for one in found if not one.lacking],
+            lacking=[one.name for one in found if one.lacking],
+            barrier_ms=together.barrier_s * 1e3,
+            all_reduce={"bytes": together.sent_bytes, "seconds": together.seconds, "mbit_s": together.rate * 8 / 1e6},
+            **_matrices(links),
+        )
+
+
+def _matrices(links: Links) -> dict[str, object]:
+    """From row's rank to column's; null where there is no way to measure: to itself."""
+    return {
+        "mbit_s": [[rate * 8 / 1e6 or None for rate in row] for row in links.rates],
+        "latency_ms": [[seconds * 1e3 or None for seconds in row] for row in links.latencies_s],
+    }
+
+
+def _words(found: list[Checked]) -> str:
+    return ", ".join(one.words for one in found)
+
+
+def _say(line: str) -> None:
+    # One write with its newline: unbuffered, print makes two, and the lines of several ranks run together.
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()
-    if found != expected:
-        raise TrainerError(f"{place.name}: all_reduce gave {found:g}, expected {expected:g}")
-
-
-def _sum_of_ranks(group: Group, count: int) -> float:
-    tensor = torch.full((count,), float(group.place.rank + 1), device=group.device)
-    group.all_reduce(tensor)
-    return float(tensor[0])
-
-
-def _latency_ms(group: Group, count: int) -> float:
-    """The median, as the first ones open connections."""
-    times = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        _sum_of_ranks(group, count)  # reading the sum waits for it, on a GPU too
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1e3

@@ -79,6 +79,7 @@ def _evaluate(given: argparse.Namespace, place: Place) -> int:
     from trainer.engine.device import prepare_hardware
     from trainer.engine.evaluate import evaluate
     from trainer.engine.group import Group
+    from trainer.engine.state_file import must_fit_in, read_state
 
     found = checkpoint.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))
     options = TrainOptions(data_dir=given.data_dir, batch_size=given.batch_size, amp=False)
@@ -87,8 +88,9 @@ def _evaluate(given: argparse.Namespace, place: Place) -> int:
     if not workload.validation_samples:
         raise ConfigurationError(f"{given.module}: no validation samples to evaluate on")
     workload.model.to(hardware.device)
-    state = torch.load(found.state_file, map_location=hardware.device, weights_only=True)["model"]
-    workload.model.load_state_dict(state)
+    state = read_state(found.state_file, hardware.device)
+    with must_fit_in(found.state_file):
+        workload.model.load_state_dict(state["model"])
     alone = Group(place=Place(), backend="none", device=torch.device("cpu"))
     print(json.dumps(evaluate(workload, options, given.batch_size, hardware, alone).figures))
     return 0

@@ -109,9 +109,9 @@ def _export(given: argparse.Namespace, _place: Place) -> int:
 
 
 def _model_of(path: Path) -> tuple[Checkpoint, GPT2]:
-    import torch
 
     from trainer.engine import checkpoint
+    from trainer.engine.state_file import must_fit_in, read_state
     from trainer.models.gpt2 import GPT2, Shape
 
     found = checkpoint.locate(path, print)
@@ -120,7 +120,9 @@ def _model_of(path: Path) -> tuple[Checkpoint, GPT2]:
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of gpt2")
     names = ("layers", "heads", "width", "seq_len", "vocab_size")
     model = GPT2(Shape(**{name: identity[name] for name in names}))
-    model.load_state_dict(torch.load(found.state_file, map_location="cpu", weights_only=True)["model"])
+    state = read_state(found.state_file)
+    with must_fit_in(found.state_file):
+        model.load_state_dict(state["model"])
     return found, model
 
 

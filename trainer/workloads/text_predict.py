@@ -20,6 +20,7 @@ from trainer.data.files import write_atomic
 from trainer.data.labelled_text import must_be_right, read_table
 from trainer.data.tokenizer import load
 from trainer.engine import checkpoint
+from trainer.engine.state_file import must_fit_in, read_state
 from trainer.errors import ConfigurationError
 from trainer.models.encoder import Dropout, Encoder, Shape
 from trainer.models.pretrained import random_shape
@@ -67,7 +68,9 @@ def open_checkpoint(path: Path) -> Predictor:
     if identity["model_name"] != told["model_name"]:
         shape = random_shape(identity["model_name"], shape.vocab_size)
     encoder = Encoder(shape, sum(map(len, classes.values())), Dropout())
-    encoder.load_state_dict(torch.load(found.state_file, map_location="cpu", weights_only=True)["model"])
+    state = read_state(found.state_file)
+    with must_fit_in(found.state_file):
+        encoder.load_state_dict(state["model"])
     encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     return Predictor(
         encoder=encoder,

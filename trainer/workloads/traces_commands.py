@@ -161,9 +161,9 @@ def _scored(kind: Kind, given: argparse.Namespace) -> Iterator[tuple[list[str], 
 
 
 def _load(kind: Kind, path: Path) -> tuple[nn.Module, dict[str, Any], dict[str, Any] | None]:
-    import torch
 
     from trainer.engine import checkpoint
+    from trainer.engine.state_file import must_fit_in, read_state
     from trainer.models.traces import Calls, Shape
 
     found = checkpoint.locate(path, lambda line: print(line, file=sys.stderr))
@@ -172,7 +172,9 @@ def _load(kind: Kind, path: Path) -> tuple[nn.Module, dict[str, Any], dict[str, 
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of {kind.name}")
     shape = Shape(**{name: value for name, value in identity.items() if name not in ("workload", "max_length")})
     model = kind.build(shape, Calls(shape))
-    model.load_state_dict(torch.load(found.state_file, map_location="cpu", weights_only=True)["model"])
+    state = read_state(found.state_file)
+    with must_fit_in(found.state_file):
+        model.load_state_dict(state["model"])
     kept = found.path / VOCABULARY
     return model, identity, json.loads(kept.read_text("utf-8")) if kept.exists() else None
 

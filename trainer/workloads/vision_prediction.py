@@ -19,6 +19,7 @@ from trainer.data.augment import middle
 from trainer.data.images import Frame, open_image, pixels
 from trainer.engine import checkpoint
 from trainer.engine.device import Hardware, prepare_hardware
+from trainer.engine.state_file import must_fit_in, read_state
 from trainer.errors import ConfigurationError, UsageError
 from trainer.models.classifier import Classifier, Shape, build
 from trainer.workloads import vision_quality
@@ -49,7 +50,9 @@ def load(path: Path, place: Place) -> Trained:
     about: dict[str, Any] = json.loads((found.path / "classes.json").read_text("utf-8"))
     shape = Shape(**{name: identity[name] for name in ("model", "image_size", "channels", "classes")})
     model = Classifier(build(shape), about["mean"], about["std"])
-    model.load_state_dict(torch.load(found.state_file, map_location="cpu", weights_only=True)["model"])
+    state = read_state(found.state_file)
+    with must_fit_in(found.state_file):
+        model.load_state_dict(state["model"])
     hardware = prepare_hardware(place, TrainOptions())
     in_memory(model.to(hardware.device), torch.channels_last).eval()
     return Trained(

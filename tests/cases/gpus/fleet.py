@@ -9,7 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from orchestrator.fleet.check_gpus import GpuCheck, check_gpus
+from orchestrator.fleet.readiness.check_gpus import GpuCheck, check_gpus
 from orchestrator.nodes import nvidia_smi
 from orchestrator.nodes.fake import Answer, FakeEngine, FakeNode
 from orchestrator.specs.errors import EngineError, NodeUnreachableError

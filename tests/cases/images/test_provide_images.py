@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.build import BuildOptions, provide_images
-from orchestrator.fleet.build_context import Site, site_of
+from orchestrator.fleet.images.build import BuildOptions, provide_images
+from orchestrator.fleet.images.build_context import Site, site_of
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.seam import Progress
 from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError, PreflightError

@@ -16,6 +16,7 @@ from orchestrator.specs.inventory_file import parse_inventory
 from orchestrator.specs.plan import Mount, Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import LaunchRequest, RunIdentity
+from orchestrator.specs.secret import Secret
 from orchestrator.specs.selection import select_nodes
 from tests import lan
 
@@ -32,12 +33,14 @@ def plan_of(case: dict[str, Any], inventory: Inventory) -> Plan:
     words = dict(case.get("request", {}))
     nodes = select_nodes(inventory, nodes=words.pop("nodes", None))
     mounts = tuple(Mount(**mount) for mount in words.pop("mounts", ()))
+    secrets = tuple(Secret(**secret) for secret in words.pop("secrets", ()))
     request = LaunchRequest(
         project=inventory.project,
         nodes=nodes,
         master_port=inventory.master_port,
         command=tuple(words.pop("command", ("gpt2",))),
         mounts=mounts,
+        secrets=secrets,
         **words,
     )
     identity = RunIdentity(

@@ -17,6 +17,9 @@ class Ddp(Sync):
     def __init__(self, model: nn.Module, group: Group, *, static_graph: bool) -> None:
         """`static_graph`: every step's one backward pass reaches the same weights, on all ranks."""
         self.name = "fp32"
+        # Once DDP has seen in which order gradients come it lays its buckets out anew; the first pass of a static graph
+        # tells it nothing yet.
+        self.rehearsals = 2 if static_graph else 1
         # Buffers are sent before an evaluation, by `evaluate`. DDP sends them in a forward pass, and a rank whose
         # memory failed it and which tries again would wait there for an answer from peers that are further on.
         self.model = self._ddp = DistributedDataParallel(

@@ -33,20 +33,21 @@ MeanOf = Callable[[Bucket, Group], Mean]
 
 
 class EveryStep(Sync):
-    def __init__(self, name: str, model: nn.Module, group: Group, mean_of: MeanOf, *, bucket: int = BUCKET) -> None:
+    def __init__(self, name: str, model: nn.Module, group: Group, mean_of: MeanOf) -> None:
         self.name = name
         self.model = model
         self.group = group
-        self._buckets = cut(model.parameters(), bucket)
+        self._buckets = cut(model.parameters(), BUCKET)
         streams = [Stream(group, self._buckets[0].device) for _ in range(min(STREAMS, len(self._buckets)))]
         self._stream_of = [streams[number % len(streams)] for number in range(len(self._buckets))]
         self._means = [mean_of(*pair) for pair in zip(self._buckets, (s.group for s in self._stream_of), strict=True)]
         self._missing: list[int] = []
         """Gradients that each bucket still waits for; empty where none are to go out."""
         self._sent: list[Future[None]] = []
-        for number, bucket_ in enumerate(self._buckets):
-            for parameter in bucket_.parameters:
-                parameter.register_post_accumulate_grad_hook(self._arrived(number))  # type: ignore[no-untyped-call]  # torch's
+        for number, bucket in enumerate(self._buckets):
+            arrived = self._arrived(number)
+            for parameter in bucket.parameters:
+                parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # torch's own gap
 
     @contextmanager
     def gradients(self, *, last: bool) -> Iterator[None]:

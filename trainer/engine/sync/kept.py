@@ -1,7 +1,7 @@
 """What each rank alone knows, beside the checkpoints: RUN/ranks/step-00000300/rank-3-of-5.pt, on its own node.
 
-It is as large as the model, and a slow LAN is the last place to send it to: each rank writes its own before rank 0
-writes the checkpoint, and reads it again from there.
+It is as large as the model, and a slow LAN is the last place to send it to: each rank writes its own before rank 0's
+checkpoint is one, and reads it again from there.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from trainer.config import Place
 from trainer.data.files import sync_folder
+from trainer.engine.checkpoint import unwritten
 from trainer.engine.group import Group
 from trainer.engine.sync.strategy import Kept, Sync
 
@@ -25,28 +26,34 @@ _NAME = re.compile(r"rank-(\d+)-of-(\d+)\.pt")
 Say = Callable[[str], None]
 
 
-def save(run_dir: Path, step: int, sync: Sync, place: Place, keep: int) -> bool:
-    """This rank's file for `step`, whole or not at all; files of other than the newest `keep` steps go. Whether there
-    is one: where a rank knows nothing that others do not, none does."""
-    state = dict(sync.state())
-    if not state:
-        return False
+def save(run_dir: Path, step: int, mine: Kept, layout: str) -> None:
+    """This rank's file for `step`, whole or not at all. TrainerError: it could not be written."""
     folder = _folder(run_dir, step)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"rank-{place.rank}-of-{place.world_size}.pt"
+    path = folder / f"rank-{mine.rank}-of-{mine.world_size}.pt"
     scratch = path.with_suffix(".tmp")
-    with scratch.open("wb") as file:
-        torch.save({"sync": sync.name, "state": state}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-    for _, then, other in _files(folder):
-        if then != place.world_size:
-            other.unlink(missing_ok=True)  # of an earlier attempt, whose steps from here on are void
-    sync_folder(folder)
-    for old in sorted(folder.parent.glob("step-*"), reverse=True)[keep:]:
-        shutil.rmtree(old, ignore_errors=True)  # ranks of one node share the folder
-    return True
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with scratch.open("wb") as file:
+            torch.save({"layout": layout, "state": dict(mine.state)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+        for _, then, other in _files(folder):
+            if then != mine.world_size:
+                other.unlink(missing_ok=True)  # of an earlier attempt, whose steps from here on are void
+        sync_folder(folder)
+    except (OSError, RuntimeError) as error:
+        with suppress(OSError):
+            scratch.unlink()
+        raise unwritten(f"what rank {mine.rank} alone knows at step {step}", folder, error) from error
+
+
+def prune(run_dir: Path, steps: Collection[int], until: int) -> None:
+    """Remove the files of all other steps up to `until`: a rank of this node may be writing those of a later one."""
+    stay = {_folder(run_dir, step).name for step in steps}
+    for folder in (run_dir / FOLDER).glob("step-*"):
+        if folder.name <= _folder(run_dir, until).name and folder.name not in stay:
+            shutil.rmtree(folder, ignore_errors=True)  # ranks of one node share the folder
 
 
 def restore(run_dir: Path, step: int, sync: Sync, group: Group, warn: Say) -> None:
@@ -91,10 +98,10 @@ def _read(path: Path, rank: int, world_size: int, sync: Sync, warn: Say) -> Kept
         if damaged:
             raise ValueError(f"{damaged} has changed since it was written")
         whole = torch.load(path, map_location="cpu", weights_only=True)
+        if (layout := whole.get("layout", "another version")) != sync.layout:
+            raise ValueError(f"it was kept for {layout}, and this run goes on with {sync.layout}")
     except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
         warn(f"{path} is not used: {error}")
-        return None
-    if whole["sync"] != sync.name:
         return None
     return Kept(rank=rank, world_size=world_size, state=whole["state"])
 

@@ -23,7 +23,7 @@ from trainer.forecast.measured import Pattern
 
 LOCAL = ("local", "diloco")
 PROVEN = ("fp32", "fp16", "int8", "int4+8")
-"""Their loss is known to stay within 0.5 % of fp32's: docs/sync.md has the measurements."""
+"""`auto` may take them: their mean loss over seeds was within 0.5 % of fp32's (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +66,13 @@ def ladder(options: TrainOptions, model: nn.Module) -> tuple[Rung, ...]:
 def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
     """The way of this name, going on after `step`. To be called by all ranks."""
     options, group = whose.options, whose.group
-    rung = _rung(name, options, whose.model)
     if group.alone:
         return Alone(whose.model)
+    rung = _rung(name, options, whose.model)
     if rung.mean_of is None:
         return Ddp(whose.model, group, static_graph=static_graph)
     each_step = EveryStep(name, whose.model, group, rung.mean_of)
+    each_step.layout = f"{name}, rank {options.sync_rank}, {options.sync_fragments} fragments"
     if name not in LOCAL:
         return each_step
     rounds = Rounds(
@@ -117,11 +118,13 @@ def _powersgd(options: TrainOptions, model: nn.Module) -> Rung:
 
 def codecs_named(name: str, density: float) -> Codecs:
     """One of CODECS."""
-    if name == "int4+8":  # what comes back is in everybody's step: it may cost more than what goes into a mean
-        return Codecs(there=BlockCodec(4), back=BlockCodec(8))
-    bits = {"int8": 8, "int4": 4, "int2": 2}
-    if name in bits:
-        return Codecs.both(BlockCodec(bits[name]))
-    if name == "topk":
-        return Codecs.both(SparseCodec(density))
-    return Codecs.both(HalfCodec() if name == "fp16" else FloatCodec())
+    return {
+        "fp32": Codecs.both(FloatCodec()),
+        "fp16": Codecs.both(HalfCodec()),
+        "int8": Codecs.both(BlockCodec(8)),
+        # What comes back is in everybody's step: it may cost more than what goes into a mean.
+        "int4+8": Codecs(there=BlockCodec(4), back=BlockCodec(8)),
+        "int4": Codecs.both(BlockCodec(4)),
+        "int2": Codecs.both(BlockCodec(2)),
+        "topk": Codecs.both(SparseCodec(density)),
+    }[name]

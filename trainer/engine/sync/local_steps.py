@@ -45,7 +45,7 @@ class LocalSteps(Sync):
     def __init__(self, warm: EveryStep, optimizer: Optimizer, rounds: Rounds, mean_of: MeanOf, step: int) -> None:
         """`warm`: how gradients are averaged in the warm-up; its model is the one that is trained. `step`: taken so
         far."""
-        self.name = warm.name
+        self.name, self.layout = warm.name, warm.layout
         self.model = warm.model
         self._warm, self._group, self._optimizer, self._rounds = warm, warm.group, optimizer, rounds
         self._step = step
@@ -106,7 +106,7 @@ class LocalSteps(Sync):
         state = {f"warm.{name}": tensor for name, tensor in self._warm.state().items()} if self.averages else {}
         for number, fragment in enumerate(self._fragments):
             state |= {f"{number}.{name}": tensor for name, tensor in fragment.state().items()}
-        return state | {name: tensor.cpu() for name, tensor in self._moments().items()}
+        return state | self._moments()
 
     def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:
         if self.averages:
@@ -192,7 +192,7 @@ class _Fragment:
             state |= {"sent": torch.tensor(coming.step), "sent_weights": coming.weights, "moved": coming.moved}
         state |= self._mean.state()
         state["exchanged_at"] = torch.tensor(self.exchanged_at)
-        return {name: tensor.cpu() for name, tensor in state.items()}
+        return state
 
     def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:
         self._mean.restore(kept, exact=exact)

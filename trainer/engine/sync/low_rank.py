@@ -44,12 +44,6 @@ class LowRank:
         chance = torch.Generator().manual_seed(seed)
         self._q = [torch.randn(n, rank, generator=chance).to(device) for _, n in self._sides.values()]
         self._residuals = [torch.zeros(side, device=device) for side in self._sides.values()]
-        self._numbers = sum(shapes[at].numel() for at in self._whole)
-
-    @property
-    def numbers(self) -> int:
-        """float32 values that a rank gives to `all_reduce` in one reduction."""
-        return self._numbers + self._rank * sum(m + n for m, n in self._sides.values())
 
     def reduce(self, gradients: Sequence[Tensor], all_reduce: AllReduce) -> None:
         """Puts nearly the mean of all ranks' gradients (float32, contiguous) in place of this rank's.

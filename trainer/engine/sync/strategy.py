@@ -24,8 +24,12 @@ class Kept:
 
 class Sync(ABC):
     name: str
+    layout = ""
+    """What must be the same for what was kept to be of use again."""
     model: nn.Module
     """What a forward pass goes through."""
+    rehearsals = 0
+    """Its first so many exchanges sum in another order than all others, and so are to be made before the first step."""
     waited = 0.0
     """Seconds so far in which this rank could only wait for the others."""
     weight = 1.0

@@ -1,0 +1,101 @@
+"""What `orch plan` predicts of a step, against what runs then take: models, link speeds, ways of synchronising.
+
+Needs a lab that is up, with image and data, whose machines have processors of their own, or less than that:
+
+    orch lab up --nodes 5 --cpus 0.36 && orch build && orch prepare --vocab-size 2048
+    python -m benchmarks.prediction [--links 100mbit 1gbit off] [--models lab tiny] [--sync fp32 int8] [--steps 40]
+
+For each link and model: `orch bench`, `orch plan`, then a run with each way on all nodes, whose steps are timed by its
+own words, from the third on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.cli.context import load_inventory
+
+ORCH = (sys.executable, "-m", "orchestrator")
+MODEL = ("gpt2", "--batch-size", "8", "--precision", "fp32", "--no-compile", "--num-workers", "0")
+QUIET = ("--eval-every", "0", "--checkpoint-every", "0", "--log-every", "1", "--shares", "auto", "--prompt", "")
+SKIPPED = 3
+"""Steps in which memory and connections are made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    link: str
+    model: str
+    sync: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted_s / self.measured_s - 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--links", nargs="+", default=["100mbit", "1gbit", "off"])
+    parser.add_argument("--models", nargs="+", default=["lab", "tiny"], help="presets of gpt2")
+    parser.add_argument("--sync", nargs="+", default=["fp32", "int8"])
+    parser.add_argument("--steps", type=int, default=40)
+    given = parser.parse_args()
+    nodes = str(len(load_inventory(None).inventory.nodes))
+    print(f"{nodes} nodes\n\n| link | model | sync | predicted | measured | error |\n|---|---|---|---|---|---|")
+    points = []
+    for link in given.links:
+        _orch("lab", "link", link)
+        for preset in given.models:
+            workload = (*MODEL, "--preset", preset)
+            samples = json.loads(_orch("bench", "--nodes", nodes, "--json", "--", *workload))["measured"][
+                "samples_per_step"
+            ]
+            for sync in given.sync:
+                plan = json.loads(_orch("plan", "--nodes", nodes, "--json", "--", *workload, "--sync", sync))
+                predicted = max(plan["rows"], key=lambda row: (row["sync"] == sync, len(row["nodes"])))["step_s"]
+                words = (*workload, *QUIET, "--global-batch-size", samples, "--sync", sync, "--max-steps", given.steps)
+                point = Point(
+                    link=link, model=preset, sync=sync, predicted_s=predicted,
+                    measured_s=_measured_s(nodes, words, plan["units_per_sample"] * samples),
+                )  # fmt: skip
+                points.append(point)
+                print(
+                    f"| {link} | {preset} | {sync} | {point.predicted_s:.3f} s | {point.measured_s:.3f} s"
+                    f" | {point.error:+.0%} |",
+                    flush=True,
+                )
+    within = sum(abs(point.error) <= 0.2 for point in points)
+    print(f"\nwithin 20 %: {within} of {len(points)}")
+    return 0
+
+
+def _measured_s(nodes: str, words: Sequence[object], units: float) -> float:
+    """Seconds of a step, on average, by the speeds that the run tells."""
+    told = json.loads(_orch("launch", "--yes", "--json", "--nodes", nodes, "--", *words))
+    lines = [json.loads(line) for line in _orch("logs", told["run_id"], "--json").splitlines()]
+    speeds = [_speed(line["event"]) for line in lines if (line.get("event") or {}).get("kind") == "step"]
+    return units / statistics.harmonic_mean(speeds[SKIPPED:])
+
+
+def _speed(event: Any) -> float:
+    return float(event.get("values", event)["per_s"])
+
+
+def _orch(*words: object) -> str:
+    ran = subprocess.run([*ORCH, *map(str, words)], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise SystemExit(f"orch {' '.join(map(str, words))} ended with {ran.returncode}:\n{ran.stderr[-2000:]}")
+    return ran.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""What is wrong with the addresses: the inventory's, the machine's own, and the names that lead to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Address
+
+from orchestrator.checks.places import address_of, interfaces_of, is_ipv4, lan_addresses, networks_of, one_machine
+from orchestrator.specs.examined import Examined
+from orchestrator.specs.finding import Finding, Severity
+
+
+def address_elsewhere(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    """The inventory's address is on no interface: NAT, a port forward, or an address that has moved."""
+    for node in fleet:
+        held = [network for interface in interfaces_of(node) for network in networks_of(interface)]
+        address = IPv4Address(address_of(node)) if held and is_ipv4(address_of(node)) else None
+        if address and not address.is_loopback and address not in {network.ip for network in held}:
+            usable = [f"{name} {ip.ip}" for name, ip in lan_addresses(node)]
+            yield Finding(
+                id="network.address_elsewhere",
+                severity=Severity.ERROR,
+                node=node.name,
+                message=f"{node.name} is reached at {address}, but none of its interfaces has this address",
+                cause="NAT, a port forward or a gateway stands before it: ranks would announce an address of their own",
+                fix=f"write its address on the LAN to nodes.{node.name}.address: {', '.join(usable) or 'it has none'}",
+            )
+
+
+def address_duplicate(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    """Two machines with one address: packets reach now the one, now the other."""
+    for node in fleet:
+        address = address_of(node)
+        holders = [other.name for other in fleet if _is_another(other, node) and _holds(other, address)]
+        strangers = _strangers(node, fleet)
+        if holders:
+            how = f"{', '.join(holders)} has it too"
+        elif strangers:
+            how = (
+                f"{', '.join(f'{name} gets answers of {mac}' for name, mac in strangers.items())}, which is not its own"
+            )
+        else:
+            continue
+        yield Finding(
+            id="network.address_duplicate",
+            severity=Severity.ERROR if holders else Severity.WARNING,
+            node=node.name,
+            message=f"another machine answers for {address}, the address of {node.name}: {how}",
+            cause="an address given by hand that the router gave away too, a cloned machine, or a Wi-Fi repeater",
+            fix=_fix_of_duplicate(node, holders, address),
+        )
+
+
+def own_name(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    """The hosts file, or a name server, sends a machine's own name elsewhere than to its address on the LAN."""
+    for node in fleet:
+        answers = [item for item in node.network.own_name_answers if is_ipv4(item)] if node.network else []
+        held = {network.ip for item in interfaces_of(node) for network in networks_of(item)}
+        hostname = (node.facts.hostname if node.facts else "") or node.name
+        if not answers or not held:
+            continue
+        if IPv4Address(answers[0]).is_loopback:
+            yield _own_name_loops(node, hostname, answers[0])
+        elif astray := [answer for answer in answers if IPv4Address(answer) not in held]:
+            yield Finding(
+                id="network.own_name_astray",
+                severity=Severity.WARNING,
+                node=node.name,
+                message=f"{node.name} finds its own name {hostname} at {', '.join(astray)}, which is not its address",
+                cause="an old line in its /etc/hosts, or a name server that knows another machine of this name",
+                fix=f"on it, change /etc/hosts to: {address_of(node)} {hostname}",
+            )
+
+
+def _own_name_loops(node: Examined, hostname: str, answer: str) -> Finding:
+    """Debian and Ubuntu write such a line when they are installed, and orch goes around it: worth knowing, no more."""
+    line = f"echo '{address_of(node)} {hostname}' | sudo tee -a /etc/hosts"
+    forget = f"sudo sed -i '/^{answer}[[:space:]]/d' /etc/hosts"
+    if answer == "127.0.0.1":  # which is localhost's line too
+        forget = f"sudo sed -i '/^127.0.0.1[[:space:]]/s/[[:space:]]{hostname}//' /etc/hosts"
+    return Finding(
+        id="network.own_name_loops",
+        severity=Severity.INFO,
+        node=node.name,
+        message=f"{node.name} finds its own name {hostname} at {answer}, by which no other machine reaches it",
+        cause="gloo announces it where no interface is named (pytorch/pytorch#15592); orch names one in every run",
+        fix=f"on it: {forget}; {line}",
+    )
+
+
+def subnets_differ(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    """Nodes in different networks talk through a router, if at all."""
+    networks: dict[str, list[str]] = {}
+    for node in fleet:
+        for _, network in lan_addresses(node):
+            if str(network.ip) == address_of(node):
+                networks.setdefault(str(network.network), []).append(node.name)
+    if len(networks) > 1:
+        table = "; ".join(f"{', '.join(names)} in {network}" for network, names in networks.items())
+        few = min(networks.values(), key=len)
+        yield Finding(
+            id="network.subnets_differ",
+            severity=Severity.WARNING,
+            node=", ".join(few),
+            message=f"the nodes are in different networks: {table}",
+            cause="all that they exchange goes through a router, which may be slow and may filter",
+            fix=f"connect {', '.join(few)} to the same switch or Wi-Fi as the others, not to a guest network",
+        )
+
+
+CHECKS = (address_elsewhere, address_duplicate, own_name, subnets_differ)
+
+
+def _is_another(node: Examined, than: Examined) -> bool:
+    """One machine under two names has an engine of one id, which is told elsewhere."""
+    return node.name != than.name and not one_machine(node, than)
+
+
+def _holds(node: Examined, address: str) -> bool:
+    held = {str(network.ip) for item in interfaces_of(node) if item.kind != "loopback" for network in networks_of(item)}
+    return address in held
+
+
+def _strangers(node: Examined, fleet: Sequence[Examined]) -> dict[str, str]:
+    """By the name of a peer: the hardware address that answers it for this node, and is not this node's.
+
+    One that answers for several of the fleet's addresses is a repeater or a router, not a second machine.
+    """
+    own = {item.mac for item in interfaces_of(node) if item.mac}
+    seen: dict[str, set[str]] = {}
+    for other in fleet:
+        for address, mac in (other.network.neighbours if other.network else {}).items():
+            seen.setdefault(mac, set()).add(address)
+    answers = {
+        other.name: other.network.neighbours.get(address_of(node), "")
+        for other in fleet
+        if other.network and _is_another(other, node)
+    }
+    return {name: mac for name, mac in answers.items() if own and mac and mac not in own and len(seen[mac]) == 1}
+
+
+def _fix_of_duplicate(node: Examined, holders: Sequence[str], address: str) -> str:
+    if holders:
+        return f"on {holders[0]}: ip -4 -br address shows the interface; sudo ip address del {address} dev INTERFACE"
+    return f"give {node.name} a fixed lease in the router; who answers: sudo arping -c 3 {address}"

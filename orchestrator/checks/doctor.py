@@ -1,0 +1,77 @@
+"""All that `orch doctor` looks at, by area: what it saw of the fleet in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from orchestrator.checks import engine, firewall, gpu_more, leftovers, network, preflight, reach, rest, room, sameness
+from orchestrator.checks.gpu import gpu_findings
+from orchestrator.specs.examined import Examined
+from orchestrator.specs.facts import NodeFacts
+from orchestrator.specs.finding import Finding, Severity, heaviest_first
+from orchestrator.specs.gpus import NodeGpus, SmiAnswer
+
+Check = Callable[[Sequence[Examined]], Iterator[Finding]]
+QuickCheck = Callable[[Sequence[NodeFacts]], Iterator[Finding]]
+
+
+def _quick(area: str) -> Iterator[Check]:
+    """The checks that need no more than a launch's facts."""
+    for check in preflight.AREAS[area]:
+        yield partial(_on_facts, check)
+
+
+def _on_facts(check: QuickCheck, fleet: Sequence[Examined]) -> Iterator[Finding]:
+    return check([node.facts for node in fleet if node.facts and not node.facts.assumed])
+
+
+def _gpus(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    yield from gpu_findings([gpus for node in fleet if (gpus := node.gpus or _as_told(node))])
+
+
+def _as_told(node: Examined) -> NodeGpus | None:
+    """What a launch's facts tell of a node's GPUs: that they fail, where they do."""
+    facts = node.facts
+    if facts is None or facts.gpu_fault is None:
+        return None
+    answer = SmiAnswer(gpus=facts.gpus, fault=facts.gpu_fault, detail=facts.gpu_detail)
+    return NodeGpus(node=node.name, device=node.spec.device, host=answer)
+
+
+AREAS: Mapping[str, tuple[Check, ...]] = {
+    "reach": (*reach.CHECKS, *_quick("reach")),
+    "engine": (*_quick("engine"), *engine.CHECKS),
+    "gpu": (_gpus, *gpu_more.CHECKS),
+    "network": (*_quick("network"), *network.CHECKS, *firewall.CHECKS),
+    "sameness": (*_quick("sameness"), *sameness.CHECKS),
+    "room": (*_quick("room"), *room.CHECKS, *leftovers.CHECKS),
+    "rest": rest.CHECKS,
+}
+
+
+def diagnose(fleet: Sequence[Examined], only: Sequence[str] = ()) -> Mapping[str, tuple[Finding, ...]]:
+    """Findings by area, errors first in each. `only` names areas, ids, or what ids begin with: `gpu`, `clock.skew`."""
+    found = {
+        area: tuple(
+            finding for check in checks for finding in check(fleet) if not only or is_wanted(area, finding.id, only)
+        )
+        for area, checks in AREAS.items()
+    }
+    return {area: heaviest_first(findings) for area, findings in found.items() if findings or not only or area in only}
+
+
+def is_wanted(area: str, id: str, only: Sequence[str]) -> bool:
+    """Whether one of these words means this finding."""
+    return any(word in (area, id) or id.startswith(f"{word}.") for word in only)
+
+
+def areas_of(only: Sequence[str]) -> frozenset[str]:
+    """Areas that must be looked at for these words; all of them where one is an id, which does not tell its area."""
+    return frozenset(only) if only and all(word in AREAS for word in only) else frozenset(AREAS)
+
+
+def quick(fleet: Sequence[Examined]) -> tuple[Finding, ...]:
+    """What these facts alone say, errors first: for a launch, which asks no more and has no use for notes."""
+    found = [finding for findings in diagnose(fleet).values() for finding in findings]
+    return heaviest_first(finding for finding in found if finding.severity is not Severity.INFO)

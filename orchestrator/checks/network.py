@@ -1,0 +1,110 @@
+"""What is wrong with interfaces and routes; and, from the modules beside it, with addresses, links and ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from orchestrator.checks import addresses, links, paths
+from orchestrator.checks.places import (
+    address_of,
+    interface_named,
+    lan_addresses,
+    networks_of,
+    peers_of,
+    route_to,
+    routed_interfaces,
+)
+from orchestrator.specs.examined import Examined
+from orchestrator.specs.finding import Finding, Severity
+
+
+def interface_missing(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    """The inventory names an interface that cannot be used: gloo and NCCL would not start."""
+    for node in fleet:
+        name = node.spec.interface
+        if not name or not node.network or not node.network.interfaces:
+            continue
+        found = interface_named(node, name)
+        lacks = "" if found and found.up and found.addresses else "has no IPv4 address" if found else "is not there"
+        lacks = "is down" if found and not found.up else lacks
+        if lacks:
+            usable = [item for item, _ in lan_addresses(node) if item != name]
+            yield Finding(
+                id="network.interface_missing",
+                severity=Severity.ERROR,
+                node=node.name,
+                message=f"the inventory gives {node.name} the interface {name}, which {lacks}",
+                cause=f"it has: {', '.join(usable) or 'none with an address'}",
+                fix=f"in the inventory: nodes.{node.name}.interface: {usable[0]}, or no line: the route decides then"
+                if usable
+                else f"on {node.name}: sudo ip link set dev {name} up",
+            )
+
+
+def interface_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    """The ranks would announce the address of one interface, while their packets leave by another."""
+    for node in fleet:
+        routed = routed_interfaces(node, fleet)
+        there = not node.network or interface_named(node, node.spec.interface or "")
+        if node.spec.interface and there and routed and node.spec.interface not in routed:
+            name = sorted(routed)[0]
+            yield Finding(
+                id="network.interface_differs",
+                severity=Severity.WARNING,
+                node=node.name,
+                message=f"{node.name} is to use {node.spec.interface}, but its way to the peers is {name}",
+                cause="gloo and NCCL announce the address of the interface they are given; packets go by the route",
+                fix=f"in the inventory: nodes.{node.name}.interface: {name}",
+            )
+
+
+def two_in_subnet(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    """Cable and Wi-Fi in one LAN: which one answers is the kernel's whim."""
+    for node in fleet:
+        lan = lan_addresses(node)
+        for name, network in lan:
+            others = [other for other, net in lan if other != name and net.network == network.network]
+            routed = sorted(routed_interfaces(node, fleet) & {name, *others})
+            if not others or name > min(others) or node.spec.interface in routed:
+                continue
+            chosen = routed[0] if routed else name
+            yield Finding(
+                id="network.two_in_subnet",
+                severity=Severity.WARNING,
+                node=node.name,
+                message=f"{node.name} has {name} and {', '.join(others)} in one network, {network.network}",
+                cause="Linux answers for both addresses on either, so the ways there and back may differ",
+                fix=f"in the inventory, nodes.{node.name}.interface: {chosen}; or turn the other off: "
+                f"sudo ip link set dev {next(item for item in (name, *others) if item != chosen)} down",
+            )
+
+
+def vpn_route(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    """The way to the peers leads through a VPN. Where it was meant, nothing is said."""
+    for node in fleet:
+        for name in sorted(routed_interfaces(node, fleet)):
+            found = interface_named(node, name)
+            if found is None or found.kind != "vpn" or node.spec.interface == name:
+                continue
+            meant = address_of(node) in {str(network.ip) for network in networks_of(found)}
+            peer = next(peer for peer in peers_of(node, fleet) if route_to(node, peer) == name)
+            yield Finding(
+                id="network.vpn_route",
+                severity=Severity.INFO if meant else Severity.WARNING,
+                node=node.name,
+                message=f"{node.name} reaches its peers through the VPN interface {name}",
+                cause="a VPN encrypts on the processor that trains, and its packets are smaller",
+                fix=f"if meant, in the inventory: nodes.{node.name}.interface: {name}; else take the LAN out of it: "
+                f"ip route get {peer}",
+            )
+
+
+CHECKS = (
+    interface_missing,
+    interface_differs,
+    two_in_subnet,
+    vpn_route,
+    *addresses.CHECKS,
+    *links.CHECKS,
+    *paths.CHECKS,
+)

@@ -1,0 +1,47 @@
+"""Which nodes and which pairs of them are far slower than the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from orchestrator.specs.verdict import Verdict
+
+HALF = 0.5
+LATE_MS = 1.0
+"""A pair is late only where it is so by more than this: between 0.1 ms and 0.3 ms nobody is at fault."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowLinks:
+    """By rank; empty where all are alike."""
+
+    nodes: tuple[int, ...] = ()
+    """Whose best link carries less than half of what the others' best do."""
+    pairs: tuple[tuple[int, int], ...] = ()
+    """Of other nodes, that reach less than half of that together."""
+    late: tuple[tuple[int, int], ...] = ()
+    """Whose words take more than twice as long as usual."""
+    typical_mbit_s: float = 0.0
+    typical_ms: float = 0.0
+
+
+def slow_links(verdict: Verdict) -> SlowLinks:
+    """A node counts by its best link: one slow node makes every pair with it slow, and is the one to look at."""
+    pairs = verdict.pairs()
+    if not pairs:
+        return SlowLinks()
+    ranks = range(len(verdict.nodes))
+    of = {rank: [pair for pair in pairs if rank in pair] for rank in ranks}
+    best = {rank: max(verdict.rate(*pair) for pair in of[rank]) for rank in ranks}
+    quickest = [min(verdict.latency(*pair) for pair in of[rank]) for rank in ranks]
+    typical, usual = median(best.values()), median(quickest)
+    nodes = tuple(rank for rank in ranks if best[rank] < HALF * typical)
+    others = [pair for pair in pairs if not set(nodes) & set(pair)]
+    return SlowLinks(
+        nodes=nodes,
+        pairs=tuple(pair for pair in others if verdict.rate(*pair) < HALF * typical),
+        late=tuple(pair for pair in pairs if verdict.latency(*pair) > max(usual / HALF, usual + LATE_MS)),
+        typical_mbit_s=typical,
+        typical_ms=usual,
+    )

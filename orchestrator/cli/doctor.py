@@ -1,0 +1,147 @@
+"""`orch doctor`: all that can be wrong before a run, found at once, with the line that mends it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.report import report_error, say
+from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError, UsageError
+from orchestrator.specs.selection import select_nodes
+
+if TYPE_CHECKING:
+    from orchestrator.nodes.seam import Node
+    from orchestrator.render.findings import DoctorReport
+    from orchestrator.specs.request import LaunchRequest
+
+EXAMPLES = """Examples:
+
+orch doctor
+
+orch doctor --node beta,gamma --only network,clock.skew
+
+orch doctor --fix
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor", epilog=EXAMPLES)(doctor)
+
+
+def doctor(
+    inventory: InventoryOption = None,
+    node: Annotated[str | None, typer.Option("--node", metavar="NAMES", help="Only these nodes: alpha,beta.")] = None,
+    only: Annotated[
+        str, typer.Option("--only", metavar="AREA|ID,…", help="Only these findings: network, or clock.skew.")
+    ] = "",
+    fix: Annotated[bool, typer.Option("--fix", help="Mend what can be mended safely, asking before each.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Look at every node and every way between them; say what is wrong, why, and the line that mends it.
+
+    Nothing is changed without --fix. Exit code 4 where something would refuse a run or make it fail.
+    """
+    from orchestrator.fleet.connect import connected
+    from orchestrator.specs.request import LaunchRequest
+
+    if fix and not yes and not sys.stdin.isatty():
+        raise UsageError("nobody is there to be asked", hint="orch doctor --fix --yes mends all that is safe")
+    words = _words(only)
+    loaded = load_inventory(inventory)
+    specs = select_nodes(loaded.inventory, nodes=node, filename=str(loaded.path))
+    request = LaunchRequest(project=loaded.inventory.project, nodes=specs, master_port=loaded.inventory.master_port)
+    with connected(specs) as nodes:
+        report = _look(nodes, request, words, quiet=as_json)
+        if fix and (mended := _mend(nodes, report, loaded.path, asking=not yes)):
+            say(f"{mended} mended; looking again")
+            report = _look(nodes, request, words, quiet=as_json)
+    _show(report, as_json=as_json)
+    return PreflightError.exit_code if report.unfit else EXIT_OK
+
+
+def _words(only: str) -> tuple[str, ...]:
+    """Areas, ids, or what ids begin with; another word is a `UsageError` that names the nearest id."""
+    from orchestrator.checks.doctor import AREAS
+    from orchestrator.cli.finding_pages import all_pages, find_page
+
+    words = tuple(word.strip() for word in only.split(",") if word.strip())
+    known = {*AREAS, *(page.area for page in all_pages())} if words else set[str]()
+    for word in words:
+        if word not in known:
+            find_page(word)
+    return words
+
+
+def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *, quiet: bool) -> DoctorReport:
+    import secrets
+    import time
+    from datetime import datetime
+
+    from orchestrator.checks.doctor import areas_of, diagnose
+    from orchestrator.fleet.readiness.doctor import NEEDED, examine
+    from orchestrator.fleet.readiness.record import keep
+    from orchestrator.render.examining import ExaminingView
+    from orchestrator.render.findings import DoctorReport
+
+    areas = areas_of(only)
+    say(f"looking at {len(nodes)} node{'' if len(nodes) == 1 else 's'}")
+    began = time.monotonic()
+    with ExaminingView([node.name for node in nodes], quiet=quiet) as view:
+        seen = examine(nodes, request, suffix=secrets.token_hex(3), areas=areas, on_step=view.step)
+    now = datetime.now().astimezone()
+    keep(seen.nodes, now)
+    found = diagnose(seen.nodes, only)
+    return DoctorReport(
+        at=now,
+        nodes=seen.nodes,
+        findings=found,
+        area_seconds={area: max(seen.seconds.get(stage, 0.0) for stage in NEEDED[area]) for area in found},
+        seconds=time.monotonic() - began,
+        stage_seconds=seen.seconds,
+    )
+
+
+def _mend(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *, asking: bool) -> int:
+    """Mend what somebody agrees to; how many were mended."""
+    from orchestrator.cli import main
+    from orchestrator.fleet.readiness.mend import mend_on_node, mendable
+    from orchestrator.render.findings import sentence
+
+    by_name, seen = {node.name: node for node in nodes}, {node.name: node for node in report.nodes}
+    proposed = mendable(report.all_findings)
+    if not proposed:
+        say("nothing that was found can be mended from here")
+    mended = 0
+    for finding, mend in proposed:
+        line = " ".join(("orch", *mend.orch) if mend.orch else mend.on_node)
+        say(f"{sentence([finding.node], finding)} [{finding.id}]\n  → {mend.what}: {line}")
+        if asking and not typer.confirm("Do that?", default=False, err=True):
+            continue
+        try:
+            if not mend.orch:
+                mend_on_node(finding, mend, by_name, seen)
+            elif code := main((*mend.orch, "-i", str(inventory))):
+                raise PreflightError(f"orch {' '.join(mend.orch)} ended with {code}", hint="what it said stands above")
+        except OrchError as error:
+            report_error(error)
+        else:
+            mended += 1
+    return mended
+
+
+def _show(report: DoctorReport, *, as_json: bool) -> None:
+    from orchestrator.render.console import stdout
+    from orchestrator.render.findings import doctor_json, doctor_screen
+
+    if as_json:
+        sys.stdout.write(doctor_json(report) + "\n")
+    else:
+        # words are wrapped here; fixes, which are commands to be copied, are left whole for the terminal to wrap
+        stdout().print(doctor_screen(report), crop=False, soft_wrap=False)

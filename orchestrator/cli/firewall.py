@@ -1,0 +1,142 @@
+"""`orch firewall`: open the nodes' firewalls to each other, and to nobody else; and take that away again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
+from orchestrator.cli.report import report_error, say
+from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, PreflightError, UsageError
+from orchestrator.specs.selection import select_nodes
+
+if TYPE_CHECKING:
+    from orchestrator.fleet.fan_out import Outcome
+    from orchestrator.nodes.seam import Node
+    from orchestrator.plan.firewall import FirewallPlan
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        help="Open the nodes' firewalls to each other, and to nobody else.",
+        epilog="Examples: orch firewall show; orch firewall apply --nodes beta",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    group.command("show", epilog="Example: orch firewall show")(show)
+    group.command("apply", epilog="Examples: orch firewall apply; orch firewall apply --nodes beta")(apply)
+    group.command("remove", epilog="Example: orch firewall remove --nodes beta")(remove)
+    app.add_typer(group, name="firewall")
+
+
+def show(
+    nodes: NodesOption = None, label: LabelOption = None, inventory: InventoryOption = None, as_json: JsonOption = False
+) -> int:
+    """Which firewall each node has, whom rules of ours let in, and what `apply` would run. Changes nothing."""
+    return _firewall("show", nodes, label, inventory, as_json=as_json, yes=False)
+
+
+def apply(
+    nodes: NodesOption = None,
+    label: LabelOption = None,
+    inventory: InventoryOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Let all TCP in among the inventory's addresses, in each node's own firewall. Shows every command, then asks."""
+    return _firewall("apply", nodes, label, inventory, as_json=as_json, yes=yes)
+
+
+def remove(
+    nodes: NodesOption = None,
+    label: LabelOption = None,
+    inventory: InventoryOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Take away the rules that `apply` made, and no other. Shows every command, then asks."""
+    return _firewall("remove", nodes, label, inventory, as_json=as_json, yes=yes)
+
+
+def _firewall(
+    verb: str, nodes: str | None, label: list[str] | None, inventory: Path | None, *, as_json: bool, yes: bool
+) -> int:
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.readiness.firewall import carry_out, plans_to_apply, plans_to_remove, replan
+
+    loaded = load_inventory(inventory)
+    every, project = loaded.inventory.nodes, loaded.inventory.project
+    chosen = {spec.name for spec in select_nodes(loaded.inventory, nodes=nodes, labels=label or ())}
+    with connected(every) as reached:
+        wanted = [node for node in reached if node.name in chosen]
+        removing = verb == "remove"
+        outcomes = plans_to_remove(wanted, project) if removing else plans_to_apply(wanted, reached, project)
+        todo = [(outcome.item, outcome.value()) for outcome in outcomes if not outcome.error]
+        todo = [(node, plan) for node, plan in todo if plan.commands]
+        _tell(outcomes, as_json=as_json and (verb == "show" or not todo), asked_for=verb == "show")
+        if verb != "show" and todo and _agreed(sum(len(plan.commands) for _, plan in todo), yes=yes):
+            done = carry_out(todo, replan(reached, project, remove=removing))
+            _tell_done(done, [plan for _, plan in todo], as_json=as_json)
+            outcomes = (*(one for one in outcomes if one.error), *done)
+    return _exit_code(outcomes)
+
+
+def _tell(outcomes: Sequence[Outcome[Node, FirewallPlan]], *, as_json: bool, asked_for: bool) -> None:
+    """How it is. Before something is done it is talk, and stdout is left for what comes of it."""
+    from orchestrator.render.firewall import firewall_dict, firewall_lines
+    from orchestrator.render.printable import printable
+
+    for outcome in outcomes:
+        if outcome.error:
+            report_error(outcome.error)
+    plans = [outcome.value() for outcome in outcomes if not outcome.error]
+    if as_json:
+        typer.echo(json.dumps({"nodes": [firewall_dict(plan) for plan in plans]}))
+        return
+    for plan in plans:
+        for line in firewall_lines(plan):
+            if asked_for:
+                typer.echo(printable(line))
+            else:
+                say(line)
+
+
+def _agreed(commands: int, *, yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is there to agree to it", hint="look at the lines above, then add --yes")
+    return typer.confirm(f"Run {commands} command{'' if commands == 1 else 's'}?", default=False, err=True)
+
+
+def _tell_done(
+    outcomes: Sequence[Outcome[Node, FirewallPlan]], planned: Sequence[FirewallPlan], *, as_json: bool
+) -> None:
+    from orchestrator.render.firewall import firewall_dict, kept_until
+
+    for outcome in outcomes:
+        if outcome.error:
+            report_error(outcome.error)
+        elif not as_json:
+            plan = outcome.value()
+            now = f"open to {', '.join(plan.open_to)}" if plan.open_to else "no rule of ours is left"
+            say(f"✓ {plan.node}: {now}")
+    fine = [outcome.item.name for outcome in outcomes if not outcome.error]
+    for line in kept_until([plan for plan in planned if plan.node in fine]):
+        say(line)
+    if as_json:
+        typer.echo(json.dumps({"nodes": [firewall_dict(one.value()) for one in outcomes if not one.error]}))
+
+
+def _exit_code(outcomes: Sequence[Outcome[Node, FirewallPlan]]) -> int:
+    failed: list[OrchError] = [outcome.error for outcome in outcomes if outcome.error]
+    unknown = [outcome.value().node for outcome in outcomes if not outcome.error and outcome.value().unknown]
+    if len(failed) + len(unknown) == 0:
+        return EXIT_OK
+    return PreflightError.exit_code if len(failed) + len(unknown) == len(outcomes) else PartialError.exit_code

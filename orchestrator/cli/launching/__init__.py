@@ -1,0 +1,1 @@
+"""The steps of the commands that start containers: launch, test, bench, plan."""

@@ -1,0 +1,63 @@
+"""`orch launch --nodes auto`: the nodes that a plan finds best for this workload, measured first where it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.cli.launching.outlook import Length, measured_before, prospect_of
+from orchestrator.cli.launching.request import DEFAULT_COMMAND
+from orchestrator.cli.launching.words import Manner, Wanted
+from orchestrator.cli.report import say
+from orchestrator.plan.same_step import ACCUMULATION, STEP, same_step
+from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.measurement import option
+from orchestrator.specs.prospect import Prospect
+
+
+def with_best_nodes(inventory: Inventory, wanted: Wanted, manner: Manner) -> Wanted:
+    """The same with nodes by name. What was chosen and why is said; with fewer nodes, a step keeps its samples."""
+    if wanted.resume or manner.forecast:
+        other = "--resume" if wanted.resume else "--forecast"
+        raise UsageError(
+            f"--nodes auto chooses nodes for a new run: it does not go with {other}",
+            hint="a resumed run has the nodes that it had, or those of --nodes; what is best: orch plan",
+        )
+    everyone = replace(wanted, nodes=None)
+    measurement = measured_before(inventory, everyone)
+    if measurement is None:
+        if manner.dry_run:
+            raise ConfigError("--nodes auto: this workload was not measured yet", hint="orch bench -- …, then again")
+        from orchestrator.cli.launching.measuring import measure
+
+        say("--nodes auto: this workload was not measured yet, so first it is")
+        measurement = measure(inventory, replace(everyone, name="bench"), quiet=manner.as_json)
+    prospect = prospect_of(measurement, inventory, everyone, Length())
+    command = _same_step(wanted.command or DEFAULT_COMMAND, prospect)
+    chosen = prospect.machines(measurement.nodes)
+    _tell(prospect, chosen, measurement.time)
+    return replace(wanted, nodes=",".join(chosen), command=command)
+
+
+def _same_step(command: tuple[str, ...], prospect: Prospect) -> tuple[str, ...]:
+    """With fewer nodes a step of so much a rank would shrink, and train otherwise than was planned."""
+    if len(prospect.chosen.nodes) == len(prospect.members):
+        return command
+    if option(command, *ACCUMULATION) and not option(command, *STEP):
+        say("  note: by --grad-accum a step has fewer samples with fewer nodes; --global-batch-size would keep them")
+        return command
+    return same_step(command, prospect.samples_per_step)
+
+
+def _tell(prospect: Prospect, chosen: Sequence[str], measured_at: str) -> None:
+    way = prospect.chosen
+    speed = f"{way.per_s:,.0f} {prospect.unit}/s"
+    over = "" if len(way.nodes) == 1 else f", {way.speedup:.1f} x {prospect.alone.nodes[0]} alone"
+    say(f"--nodes auto: {', '.join(chosen)} ({way.sync}): {speed}{over}; measured {measured_at}")
+    for member in prospect.members:
+        if not member.taken:
+            say(
+                f"  without {member.node}, which {member.effect}: a step takes {member.without_s:.3g} s without it,"
+                f" {member.with_s:.3g} s with it"
+            )

@@ -1,0 +1,67 @@
+"""What a launch is told that nobody else is to read: its secrets, and variables that look like some.
+
+A resumed run has what the earlier attempt had. But a plan that comes from a node is a stranger's word: it must not make
+this computer give away its variables and files, nor show the nodes' folders, unless the command line says so too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.cli.launching.words import Wanted
+from orchestrator.cli.report import say
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.secret import NAME, REDACTED, Secret, is_sensitive
+
+
+def asked_secrets(wanted: Wanted, earlier: Plan | None) -> tuple[Secret, ...]:
+    """Those of the earlier attempt and those of the command line."""
+    by_name = {secret.name: secret for secret in (*(earlier.secrets if earlier else ()), *map(_secret, wanted.secrets))}
+    return tuple(by_name.values())
+
+
+def known_again(earlier: Plan, assigned: Mapping[str, str], own_environment: Mapping[str, str]) -> dict[str, str]:
+    """The earlier attempt's variables. Values that its plan does not hold come from this computer's environment, where
+    the command line does not say them."""
+    concealed = _concealed(earlier) - set(assigned)
+    return {**earlier.environment, **{name: own_environment[name] for name in concealed if own_environment.get(name)}}
+
+
+def require_own_word(wanted: Wanted, earlier: Plan, assigned: Mapping[str, str]) -> None:
+    """ConfigError where a plan that this computer did not write asks for what only its user may give."""
+    if RunRecord(earlier.run_id).plan() is not None:
+        return
+    said = {_secret(word).name for word in wanted.secrets}
+    unsaid = [
+        *(f"--secret {secret.name}" for secret in earlier.secrets if secret.name not in said),
+        *(f"--env {name}=…" for name in sorted(_concealed(earlier) - set(assigned))),
+        *(f"--mount {mount.source}:{mount.target}" for mount in earlier.mounts if not wanted.mounts),
+    ]
+    if unsaid:
+        raise ConfigError(
+            f"run {earlier.run_id} was launched from another computer, and asks for what this one did not agree to",
+            problems=unsaid,
+            hint="if that is as it should be, say it on the command line",
+        )
+
+
+def hint_at_secrets(assigned: Mapping[str, str]) -> None:
+    """Said of `--env` alone: there a value ends up where others read it."""
+    for name in filter(is_sensitive, assigned):
+        say(f"note: whoever may use Docker on a node can read {name}, by docker inspect\n  → --secret {name}")
+
+
+def _concealed(earlier: Plan) -> set[str]:
+    return {name for name, value in earlier.environment.items() if value == REDACTED and is_sensitive(name)}
+
+
+def _secret(text: str) -> Secret:
+    name, equals, file = text.partition("=")
+    if not NAME.fullmatch(name) or (equals and not file):
+        raise UsageError(
+            f"--secret {name}: expected NAME or NAME=FILE", hint="the value itself is never said on a command line"
+        )
+    return Secret(name=name, file=str(Path(file).expanduser().absolute()) if file else "")

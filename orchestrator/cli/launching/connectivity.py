@@ -1,0 +1,132 @@
+"""The steps of a connectivity test: facts, checks, plan, ways between all nodes, start, roll call, verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+import typer
+
+from orchestrator.checks import firewall, paths
+from orchestrator.checks.slow_links import slow_links
+from orchestrator.cli.launching.request import build_request, with_engine
+from orchestrator.cli.launching.steps import identity_of, planned
+from orchestrator.cli.launching.words import Manner, Wanted
+from orchestrator.cli.report import report_error, say
+from orchestrator.fleet.connect import connected
+from orchestrator.fleet.readiness.pair_probe import probe_pairs
+from orchestrator.fleet.watching.errand import Ears, run_errand
+from orchestrator.fleet.watching.heard import RunOutcome
+from orchestrator.fleet.watching.roll_call import RollCall
+from orchestrator.nodes.seam import Node
+from orchestrator.plan.passing import in_miniature
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError
+from orchestrator.specs.event import parse_event
+from orchestrator.specs.examined import Examined
+from orchestrator.specs.finding import Severity
+from orchestrator.specs.happening import Happening, Said
+from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.request import LaunchRequest
+from orchestrator.specs.verdict import Verdict, read_verdict
+
+
+def carry_out(inventory: Inventory, wanted: Wanted, backend: str, *, as_json: bool) -> int:
+    """From the command line's words to a verdict."""
+    machines = with_engine(inventory, wanted.engine)
+    asked = replace(build_request(machines, wanted, None, os.environ), data=None, data_digest="")
+    request = in_miniature(asked, backend)
+    manner = Manner(dry_run=False, forecast=False, as_json=as_json, detach=False, confirmed=True)
+    with connected(request.nodes) as reached:
+        plan = planned(reached, request, identity_of(wanted.name, None), manner)
+        if not as_json:
+            say(f"testing {_counted(plan)}, {plan.backend}, master {plan.master} {plan.master_addr}:{plan.master_port}")
+        if plan.nnodes > 1:
+            _try_ways(reached, plan, request, quiet=as_json)
+        return _test(reached, plan, request, quiet=as_json)
+
+
+def _try_ways(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool) -> None:
+    """Every node dials every other before torch is loaded: who is cut off is named within seconds.
+
+    PreflightError: something does not get through; what, and how to mend it, has been told.
+    """
+    images = {part.node: part.container.image for part in plan.nodes}
+    report = probe_pairs(request.nodes, nodes, images, plan.master_port, project=plan.project)
+    for node, why in report.silent.items():
+        say(f"! {node}: its ways could not be tried: {why}")
+    fleet = [Examined(spec=spec, paths=report.paths.get(spec.name, ())) for spec in request.nodes]
+    shut = [finding for check in (*paths.CHECKS, *firewall.CHECKS) for finding in check(fleet)]
+    errors = [finding for finding in shut if finding.severity is Severity.ERROR]
+    if errors:
+        from orchestrator.cli.launching.screen import tell_findings
+
+        tell_findings(errors)
+        raise PreflightError("not every node reaches every other; nothing was started", hint="orch doctor")
+    if not report.silent and not quiet:
+        say("· every node reaches every other")
+
+
+def _test(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool) -> int:
+    by_name = {node.name: node for node in nodes}
+    told = _Told(by_name, plan, quiet=quiet)
+    try:
+        errand = run_errand(by_name, plan, request, Ears(happening=told.hear, left_behind=report_error))
+    except KeyboardInterrupt:
+        say("\nthe test was stopped; nothing is left on the nodes")
+        return EXIT_INTERRUPTED
+    event = errand.told.get("tested")
+    verdict = read_verdict(event.values) if event and not errand.outcome.failure else None
+    _show(plan, errand.outcome, verdict, as_json=quiet)
+    return EXIT_OK if verdict else RunFailedError.exit_code
+
+
+class _Told:
+    """A line for each stage that all nodes have come to."""
+
+    def __init__(self, nodes: Mapping[str, Node], plan: Plan, *, quiet: bool) -> None:
+        self._roll_call, self._plan, self._quiet = RollCall(nodes, plan), plan, quiet
+        self._joined: set[int | None] = set()
+
+    def hear(self, happening: Happening) -> None:
+        if new := self._roll_call.hear(happening):
+            self._say(f"· {', '.join(new)} reached the master ({len(self._roll_call.here)} of {self._plan.nnodes})")
+        event = parse_event(happening.text, happening.rank) if isinstance(happening, Said) else None
+        if event and event.kind == "joined" and event.rank not in self._joined:
+            self._joined.add(event.rank)
+            if len(self._joined) == self._plan.world_size:
+                self._say(f"· all {self._plan.world_size} ranks joined; testing collectives and links")
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            say(text)
+
+
+def _show(plan: Plan, outcome: RunOutcome, verdict: Verdict | None, *, as_json: bool) -> None:
+    failure, slow = outcome.failure, slow_links(verdict) if verdict else None
+    if as_json:
+        told = {
+            "run_id": plan.run_id,
+            "ok": verdict is not None,
+            "failure": failure and {"node": failure.node, "rank": failure.rank, "reason": failure.reason},
+            "verdict": verdict and asdict(verdict),
+            "slow": slow and asdict(slow),
+        }
+        typer.echo(json.dumps(told))
+    elif verdict and slow:
+        from orchestrator.render.console import stdout
+        from orchestrator.render.links import verdict_view
+
+        stdout().print(verdict_view(verdict, slow))
+    elif failure:
+        from orchestrator.cli.launching.screen import tell_failure
+
+        tell_failure(plan, failure, resumable=False)
+    else:
+        say("✗ the test ended without a verdict: is the image older than this orch?\n  → orch build")
+
+
+def _counted(plan: Plan) -> str:
+    return "1 node" if plan.nnodes == 1 else f"{plan.nnodes} nodes"

@@ -1,0 +1,144 @@
+"""The words of a launch command line into a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from orchestrator.cli.launching.concealed import asked_secrets, hint_at_secrets, known_again, require_own_word
+from orchestrator.cli.launching.words import Wanted
+from orchestrator.fleet.runs.upload import folder_digest
+from orchestrator.plan.command import brings_own_code
+from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.inventory import Inventory, NodeSpec
+from orchestrator.specs.plan import Mount, Plan
+from orchestrator.specs.request import LaunchRequest
+from orchestrator.specs.selection import select_nodes
+
+DEFAULT_COMMAND = ("gpt2",)
+DEFAULT_DATA = Path("Data")
+LANGUAGE = ("LANG", "LC_ALL")
+"""Handed on, so that the trainer speaks the user's language."""
+MAX_RESTARTS, NODE_TIMEOUT_S, ABSENCE_S = 3, 120, 900
+"""A node that stays away is given up by whoever watches the run, before the others tire of waiting for it."""
+FIRST_PROCESS_ADDRESS = IPv4Address("127.0.0.11")
+
+
+def build_request(
+    inventory: Inventory, wanted: Wanted, earlier: Plan | None, own_environment: Mapping[str, str]
+) -> LaunchRequest:
+    """The request; what is not said on the command line of a resumed run is as it was (`earlier`)."""
+    command = wanted.command or (earlier.command if earlier else DEFAULT_COMMAND)
+    own_code = brings_own_code(command)
+    workdir = wanted.workdir or (Path() if own_code and not earlier else None)
+    if workdir and not own_code:
+        raise UsageError(
+            "--workdir is for code of yours: say it after --",
+            hint="-- python train.py, or -- custom --module my_file.py:build",
+        )
+    if workdir and not workdir.is_dir():
+        raise ConfigError(f"--workdir {workdir} is not a folder")
+    node_timeout_s = _first(wanted.node_timeout_s, earlier and earlier.node_timeout_s, NODE_TIMEOUT_S)
+    data = wanted.data or (DEFAULT_DATA if (DEFAULT_DATA / "manifest.json").is_file() and not earlier else None)
+    assigned = dict(map(_assignment, wanted.environment))
+    hint_at_secrets(assigned)
+    if earlier:
+        require_own_word(wanted, earlier, assigned)
+    request = LaunchRequest(
+        project=inventory.project,
+        nodes=chosen_nodes(inventory, wanted, earlier),
+        command=command,
+        profile=_profile(wanted.profile or (earlier.profile if earlier else "")),
+        master_port=wanted.master_port or inventory.master_port,
+        exact_port=wanted.master_port is not None,
+        master=wanted.master,
+        own_code=bool(workdir) or bool(earlier and earlier.own_code),
+        workdir=workdir,
+        data=data,
+        mounts=tuple(map(_mount, wanted.mounts)) or (earlier.mounts if earlier else ()),
+        environment={
+            **{key: own_environment[key] for key in LANGUAGE if own_environment.get(key)},
+            **(known_again(earlier, assigned, own_environment) if earlier else {}),
+            **assigned,
+        },
+        secrets=asked_secrets(wanted, earlier),
+        max_restarts=_first(wanted.max_restarts, earlier and earlier.max_restarts, MAX_RESTARTS),
+        node_timeout_s=node_timeout_s,
+        min_nodes=_first(wanted.min_nodes, earlier and earlier.min_nodes, 0),
+        replicas=_first(wanted.replicas, earlier and earlier.replicas, 1),
+        absence_s=max(ABSENCE_S, node_timeout_s + 60),
+    )
+    return _with_content(request, earlier)
+
+
+def chosen_nodes(inventory: Inventory, wanted: Wanted, earlier: Plan | None) -> tuple[NodeSpec, ...]:
+    """The nodes of the run: those named, else those that an earlier attempt had."""
+    names = ",".join(part.node for part in earlier.nodes) if earlier else None
+    return select_nodes(inventory, nodes=wanted.nodes or names, labels=wanted.labels)
+
+
+def _with_content(request: LaunchRequest, earlier: Plan | None) -> LaunchRequest:
+    """What code and data are, and where they lie here: as said now, else as they were when the run was launched."""
+    if earlier:
+        request = replace(
+            request,
+            code_digest=earlier.code_digest,
+            code_origin=earlier.code_origin,
+            data_digest=earlier.data_digest,
+            data_origin=earlier.data_origin,
+        )
+    if code := request.workdir:
+        request = replace(request, code_digest=folder_digest(code), code_origin=str(code.resolve()))
+    if data := request.data:
+        request = replace(request, data_digest=folder_digest(data), data_origin=str(data.resolve()))
+    return request
+
+
+def _first(*values: int | Plan | None) -> int:
+    """As it is said, else as it was, else as most would want it."""
+    return next(value for value in values if isinstance(value, int))
+
+
+def with_engine(inventory: Inventory, engine: str) -> Inventory:
+    """`--engine process`: each node is a process of this computer instead, on an address and in a folder of its own."""
+    if engine in ("", "docker"):
+        return inventory
+    if engine != "process":
+        raise UsageError(f"--engine {engine}: expected docker or process")
+    nodes = tuple(
+        spec.model_copy(
+            update={
+                "connection": "local",
+                "engine": "process",
+                "address": str(FIRST_PROCESS_ADDRESS + index),
+                "interface": "lo",
+                "workspace": spec.workspace if spec.engine == "process" else f"{spec.workspace}/nodes/{spec.name}",
+            }
+        )
+        for index, spec in enumerate(inventory.nodes)
+    )
+    return inventory.model_copy(update={"nodes": nodes})
+
+
+def _profile(text: str) -> str:
+    if text not in ("", "auto", "cpu", "cuda"):
+        raise UsageError(f"--profile {text}: expected cpu, cuda or auto")
+    return "" if text == "auto" else text
+
+
+def _mount(text: str) -> Mount:
+    parts = text.split(":")
+    if len(parts) not in (2, 3) or not parts[0].startswith("/") or not parts[1].startswith("/"):
+        raise UsageError(f"--mount {text}: expected /folder/of/the/node:/folder/inside[:ro]")
+    if parts[2:] not in ([], ["ro"], ["rw"]):
+        raise UsageError(f"--mount {text}: after the second colon comes ro or rw")
+    return Mount(source=parts[0], target=parts[1], read_only=parts[2:] == ["ro"])
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise UsageError(f"--env {key}: expected KEY=VALUE")
+    return key, value

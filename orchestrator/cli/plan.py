@@ -1,0 +1,74 @@
+"""`orch plan`: how long a training would take, with how many nodes and which, before any of them is busy."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import (
+    DataOption,
+    EngineOption,
+    EnvOption,
+    InventoryOption,
+    JsonOption,
+    LabelOption,
+    NodesOption,
+    ProfileOption,
+    WorkdirOption,
+    WorkloadArgument,
+)
+
+EXAMPLES = """Examples:
+
+orch plan --nodes 5 -- gpt2 --batch-size 2 --seq-len 128
+
+orch plan --measure --epochs 3 -- gpt2 --batch-size 2
+
+orch plan --steps 10000 --json -- vision --batch-size 64 --sync int8
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan", epilog=EXAMPLES, no_args_is_help=False)(plan)
+
+
+def plan(
+    command: WorkloadArgument = None,
+    inventory: InventoryOption = None,
+    nodes: NodesOption = None,
+    label: LabelOption = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Length of the training, in steps.")] = None,
+    epochs: Annotated[float | None, typer.Option("--epochs", min=0.001, help="The same, in epochs.")] = None,
+    samples: Annotated[int | None, typer.Option("--samples", min=1, help="The same, in samples.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure now, as `orch bench` does.")] = False,
+    profile: ProfileOption = "",
+    env: EnvOption = None,
+    workdir: WorkdirOption = None,
+    data: DataOption = None,
+    engine: EngineOption = "",
+    as_json: JsonOption = False,
+) -> int:
+    """Say what a training would take with 1, 2, … nodes under each way of synchronising, from what was measured.
+
+    Which nodes help and which hurt, each one's share of a step, and how much a larger step would give. It reckons with
+    the newest measurement of this workload that this computer keeps (`orch bench`), and asks no node.
+    """
+    from orchestrator.cli.launching.outlook import Length, carry_out
+    from orchestrator.cli.launching.words import Wanted
+
+    wanted = Wanted(
+        command=tuple(command or ()),
+        nodes=nodes,
+        labels=tuple(label or ()),
+        profile=profile,
+        environment=tuple(env or ()),
+        workdir=workdir,
+        data=data,
+        name="bench",
+        engine=engine,
+    )
+    length = Length(steps=steps, epochs=epochs, samples=samples)
+    return carry_out(load_inventory(inventory).inventory, wanted, length, measures=measure, as_json=as_json)

@@ -1,0 +1,150 @@
+"""`orch setup`: Docker Engine, and on GPU nodes the NVIDIA Container Toolkit, onto Debian and Ubuntu nodes."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
+from orchestrator.cli.report import report_error, say
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, PartialError, PreflightError, UsageError
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.selection import select_nodes
+from orchestrator.specs.setup import SetUp, SetupPlan, Step
+
+EXAMPLES = """Examples:
+
+orch setup --dry-run
+
+orch setup
+
+orch setup --nodes gamma,delta --yes
+
+orch setup --nvidia-source https://packages.example/libnvidia-container
+"""
+
+_ADDRESS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~-]+)*/?")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("setup", epilog=EXAMPLES, no_args_is_help=False)(setup)
+
+
+def setup(
+    inventory: InventoryOption = None,
+    nodes: NodesOption = None,
+    label: LabelOption = None,
+    nvidia_source: Annotated[
+        str,
+        typer.Option("--nvidia-source", metavar="URL", help="Package source of the NVIDIA Container Toolkit."),
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every command and change nothing.")] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Install and configure Docker Engine, and on nodes with an NVIDIA driver the NVIDIA Container Toolkit.
+
+    For Debian and Ubuntu. The toolkit comes from the source that you name: NVIDIA's installation guide has its address,
+    and a mirror will do; the key that signs it is checked. Every command is shown before anything is done, and nothing
+    is done unless you agree. Needs root or a sudo that asks for no password there; where it does not, the commands are
+    shown to be pasted. What is done already is left alone: a second call does nothing.
+    """
+    if nvidia_source and not _ADDRESS.fullmatch(nvidia_source):
+        raise UsageError(
+            f"--nvidia-source {nvidia_source}: expected https://HOST/PATH",
+            hint='NVIDIA\'s installation guide has it: docs.nvidia.com, Container Toolkit, "With apt"',
+        )
+    loaded = load_inventory(inventory)
+    chosen = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
+    specs = [spec for spec in chosen if spec.engine == "docker"]
+    if not specs:
+        raise ConfigError("no node with a container engine", hint="engine: process needs none")
+    plans, unreachable = _plans(specs, nvidia_source.rstrip("/"))
+    ready = [plan for plan in plans if plan.to_do and not plan.refused]
+    results: tuple[SetUp, ...] = ()
+    if not as_json:
+        _show(plans)
+    if ready and not dry_run:
+        if not _agreed(ready, yes=yes, as_json=as_json):
+            say("nothing was changed")
+            return EXIT_INTERRUPTED
+        results = _carry_out(ready, specs, quiet=as_json)
+    if as_json:
+        from orchestrator.render.setup import setup_json
+
+        typer.echo(setup_json(plans, results))
+    unfit = unreachable + sum(bool(plan.refused) for plan in plans) + sum(bool(result.error) for result in results)
+    if not unfit:
+        return EXIT_OK
+    return PreflightError.exit_code if unfit == len(specs) else PartialError.exit_code
+
+
+def _plans(specs: Sequence[NodeSpec], nvidia_source: str) -> tuple[list[SetupPlan], int]:
+    """A plan for every node that answers, and how many do not."""
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.readiness.setup import survey
+    from orchestrator.plan.setup import plan_setup
+
+    say(f"asking {len(specs)} node{'' if len(specs) == 1 else 's'} what is installed")
+    with connected(specs) as reached:
+        outcomes = survey(specs, reached)
+    for outcome in outcomes:
+        if outcome.error:
+            report_error(outcome.error)
+    found = [outcome.result for outcome in outcomes if outcome.result]
+    suffix = secrets.token_hex(4)
+    return [plan_setup(facts, suffix=suffix, nvidia_source=nvidia_source) for facts in found], len(outcomes) - len(
+        found
+    )
+
+
+def _show(plans: Sequence[SetupPlan]) -> None:
+    from orchestrator.render.printable import printable
+    from orchestrator.render.setup import plan_text
+
+    for line in plan_text(plans):
+        typer.echo(printable(line))
+
+
+def _agreed(plans: Sequence[SetupPlan], *, yes: bool, as_json: bool) -> bool:
+    if yes:
+        return True
+    if as_json or not sys.stdin.isatty():
+        raise UsageError("nobody is there to agree to this", hint="look with --dry-run, then: orch setup --yes")
+    names = ", ".join(plan.node for plan in plans)
+    return typer.confirm(f"run these commands on {names}?", default=False, err=True)
+
+
+def _carry_out(plans: Sequence[SetupPlan], specs: Sequence[NodeSpec], *, quiet: bool) -> tuple[SetUp, ...]:
+    """Do it, then ask the engines themselves, each in a new login."""
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.readiness.setup import carry_out, verified
+
+    names = {plan.node for plan in plans}
+    wanted = [spec for spec in specs if spec.name in names]
+    with connected(wanted) as reached:
+        results = carry_out(plans, reached, _silent if quiet else _tell)
+    sound = [result for result in results if not result.error]
+    with connected([spec for spec in wanted if spec.name in {result.node for result in sound}]) as reached:
+        results = verified(results, plans, reached)
+    for result in results:
+        if result.error:
+            say(f"error: {result.node}: {result.error}\n  → {result.hint}")
+        elif result.engine:
+            say(f"{result.node}: Docker Engine {result.engine.version} answers")
+    return results
+
+
+def _tell(node: str, step: Step, seconds: float | None) -> None:
+    say(f"{node}: {step.why} …" if seconds is None else f"{node}: {step.why} ✓ ({seconds:.1f} s)")
+
+
+def _silent(_node: str, _step: Step, _seconds: float | None) -> None:
+    return

@@ -1,0 +1,54 @@
+"""`orch wait`: until a run has ended."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
+
+EXAMPLES = """Examples:
+
+orch wait
+
+orch wait RUN --timeout 3600 && orch logs RUN --tail 5
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("wait", epilog=EXAMPLES)(wait)
+
+
+def wait(
+    run: RunArgument = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0, metavar="S", help="At most so many seconds.")
+    ] = None,
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """Wait until a run has ended. Exit code: the run's (0 done or stopped, 1 failed); 7 if it goes on after --timeout.
+
+    Ctrl-C ends the waiting, not the run.
+    """
+    from orchestrator.fleet.connect import connected_for
+    from orchestrator.fleet.runs.read_logs import resolve_logs
+    from orchestrator.fleet.watching.wait import wait_for
+
+    with connected_for(load_inventory(inventory).inventory.nodes, run) as nodes:
+        run_id = resolve_logs(nodes, run).run_id
+        try:
+            state = wait_for(nodes, run_id, timeout_s=timeout)
+        except KeyboardInterrupt:
+            say(f"\nrun {run_id} goes on\n  → orch stop {run_id}")
+            return EXIT_INTERRUPTED
+    if as_json:
+        typer.echo(json.dumps({"run_id": run_id, "state": state}))
+    else:
+        say(f"run {run_id} {state}")
+    return RunFailedError.exit_code if state == "failed" else EXIT_OK

@@ -1,0 +1,49 @@
+"""`orch watch`: stay with a run and mend what breaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.launching.words import Manner
+from orchestrator.cli.options import EngineOption, InventoryOption, JsonOption, RunArgument
+
+A_DAY_S = 24 * 3600
+
+EXAMPLES = """Examples:
+
+orch watch
+
+orch watch RUN --json
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("watch", epilog=EXAMPLES)(watch)
+
+
+def watch(
+    run: RunArgument = None,
+    out_of_sight: Annotated[
+        int, typer.Option("--out-of-sight", min=1, metavar="S", help="Seconds without any node before it gives up.")
+    ] = A_DAY_S,
+    as_json: JsonOption = False,
+    engine: EngineOption = "",
+    inventory: InventoryOption = None,
+) -> int:
+    """Stay with a run until it ends: containers that were killed are started again, lost nodes are given up.
+
+    What is done is printed; the ranks' own lines are not (orch logs -f). `orch launch --detach` starts one in the
+    background. It may be killed and started again at any time; at most one of this computer watches a run.
+    """
+    from orchestrator.cli.launching.rejoin import rejoined
+    from orchestrator.cli.launching.watching import see_through, tell_line
+
+    loaded = load_inventory(inventory)
+    # Ctrl-C ends this watcher, and starts no other in its place.
+    manner = Manner(dry_run=False, forecast=False, as_json=as_json, detach=False, confirmed=True, watch=False)
+    with rejoined(loaded.inventory, run, engine, (lambda _told: None) if as_json else tell_line) as attended:
+        return see_through(replace(attended, looks=1), manner, out_of_sight_s=float(out_of_sight))

@@ -1,0 +1,135 @@
+"""Bring one checkpoint from a node to another (the controller may be either), or one file from a node here.
+
+It passes through this process as it comes, never held whole, and is hashed on the way: damage at its origin is told
+from damage on the way. At the other end it is written aside, hashed again, synced and renamed: its name means whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Node, Progress
+from orchestrator.specs.checkpoint import Held, Part
+from orchestrator.specs.errors import CommandFailedError, OrchError, RunFailedError
+
+Notify = Callable[[str, Progress], None]
+SPARE_KIB = 256 * 1024
+"""What stays free where a copy goes: a disk filled to its end would fail the checkpoint that is written next."""
+FULL = 28
+"""Exit code where there is no room: the number of ENOSPC."""
+
+# Constants. Everything is for the node's user alone. $1: the folder of checkpoints, $2: KiB that must be free, $3: a
+# word for the folder aside. What a broken copy of yesterday left is removed. The answer is the absolute folder.
+_BEGIN = """
+umask 077
+root=$1
+case $root in "~"*) root=$HOME${root#"~"};; esac
+mkdir -p -- "$root" && cd -- "$root" || exit 1
+find . -maxdepth 1 -name '.copy-*' -mmin +1440 -exec rm -rf -- {} +
+free=$(df -Pk . | { read -r _; read -r _ _ _ free _; printf %s "$free"; })
+[ "$free" -ge "$2" ] || { echo "$((free / 1024)) MiB are free there" >&2; exit 28; }
+mkdir -- ".copy-$3" && cd -- ".copy-$3" && pwd -P
+"""
+_WRITE = 'umask 077; cat > "$1/$2"'
+
+# $1: the folder aside, $2: its name from now on; lines for `sha256sum -c` on stdin. A folder of this name that is there
+# is a damaged or a different one.
+_FINISH = """
+cd -- "$1" && sha256sum -c - >/dev/null 2>&1 || { echo "it is not what was sent" >&2; exit 9; }
+sync -- ./* . 2>/dev/null || sync
+cd .. || exit 1
+if [ -e "$2" ]; then mv -T -- "$2" "$1.old" || exit 1; fi
+mv -T -- "$1" "$2" || exit 1
+sync -- . 2>/dev/null || sync
+rm -rf -- "$1.old"
+"""
+
+
+def copy_checkpoint(source: Node, held: Held, target: Node, root: str, notify: Notify) -> None:
+    """Copy `held`, which lies on `source`, under `root` on `target`. What is there under its name is replaced.
+
+    Raises `RunFailedError` with the node of the origin where that is damaged; the target's own errors otherwise.
+    Nothing is left of a copy that did not come whole.
+    """
+    needed = str(held.size // 1024 + SPARE_KIB)
+    begun = target.run(["sh", "-c", _BEGIN, "sh", root, needed, secrets.token_hex(4)])
+    hint = f"{held.size / 1e6:.0f} MB are needed: orch checkpoints prune" if begun.exit_code == FULL else ""
+    aside = begun.check(f"making room for {held.name}", hint=hint).strip()
+    try:
+        done = 0
+        for part in held.parts:
+            relay = Relay(source, f"{held.folder}/{part.name}", part)
+            moving = telling(relay.chunks(), target.name, f"{held.name} from {source.name}", done, held.size, notify)
+            written = target.run(
+                ["sh", "-c", _WRITE, "sh", aside, part.name], stdin=moving, timeout_s=TRANSFER_TIMEOUT_S
+            )
+            relay.must_have_gone_on()
+            written.check(f"writing {part.name} of {held.name}", hint="is the disk full? df -h")
+            relay.must_be_as_promised()  # last: what nobody read to its end is no fault of the origin's
+            done += part.size
+        notify(target.name, Progress(text=f"{held.name}: checking what came"))
+        sums = "".join(f"{part.sha256}  {part.name}\n" for part in held.parts)
+        finished = target.run(
+            ["sh", "-c", _FINISH, "sh", aside, held.name], stdin=sums.encode(), timeout_s=TRANSFER_TIMEOUT_S
+        )
+        finished.check(
+            f"finishing {held.name}", hint="once more; twice means a disk or memory that is not to be trusted"
+        )
+    except BaseException:  # Ctrl-C too
+        with suppress(OrchError):
+            target.run(["rm", "-rf", "--", aside])
+        raise
+
+
+class Relay:
+    """One file of a node on its way: cut where it is longer than it may be, hashed as it passes.
+
+    What goes wrong at its origin ends the stream and is kept until it is asked for: the reader of the stream is another
+    node's thread, which can do nothing about it.
+    """
+
+    def __init__(self, node: Node, path: str, part: Part) -> None:
+        self._node = node
+        self._path = path
+        self._part = part
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._error: OrchError | None = None
+
+    def chunks(self) -> Iterator[bytes]:
+        try:
+            for chunk in self._node.stream(["cat", "--", self._path]):
+                self._size += len(chunk)
+                if self._size > self._part.size:
+                    return
+                self._hash.update(chunk)
+                yield chunk
+        except OrchError as error:
+            self._error = error
+
+    def must_have_gone_on(self) -> None:
+        """Raise what broke it off at its origin."""
+        if isinstance(self._error, CommandFailedError):  # it may have been removed: newer ones push older ones out
+            raise RunFailedError(f"{self._path} cannot be read: {self._error.message}", node=self._node.name)
+        if self._error:
+            raise self._error
+
+    def must_be_as_promised(self) -> None:
+        """Raise where what passed is not what the manifest promised."""
+        if self._size != self._part.size or self._hash.hexdigest() != self._part.sha256:
+            raise RunFailedError(
+                f"{self._path} is not what its manifest says: it is damaged, and was not copied",
+                node=self._node.name,
+                hint="orch checkpoints verify",
+            )
+
+
+def telling(chunks: Iterator[bytes], node: str, what: str, before: int, total: int, notify: Notify) -> Iterator[bytes]:
+    """These chunks; `notify` hears after each how many of `total` bytes are through, `before` of them earlier."""
+    for chunk in chunks:
+        yield chunk
+        before += len(chunk)
+        notify(node, Progress(text=what, done=before, total=total))

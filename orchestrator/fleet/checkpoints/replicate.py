@@ -1,0 +1,79 @@
+"""Keep a run's newest checkpoint on more than one machine, so that the loss of one costs no more than an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.fleet.checkpoints.best import best_of, bring_best
+from orchestrator.fleet.checkpoints.copy import Notify, copy_checkpoint
+from orchestrator.fleet.checkpoints.remove import remove
+from orchestrator.fleet.checkpoints.survey import Survey, places_of, survey
+from orchestrator.nodes.seam import Node
+from orchestrator.plan.checkpoints import candidates, outlived
+from orchestrator.specs.checkpoint import Held
+from orchestrator.specs.errors import OrchError
+from orchestrator.specs.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicated:
+    """What replicating came to."""
+
+    step: int | None
+    """Of the newest checkpoint on the node of rank 0; None where it has none yet, or is not among the nodes given."""
+    holders: tuple[str, ...] = ()
+    """Nodes that have a copy now, the origin not counted."""
+    copied: tuple[str, ...] = ()
+    """Those of them that had to be sent it."""
+    failed: tuple[OrchError, ...] = ()
+    """Why other nodes have none; each names its node."""
+
+
+def replicate(
+    nodes: Sequence[Node], plan: Plan, *, copies: int = 1, notify: Notify = lambda _node, _progress: None
+) -> Replicated:
+    """Copy the newest checkpoint, and the best one, from the node of rank 0 to `copies` others, in order of rank.
+
+    To be called after each `checkpoint` event, on a thread that training does not wait for: it reads from one node and
+    writes to the others, and touches no container. A node that has it already costs one question; one that fails is
+    passed over for the next. Older copies go as they go at their origin. `nodes` may be those that still answer.
+
+    Raises `OrchError` where the node of rank 0 does not answer or its checkpoint is damaged; what befalls the others is
+    in `failed`.
+
+        done = replicate(list(nodes.values()), plan, copies=2)
+    """
+    by_name, places = {node.name: node for node in nodes if node.name in places_of(plan)}, places_of(plan)
+    found = survey(list(by_name.values()), places, plan.run_id)
+    origin = _of(found, plan.master, plan.run_id)
+    newest = next((group[0] for group in candidates(origin, None)), None)
+    if newest is None:
+        return Replicated(step=None)
+    best = best_of(origin, newest.step)
+    holders, copied, failed = list[str](), list[str](), list[OrchError]()
+    for part in plan.nodes:
+        if part.node == plan.master or part.node not in by_name or len(holders) == copies:
+            continue
+        target = by_name[part.node]
+        try:
+            there = _of(found, part.node, plan.run_id)
+            root = f"{part.folder}/runs/{plan.run_id}/checkpoints"
+            if not any(one.identity == newest.identity and not one.problem for one in there):
+                copy_checkpoint(by_name[plan.master], newest, target, root, notify)
+                copied.append(part.node)
+            if best:
+                bring_best(by_name[plan.master], best, target, there, root, notify)
+            remove(target, outlived(there, origin, newest))
+            holders.append(part.node)
+        except OrchError as error:
+            if error.node == plan.master:
+                raise
+            failed.append(error)
+    return Replicated(step=newest.step, holders=tuple(holders), copied=tuple(copied), failed=tuple(failed))
+
+
+def _of(found: Survey, node: str, run_id: str) -> list[Held]:
+    if node in found.unreachable:
+        raise found.unreachable[node]
+    return [one for one in found.held if one.node == node and one.run_id == run_id]

@@ -1,0 +1,86 @@
+"""Which checkpoints the nodes hold, and which of them are what they were when they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.nodes import checkpoint_probe
+from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Node
+from orchestrator.plan.checkpoints import candidates
+from orchestrator.specs.checkpoint import Held
+from orchestrator.specs.errors import OrchError
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.plan import Plan
+
+Places = Mapping[str, str]
+"""The project's folder on each node, by its name; `~` stands for the home of the node's user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What the nodes that answered hold, and why the others did not."""
+
+    held: tuple[Held, ...]
+    unreachable: Mapping[str, OrchError]
+
+
+def places_of(plan: Plan) -> Places:
+    """Where a run's nodes have it."""
+    return {part.node: part.folder for part in plan.nodes}
+
+
+def places_in(specs: Sequence[NodeSpec], project: str) -> Places:
+    """Where machines of the inventory have this project, whether they took part in a run or not."""
+    return {spec.name: f"{spec.workspace}/{project}" for spec in specs}
+
+
+def survey(nodes: Sequence[Node], places: Places, run: str = "") -> Survey:
+    """Ask all nodes at once for the checkpoints of runs whose id begins with `run`: sizes only, so it is quick."""
+    outcomes = fan_out(nodes, lambda node: checkpoint_probe.ask(node, project=places[node.name], run=run))
+    return Survey(
+        held=tuple(held for outcome in outcomes for held in outcome.result or ()),
+        unreachable={outcome.item.name: outcome.error for outcome in outcomes if outcome.error},
+    )
+
+
+def verify(nodes: Sequence[Node], held: Sequence[Held]) -> tuple[Held, ...]:
+    """Each of them, in order, with every file's content compared with its manifest; nodes at once, a node's in turn.
+
+    A node that broke off in between has its reason as the problem.
+    """
+    by_name = {node.name: node for node in nodes}
+    names = list(dict.fromkeys(one.node for one in held))
+    outcomes = fan_out(
+        names,
+        lambda name: [checkpoint_probe.hashed(by_name[name], one) for one in held if one.node == name],
+        timeout_s=TRANSFER_TIMEOUT_S,
+    )
+    looked = {(one.node, one.folder): one for outcome in outcomes for one in outcome.result or ()}
+    broken = {outcome.item: f"could not be read: {outcome.error.message}" for outcome in outcomes if outcome.error}
+    return tuple(
+        replace(one, problem=broken[one.node]) if one.node in broken else looked[one.node, one.folder] for one in held
+    )
+
+
+def newest_sound(
+    nodes: Sequence[Node],
+    held: Sequence[Held],
+    step: int | None = None,
+    damaged: Callable[[Held], object] = lambda _one: None,
+) -> tuple[Held, ...]:
+    """The sound copies of one run's newest checkpoint that has any (or of `step`), by its content; empty where none.
+
+    Older ones are not read: hashing gigabytes that nobody wants costs a restart its time. What was read and is not
+    sound is told to `damaged`.
+    """
+    for group in candidates(held, step):
+        looked = verify(nodes, group)
+        for one in looked:
+            if one.problem:
+                damaged(one)
+        sound = tuple(one for one in looked if not one.problem)
+        if sound:
+            return sound
+    return ()

@@ -1,0 +1,1 @@
+"""Images: built on one node, brought to the others."""

@@ -1,0 +1,249 @@
+"""Build the images that the nodes' devices need, once for each architecture, and see that every node has the same."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import BinaryIO
+
+from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.images.base_image import Notify, ensure_base
+from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
+from orchestrator.fleet.images.distribute_image import distribute_image
+from orchestrator.nodes.seam import BuildRequest, Node, Progress
+from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, LABEL_CONTENT, Found, Recipe, labels, redact
+from orchestrator.specs.errors import EngineError, OrchError, PreflightError
+from orchestrator.specs.facts import ImageFacts
+from orchestrator.specs.image import Delivery, Placed
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.plan import ContainerSpec
+
+BUILD_TIMEOUT_S = 3600.0
+LAST_LINES = 15
+"""Of a builder's output, shown where a build fails: its own error names the command alone."""
+
+_ASK = """\
+import json, platform, torch
+print(json.dumps({"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda or "",
+                  "onednn": torch.backends.mkldnn.is_available()}))"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """What the user may choose."""
+
+    project: str
+    profile: str = "auto"
+    """`cpu`, `cuda`, or `auto`: what each node's device needs."""
+    base: str = DEFAULT_BASE
+    on: str = ""
+    """Node that builds, or `controller`; where empty, whoever has the image already or can make it."""
+    each_node: bool = False
+    no_cache: bool = False
+    site: Site = field(default_factory=Site)
+    version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """A node and what it needs."""
+
+    node: Node
+    profile: str
+    architecture: str
+
+
+def provide_images(
+    options: BuildOptions, specs: Sequence[NodeSpec], nodes: Sequence[Node], controller: Node, notify: Notify
+) -> tuple[Placed, ...]:
+    """Build what is needed and bring it to the nodes; one `Placed` for each, in order.
+
+    Raises where nothing could be begun: an engine out of reach, no builder of the right kind, a failed build.
+    """
+    targets = [outcome.value() for outcome in fan_out(
+        list(zip(specs, nodes, strict=True)), lambda pair: _target(options, *pair), timeout_s=60.0
+    )]  # fmt: skip
+    placed: dict[str, Placed] = {}
+    for profile, architecture in dict.fromkeys((target.profile, target.architecture) for target in targets):
+        group = [t.node for t in targets if (t.profile, t.architecture) == (profile, architecture)]
+        recipe = Recipe(
+            project=options.project,
+            profile=profile,
+            base=options.base,
+            files=source_files(),
+            git_commit=source_commit(),
+            version=options.version,
+        )
+        place = _build_everywhere if options.each_node else _build_once
+        for result in place(recipe, options, group, _Builders(controller, tuple(nodes), architecture), notify):
+            placed[result.node] = result
+    return tuple(placed[node.name] for node in nodes)
+
+
+def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify) -> ImageFacts:
+    """The image of this recipe on this node's engine. What is there already is not built again."""
+    if not options.no_cache and (image := _present(node, recipe)):
+        notify(node.name, Progress(text=f"{recipe.tag} is there already ({recipe.content[:12]})"))
+        node.engine.tag(image.id, recipe.tag)
+        return image
+    ensure_base(node, recipe.base, notify)
+    wheels = wheels_for(recipe, options.site, node.engine.facts().architecture)
+    args = {"BASE": recipe.base, "PROFILE": recipe.profile, **options.site.proxies}
+    if any(wheel.name.startswith("torch-") for wheel in wheels):
+        args["TORCH_CPU_INDEX"] = ""
+    request = BuildRequest(
+        tag=recipe.content_tag, dockerfile=DOCKERFILE, args=args, labels={}, no_cache=options.no_cache
+    )
+    with packed(recipe, options.site, wheels) as context:
+        _follow(node, request, context, notify)
+    notify(node.name, Progress(text="asking the new image what is in it"))
+    found = _ask(node, recipe)
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    # The labels say what was found inside, so they come last: one more configuration, no more bytes.
+    request = replace(request, dockerfile="Dockerfile", args={}, labels=labels(recipe, found, created), no_cache=False)
+    _follow(node, request, archive_of({"Dockerfile": f"FROM {recipe.content_tag}\n".encode()}), _silent)
+    image = _present(node, recipe)
+    if image is None:
+        raise EngineError(f"built {recipe.content_tag}, but the engine does not show it", node=node.name)
+    node.engine.tag(image.id, recipe.tag)
+    return image
+
+
+@dataclass(frozen=True)
+class _Builders:
+    """Who may build: the controller and the nodes, where their engine is of this architecture."""
+
+    controller: Node
+    nodes: tuple[Node, ...]
+    architecture: str
+
+    def choose(self, recipe: Recipe, options: BuildOptions, group: Sequence[Node]) -> Node:
+        """The one asked for; else the one that has the image; else the controller; else the group's first node."""
+        if options.on:
+            everyone = {node.name: node for node in self.nodes} | {"controller": self.controller}
+            if options.on not in everyone:
+                raise PreflightError(f"--on {options.on}: no such node", hint="orch inventory list")
+            chosen = everyone[options.on]
+            if (own := chosen.engine.facts().architecture) != self.architecture:
+                raise PreflightError(
+                    f"its engine is {own}, {', '.join(node.name for node in group)} need {self.architecture}",
+                    node=chosen.name,
+                    hint="leave --on out, or build these nodes apart with --nodes",
+                )
+            return chosen
+        able = [*([self.controller] if self.controller_fits() else []), *group]
+        if options.no_cache:
+            return able[0]
+        return next((node for node in able if _present(node, recipe)), able[0])
+
+    def controller_fits(self) -> bool:
+        try:
+            return self.controller.engine.facts().architecture == self.architecture
+        except OrchError:
+            return False  # no engine here: a node builds
+
+
+def _target(options: BuildOptions, spec: NodeSpec, node: Node) -> _Target:
+    profile = options.profile if options.profile != "auto" else _profile_of(spec, node)
+    return _Target(node=node, profile=profile, architecture=node.engine.facts().architecture)
+
+
+def _profile_of(spec: NodeSpec, node: Node) -> str:
+    if spec.device != "auto":
+        return spec.device
+    return "cuda" if node.run(("nvidia-smi", "--list-gpus")).exit_code == 0 else "cpu"
+
+
+def _build_once(
+    recipe: Recipe, options: BuildOptions, group: Sequence[Node], builders: _Builders, notify: Notify
+) -> list[Placed]:
+    builder = builders.choose(recipe, options, group)
+    image = build_image(builder, recipe, options, notify)
+    outcomes = distribute_image(image, (recipe.content_tag, recipe.tag), builder.engine, group, notify)
+    return [_placed(outcome, recipe, builder.name) for outcome in outcomes]
+
+
+def _build_everywhere(
+    recipe: Recipe, options: BuildOptions, group: Sequence[Node], builders: _Builders, notify: Notify
+) -> list[Placed]:
+    """Each node builds for itself: the same content, and an id of its own on every node."""
+    if recipe.base == DEFAULT_BASE:
+        _share_base(recipe.base, group, builders, notify)
+
+    def build(node: Node) -> Delivery:
+        began = time.monotonic()
+        image = build_image(node, recipe, options, notify)
+        took = time.monotonic() - began
+        return Delivery(image_id=image.id, size_bytes=image.size_bytes, moved_bytes=0, duration_s=took)
+
+    return [_placed(o, recipe, o.item.name) for o in fan_out(group, build, timeout_s=BUILD_TIMEOUT_S)]
+
+
+def _share_base(base: str, group: Sequence[Node], builders: _Builders, notify: Notify) -> None:
+    """Made once, since every node would make it of other bytes and of the same mirror."""
+    maker = builders.controller if builders.controller_fits() else group[0]
+    ensure_base(maker, base, notify)
+    image = maker.engine.image(base)
+    lacking = [node for node in group if node.engine.image(base) is None]
+    if image is not None:
+        for outcome in distribute_image(image, (base,), maker.engine, lacking, notify):
+            outcome.value()
+
+
+def _placed(outcome: Outcome[Node, Delivery], recipe: Recipe, builder: str) -> Placed:
+    return Placed(
+        node=outcome.item.name,
+        profile=recipe.profile,
+        builder=builder,
+        tag=recipe.tag,
+        content=recipe.content,
+        delivery=outcome.result,
+        error=outcome.error,
+    )
+
+
+def _present(node: Node, recipe: Recipe) -> ImageFacts | None:
+    """By label, not by tag alone: a build that was broken off has the tag and no label."""
+    image = node.engine.image(recipe.content_tag)
+    return image if image and image.labels.get(LABEL_CONTENT) == recipe.content else None
+
+
+def _follow(node: Node, request: BuildRequest, context: BinaryIO, notify: Notify) -> None:
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    try:
+        for progress in node.engine.build(request, context):
+            for line in redact(progress.text).splitlines():
+                last.append(line)
+                notify(node.name, Progress(text=line, done=progress.done, total=progress.total))
+    except EngineError as error:
+        output = "\n  ".join(["", *last]) if last else ""
+        raise EngineError(redact(error.message) + output, node=node.name, hint=error.hint) from error
+
+
+def _silent(node: str, progress: Progress) -> None:
+    """For a build of labels: nobody waits for it."""
+
+
+def _ask(node: Node, recipe: Recipe) -> Found:
+    """Let the image say what is in it. An image without oneDNN, or with the wrong build of torch, ends here."""
+    spec = ContainerSpec(
+        name=f"orch-ask-{recipe.content[:12]}-{recipe.profile}",
+        image=recipe.content_tag,
+        command=("python", "-c", _ASK),
+        environment={},
+        labels={},
+        network="none",
+        working_dir="/tmp",  # noqa: S108  # a path inside the container
+        cpus=1.0,
+    )
+    answer = node.engine.run_once(spec, timeout_s=120.0).check("asking the new image what is in it")
+    found = Found(**json.loads(answer.strip().rsplit("\n", 1)[-1]))
+    if not found.onednn or bool(found.cuda) != (recipe.profile == "cuda"):
+        raise EngineError(
+            f"not an image of profile {recipe.profile}: {found}", node=node.name, hint="--no-cache, --wheels"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""What was measured of the nodes, and what follows from it."""

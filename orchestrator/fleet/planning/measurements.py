@@ -1,0 +1,46 @@
+"""Measurements that this controller keeps: one file for each workload and set of nodes, the newest of each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+from orchestrator.specs.measurement import Measurement, core, read_measurement
+
+
+def measurements_folder() -> Path:
+    """Where they lie."""
+    return user_state_path("orch") / "measurements"
+
+
+def keep(measurement: Measurement) -> Path:
+    """Write it, in place of an older one of the same workload on the same nodes."""
+    folder = measurements_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    what = json.dumps([measurement.project, core(measurement.command), sorted(measurement.nodes)])
+    file = folder / f"{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(measurement)), encoding="utf-8")
+    return partial.replace(file)
+
+
+def recall(project: str, command: Sequence[str], nodes: Sequence[str]) -> Measurement | None:
+    """The newest of this workload that has all these nodes; one of these alone goes before one of more."""
+    found = [
+        kept
+        for kept in map(_read, measurements_folder().glob("*.json"))
+        if kept and kept.project == project and core(kept.command) == core(command) and set(nodes) <= set(kept.nodes)
+    ]
+    return max(found, key=lambda kept: (set(kept.nodes) == set(nodes), kept.time), default=None)
+
+
+def _read(file: Path) -> Measurement | None:
+    try:
+        return read_measurement(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError):  # one bad file hides no other measurement
+        return None

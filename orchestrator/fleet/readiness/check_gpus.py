@@ -1,0 +1,112 @@
+"""`orch check-gpus`: ask every node for its GPUs, on the host and inside a container of the image that would run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.checks.gpu import gpu_findings
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.nodes import nvidia_smi
+from orchestrator.nodes.seam import Completed, Node
+from orchestrator.nodes.torch_probe import PROBE, parse_probe
+from orchestrator.specs.errors import DeadlineError, EngineError
+from orchestrator.specs.facts import GpuFacts, ImageFacts, SmiFault
+from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, SmiAnswer, TorchAnswer
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.plan import ContainerSpec
+from orchestrator.specs.run import LABEL_NODE, LABEL_PROJECT
+
+PROBE_TIMEOUT_S = 120.0
+"""Torch with its CUDA libraries takes long to load from a cold disk."""
+
+_CONTAINER_ID = re.compile(r" container [0-9a-f]{12,64}\b")
+"""Of a probe that is gone already; without it, the same refusal of several nodes reads the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuCheck:
+    """What is asked."""
+
+    project: str
+    image: str
+    """Image that a training on GPUs would run."""
+    suffix: str
+    """Makes the names of the probe containers unique, so that two people can check at the same time."""
+    container: bool = True
+    """Whether to look inside a container too."""
+
+
+def check_gpus(specs: Sequence[NodeSpec], nodes: Sequence[Node], check: GpuCheck) -> GpuReport:
+    """All nodes in parallel; `nodes` are those of `specs`, in the same order. A node out of reach is a finding."""
+    pairs = tuple(zip(specs, nodes, strict=True))
+    outcomes = fan_out(pairs, lambda pair: ask_node(*pair, check), timeout_s=3 * PROBE_TIMEOUT_S)
+    answers = []
+    for outcome in outcomes:
+        spec, error = outcome.item[0], outcome.error
+        if error is not None:
+            answers.append(NodeGpus(node=spec.name, device=spec.device, error=error.message, hint=error.hint))
+        else:
+            answers.append(outcome.value())
+    return GpuReport(nodes=tuple(answers), findings=gpu_findings(answers))
+
+
+def ask_node(spec: NodeSpec, node: Node, check: GpuCheck) -> NodeGpus:
+    """One node's GPUs: on the host, and in a container where one would use them."""
+    host = nvidia_smi.ask(node.run)
+    answer = NodeGpus(node=spec.name, device=spec.device, host=host)
+    # where no GPU would be used, or every rank is a process of the host, there is no second half
+    if not (check.container and host.gpus and spec.device != "cpu" and spec.engine == "docker"):
+        return answer
+    try:
+        engine = node.engine.facts()
+        image = node.engine.image(check.image)
+    except EngineError as error:
+        return replace(answer, error=error.message, hint=error.hint)
+    if image is None:
+        return replace(answer, engine=engine, container=ContainerAnswer(image=check.image))
+    container = _ask_container(spec, node, check, image)
+    host = replace(host, gpus=_with_capability(host.gpus, container.torch))
+    return replace(answer, host=host, engine=engine, container=container)
+
+
+def _ask_container(spec: NodeSpec, node: Node, check: GpuCheck, image: ImageFacts) -> ContainerAnswer:
+    """Torch first: an image may lack nvidia-smi, but it has Python, so a refusal is then about the GPUs."""
+    answer = ContainerAnswer(image=check.image, found=image)
+
+    def run(argv: Sequence[str]) -> Completed:
+        return node.engine.run_once(_container(spec, check, image, argv), timeout_s=PROBE_TIMEOUT_S)
+
+    try:
+        torch = parse_probe(run(PROBE))
+    except (EngineError, DeadlineError) as error:
+        return replace(answer, refused=_CONTAINER_ID.sub("", error.message))
+    try:
+        smi = nvidia_smi.ask(run, capability=False)
+    except (EngineError, DeadlineError) as error:
+        smi = SmiAnswer(fault=SmiFault.ABSENT, detail=error.message)
+    return replace(answer, torch=torch, smi=smi)
+
+
+def _container(spec: NodeSpec, check: GpuCheck, image: ImageFacts, argv: Sequence[str]) -> ContainerSpec:
+    return ContainerSpec(
+        name=f"{check.project}-check-gpus-{check.suffix}",
+        image=image.id,
+        command=tuple(argv),
+        environment={},
+        labels={LABEL_PROJECT: check.project, LABEL_NODE: spec.name},
+        working_dir="/",
+        gpus=True,
+        network="none",
+        cpus=spec.limits.cpus,
+        memory_mib=spec.limits.memory_mib,
+        memory_reservation_mib=spec.limits.memory_reservation_mib,
+        shm_mib=spec.limits.shm_mib,
+    )
+
+
+def _with_capability(gpus: tuple[GpuFacts, ...], torch: TorchAnswer | None) -> tuple[GpuFacts, ...]:
+    """Drivers before 510 do not tell the compute capability; torch does."""
+    seen = {device.uuid: device.compute_capability for device in torch.devices} if torch else {}
+    return tuple(replace(gpu, compute_capability=gpu.compute_capability or seen.get(gpu.uuid)) for gpu in gpus)

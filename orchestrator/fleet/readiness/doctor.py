@@ -1,0 +1,129 @@
+"""`orch doctor`: look at every node at once, in stages with a deadline each, so that no node hides another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from orchestrator.fleet.fan_out import begin, fan_out
+from orchestrator.fleet.readiness.pair_probe import probe_pairs
+from orchestrator.fleet.readiness.stages import ENGINE, GPU, HOST, INSIDE, NETWORK, REACH, Parts, Patient, Stage, failed
+from orchestrator.nodes.seam import Node
+from orchestrator.specs.errors import OrchError
+from orchestrator.specs.examined import Examined
+from orchestrator.specs.request import LaunchRequest
+
+OnStep = Callable[[str, str, str], None]
+"""Told (node, stage, how it stands): `asked`, `done` or `failed`."""
+
+WAVES: tuple[tuple[Stage, ...], ...] = ((REACH,), (ENGINE, HOST), (INSIDE, GPU), (NETWORK,))
+"""Stages of one wave go on at the same time; each needs what the waves before it have found out.
+
+Before the last one the ways from node to node are tried, while nothing else goes on: their deadlines are short.
+"""
+WAYS = "ways"
+NEEDED: Mapping[str, frozenset[str]] = {
+    "reach": frozenset({"reach", "engine"}),
+    "engine": frozenset({"reach", "engine", "host", "container"}),
+    "gpu": frozenset({"reach", "engine", "host", "gpu"}),
+    "network": frozenset({"reach", "engine", WAYS, "network"}),
+    "sameness": frozenset({"reach", "engine", "host", "container"}),
+    "room": frozenset({"reach", "engine", "host", "container"}),
+    "rest": frozenset({"reach", "host"}),
+}
+"""By area of checks: the stages that it rests on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """The fleet as it was seen, and how long each stage took."""
+
+    nodes: tuple[Examined, ...]
+    seconds: Mapping[str, float]
+
+
+def examine(
+    nodes: Sequence[Node],
+    request: LaunchRequest,
+    *,
+    suffix: str,
+    areas: frozenset[str] = frozenset(NEEDED),
+    on_step: OnStep = lambda _node, _stage, _state: None,
+    waves: Sequence[Sequence[Stage]] = WAVES,
+) -> Examination:
+    """Look at all nodes of the request (`nodes` are those of its specs, in their order), as far as `areas` need it.
+
+    Never raises for a node: what it did not tell is kept with the reason. `suffix` makes the names of probe containers
+    unique, so that two people can look at the same time.
+    """
+    stages = frozenset().union(*(NEEDED[area] for area in areas))
+    addresses = [one.result for one in fan_out(nodes, lambda node: node.address, timeout_s=REACH.deadline_s)]
+    peers = [address for address in addresses if address]
+    patients = [
+        Patient(spec=spec, node=node, request=request, peers=peers, suffix=suffix, seen=Examined(spec=spec))
+        for spec, node in zip(request.nodes, nodes, strict=True)
+    ]
+    seconds: dict[str, float] = {}
+    for wave in waves:
+        if NETWORK in wave and WAYS in stages:
+            patients, seconds[WAYS] = _try_ways(patients, on_step)
+        able = [patient for patient in patients if patient.seen.out_of_reach is None]
+        asked = [stage for stage in wave if stage.name in stages]
+        running = [begin(partial(_carry_out, stage, able, on_step)) for stage in asked]
+        for stage, future in zip(asked, running, strict=True):
+            parts, seconds[stage.name] = future.result()
+            patients = [replace(one, seen=_joined(one.seen, parts.get(one.name, {}))) for one in patients]
+    return Examination(nodes=tuple(patient.seen for patient in patients), seconds=seconds)
+
+
+def _carry_out(stage: Stage, patients: Sequence[Patient], on_step: OnStep) -> tuple[dict[str, Parts], float]:
+    """This stage on these nodes at once: what is told of each, and how long it took."""
+
+    def ask(patient: Patient) -> Parts:
+        on_step(patient.name, stage.name, "asked")
+        try:
+            told = stage.ask(patient)
+        except OrchError:
+            on_step(patient.name, stage.name, "failed")
+            raise
+        on_step(patient.name, stage.name, "done")
+        return told
+
+    began = time.monotonic()
+    outcomes = fan_out(patients, ask, timeout_s=stage.deadline_s)
+    told = {
+        outcome.item.name: failed(stage, outcome.error) if outcome.error else outcome.value() for outcome in outcomes
+    }
+    return told, time.monotonic() - began
+
+
+def _try_ways(patients: Sequence[Patient], on_step: OnStep) -> tuple[list[Patient], float]:
+    """Every node dials every other. Who could not be asked before is not dialled, and is not said to be cut off."""
+    able = [patient for patient in patients if patient.seen.out_of_reach is None]
+    images = {one.name: one.seen.facts.image.id for one in able if one.seen.facts and one.seen.facts.image}
+    request = able[0].request if len(able) > 1 else None
+    began = time.monotonic()
+    if request is None:
+        return list(patients), 0.0
+    for patient in able:
+        on_step(patient.name, WAYS, "asked")
+    specs, nodes = [patient.spec for patient in able], [patient.node for patient in able]
+    report = probe_pairs(specs, nodes, images, request.master_port, project=request.project)
+    for patient in able:
+        on_step(patient.name, WAYS, "failed" if patient.name in report.silent else "done")
+    # without engine or image the host's Python stands in; where there is none, what lacks is an error told already
+    silent = {name: why for name, why in report.silent.items() if name in images}
+    told: dict[str, Parts] = {
+        name: {"paths": paths, "silent": {"ways to its peers": silent[name]} if name in silent else {}}
+        for name, paths in report.paths.items()
+    }
+    met = [replace(one, seen=_joined(one.seen, told.get(one.name, {}))) for one in patients]
+    return met, time.monotonic() - began
+
+
+def _joined(seen: Examined, parts: Parts) -> Examined:
+    """With these parts; the reasons of several silent ones stand side by side."""
+    silent = {**seen.silent, **parts.get("silent", {})}
+    return replace(seen, **{**parts, "silent": silent})

@@ -1,0 +1,71 @@
+"""`orch firewall`: ask every node for its packet filter, and carry out what was agreed to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.nodes import network_probe
+from orchestrator.nodes.seam import Node
+from orchestrator.plan.firewall import FirewallPlan, plan_apply, plan_remove
+from orchestrator.specs.errors import CommandFailedError, PreflightError
+from orchestrator.specs.network import NetworkFacts
+
+TIMEOUT_S = 60.0
+
+
+def plans_to_apply(
+    nodes: Sequence[Node], every: Sequence[Node], project: str
+) -> tuple[Outcome[Node, FirewallPlan], ...]:
+    """For each of these nodes, what lets the machines of the whole inventory (`every`) in."""
+    known = fan_out(every, lambda node: node.address, timeout_s=TIMEOUT_S)
+    nameless = [outcome.error for outcome in known if outcome.error]
+    if nameless:  # without its address, its rule would be taken for stale
+        raise nameless[0]
+    addresses = [outcome.value() for outcome in known]
+    return fan_out(nodes, lambda node: _plan_apply(node, addresses, project), timeout_s=TIMEOUT_S)
+
+
+def plans_to_remove(nodes: Sequence[Node], project: str) -> tuple[Outcome[Node, FirewallPlan], ...]:
+    """For each of these nodes, what takes this project's rules away."""
+    return fan_out(nodes, lambda node: plan_remove(node.name, _ask(node, (), project)), timeout_s=TIMEOUT_S)
+
+
+def carry_out(
+    planned: Sequence[tuple[Node, FirewallPlan]], again: Callable[[Node], FirewallPlan]
+) -> tuple[Outcome[Node, FirewallPlan], ...]:
+    """Run each node's commands in their order, then plan anew: what is still to be done is a failure."""
+    by_name = {node.name: plan for node, plan in planned}
+
+    def work(node: Node) -> FirewallPlan:
+        agreed = by_name[node.name]
+        if agreed.as_root is None:
+            raise PreflightError("sudo asks for a password there", node=node.name, hint="run the lines above on it")
+        for argv in agreed.commands:
+            node.run((*agreed.as_root, *argv), timeout_s=TIMEOUT_S).check(f"changing {argv[0]}'s rules")
+        plan = again(node)
+        if plan.commands:
+            raise CommandFailedError(
+                f"{plan.wall.tool} took the rules, and yet does not show them",
+                node=node.name,
+                hint="orch firewall show",
+            )
+        return plan
+
+    return fan_out([node for node, _ in planned], work, timeout_s=2 * TIMEOUT_S)
+
+
+def replan(every: Sequence[Node], project: str, *, remove: bool) -> Callable[[Node], FirewallPlan]:
+    """What would have to be done on a node by now."""
+    if remove:
+        return lambda node: plan_remove(node.name, _ask(node, (), project))
+    return lambda node: _plan_apply(node, [one.address for one in every], project)
+
+
+def _plan_apply(node: Node, addresses: Sequence[str], project: str) -> FirewallPlan:
+    peers = tuple(dict.fromkeys(address for address in addresses if address != node.address))
+    return plan_apply(node.name, _ask(node, peers, project), peers)
+
+
+def _ask(node: Node, peers: Sequence[str], project: str) -> NetworkFacts:
+    return network_probe.ask(node, project=project, peers=peers)

@@ -1,0 +1,125 @@
+"""`orch setup`: ask every node what it lacks, and carry out what was agreed to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.nodes.seam import Node
+from orchestrator.nodes.setup_probe import ask, primary_keys
+from orchestrator.specs.errors import CommandFailedError, EngineError, OrchError
+from orchestrator.specs.facts import EngineFacts
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.setup import SetUp, SetupFacts, SetupPlan, Step
+
+ASK_TIMEOUT_S = 40.0
+WORK_TIMEOUT_S = 3600.0
+ENGINE_READY_S = 60.0
+"""A first start makes its folders and network rules; without systemd nothing else waits for it."""
+PAUSE_S = 0.5
+
+Told = Callable[[str, Step, float | None], None]
+"""Is told of a node's step as it begins (None), and again with the seconds that it took."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Time, given from outside so that no test waits."""
+
+    now: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+
+REAL_TIME = Clock()
+
+
+def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[Node, SetupFacts], ...]:
+    """What is installed on each node; one outcome per node, in order. Changes nothing."""
+    by_name = {spec.name: spec for spec in specs}
+    return fan_out(nodes, lambda node: ask(node, by_name[node.name]), timeout_s=ASK_TIMEOUT_S)
+
+
+def carry_out(
+    plans: Sequence[SetupPlan], nodes: Sequence[Node], told: Told, clock: Clock = REAL_TIME
+) -> tuple[SetUp, ...]:
+    """Every plan on its node, all nodes at once, each in the order of its steps; a failure ends that node's alone."""
+    by_name = {node.name: node for node in nodes}
+
+    def work(plan: SetupPlan) -> SetUp:
+        became = SetUp(node=plan.node)
+        for step in plan.to_do:
+            if became.error and not step.always:
+                continue
+            try:
+                _do(by_name[plan.node], step, told, clock)
+            except OrchError as failed:
+                if not became.error:
+                    became = replace(became, error=failed.message, hint=failed.hint)
+            else:
+                became = replace(became, done=(*became.done, step.why))
+        return became
+
+    outcomes = fan_out(plans, work, timeout_s=WORK_TIMEOUT_S)
+    return tuple(
+        outcome.result or SetUp(node=outcome.item.node, error=str(outcome.error), hint="orch setup once more goes on")
+        for outcome in outcomes
+    )
+
+
+def verified(
+    results: Sequence[SetUp], plans: Sequence[SetupPlan], nodes: Sequence[Node], clock: Clock = REAL_TIME
+) -> tuple[SetUp, ...]:
+    """The results with what each engine itself says to a new login: a user's new group counts only there.
+
+    `nodes` are those whose steps all succeeded, connected anew.
+    """
+    gpus = {plan.node for plan in plans if any("nvidia-ctk" in step.argv for step in plan.steps)}
+    outcomes = fan_out(nodes, lambda node: _engine_facts(node, clock), timeout_s=ENGINE_READY_S + ASK_TIMEOUT_S)
+    said = {outcome.item.name: outcome for outcome in outcomes}
+    return tuple(_judged(result, said.get(result.node), gpus=result.node in gpus) for result in results)
+
+
+def _judged(result: SetUp, said: Outcome[Node, EngineFacts] | None, *, gpus: bool) -> SetUp:
+    if said is None:
+        return result
+    if said.error:
+        return replace(
+            result,
+            error=f"all was done, and yet its engine does not answer: {said.error.message}",
+            hint=said.error.hint or "log out there and in again, if this computer is the node; else: orch doctor",
+        )
+    engine = said.value()
+    if gpus and "nvidia" not in engine.runtimes:
+        return replace(
+            result, engine=engine, error="its engine answers and does not know the runtime nvidia",
+            hint="on it: sudo nvidia-ctk runtime configure --runtime=docker, and restart Docker",
+        )  # fmt: skip
+    return replace(result, engine=engine)
+
+
+def _do(node: Node, step: Step, told: Told, clock: Clock) -> None:
+    began = clock.now()
+    told(node.name, step, None)
+    answer = node.run(step.argv, stdin=step.stdin.encode(), timeout_s=step.timeout_s)
+    out = answer.check(step.why, hint="what was done stays; once that is mended, orch setup goes on from there")
+    if step.only_key and primary_keys(out) != (step.only_key,):
+        shown = ", ".join(primary_keys(out)) or "no key at all"
+        raise CommandFailedError(
+            f"what was fetched holds {shown}, not {step.only_key} alone: nothing of it is trusted or installed",
+            node=node.name,
+            hint="a proxy that answers with a page of its own? Else ask NVIDIA's installation guide about a new key",
+        )
+    told(node.name, step, clock.now() - began)
+
+
+def _engine_facts(node: Node, clock: Clock) -> EngineFacts:
+    deadline = clock.now() + ENGINE_READY_S
+    while True:
+        try:
+            return node.engine.facts()
+        except EngineError:
+            if clock.now() >= deadline:
+                raise
+            clock.pause(PAUSE_S)

@@ -1,0 +1,178 @@
+"""What `orch doctor` asks one node, stage by stage. Each stage tells which parts of `Examined` it has filled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.fleet.readiness.check_gpus import GpuCheck, ask_node
+from orchestrator.nodes import host_probe, inside_probe, network_probe, probe
+from orchestrator.nodes.seam import Node
+from orchestrator.specs.errors import DeadlineError, EngineRefusedError, NodeUnreachableError, OrchError
+from orchestrator.specs.examined import Examined, OutOfReach
+from orchestrator.specs.facts import NodeFacts
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.plan import ContainerSpec
+from orchestrator.specs.reach import Reach
+from orchestrator.specs.request import LaunchRequest
+from orchestrator.specs.run import LABEL_NODE, LABEL_PROJECT, LABEL_RUN, State
+
+Parts = Mapping[str, Any]
+"""Fields of `Examined` by name."""
+
+BLIND = ("nvidia-smi", "-L")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patient:
+    """One node with all that a stage needs to ask it."""
+
+    spec: NodeSpec
+    node: Node
+    request: LaunchRequest
+    peers: Sequence[str]
+    """Addresses of the others."""
+    suffix: str
+    """Makes the names of probe containers unique."""
+    seen: Examined
+    """What earlier stages have found out."""
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One thing that is asked of all nodes at once."""
+
+    name: str
+    ask: Callable[[Patient], Parts]
+    deadline_s: float
+    """For all nodes together, as they are asked at once."""
+
+
+def reach(patient: Patient) -> Parts:
+    """Connect, time a round trip, and ask for the facts of a launch."""
+    own = patient.node.address
+    patient.node.open()
+    took = []
+    for _ in range(3):
+        began = time.monotonic()
+        patient.node.run(["true"], timeout_s=10)
+        took.append(time.monotonic() - began)
+    facts = probe.ask(
+        patient.node,
+        workspace=patient.spec.workspace,
+        project=patient.request.project,
+        peers=[peer for peer in patient.peers if peer != own],
+    )
+    return {"facts": facts, "round_trip_ms": min(took) * 1000}
+
+
+def engine(patient: Patient) -> Parts:
+    """Its engine, its image, and the containers of runs that it holds."""
+    facts = _facts(patient)
+    described = patient.node.engine.facts()
+    image = patient.node.engine.image(patient.request.image_tag(_device(patient.spec, facts)))
+    held = tuple(patient.node.engine.containers({LABEL_RUN: ""}))
+    blind = []
+    for container in held if facts.gpus else ():
+        if container.state is State.RUNNING:
+            with suppress(OrchError):  # it ended just now
+                if patient.node.engine.execute(container.id, BLIND).exit_code not in (0, 126, 127):
+                    blind.append(container.labels[LABEL_RUN])
+    return {"facts": replace(facts, engine=described, image=image), "held": held, "blind_runs": tuple(blind)}
+
+
+def host(patient: Patient) -> Parts:
+    """What its host tells beyond the facts of a launch."""
+    facts, manifests = host_probe.ask(
+        patient.node,
+        workspace=patient.spec.workspace,
+        project=patient.request.project,
+        port=patient.request.master_port,
+    )
+    return {"host": facts, "manifests": manifests}
+
+
+def inside(patient: Patient) -> Parts:
+    """What a container of the training image sees, under the limits of a run."""
+    facts = _facts(patient)
+    if facts.image is None or patient.spec.engine != "docker":
+        return {}
+    limits = patient.spec.limits
+    container = ContainerSpec(
+        name=f"{patient.request.project}-doctor-{patient.name}-{patient.suffix}",  # two names may be one machine
+        image=facts.image.id,
+        command=inside_probe.PROBE,
+        environment={},
+        labels={LABEL_PROJECT: patient.request.project, LABEL_NODE: patient.name},
+        working_dir="/",
+        user=f"{facts.uid}:{facts.gid}",
+        network="none",
+        cpus=min(limits.cpus, facts.cpus or limits.cpus),
+        memory_mib=limits.memory_mib,
+        memory_reservation_mib=limits.memory_reservation_mib,
+        shm_mib=limits.shm_mib,
+    )
+    answer = patient.node.engine.run_once(container, timeout_s=INSIDE.deadline_s)
+    return {"inside": inside_probe.parse(answer)}
+
+
+def gpu(patient: Patient) -> Parts:
+    """Its GPUs, as `orch check-gpus` asks. The container half only where its engine and image are there."""
+    facts = _facts(patient)
+    cuda = patient.request.image_tag("cuda")
+    check = GpuCheck(
+        project=patient.request.project,
+        image=cuda,
+        suffix=patient.suffix,
+        container=facts.image is not None,
+    )
+    return {"gpus": ask_node(patient.spec, patient.node, check)}
+
+
+def network(patient: Patient) -> Parts:
+    """Its interfaces, routes and packet filter. After the ways were tried: the kernel then knows its neighbours."""
+    own = _facts(patient).address
+    peers = [peer for peer in patient.peers if peer != own]
+    return {"network": network_probe.ask(patient.node, project=patient.request.project, peers=peers)}
+
+
+REACH = Stage(name="reach", ask=reach, deadline_s=22)
+ENGINE = Stage(name="engine", ask=engine, deadline_s=15)
+HOST = Stage(name="host", ask=host, deadline_s=20)
+INSIDE = Stage(name="container", ask=inside, deadline_s=30)
+GPU = Stage(name="gpu", ask=gpu, deadline_s=45)
+"""Torch with its CUDA libraries takes long to load from a cold disk."""
+NETWORK = Stage(name="network", ask=network, deadline_s=20)
+
+
+def failed(stage: Stage, error: OrchError) -> Parts:
+    """What `Examined` keeps of a stage without an answer."""
+    if stage.name == REACH.name:
+        return {"out_of_reach": OutOfReach(why=_why(error), message=error.message, hint=error.hint)}
+    if stage.name == ENGINE.name:
+        return {"engine_error": error.message, "engine_runs": isinstance(error, (DeadlineError, EngineRefusedError))}
+    return {"silent": {stage.name: error.message}}
+
+
+def _why(error: OrchError) -> Reach:
+    if isinstance(error, NodeUnreachableError):
+        return error.reach
+    return Reach.NO_ANSWER if isinstance(error, DeadlineError) else Reach.OTHER
+
+
+def _facts(patient: Patient) -> NodeFacts:
+    """Those of the first stage, which comes before all others."""
+    assert patient.seen.facts is not None, patient.name  # noqa: S101  # the order of stages, for the type checker
+    return patient.seen.facts
+
+
+def _device(spec: NodeSpec, facts: NodeFacts) -> str:
+    """As for a launch, but where the GPU that the inventory promises is missing: that is for a finding to say."""
+    return "cuda" if spec.device == "cuda" or (spec.device == "auto" and facts.gpus) else "cpu"

@@ -1,0 +1,41 @@
+"""Bring the nodes' logs to the controller's record, each line once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.secrets import veil_at
+from orchestrator.nodes.seam import LogLine
+from orchestrator.specs.event import split_rank
+from orchestrator.specs.happening import Said
+from orchestrator.specs.secret import Veil
+
+
+def said_of(seat: Seated, line: LogLine, veil: Veil) -> Said:
+    """A container's line, with whose it is, and without what nobody is to read."""
+    rank, text = split_rank(line.text)
+    return Said(time=line.time, node=seat.node.name, node_rank=seat.node_rank, rank=rank, text=veil.hide(text))
+
+
+def as_json(said: Said) -> str:
+    """One line of a record's log file."""
+    return json.dumps(asdict(said), ensure_ascii=False) + "\n"
+
+
+def collect_logs(seated: Sequence[Seated], record: RunRecord) -> tuple[Outcome[Seated, int], ...]:
+    """Append what each container wrote since the newest line on record; the number of new lines."""
+
+    def bring(seat: Seated) -> int:
+        last = record.last_time(seat.node.name)
+        with record.open_log(seat.node.name) as kept:
+            veil = veil_at(seat.node, seat.secrets, record.veil)
+            new = [as_json(said_of(seat, line, veil)) for line in seat.node.engine.logs(seat.container, since=last)]
+            kept.writelines(new)
+        return len(new)
+
+    return fan_out(seated, bring)

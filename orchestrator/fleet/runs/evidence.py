@@ -1,0 +1,52 @@
+"""All that is known of a run: the record on this controller, and what its nodes can still be asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from orchestrator.checks.story import Evidence
+from orchestrator.checks.waiting import moment
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.read_logs import Filter, LogSource, gather_lines, resolve_logs
+from orchestrator.fleet.runs.records import plan_of, recorded_runs
+from orchestrator.nodes.kernel_probe import kernel_lines
+from orchestrator.nodes.seam import Node
+from orchestrator.specs.plan import Plan
+
+TIMEOUT_S = 30.0
+
+
+def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callable[[], float] = time.time) -> Evidence:
+    """Of the run named, or of the newest; the lines of nodes that answer are brought to the record first."""
+    source = resolve_logs(nodes, wanted)
+    if wanted is None and (newer := _newer_here(source)):
+        source = resolve_logs(nodes, newer)
+    lines = gather_lines(source, Filter())
+    plan = plan_of(source.record)
+    seats = list(source.seated)
+    containers = fan_out(seats, lambda seat: seat.node.engine.container(seat.container), timeout_s=TIMEOUT_S)
+    kernel = fan_out(seats, lambda seat: _kernel(seat, plan), timeout_s=TIMEOUT_S)
+    return Evidence(
+        run_id=source.run_id,
+        plan=plan,
+        lines=tuple(lines),
+        containers={o.item.node.name: o.result for o in containers if o.result},
+        kernel={o.item.node.name: o.result for o in kernel if o.result},
+        silent=tuple(source.unreachable),
+        outcome=source.record.outcome(),
+        now=clock(),
+    )
+
+
+def _newer_here(source: LogSource) -> str:
+    """A run of this controller that began after the newest that the nodes show, its containers gone; or empty."""
+    plans = [plan for record in recorded_runs()[:1] if (plan := plan_of(record))]
+    shown = plan_of(source.record)
+    return plans[0].run_id if plans and shown and plans[0].started_at > shown.started_at else ""
+
+
+def _kernel(seat: Seated, plan: Plan | None) -> tuple[str, ...]:
+    """Since the run began: what the hardware did before is not its cause."""
+    return kernel_lines(seat.node, int(moment(plan.started_at))) if plan else ()

@@ -1,0 +1,179 @@
+"""Carry out a plan: folders, uploads, containers. All or nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.runs.bring import Store, baggage_of, bring
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets, require_values, secret_values, secrets_of
+from orchestrator.fleet.runs.upload import code_list
+from orchestrator.nodes.seam import Node
+from orchestrator.specs import run as labels
+from orchestrator.specs.errors import ConflictError, EngineError
+from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.specs.plan_json import to_json
+from orchestrator.specs.run import ContainerFacts, State
+
+OnStep = Callable[[str, str], None]
+TRIES = 3
+"""For a name that an ended run holds: another launch may take it in between, and is then named."""
+
+# Constants for the node's shell; folders come in as arguments, the plan on stdin.
+# The answer: which of the run's data ($3) and code (its list, $4) are there.
+_PREPARE = """
+mkdir -p "$1/Data" "$1/data" "$1/runs/$2/code" && cat > "$1/runs/$2/plan.json" || exit 1
+[ -d "$1/data/$3" ] && echo data
+[ -f "$1/runs/$2/$4" ] && echo code
+exit 0
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seated:
+    """A node with its container of this run."""
+
+    node: Node
+    node_rank: int
+    container: str
+    secrets: str = ""
+    """The folder of the node where its secrets lie."""
+
+
+def launch(
+    nodes: Mapping[str, Node],
+    plan: Plan,
+    *,
+    fresh: Mapping[str, Path] = MappingProxyType({}),
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+    on_step: OnStep = lambda _node, _step: None,
+) -> tuple[Seated, ...]:
+    """Start every container of the plan, in order of rank, or none of them.
+
+    Nodes that lack the run's code or data get them: from `fresh` (the folders that `code` and `data` of the plan were
+    just read from), else as `bring` finds them; `elsewhere` is the project's folder on those of `nodes` that have no
+    part in the plan. `on_step` is told (node, what is done there). Raises the first node's error after undoing what was
+    done: `ConflictError` where another run holds a node.
+    """
+    parts = [(nodes[part.node], part) for part in plan.nodes]
+    require_values(plan.secrets, plan.environment, os.environ)
+    secrets = secret_values(plan.secrets, os.environ)
+
+    _prepare(nodes, plan, fresh, elsewhere, on_step)
+    made: list[Seated] = []
+    try:
+        _all(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
+        _create_all(parts, made)
+        seated = tuple(sorted(made, key=lambda seat: seat.node_rank))
+        _all(fan_out(seated, lambda seat: seat.node.engine.start(seat.container)))
+    except BaseException:  # Ctrl-C too: all or none
+        fan_out(made, lambda seat: seat.node.engine.remove(seat.container))
+        fan_out(parts, lambda item: remove_secrets(item[0], secrets_of(item[1].container.labels)))
+        raise
+    RunRecord(plan.run_id).save_plan(plan)  # not before: a launch that was refused is no run
+    for seat in seated:
+        on_step(seat.node.name, "container started")
+    return seated
+
+
+def _prepare(
+    nodes: Mapping[str, Node], plan: Plan, fresh: Mapping[str, Path], elsewhere: Mapping[str, str], on_step: OnStep
+) -> None:
+    """Folders, the plan, code and data on every node."""
+    stores = [Store(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
+    text = to_json(plan).encode()
+
+    def prepare(store: Store) -> list[str]:
+        words = [store.folder, plan.run_id, plan.data_digest, code_list(plan.code_digest)]
+        made = store.node.run(["sh", "-c", _PREPARE, "sh", *words], stdin=text)
+        hint = "may this user write there? set `workspace` in the inventory"
+        return made.check(f"making {store.folder}", hint=hint).split()
+
+    outcomes = fan_out(stores, prepare)
+    _all(outcomes)
+    others = [Store(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
+    for baggage in baggage_of(plan):
+        new = fresh.get(baggage.what)
+        having = [outcome.item for outcome in outcomes if baggage.what in (outcome.result or ())]
+        # code that somebody brings now goes over what a run has made of it
+        lacking = stores if new and baggage.is_code else [store for store in stores if store not in having]
+        if lacking:
+            bring(baggage, lacking, having, others, fresh=new, on_step=on_step)
+
+
+def discard(seat: Seated) -> None:
+    """Remove its container, and with it the secrets that it had: nobody reads them after it."""
+    seat.node.engine.remove(seat.container)
+    remove_secrets(seat.node, seat.secrets)
+
+
+def _create_all(parts: Sequence[tuple[Node, NodePlan]], made: list[Seated]) -> None:
+    """Create every container, noting each in `made` at once; its name is the lock.
+
+    The first node by name goes alone: of two launches on the same nodes, one is refused there before it has touched
+    another.
+    """
+
+    def create(item: tuple[Node, NodePlan]) -> None:
+        node, part = item
+        container, secrets = _create(node, part), secrets_of(part.container.labels)
+        made.append(Seated(node=node, node_rank=part.node_rank, container=container, secrets=secrets))
+
+    in_turn = sorted(parts, key=lambda item: item[0].name)
+    _all(fan_out(in_turn[:1], create))
+    _all(fan_out(in_turn[1:], create))
+
+
+def _create(node: Node, part: NodePlan) -> str:
+    for _ in range(TRIES):
+        try:
+            return node.engine.create(part.container)
+        except ConflictError as error:
+            taken = error
+            _step_aside(node, part.container.name)
+    raise taken
+
+
+def _step_aside(node: Node, name: str) -> None:
+    """Give an ended run's container another name, so that its logs stay; refuse where a run holds the node."""
+    holder = node.engine.container(name)
+    if holder is None:
+        return  # it went away just now
+    if holder.state in (State.RUNNING, State.CREATED):
+        raise ConflictError(
+            f"run {holder.labels.get(labels.LABEL_RUN, '?')} by {holder.labels.get(labels.LABEL_USER, '?')} "
+            f"holds this node since {holder.labels.get(labels.LABEL_STARTED, '?')}",
+            node=node.name,
+            hint=_way_out(holder.labels.get(labels.LABEL_RUN, ""), holder.state),
+        )
+    with suppress(EngineError):  # another launch may have just done so: the next try to create decides
+        node.engine.set_aside(holder.id, ended_name(holder))
+
+
+def _way_out(run_id: str, state: State) -> str:
+    if state is State.CREATED:
+        return f"its launch was cut short, or is under way: orch adopt {run_id}, or: orch stop {run_id}"
+    return f"wait for it, or: orch stop {run_id}".rstrip()
+
+
+def ended_name(container: ContainerFacts) -> str:
+    """What an ended run's container is called once another run needs its name."""
+    run, attempt = (container.labels.get(key, "0") for key in (labels.LABEL_RUN, labels.LABEL_ATTEMPT))
+    return f"{container.name}-{run}.{attempt}-{container.id[:6]}"
+
+
+def _all(outcomes: Sequence[Outcome[Any, Any]]) -> None:
+    """Raise the first error; name the other nodes that failed with it."""
+    failed = [outcome.error for outcome in outcomes if outcome.error]
+    if failed:
+        others = [error.node for error in failed[1:] if error.node]
+        if others:
+            failed[0].hint = f"{failed[0].hint} (also: {', '.join(others)})".strip()
+        raise failed[0]

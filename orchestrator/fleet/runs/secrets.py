@@ -1,0 +1,136 @@
+"""Secrets of a run on their way: from this controller's environment or file to a file in each node's memory, and gone.
+
+A value travels as the stdin of a command that never changes. No plan, label, environment, command line or record
+holds it; what a rank prints of it is hidden where this controller knows it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.nodes.seam import Node
+from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.specs.run import LABEL_SECRETS
+from orchestrator.specs.secret import REDACTED, Secret, Veil, is_sensitive, veil_over
+
+LARGEST = 512 * 1024
+_FOLDER = re.compile(r"(/dev/shm/orch-\d+)/([A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+)")
+
+# Constants for the node's shell: $1 folder of this user's secrets, $2 that of this run's part, $3 name.
+# Whoever else may write to /dev/shm could have made $1 first.
+_PLACE = """
+umask 077
+mkdir -p "$1/$2" && [ -O "$1" ] && [ ! -L "$1" ] && chmod 700 "$1" || exit 1
+cat > "$1/$2/.$3" && chmod 400 "$1/$2/.$3" && mv -f "$1/$2/.$3" "$1/$2/$3"
+"""
+_READ = """
+for file in "$1/$2"/*; do [ -f "$file" ] && cat "$file" && echo; done
+exit 0
+"""
+_REMOVE = """
+cd "$1" 2>/dev/null || exit 0
+rm -rf -- "./$2" || exit 1
+rmdir "./${2%/*}" "$1" 2>/dev/null
+exit 0
+"""
+
+
+def secret_values(secrets: Sequence[Secret], environment: Mapping[str, str]) -> dict[str, bytes]:
+    """Each secret's value, by name. ConfigError names all that this controller lacks."""
+    values, problems = dict[str, bytes](), []
+    for secret in secrets:
+        try:
+            values[secret.name] = _value(secret, environment)
+        except (OSError, ValueError) as error:
+            problems.append(f"--secret {secret.name}: {error}")
+    if problems:
+        raise ConfigError(
+            "secrets that the run asks for are not on this computer",
+            problems=problems,
+            hint="export the variable, or say where it is: --secret NAME=FILE",
+        )
+    return values
+
+
+def require_values(secrets: Sequence[Secret], variables: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """ConfigError where this controller lacks what a launch would hand over: a secret, or the value of a variable that
+    an earlier plan has not kept. To be asked before any node is."""
+    secret_values(secrets, environment)
+    if missing := sorted(name for name, value in variables.items() if value == REDACTED and is_sensitive(name)):
+        raise ConfigError(
+            f"the earlier attempt had {', '.join(missing)}, whose value no plan holds",
+            hint=f"export {missing[0]}, or say it again: --env {missing[0]}=…",
+        )
+
+
+def place_secrets(node: Node, part: NodePlan, values: Mapping[str, bytes]) -> None:
+    """Files of mode 0400 in the node's memory, where the part's container will look for them."""
+    for name, value in values.items():
+        top, inner = _folder(part.container.labels[LABEL_SECRETS])
+        placed = node.run(["sh", "-c", _PLACE, "sh", top, inner, name], stdin=value)
+        placed.check(f"handing over the secret {name}", hint=f"does {top} belong to somebody else there?")
+
+
+def remove_secrets(node: Node, folder: str) -> None:
+    """What a container had in this folder, as its label says; nothing where it had no secrets."""
+    if folder:
+        top, inner = _folder(folder)
+        node.run(["sh", "-c", _REMOVE, "sh", top, inner]).check(f"removing {folder}")
+
+
+def secrets_of(labels: Mapping[str, str]) -> str:
+    """The folder of a container's secrets; empty where it has none."""
+    return labels.get(LABEL_SECRETS, "")
+
+
+def veil_at(node: Node, folder: str, known: Veil) -> Veil:
+    """Over what is known, and over what the node has in this folder: from wherever a run is looked at."""
+    if not folder:
+        return known
+    return known.and_over([node.run(["sh", "-c", _READ, "sh", *_folder(folder)]).stdout])
+
+
+def veil_of(plan: Plan, environment: Mapping[str, str] = os.environ) -> Veil:
+    """Hides what this controller knows of the run's secrets, and its variables whose name says that they are one."""
+    return veil_over(_known(plan, environment))
+
+
+def _known(plan: Plan, environment: Mapping[str, str]) -> Iterator[str]:
+    for secret in plan.secrets:
+        with suppress(OSError, ValueError):  # as it was, or on the computer that launched it
+            yield _value(secret, environment).decode(errors="replace")
+    for name, value in plan.environment.items():
+        if is_sensitive(name):
+            yield environment.get(name, "") if value == REDACTED else value
+
+
+def _value(secret: Secret, environment: Mapping[str, str]) -> bytes:
+    """ValueError, in words, or OSError where there is none."""
+    if secret.file and (Path(secret.file).is_file() or secret.name not in environment):
+        return _content(Path(secret.file))
+    if not environment.get(secret.name):
+        raise ValueError(f"there is no variable {secret.name} in the environment")
+    return os.fsencode(environment[secret.name])
+
+
+def _content(file: Path) -> bytes:
+    if not file.is_file():
+        raise ValueError(f"{file} is not a file")
+    with file.open("rb") as content:
+        value = content.read(LARGEST + 1)
+    if not 0 < len(value) <= LARGEST:
+        raise ValueError(f"{file} has {'more than 512 KiB' if value else 'no content'}")
+    return value
+
+
+def _folder(label: str) -> tuple[str, str]:
+    """The user's folder, and the part's in it. What a label says is checked: it names what will be removed."""
+    found = _FOLDER.fullmatch(label)
+    if not found or ".." in found[2].split("/"):
+        raise ConfigError(f"label {LABEL_SECRETS} names no folder of secrets: {label!r}")
+    return found[1], found[2]

@@ -1,0 +1,70 @@
+"""End a run everywhere at once, or clear away what ended runs left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.runs.collect import collect_logs
+from orchestrator.fleet.runs.launch import Seated, discard
+from orchestrator.fleet.runs.progress import last_checkpoint
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.secrets import secrets_of
+from orchestrator.nodes.seam import Node
+from orchestrator.specs import run as labels
+from orchestrator.specs.run import ContainerFacts, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """What stopping came to."""
+
+    outcomes: tuple[Outcome[Seated, ContainerFacts | None], ...]
+    checkpoint_step: int | None
+    """Step of the last checkpoint that rank 0 reported as written and verified."""
+
+
+def stop_run(
+    seated: Sequence[Seated],
+    record: RunRecord,
+    *,
+    timeout_s: int,
+    on_step: Callable[[str, str], None] = lambda _node, _step: None,
+) -> Stopped:
+    """SIGTERM to all nodes together, SIGKILL to what is left after `timeout_s`; logs kept; containers removed."""
+
+    def end(seat: Seated) -> ContainerFacts | None:
+        seat.node.engine.stop(seat.container, timeout_s)
+        on_step(seat.node.name, "stopped")
+        return seat.node.engine.container(seat.container)
+
+    record.mark_stopping()
+    outcomes = fan_out(seated, end, timeout_s=timeout_s + 30.0)
+    ended = [outcome.item for outcome in outcomes if outcome.error is None]
+    collect_logs(ended, record)
+    told = last_checkpoint(record)
+    step = told[0] if told else None
+    fan_out(ended, discard)
+    if record.outcome() is None:  # a run that had ended before stays what it was
+        record.save_outcome("stopped", f"checkpoint of step {step}" if step is not None else "no checkpoint")
+    return Stopped(outcomes=outcomes, checkpoint_step=step)
+
+
+def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, list[str]], ...]:
+    """Remove the containers of ended runs, or of those whose id begins with `run_id`; their logs are kept first."""
+
+    def clear(node: Node) -> list[str]:
+        ended = [
+            facts
+            for facts in node.engine.containers({labels.LABEL_RUN: ""})
+            if facts.labels[labels.LABEL_RUN].startswith(run_id) and facts.state in (State.SUCCEEDED, State.FAILED)
+        ]
+        for facts in ended:
+            rank = int(facts.labels.get(labels.LABEL_NODE_RANK, 0))
+            seat = Seated(node=node, node_rank=rank, container=facts.id, secrets=secrets_of(facts.labels))
+            collect_logs([seat], RunRecord(facts.labels[labels.LABEL_RUN]))
+            discard(seat)
+        return [facts.labels[labels.LABEL_RUN] for facts in ended]
+
+    return fan_out(nodes, clear)

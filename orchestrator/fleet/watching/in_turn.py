@@ -1,0 +1,48 @@
+"""Work beside the following, one piece after the other: a newer piece takes the place of one that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from orchestrator.fleet.fan_out import begin
+from orchestrator.specs.errors import OrchError
+
+Work = Callable[[], object]
+
+
+class InTurn:
+    """At most one piece is at work and one waits."""
+
+    def __init__(self, failed: Callable[[OrchError], object] = lambda _error: None) -> None:
+        """`failed` is told of an error, in the thread that calls."""
+        self._failed = failed
+        self._current: Future[object] | None = None
+        self._waiting: Work | None = None
+
+    def add(self, work: Work) -> None:
+        self._waiting = work
+        self.look()
+
+    def look(self) -> None:
+        """Begin what waits, if nothing is at work any more."""
+        if self._current and self._current.done():
+            self._finish()
+        if self._waiting and not self._current:
+            self._current, self._waiting = begin(self._waiting), None
+
+    def finish(self, timeout_s: float) -> None:
+        """What is at work, and what waits, is waited for, each so long. TimeoutError: it takes longer."""
+        while self._current or self._waiting:
+            self.look()
+            if self._current:
+                self._current.exception(timeout_s)
+                self._finish()
+
+    def _finish(self) -> None:
+        ended, self._current = self._current, None
+        error = ended.exception() if ended else None
+        if isinstance(error, OrchError):
+            self._failed(error)
+        elif error:
+            raise error

@@ -1,0 +1,58 @@
+"""At most one watcher for each run and controller. The lock is the kernel's: it goes with the process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.specs.errors import ConflictError
+
+LOCK = "watcher.lock"
+LOOK_EVERY_S = 0.5
+
+
+@contextmanager
+def only_watcher(record: RunRecord, *, tries: int = 1, rest: Callable[[float], object] = time.sleep) -> Iterator[None]:
+    """Within it, this process watches the run. ConflictError: another does, and went on doing so for `tries` looks."""
+    record.folder.mkdir(parents=True, exist_ok=True)
+    with (record.folder / LOCK).open("a+", encoding="ascii") as lock:
+        while not _taken(lock):
+            tries -= 1
+            if tries <= 0:
+                lock.seek(0)
+                raise ConflictError(
+                    f"run {record.run_id} is watched already, by process {lock.read().strip() or '?'} of this computer",
+                    hint=f"orch logs -f {record.run_id}",
+                )
+            rest(LOOK_EVERY_S)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
+
+
+def _taken(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def watcher_of(record: RunRecord) -> int | None:
+    """The process that watches the run from this controller; None where none does."""
+    try:
+        with (record.folder / LOCK).open("r", encoding="ascii") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                written = lock.read().strip()
+                return int(written) if written.isdecimal() else 0
+    except FileNotFoundError:
+        pass
+    return None

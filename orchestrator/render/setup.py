@@ -1,0 +1,53 @@
+"""What `orch setup` would do, and what it did, to people and to programs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from orchestrator.specs.setup import SetUp, SetupPlan, Step
+
+
+def plan_text(plans: Sequence[SetupPlan]) -> Iterator[str]:
+    """Every command of every node; nodes that need the same are told once."""
+    groups: dict[tuple[object, ...], list[SetupPlan]] = {}
+    for plan in plans:
+        groups.setdefault((plan.steps, plan.warnings, plan.refused, plan.hint), []).append(plan)
+    for same in groups.values():
+        yield f"{', '.join(plan.node for plan in same)}:"
+        yield from (f"  {line}" for line in _plan_lines(same[0]))
+
+
+def step_line(step: Step) -> str:
+    """As it could be pasted on that machine."""
+    command = shlex.join(step.argv)
+    return f"printf '%s\\n' {shlex.quote(step.stdin.rstrip(chr(10)))} | {command}" if step.stdin else command
+
+
+def setup_json(plans: Sequence[SetupPlan], results: Sequence[SetUp]) -> str:
+    """Plans, and what became of them where they were carried out."""
+    became = {result.node: asdict(result) for result in results}
+    return json.dumps([{**_plan_values(plan), "result": became.get(plan.node)} for plan in plans], indent=2)
+
+
+def _plan_lines(plan: SetupPlan) -> Iterator[str]:
+    for step in plan.steps:
+        if step.done:
+            yield f"✓ {step.why}: done already ({step.known_by})"
+        else:
+            yield f"# {step.why}"
+            yield step_line(step)
+    for warning in plan.warnings:
+        yield f"! {warning}"
+    if plan.refused:
+        yield f"✗ {plan.refused}"
+        yield f"  → {plan.hint}"
+    elif not plan.to_do:
+        yield "nothing to do"
+
+
+def _plan_values(plan: SetupPlan) -> dict[str, object]:
+    steps = [{**asdict(step), "command": step_line(step) if step.argv else ""} for step in plan.steps]
+    return {**asdict(plan), "steps": steps}

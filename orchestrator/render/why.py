@@ -1,0 +1,100 @@
+"""Why a run failed, or what it waits for, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from orchestrator.checks.causes.rule import Cause
+from orchestrator.checks.failure import Failure
+from orchestrator.checks.story import Story
+from orchestrator.checks.waiting import LastHeard
+
+WHOSE = {
+    "configuration": "configuration: another try with the same words fails the same way",
+    "user": "your code or its options: not tried again by itself",
+    "infrastructure": "a machine or the network: worth another try",
+}
+_STATES = {
+    "stopped": "was stopped, as somebody asked",
+    "done": "is done, nothing failed",
+    "running": "goes on",
+    "unknown": "has not said how it ended, and its containers are not there to ask",
+}
+
+
+def why_lines(story: Story) -> Iterator[str]:
+    """What `orch why` writes."""
+    if story.failure:
+        yield from _failed(story, story.failure)
+    else:
+        yield f"run {story.run_id} {_STATES[story.state]}"
+    if story.heard:
+        yield from ("", "  who was heard last")
+        yield from (f"    {_last(one)}" for one in sorted(story.heard, key=lambda one: -(one.silent_s or 1e9)))
+    yield from (f"  · {sentence}" for sentence in story.waits)
+    if story.earlier:
+        yield from ("", "  it survived before")
+    for verdict in story.earlier:
+        rank = "" if verdict.rank is None else f"rank {verdict.rank} on "
+        yield f"    {verdict.time[11:19]}  {rank}{verdict.node}: {verdict.reason or verdict.kind}"
+    if story.silent:
+        yield f"  note: {', '.join(story.silent)} did not answer; this rests on what was collected before"
+    if story.state in ("failed", "running", "unknown"):
+        yield f"  → orch logs {story.run_id}" + (f" --node {story.failure.node}" if story.failure else "")
+
+
+def _failed(story: Story, failure: Failure) -> Iterator[str]:
+    when = f" at {story.at[11:19]}" if story.at else ""
+    after = f", {_span(story.after_s)} after its start" if story.after_s is not None else ""
+    yield f"run {story.run_id} failed{when}{after}"
+    yield f"✗ {headline(failure)}"
+    if failure.cause:
+        yield from cause_lines(failure.cause)
+    else:
+        yield from (f"    {line}" for line in failure.lines)
+    yield from (f"  after that: {sentence}" for sentence in story.consequences)
+
+
+def headline(failure: Failure) -> str:
+    """Who failed, and how, in one line."""
+    who = f"rank {failure.rank} on {failure.node}" if failure.rank >= 0 else failure.node
+    told = failure.exit_code is None or failure.reason == f"exit code {failure.exit_code}"
+    reason = _without_source(failure.reason.split("\n", 1)[0])
+    return f"{who}: {reason}" + ("" if told else f" (exit code {failure.exit_code})")
+
+
+def cause_lines(cause: Cause) -> Iterator[str]:
+    """What it means, where it happened, by which lines, and what to do."""
+    yield f"  {cause.what}"
+    if cause.frame:
+        yield f"  where     {cause.frame}"
+    for number, line in enumerate(cause.evidence):
+        yield ("  evidence  " if not number else "            ") + _without_source(line)
+    yield f"  whose     {WHOSE[cause.kind]}"
+    for advice in cause.todo:
+        yield f"  → {advice}"
+    yield f"  more: {f'orch explain {cause.page}' if cause.page else f'docs/why.md, {cause.id}'}"
+
+
+def why_json(story: Story) -> str:
+    """The same for programs."""
+    return json.dumps(asdict(story), indent=2, ensure_ascii=False)
+
+
+def _without_source(text: str) -> str:
+    """Without the place in torch's or gloo's own source, which is longer than what is said."""
+    return re.sub(r"(?:at )?\[?/\S+\.(?:cc|cpp|hpp|cu):\d+\] ", "", text)
+
+
+def _last(one: LastHeard) -> str:
+    silent = "never" if one.silent_s is None else f"{_span(one.silent_s)} ago"
+    return f"rank {one.rank} on {one.node:<10} {silent:>12}  {_without_source(one.word)[:90]}"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

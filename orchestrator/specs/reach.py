@@ -1,0 +1,18 @@
+"""Why a node could not be asked."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Reach(str, Enum):
+    """What kind of obstacle a connection met: told by what failed, never by the words of an error."""
+
+    NO_ADDRESS = "no address"
+    NO_ANSWER = "no answer"
+    REFUSED = "refused"
+    """The machine is there, and nothing listens on its port."""
+    KEY_UNKNOWN = "unknown host key"
+    KEY_CHANGED = "changed host key"
+    LOGIN = "login refused"
+    OTHER = "other"

@@ -1,0 +1,78 @@
+"""What must not be seen: secrets, which a plan knows by name alone, and variables whose name says that they are one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+REDACTED = "***"
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+"""Of a variable and of a file: no shell, path or mount reads more into it."""
+_SENSITIVE = re.compile(r"_KEY$|TOKEN(?!IZER)|SECRET|PASSWORD", re.IGNORECASE)
+"""TOKENIZERS_PARALLELISM is a switch of a library that many scripts use."""
+SHORTEST_HIDDEN = 8
+"""A shorter value stands in lines by chance, `128` in every second one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secret:
+    """What every container of a run finds as a file; the value is read when it is handed over, and never kept."""
+
+    name: str
+    file: str = ""
+    """Of the controller; its environment variable of this name where empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Veil:
+    """Hides values in what people and programs read."""
+
+    pieces: tuple[str, ...] = ()
+    """The longest first: one value may be part of another."""
+
+    def and_over(self, values: Iterable[str]) -> Veil:
+        return _veil({*self.pieces, *_pieces(values)})
+
+    def hide(self, text: str) -> str:
+        for piece in self.pieces:
+            text = text.replace(piece, REDACTED)
+        return text
+
+
+def veil_over(values: Iterable[str]) -> Veil:
+    """Each line of each value, as it is and as JSON writes it: events are JSON."""
+    return Veil().and_over(values)
+
+
+def is_sensitive(variable: str) -> bool:
+    """Whether the name says so; `…_FILE` holds a path."""
+    return bool(_SENSITIVE.search(variable)) and not variable.upper().endswith("_FILE")
+
+
+def concealed(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those whose name says so, with values that are known."""
+    return {name: value for name, value in variables.items() if is_sensitive(name) and value != REDACTED}
+
+
+def redacted(data: Any) -> Any:
+    """Plain data with the values of sensitive variables replaced, wherever an `environment` stands in it."""
+    if isinstance(data, Mapping):
+        return {key: _hidden(value) if key == "environment" else redacted(value) for key, value in data.items()}
+    return [redacted(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+def _pieces(values: Iterable[str]) -> set[str]:
+    lines = {line.strip() for value in values for line in value.splitlines()}
+    kept = {line for line in lines if len(line) >= SHORTEST_HIDDEN}
+    return kept | {json.dumps(line, ensure_ascii=ascii)[1:-1] for line in kept for ascii in (True, False)}
+
+
+def _veil(pieces: set[str]) -> Veil:
+    return Veil(pieces=tuple(sorted(pieces, key=lambda piece: (-len(piece), piece))))
+
+
+def _hidden(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: REDACTED if is_sensitive(name) else value for name, value in environment.items()}

@@ -1,0 +1,95 @@
+"""A recorded case as the evidence that `orch why` is given: `NAME.log` with a head and a part for each node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from orchestrator.checks.story import Evidence
+from orchestrator.specs.event import parse_event, split_rank
+from orchestrator.specs.happening import Said
+from orchestrator.specs.run import ContainerFacts
+
+LOGS = Path(__file__).parent / "logs"
+_RANK_FAILED = re.compile(r"^E\d{4} (?P<at>[\d:.]+) .*failed \(exitcode", re.MULTILINE)
+"""Torchrun's own clock says which node's rank failed first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One log, and what is to be found in it."""
+
+    name: str
+    cause: str
+    """The rule's id: what the file is called, without what follows a second dot."""
+    made: str
+    rank: int
+    frame: str
+    evidence: Evidence
+
+
+def cases() -> list[Path]:
+    return sorted(LOGS.glob("*.log"))
+
+
+def read_case(path: Path, *, with_nodes: bool = True) -> Case:
+    """`with_nodes`: whether the nodes still answer, with their exit codes; else the log is all there is."""
+    head, _, body = path.read_text().partition("\n\n")
+    told = dict(line.split(": ", 1) if ": " in line else (line.rstrip(":"), "") for line in head.splitlines())
+    lines: list[Said] = []
+    kernel: dict[str, tuple[str, ...]] = {}
+    containers: dict[str, ContainerFacts] = {}
+    for part in sorted(body.split("--- ")[1:], key=_ended_at):
+        title, *texts = part.splitlines()
+        if title.startswith("kernel "):
+            kernel[title.removeprefix("kernel ")] = tuple(texts)
+            continue
+        node, seat, code, *oom = title.split()
+        containers[node] = _ended(node, _as_of_a_container(int(code.removeprefix("exit="))), bool(oom))
+        for text, second in zip(texts, _seconds(texts, len(lines)), strict=True):
+            rank, said = split_rank(text)
+            time = datetime.fromtimestamp(second, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+            lines.append(Said(time=time, node=node, node_rank=int(seat), rank=rank, text=said))
+    return Case(
+        name=path.stem,
+        cause=".".join(path.stem.split(".")[:2]),
+        made=told["made"],
+        rank=int(told["rank"]),
+        frame=told["frame"],
+        evidence=Evidence(
+            run_id="recorded-1",
+            lines=tuple(lines),
+            containers=containers if with_nodes else {},
+            kernel=kernel if with_nodes else {},
+            outcome=None if with_nodes else ("failed", "exit code 1"),
+        ),
+    )
+
+
+def _seconds(texts: Sequence[str], first: int) -> Iterator[float]:
+    """Of each line: by the clock of the node's supervisor, where one speaks; else one after the other."""
+    second = float(first)
+    supervised = any('"event": "epoch"' in text for text in texts)
+    for text in texts:
+        event = parse_event(text)
+        second = event.values["t"] if event and supervised else second + (0.0 if supervised else 1.0)
+        yield second
+
+
+def _ended_at(part: str) -> str:
+    found = _RANK_FAILED.search(part)
+    return found["at"] if found else "~"
+
+
+def _as_of_a_container(code: int) -> int:
+    """A process that a signal ended is a container that exits with 128 and its number."""
+    return code if code >= 0 else 128 - code
+
+
+def _ended(node: str, code: int, oom_killed: bool) -> ContainerFacts:
+    return ContainerFacts(
+        id=node, name=node, image="", labels={}, status="exited", exit_code=code, oom_killed=oom_killed
+    )

@@ -1,0 +1,156 @@
+"""Rows of the fault table (docs/faults.md) that need machines: ranks, containers, engines and whole machines break."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.conftest import Figure
+from tests.lab import underway as faults
+from tests.lab.conftest import NAMES, Orch, on_node, running_on
+from tests.lab.underway import EXACT, Underway, underway
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+
+THREE = NAMES[:3]
+WORDS = (*EXACT, "--log-every", "1", "--checkpoint-every", "20", "--prompt", "")
+STEPS = 240
+QUICK = ("--env", "ORCH_FROZEN_S=6", "--env", "ORCH_SILENCE_S=12")
+"""Patience of a test."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(orch: Orch) -> dict[int, float]:
+    """The losses of the same run without a fault."""
+    with underway(orch, "--", *WORDS, "--max-steps", str(STEPS), nodes=",".join(THREE), name="calm") as run:
+        assert run.end() == 0, run.said()
+        return run.losses()
+
+
+@pytest.fixture
+def run(orch: Orch) -> Iterator[Underway]:
+    with underway(orch, *QUICK, "--", *WORDS, "--max-steps", str(STEPS), nodes=",".join(THREE), name="hard") as run:
+        yield run
+
+
+def goes_on(run: Underway, undisturbed: dict[int, float], at: float) -> float:
+    """It comes back from its last checkpoint, and ends as if nothing had been; seconds to the next step."""
+    before = [told for told in run.events("step", "checkpoint") if told.at < at]
+    seconds = run.back_after(at)
+    resumed = next(told for told in run.events("resumed") if told.at > at)
+    # A checkpoint is written while the training goes on: it counts from when it is told.
+    kept = max((int(told.values["step"]) for told in before if told.kind == "checkpoint"), default=0)
+    assert int(resumed.values["step"]) >= kept
+    reached = max(int(told.values["step"]) for told in before)
+    assert reached - int(resumed.values["step"]) < 2 * 20, "more than what was being written"
+    assert run.end() == 0, run.said()
+    told = run.losses()
+    assert told == {step: undisturbed[step] for step in told}
+    assert len(told) > STEPS - 20, "only what ranks said last, to a torchrun that was dead, may be lost"
+    return seconds
+
+
+BREAK: dict[str, tuple[str, Callable[[str], float]]] = {
+    "17 master killed": ("alpha", lambda node: faults.send(node, "KILL", faults.TORCHRUN)),
+    "18 worker killed": ("gamma", lambda node: faults.send(node, "KILL", faults.RANK)),
+    "19 container killed": ("beta", faults.kill_container),
+    "20 worker frozen": ("beta", lambda node: faults.send(node, "STOP", faults.RANK)),
+}
+
+
+@pytest.mark.parametrize("row", BREAK)
+def test_what_breaks_is_started_again_and_nothing_is_lost(
+    run: Underway, undisturbed: dict[int, float], row: str, figure: Figure
+) -> None:
+    node, fault = BREAK[row]
+    run.until_step(30)
+    at = fault(node)
+    seconds = goes_on(run, undisturbed, at)
+    again = next(told for told in run.events("again") if told.at > at)
+    assert again.values["node"] == node
+    assert again.values["class"] == "infrastructure"
+    figure(f"{row}: next step after {seconds:.0f} s")
+
+
+def test_a_machine_that_loses_power_comes_back_by_itself(
+    run: Underway, undisturbed: dict[int, float], figure: Figure
+) -> None:
+    run.until_step(30)
+    at = faults.reboot("gamma")
+    figure(f"23 machine switched off and on: next step after {goes_on(run, undisturbed, at):.0f} s")
+
+
+def test_a_short_cut_is_told_and_breaks_nothing(orch: Orch, undisturbed: dict[int, float]) -> None:
+    """Shorter than the patience with a silent node, which is a minute as it comes."""
+    with underway(orch, "--", *WORDS, "--max-steps", str(STEPS), nodes=",".join(THREE), name="short") as run:
+        run.until_step(30)
+        assert orch("lab", "cut", "beta").code == 0
+        try:
+            run.until(lambda: run.events("stalled"), "word of the silence")
+        finally:
+            assert orch("lab", "heal", "beta").code == 0
+        assert run.end() == 0, run.said()
+        assert not run.events("again"), run.said()
+        assert run.losses() == undisturbed
+
+
+def test_a_long_cut_is_waited_for(orch: Orch, run: Underway, undisturbed: dict[int, float], figure: Figure) -> None:
+    run.until_step(30)
+    at = time.time()
+    assert orch("lab", "cut", "gamma").code == 0
+    try:
+        run.until(lambda: run.events("again"), "the loss of gamma")
+        run.until(lambda: any(told.values["for"] == ["gamma"] for told in run.events("waiting")), "whom it waits for")
+    finally:
+        assert orch("lab", "heal", "gamma").code == 0
+    figure(f"16 network cut for {time.time() - at:.0f} s: next step after {goes_on(run, undisturbed, at):.0f} s")
+
+
+def test_a_bit_flipped_in_the_newest_checkpoint_is_found(run: Underway, undisturbed: dict[int, float]) -> None:
+    run.until_step(50)
+    at = faults.send("alpha", "STOP", faults.RANK)  # nothing newer may come in between
+    flipped = faults.flip_a_bit("alpha", run.run_id)
+    run.until(lambda: run.events("resumed"), "a new start")
+    resumed = next(told for told in run.events("resumed") if told.at > at)
+    assert int(resumed.values["step"]) < int(flipped.removeprefix("step-"))
+    assert f"{flipped}: state.pt has changed since it was written" in run.said()
+    assert run.end() == 0, run.said()
+    assert run.losses() == undisturbed
+
+
+def test_an_error_of_the_users_ends_all_without_the_controller(
+    orch: Orch, figure: Figure, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Nobody watches; the whole run is down, and any node's log names the cause."""
+    code = tmp_path_factory.mktemp("code")
+    (code / "train.py").write_text(
+        "import os, time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "for step in range(10_000):\n"
+        "    dist.all_reduce(torch.ones(10))\n"
+        "    time.sleep(0.05)\n"
+        "    if dist.get_rank() == 1 and os.path.exists('fail'):\n"
+        "        raise KeyError('label')\n"
+    )
+    words = ("--nodes", ",".join(THREE), "--name", "own", "--workdir", str(code), "--detach", "--no-watch", "--yes")
+    launched = orch("launch", *words, "--", "python", "train.py")
+    assert launched.code == 0, launched.err
+    run_id = launched.out.split()[0]
+    try:
+        deadline = time.monotonic() + 120
+        while '"epoch"' not in orch("logs", run_id).out + orch("logs", run_id, "--json").out:
+            assert time.monotonic() < deadline
+        began = time.monotonic()
+        on_node("beta", "touch", f"{faults.FOLDER}/runs/{run_id}/code/fail")
+        while any(running_on(name) for name in THREE):
+            assert time.monotonic() - began < 60, "it does not end"
+        seconds = time.monotonic() - began
+        figure(f"user error, no controller: all down in {seconds:.0f} s")
+        over = json.loads(on_node("gamma", "sh", "-c", f"cat {faults.FOLDER}/runs/{run_id}/over-2.json"))["ending"]
+        assert (over["node"], over["rank"], over["kind"], over["reason"]) == ("beta", 1, "user", "KeyError: 'label'")
+    finally:
+        orch("stop", run_id, "--timeout", "2")
+        orch("clean", run_id)

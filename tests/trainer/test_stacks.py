@@ -1,0 +1,116 @@
+"""When a standstill is told, and what is read of a stack: without a process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainer.survive import beat, stacks
+from trainer.survive.beat import Sign
+from trainer.survive.stacks import Stack, main_thread
+from trainer.survive.standstill import Standstill, about, frozen, mark_of
+
+DUMP = """Thread 0x00007f1 (most recent call first):
+  File "/a/exchange.py", line 3 in wait
+
+Current thread 0x00007f2 (most recent call first):
+  File "/a/user data.py", line 42 in load
+  File "/a/train.py", line 7 in <module>
+"""
+
+
+def sign(done: int = 0, **more: object) -> Sign:
+    usual = {"local_rank": 0, "process": 1, "at_s": 1.0, "step": 4, "part": "data", "exchange": ""}
+    return Sign(**{**usual, "done": done, **more})  # type: ignore[arg-type]
+
+
+def test_a_standstill_is_told_at_once_and_then_ever_more_seldom() -> None:
+    still = Standstill(30, 0)
+    told = {second: news for second in range(400) if (news := still.look("same", second))}
+    assert still.look("other", 400) == ("moving", 400)
+    assert {second: kind for second, (kind, _) in told.items()} == {
+        30: "stuck",
+        60: "stuck",
+        120: "stuck",
+        240: "stuck",
+    }
+    assert still.look("another", 410) is None
+    assert still.look("another", 440) == ("stuck", 30)
+
+
+def test_a_short_pause_is_no_news() -> None:
+    still = Standstill(30, 0)
+    assert [still.look(second // 25, second) for second in range(200)] == [None] * 200
+
+
+def test_what_ranks_say_counts_before_what_they_write() -> None:
+    assert mark_of([sign(3)], 7) == mark_of([sign(3, at_s=9.0)], 8)
+    assert mark_of([sign(3)], 7) != mark_of([sign(4)], 7)
+    assert mark_of([], 7) != mark_of([], 8)
+
+
+def test_a_rank_that_was_left_out_need_only_live() -> None:
+    assert mark_of([sign(exchange=beat.RESTING)], 1) != mark_of([sign(exchange=beat.RESTING, at_s=2.0)], 1)
+
+
+def test_the_main_thread_is_read_innermost_first() -> None:
+    assert list(main_thread(DUMP)) == ["/a/user data.py:42 in load", "/a/train.py:7 in <module>"]
+
+
+def test_of_two_answers_the_newer_counts() -> None:
+    assert next(main_thread(DUMP + DUMP.replace("42", "43"))) == "/a/user data.py:43 in load"
+
+
+def test_where_none_is_current_the_main_thread_is_the_last() -> None:
+    assert next(main_thread(DUMP.replace("Current thread", "Thread"))) == "/a/user data.py:42 in load"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no stack\n", "Current thread 0x1 (most recent call first):\n  <no Python frame>"]
+)
+def test_without_a_frame_there_is_none(text: str) -> None:
+    assert list(main_thread(text)) == []
+
+
+def test_places_have_the_ranks_number_and_what_it_said() -> None:
+    stack = Stack(local_rank=1, process=9, frames=("a.py:1 in f",), state="S")
+    (place,) = about([stack], [sign(local_rank=1)], 4)
+    assert (place["rank"], place["step"], place["part"], place["frames"]) == (5, 4, "data", ["a.py:1 in f"])
+
+
+def test_why_a_frozen_rank_was_killed() -> None:
+    assert frozen(0, 61.2, {}) == "frozen: local rank 0 gave no sign of life for 61 s"
+    assert frozen(0, 61.2, {"frames": ["a.py:1 in f"], "state": "R"}).endswith("61 s, at a.py:1 in f")
+    assert frozen(0, 61.2, {"frames": [], "state": "D"}).endswith(
+        "the kernel holds it: a disk, a network share or a driver)"
+    )
+
+
+def test_nobody_is_signalled_who_would_die_of_it(tmp_path: Path) -> None:
+    """Such as this very process, which has no handler."""
+    (tmp_path / "0.stack").write_text(f"{os.getpid():>10}\n")
+    (stack,) = stacks.Question(tmp_path, 0).answer(0) or ()
+    assert (stack.process, stack.frames) == (os.getpid(), ())
+
+
+def test_what_a_rank_does_is_told_with_its_beat(tmp_path: Path) -> None:
+    beat.begin({beat.FOLDER: str(tmp_path), "LOCAL_RANK": "3"})
+    written = tmp_path / "3"
+    deadline = threading.Event()
+    while not written.exists() or not written.read_text():
+        deadline.wait(0.01)
+    (found,) = beat.signs(tmp_path)
+    assert (found.local_rank, found.process, found.exchange) == (3, os.getpid(), "")
+
+
+def test_an_exchange_that_fails_is_no_progress() -> None:
+    before = beat._doing.done
+    with pytest.raises(RuntimeError), beat.exchange("all_reduce"):
+        raise RuntimeError("timed out")
+    assert beat._doing.done == before
+    with beat.exchange("all_reduce"):
+        assert list(beat._doing.exchanges.values()) == ["all_reduce"]
+    assert (beat._doing.done, beat._doing.exchanges) == (before + 1, {})

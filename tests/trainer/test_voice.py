@@ -1,0 +1,53 @@
+"""The supervisor's own word never waits for who takes the lines."""
+
+from __future__ import annotations
+
+import io
+import time
+from threading import Event, Thread
+from typing import Any
+
+from trainer.survive.voice import Voice
+
+
+class Deaf(io.BytesIO):
+    """Takes nothing until it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allowed = Event()
+
+    def write(self, line: Any) -> int:
+        self.allowed.wait(20)
+        return super().write(line)
+
+
+def test_who_says_something_goes_on_while_nobody_takes_it() -> None:
+    deaf = Deaf()
+    voice, began = Voice(deaf), time.monotonic()
+    rank = Thread(target=voice.pass_on, args=(deaf, b"of a rank\n"))
+    rank.start()
+    voice.say(b"again\n")
+    voice.end(0.2)
+    assert time.monotonic() - began < 5
+    assert rank.is_alive()
+    deaf.allowed.set()
+    rank.join()
+
+
+def test_all_that_was_said_is_out_at_the_end() -> None:
+    out = io.BytesIO()
+    voice = Voice(out)
+    for number in range(100):
+        voice.say(f"{number}\n".encode())
+    voice.end(20)
+    assert out.getvalue() == b"".join(f"{number}\n".encode() for number in range(100))
+
+
+def test_a_line_that_cannot_be_written_is_lost_and_no_more() -> None:
+    class Full(io.BytesIO):
+        def write(self, line: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    full = Full()
+    Voice(full).pass_on(full, b"x\n")

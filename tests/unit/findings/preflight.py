@@ -1,0 +1,42 @@
+"""The quick checks before a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from orchestrator.checks.preflight import AREAS
+from orchestrator.specs.facts import EngineFacts, NodeFacts
+from orchestrator.specs.finding import Finding
+from tests import lan
+
+ENGINE = EngineFacts(kind="docker", version="28", id="engine-of-beta", architecture="x86_64")
+PROCESS = EngineFacts(kind="process", version="", id="this", architecture="x86_64")
+
+
+def preflight(fleet: Sequence[NodeFacts]) -> list[Finding]:
+    """All of them."""
+    return [finding for checks in AREAS.values() for check in checks for finding in check(fleet)]
+
+
+def healthy() -> Iterable[Finding]:
+    return preflight([lan.facts(name) for name in lan.NAMES])
+
+
+def beta(**changes: object) -> Iterable[Finding]:
+    """Two nodes, the second of which is changed."""
+    return preflight([lan.facts("alpha"), lan.facts("beta", **changes)])
+
+
+MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {
+    "engine.no_torch": partial(beta, engine=PROCESS),
+    "network.loopback": partial(beta, address="127.0.1.1"),
+    "inventory.same_machine": partial(beta, engine=replace(ENGINE, id="engine-of-alpha")),
+    "image.missing": partial(beta, image=None),
+    "image.differs": partial(beta, image=replace(lan.IMAGE, id="sha256:other")),
+    "engine.docker_desktop": partial(beta, engine=replace(ENGINE, operating_system="Docker Desktop")),
+    "clock.skew": partial(beta, clock_offset_s=2.1),
+    "disk.full": partial(beta, disk_free_mib=1023),
+    "memory.small": partial(beta, memory_mib=1023),
+}

@@ -1,0 +1,160 @@
+"""Three machines that exist in memory alone, with a run: plugs are pulled and put back, and time passes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from threading import Condition
+from typing import Any
+
+from orchestrator.fleet.runs.launch import Seated, launch
+from orchestrator.fleet.watching.heard import RunOutcome
+from orchestrator.fleet.watching.replan import Company
+from orchestrator.fleet.watching.watch import Ears, Watch, watch
+from orchestrator.nodes.fake import FakeNode
+from orchestrator.nodes.seam import Completed, LogLine, Node, Progress
+from orchestrator.plan.recovery import Told
+from orchestrator.specs.errors import NodeUnreachableError
+from orchestrator.specs.happening import Tick
+from orchestrator.specs.plan import Plan
+from tests import lan
+from tests.lan import event
+
+THREE = lan.NAMES[:3]
+JOINED = event("joined", samples_per_step=6)
+
+
+class Time:
+    """Passes while nothing happens, ten seconds a tick."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._changed = Condition()
+
+    def pass_(self, seconds: float) -> None:
+        with self._changed:
+            self.now += seconds
+            self._changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        with self._changed:
+            until = self.now + seconds
+            self._changed.wait_for(lambda: self.now >= until, timeout=20)
+
+
+@dataclass
+class Plugged(lan.Actor):
+    """An engine on a machine whose plug can be pulled: its streams break, and nothing answers."""
+
+    pulled: bool = False
+    hung_up: bool = False
+
+    def hang_up(self) -> None:
+        """The stream that is open ends as if there were no more."""
+        with self.changed:
+            self.hung_up = True
+            self.changed.notify_all()
+
+    def pull(self) -> None:
+        with self.changed:
+            self.pulled = True
+            self.changed.notify_all()
+
+    def put_back(self) -> None:
+        with self.changed:
+            self.pulled = False
+            self.changed.notify_all()
+
+    def wait(self, container: str) -> Any:
+        with self.changed:
+            self.changed.wait_for(lambda: self.pulled or not self._is_running(container))
+        self._called("wait")
+        return super().wait(container)
+
+    def _called(self, *call: str) -> None:
+        if self.pulled:
+            raise NodeUnreachableError("no answer in 5 s", node=self.node)
+        super()._called(*call)
+
+    def _news(self, container: str, shown: int) -> list[LogLine]:
+        def told() -> bool:
+            lines = len(self.lines[container]) > shown
+            return self.pulled or self.hung_up or lines or not self._is_running(container)
+
+        with self.changed:
+            self.changed.wait_for(told)
+            if self.pulled:
+                raise NodeUnreachableError("the connection broke", node=self.node)
+            if self.hung_up:
+                self.hung_up = False
+                return []
+            return self.lines[container][shown:]
+
+
+class Machine(FakeNode):
+    def run(self, argv: Sequence[str], **how: Any) -> Completed:
+        self.engine._called("run")
+        return super().run(argv, **how)
+
+
+@dataclass
+class Scene:
+    """Three machines with a run, and what a test does as it goes on."""
+
+    nodes: dict[str, FakeNode] = field(default_factory=dict)
+    engines: dict[str, Plugged] = field(default_factory=dict)
+    time: Time = field(default_factory=Time)
+    told: list[Told] = field(default_factory=list)
+    copies: list[tuple[list[str], int]] = field(default_factory=list)
+    says: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    brought: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        here = lan.Lan()
+        for name in THREE:
+            plain = here.add(name)
+            engine = Plugged(name, held=plain.engine.held, description=plain.engine.description,
+                             says=(JOINED,), ends_with=None)  # fmt: skip
+            node = Machine(name, address=plain.address, answers=plain.answers, programs=plain.programs, engine=engine)
+            self.nodes[name], self.engines[name] = node, engine
+
+    def begin(self, **changes: Any) -> tuple[Plan, tuple[Seated, ...]]:
+        values = {"max_restarts": 2, "node_timeout_s": 120, "command": ("gpt2", "--batch-size", "2"), **changes}
+        self.request = lan.request(THREE, **values)
+        plan = lan.plan(THREE, **values)
+        return plan, launch(self.nodes, plan)
+
+    def watch(self, plan: Plan, seated: Sequence[Seated], then: Callable[[Told], object], **how: Any) -> RunOutcome:
+        def hear(told: Told) -> None:
+            self.told.append(told)
+            if isinstance(told, Tick):
+                self.time.pass_(10)
+            then(told)
+
+        company = Company(nodes=self.nodes, request=self.request, now=lambda: datetime(2026, 1, 3, tzinfo=timezone.utc))
+
+        def copy(nodes: Sequence[Node], _plan: Plan, step: int) -> None:
+            self.copies.append(([node.name for node in nodes], step))
+
+        def notify(node: str, progress: Progress) -> None:
+            self.brought.append(f"{node}: {progress.text}")
+
+        ears = Ears(told=hear, checkpoint=copy, notify=notify)
+        values = {"out_of_sight_s": 600.0, "clock": lambda: self.time.now, "pause": self.time.pause,
+                  "rest": self.time.pass_, "tick_s": 0.005, **how}  # fmt: skip
+        return watch(Watch(company=company, ears=ears, **values), plan, seated)
+
+    def container(self, name: str) -> str:
+        """The one that holds the node's lock."""
+        return next(facts.id for _, facts in self.engines[name].made.values() if facts.name == "orch-run")
+
+    def finish(self, code: int = 0, names: Sequence[str] = THREE) -> None:
+        for name in names:
+            self.engines[name].finish(self.container(name), code)
+
+    def say(self, name: str, text: str) -> None:
+        self.engines[name].write(self.container(name), lan.moment(self.time.now % 3000), text)
+
+    def told_of(self, *kinds: type) -> list[Told]:
+        return [told for told in self.told if isinstance(told, kinds)]

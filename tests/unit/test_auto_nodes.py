@@ -1,0 +1,83 @@
+"""`orch launch --nodes auto`: the team that the plan finds best, with the step that was planned."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.fleet.planning.measurements import keep, recall
+from orchestrator.specs.measurement import Measurement
+from tests import lan
+from tests.lan import event
+from tests.unit.conftest import THREE, Orch
+from tests.unit.measurements import COMMAND, RATE, measured
+
+DONE = event("done", step=3)
+
+
+def kept(command: tuple[str, ...] = COMMAND, link: float = RATE / 10) -> None:
+    values = measured()
+    values["nodes"][2] |= {"upload": link, "download": link}
+    keep(Measurement(time="2026-01-02", project="orch", nodes=THREE, command=command, measured=values))
+
+
+def dry_run(orch: Orch, *command: str) -> tuple[list[str], tuple[str, ...], str]:
+    ran = orch("launch", "--nodes", "auto", "--dry-run", "--json", "--", *command, on=lan.lan(*THREE))
+    assert ran.code == 0, ran.err
+    plan = json.loads(ran.out)
+    return [part["node"] for part in plan["nodes"]], tuple(plan["command"]), ran.err
+
+
+def test_the_best_team_with_the_step_of_all(orch: Orch) -> None:
+    kept(link=RATE / 1000)
+    nodes, command, said = dry_run(orch, *COMMAND)
+    assert nodes == ["alpha", "beta"]
+    assert command == (*COMMAND, "--global-batch-size", "60")
+    assert "--nodes auto: alpha, beta (fp32): " in said
+    assert "x alpha alone; measured 2026-01-02" in said
+    assert "without gamma, which hurts: a step takes" in said
+
+
+def test_all_where_all_help_and_then_nothing_is_added(orch: Orch) -> None:
+    kept(link=RATE)
+    nodes, command, said = dry_run(orch, *COMMAND, "--epochs", "3")
+    assert (nodes, command) == (list(THREE), (*COMMAND, "--epochs", "3"))
+    assert "without" not in said
+
+
+@pytest.mark.parametrize("own", ["--global-batch-size=60", "--grad-accum=10"])
+def test_a_step_that_was_said_stays_as_it_was_said(orch: Orch, own: str) -> None:
+    kept((*COMMAND, own))
+    nodes, command, said = dry_run(orch, *COMMAND, own)
+    assert (nodes, command) == (["alpha", "beta"], (*COMMAND, own))
+    assert ("--global-batch-size would keep them" in said) == (own == "--grad-accum=10")
+
+
+def test_it_measures_first_where_nothing_is_kept(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=(event("measured", **measured()), DONE))
+    ran = orch("launch", "--nodes", "auto", "--yes", "--", *COMMAND, on=here)
+    assert ran.code == 0, ran.err
+    assert "was not measured yet, so first it is" in ran.err
+    assert recall("orch", COMMAND, THREE) is not None
+    assert sorted(here.containers) == ["alpha", "beta"]  # gamma's went with the measurement
+
+
+def test_a_dry_run_starts_no_measurement(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    ran = orch("launch", "--nodes", "auto", "--dry-run", on=here)
+    assert (ran.code, here.containers) == (3, {})
+    assert "orch bench" in ran.err
+
+
+@pytest.mark.parametrize("other", [("--resume", "r1"), ("--forecast",)])
+def test_what_makes_no_sense_with_it_is_refused(orch: Orch, other: tuple[str, ...]) -> None:
+    ran = orch("launch", "--nodes", "auto", *other, on=lan.lan(*THREE))
+    assert ran.code == 2
+    assert f"it does not go with {other[0]}" in ran.err
+
+
+def test_a_script_of_ones_own_cannot_be_planned(orch: Orch) -> None:
+    ran = orch("launch", "--nodes", "auto", "--workdir", ".", "--", "python", "train.py", on=lan.lan(*THREE))
+    assert ran.code == 2
+    assert "is a script of yours" in ran.err

@@ -1,0 +1,170 @@
+"""Code and data that a run was launched with, on nodes that never had them: by the very scripts that nodes run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.fleet.runs.launch import launch
+from orchestrator.fleet.runs.upload import code_list, folder_digest
+from orchestrator.nodes.fake import FakeNode
+from orchestrator.plan.launch import plan_launch
+from orchestrator.specs.errors import NodeUnreachableError, PreflightError
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.request import LaunchRequest
+from tests import lan
+from tests.shelves import Shelves
+
+
+class Streaming(FakeNode):
+    """Archives come in many pieces, as over a connection."""
+
+    def stream(self, argv: object, **how: object) -> Iterator[bytes]:
+        (whole,) = super().stream(argv, **how)  # type: ignore[arg-type]  # as it was called
+        yield from (whole[at : at + 700] for at in range(0, len(whole), 700))
+
+
+class Place(Shelves):
+    """Three machines and a controller with code and data; alpha and beta were launched on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "machines")
+        self.nodes = {
+            name: Streaming(name, root=Path("/"), address=lan.address_of(name), programs=self.play)
+            for name in self.names
+        }
+        self.code, self.data = folder / "mine", folder / "Data"
+        (self.code / "empty").mkdir(parents=True)
+        (self.code / "deep/er").mkdir(parents=True)
+        (self.code / "train.py").write_text("print(1)\n")
+        (self.code / "deep/er/-odd\nname.py").write_text("x = 1\n")
+        (self.code / "link.py").symlink_to("train.py")
+        self.data.mkdir()
+        (self.data / "tokens.bin").write_bytes(bytes(range(256)) * 40)
+        (self.data / "manifest.json").write_text("{}")
+        self.fresh = {"code": self.code, "data": self.data}
+        self.told: list[tuple[str, str]] = []
+        self.first = self.planned("alpha", "beta")
+        launch(self.nodes, self.first, fresh=self.fresh)
+        for node in self.all:
+            node.engine.made.clear()
+
+    def planned(self, *names: str, attempt: int = 0) -> Plan:
+        request = LaunchRequest(
+            project="orch",
+            nodes=tuple(one for one in self.specs if one.name in names),
+            command=("python", "train.py"),
+            own_code=True,
+            code_digest=folder_digest(self.code),
+            code_origin=str(self.code),
+            data_digest=folder_digest(self.data),
+            data_origin=str(self.data),
+        )
+        identity = replace(lan.IDENTITY, attempt=attempt)
+        return plan_launch(request, {name: lan.facts(name) for name in names}, identity)
+
+    def go_on(self, plan: Plan, *elsewhere: str) -> None:
+        launch(
+            self.nodes,
+            plan,
+            elsewhere={name: self.places[name] for name in elsewhere},
+            on_step=lambda *step: self.told.append(step),
+        )
+
+    def code_of(self, name: str) -> Path:
+        return self.root(name) / "runs" / self.first.run_id / "code"
+
+    def data_of(self, name: str) -> Path:
+        return self.root(name) / "data" / self.first.data_digest
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_node_that_comes_later_gets_what_was_launched(here: Place) -> None:
+    (here.code_of("alpha") / "written-by-the-run.txt").write_text("loss 3")
+    here.go_on(here.planned("alpha", "beta", "gamma", attempt=1))
+    assert folder_digest(here.code_of("gamma")) == here.first.code_digest
+    assert folder_digest(here.data_of("gamma")) == here.first.data_digest
+    assert ("gamma", "data copied") in here.told
+    assert not [step for step in here.told if step[0] != "gamma" and step[1] != "container started"]
+    assert (here.code_of("alpha") / "written-by-the-run.txt").exists()
+
+
+def test_from_a_node_where_the_controllers_folder_has_changed(here: Place) -> None:
+    later = here.planned("beta", "gamma", attempt=1)
+    (here.code_of("beta") / "written-by-the-run.txt").write_text("loss 3")
+    (here.code / "train.py").write_text("print(2)\n")
+    shutil.rmtree(here.data)
+    here.go_on(later)
+    assert folder_digest(here.code_of("gamma")) == here.first.code_digest
+    assert (here.code_of("gamma") / "train.py").read_text() == "print(1)\n"
+    assert (here.code_of("gamma") / "empty").is_dir()
+    assert (here.code_of("gamma") / "link.py").is_symlink()
+    assert folder_digest(here.data_of("gamma")) == here.first.data_digest
+    assert here.told[:2] == [("gamma", "bringing the run's code from beta"), ("gamma", "code copied")]
+    assert ("gamma", "bringing the run's data from beta") in here.told
+    folder = here.code_of("gamma").parent
+    assert {path.name for path in folder.iterdir()} == {"code", "plan.json", code_list(later.code_digest)}
+
+
+def test_from_a_node_that_takes_no_part(here: Place) -> None:
+    later = here.planned("gamma", attempt=1)
+    shutil.rmtree(here.code)
+    shutil.rmtree(here.data)
+    here.nodes["alpha"].answers["sh", "*"] = NodeUnreachableError("no answer in 5 s", node="alpha")
+    here.go_on(later, "alpha", "beta")
+    assert folder_digest(here.code_of("gamma")) == here.first.code_digest
+    assert folder_digest(here.data_of("gamma")) == here.first.data_digest
+
+
+def test_what_a_run_has_changed_is_not_handed_on(here: Place) -> None:
+    later = here.planned("alpha", "beta", "gamma", attempt=1)
+    shutil.rmtree(here.code)
+    (here.code_of("alpha") / "train.py").write_text("print('not what was launched')\n")
+    here.go_on(later)
+    assert (here.code_of("gamma") / "train.py").read_text() == "print(1)\n"
+    (here.code_of("beta") / "train.py").unlink()
+    shutil.rmtree(here.code_of("gamma").parent)
+    for node in here.all:
+        node.engine.made.clear()
+    with pytest.raises(
+        PreflightError, match=r"beta: .*/code is not what run 0102-1504-ab12 was launched with any more"
+    ):
+        here.go_on(later)
+    assert not list(here.code_of("gamma").iterdir())
+    assert [node.engine.made for node in here.all] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize(("gone", "state"), [(True, "is not on this computer"), (False, "holds something else now")])
+def test_nowhere_to_be_had(here: Place, gone: bool, state: str) -> None:
+    later = here.planned("gamma", attempt=1)
+    if gone:
+        shutil.rmtree(here.code)
+    else:
+        (here.code / "train.py").write_text("print(2)\n")
+    with pytest.raises(PreflightError) as raised:
+        here.go_on(later)
+    assert str(raised.value) == (
+        f"gamma lacks the code that run {later.run_id} was launched with: {here.code} {state}, "
+        "and no node that answers has it"
+    )
+    assert f"orch resume {later.run_id} --workdir" in raised.value.hint
+    assert here.nodes["gamma"].engine.made == {}
+
+
+def test_code_that_is_brought_anew_goes_over_what_is_there(here: Place) -> None:
+    (here.code_of("alpha") / "written-by-the-run.txt").write_text("loss 3")
+    (here.code / "train.py").write_text("print(2)\n")
+    anew = here.planned("alpha", attempt=1)
+    launch(here.nodes, anew, fresh={"code": here.code})
+    assert (here.code_of("alpha") / "train.py").read_text() == "print(2)\n"
+    assert (here.code_of("alpha") / "written-by-the-run.txt").exists()
+    lists = [path.name for path in here.code_of("alpha").parent.glob("code-*.list")]
+    assert lists == [code_list(anew.code_digest)]

@@ -1,0 +1,260 @@
+"""`orch doctor`: everybody is looked at, nobody hides another, and what can be mended is mended once."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from threading import Event
+
+import pytest
+from rich.console import Console
+
+from orchestrator.checks.doctor import AREAS, areas_of, diagnose
+from orchestrator.fleet.readiness.doctor import NEEDED, WAVES, WAYS, Examination, examine
+from orchestrator.fleet.readiness.mend import mend_on_node, mendable
+from orchestrator.nodes.fake import Answer, FakeNode
+from orchestrator.render.examining import ExaminingView
+from orchestrator.specs.errors import CommandFailedError, EngineError, EngineRefusedError, NodeUnreachableError
+from orchestrator.specs.facts import EngineFacts
+from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.reach import Reach
+from tests import lan
+from tests.unit.conftest import THREE, Orch
+
+
+def look(here: lan.Lan, **changes: object) -> Examination:
+    return examine(list(here.nodes.values()), lan.request(tuple(here.nodes)), suffix="s", **changes)  # type: ignore[arg-type]  # examine's own
+
+
+def ids(seen: Examination) -> list[str]:
+    return [finding.id for found in diagnose(seen.nodes).values() for finding in found]
+
+
+def unreachable(reach: Reach) -> FakeNode:
+    """A machine that refuses the connection so."""
+    error = NodeUnreachableError("no way", reach=reach, hint="look there", node="beta")
+    return FakeNode("beta", address=lan.address_of("beta"), answers={("true",): error})
+
+
+def test_a_fleet_in_health(orch: Orch) -> None:
+    ran = orch("doctor", on=lan.lan(*THREE))
+    assert ran.code == 0
+    assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("✓")] == list(AREAS)
+    assert ran.out.splitlines()[-1].startswith("3 nodes looked at in ")
+    assert ran.out.rstrip().endswith("all in health")
+    assert ran.err == "looking at 3 nodes\n"
+
+
+def test_nothing_is_left_on_the_nodes() -> None:
+    here = lan.lan(*THREE)
+    look(here)
+    assert here.containers == {}
+    probes = [call for call in here.nodes["beta"].engine.calls if call[0] == "run_once"]
+    assert len(probes) == 1
+
+
+def test_one_unreachable_node_hides_nothing_of_the_others(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    here.nodes["beta"] = unreachable(Reach.KEY_CHANGED)
+    here.nodes["gamma"].engine.held.clear()
+    ran = orch("doctor", on=here)
+    assert ran.code == 4
+    assert "beta: no way  [reach.key_changed]" in ran.out
+    assert "fix:   look there" in ran.out
+    assert "gamma does not have the image" in ran.out
+    assert "more:  orch explain image.missing" in ran.out
+    assert ran.out.rstrip().endswith("2 errors")
+
+
+@pytest.mark.parametrize("reach", Reach)
+def test_every_way_not_to_reach_a_node_is_a_finding_of_its_own(reach: Reach) -> None:
+    here = lan.lan("alpha")
+    here.nodes["beta"] = unreachable(reach)
+    assert [id for id in ids(look(here)) if id.startswith("reach.")] == [
+        "reach.failed" if reach is Reach.OTHER else f"reach.{reach.name.lower()}"
+    ]
+
+
+@dataclass
+class Hanging(lan.Actor):
+    """An engine that takes a question and never answers."""
+
+    over: Event = field(default_factory=Event)
+
+    def facts(self) -> EngineFacts:
+        self.over.wait(60)
+        return super().facts()
+
+
+def test_an_engine_that_answers_with_an_error_runs() -> None:
+    here = lan.lan(*THREE)
+    why = "the engine would not inspect container 2988b0da62b1: stat overlay2/4d3d: no such file"
+    here.nodes["beta"].engine.failures["containers"] = EngineRefusedError(why, node="beta")
+    (found,) = (found for area in diagnose(look(here).nodes).values() for found in area)
+    assert (found.id, found.node, found.message) == ("engine.silent", "beta", f"Docker does not serve: {why}")
+
+
+def test_an_engine_that_hangs_delays_nobody_for_longer_than_its_deadline() -> None:
+    here = lan.lan(*THREE)
+    engine = here.nodes["beta"].engine = Hanging("beta")
+    steps: list[tuple[str, str, str]] = []
+    short = [[replace(stage, deadline_s=0.3) if stage.name == "engine" else stage for stage in wave] for wave in WAVES]
+    seen = look(here, waves=short, on_step=lambda *step: steps.append(step))
+    engine.over.set()
+    assert ids(seen) == ["engine.silent"]
+    assert {path.peer for path in seen.nodes[1].paths} == {"alpha", "gamma"}
+    assert seen.seconds["engine"] < 5
+    assert ("beta", "engine", "asked") in steps
+    assert ("beta", "engine", "done") not in steps
+    assert ("gamma", "gpu", "done") in steps
+    assert seen.nodes[1].host is not None
+
+
+def test_what_fails_on_the_way_is_said_not_passed_over() -> None:
+    here = lan.lan("alpha", programs=lambda container: (1, "", "python3: not found\n"))
+    seen = look(here)
+    (found,) = diagnose(seen.nodes)["reach"]
+    assert (found.id, found.severity) == ("doctor.not_asked", Severity.WARNING)
+    assert "python3: not found" in found.message
+
+
+def test_ways_that_could_not_be_tried_for_want_of_the_image_are_no_second_finding() -> None:
+    here = lan.lan(*THREE)
+    here.nodes["beta"].engine.held.clear()
+    here.nodes["beta"].answers[("python3", "*")] = (127, "", "command not found")
+    seen = look(here)
+    assert ids(seen) == ["image.missing"]
+    assert {path.peer for path in seen.nodes[0].paths} == {"gamma"}
+
+
+def test_only_what_is_needed_is_asked(orch: Orch) -> None:
+    here = lan.lan("alpha", "beta", "gamma")
+    ran = orch("doctor", "--only", "rest", "--node", "alpha", "--json", on=here)
+    report = json.loads(ran.out)
+    assert set(report["stage_seconds"]) == NEEDED["rest"]
+    assert [node["spec"]["name"] for node in report["nodes"]] == ["alpha"]
+    assert here.nodes["alpha"].engine.calls == []
+    assert here.nodes["beta"].calls == [] or here.nodes["beta"].calls == [("close",)]
+
+
+def test_only_one_finding(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    here.nodes["beta"].engine.held.clear()
+    assert orch("doctor", "--only", "clock.skew", on=here).code == 0
+    ran = orch("doctor", "--only", "clock,image.missing", "--json", on=here)
+    assert [(one["area"], one["id"], one["node"]) for one in json.loads(ran.out)["findings"]] == [
+        ("sameness", "image.missing", "beta")
+    ]
+    assert (ran.code, json.loads(ran.out)["unfit"]) == (4, True)
+
+
+def test_an_unknown_word(orch: Orch) -> None:
+    ran = orch("doctor", "--only", "clock.skw", on=lan.lan(*THREE))
+    assert ran.code == 2
+    assert "did you mean clock.skew" in ran.err
+
+
+def test_an_id_needs_all_areas_as_it_does_not_tell_its_own() -> None:
+    assert areas_of(("network", "rest")) == {"network", "rest"}
+    assert areas_of(("clock.skew",)) == areas_of(()) == set(AREAS)
+    assert set(NEEDED) == set(AREAS)
+    assert frozenset().union(*NEEDED.values()) == {WAYS, *(stage.name for wave in WAVES for stage in wave)}
+
+
+def asleep(name: str) -> FakeNode:
+    """A machine whose Docker was not started: the command that starts it does."""
+    node = lan.lan(name).nodes[name]
+    node.engine.failures["facts"] = EngineError("nobody answers", node=name)
+
+    def start(argv: Sequence[str], _stdin: bytes, _timeout_s: float) -> Answer:
+        if argv[0] != "sudo":
+            return lan.on_the_host(argv)
+        assert tuple(argv) == ("sudo", "-n", "systemctl", "start", "docker")
+        node.engine.failures.clear()
+        return 0, "", ""
+
+    node.programs = start
+    return node
+
+
+def test_fix_mends_and_looks_again(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    here.nodes["beta"] = asleep("beta")
+    ran = orch("doctor", "--fix", "--yes", on=here)
+    assert ran.code == 0
+    assert "start Docker on beta: sudo -n systemctl start docker" in ran.err
+    assert "1 mended; looking again" in ran.err
+    assert ran.out.rstrip().endswith("all in health")
+
+
+def test_without_fix_nothing_is_changed(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    here.nodes["beta"] = asleep("beta")
+    assert orch("doctor", on=here).code == 4
+    assert not any(call[0] == "sudo" for call in here.nodes["beta"].calls)
+
+
+def test_nobody_to_be_asked(orch: Orch) -> None:
+    ran = orch("doctor", "--fix", on=lan.lan(*THREE))
+    assert ran.code == 2
+    assert "--yes" in ran.err
+
+
+def test_a_mend_that_fails_is_said_with_the_line_to_paste(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    here.nodes["beta"].engine.failures["facts"] = EngineError("nobody answers", node="beta")
+    here.nodes["beta"].answers[("sudo", "-n", "*")] = (1, "", "sudo: a password is required\n")
+    ran = orch("doctor", "--fix", "--yes", on=here)
+    assert ran.code == 4
+    assert "a password is required" in ran.err
+    assert "sudo systemctl enable --now docker" in ran.err
+    assert "mended" not in ran.err
+
+
+DEED = Mend(what="start it", on_node=("sudo", "-n", "service", "docker", "start"))
+START = Finding(
+    id="engine.not_running",
+    severity=Severity.ERROR,
+    node="alpha",
+    message="it does not run",
+    mend=DEED,
+)
+
+
+def test_root_needs_no_sudo() -> None:
+    here = lan.lan("alpha")
+    node = here.nodes["alpha"]
+    node.answers[("sh", "-c", "*")] = (0, "", "")
+    (seen,) = look(here).nodes
+    assert seen.facts is not None
+    node.answers[("service", "docker", "start")] = (0, "", "")
+    root = replace(seen, facts=replace(seen.facts, uid=0))
+    mend_on_node(START, DEED, here.nodes, {"alpha": root})
+    assert node.calls[-1] == ("service", "docker", "start")
+    node.answers[("sudo", "*")] = (1, "", "no")
+    with pytest.raises(CommandFailedError):
+        mend_on_node(START, DEED, here.nodes, {"alpha": seen})
+
+
+def test_the_same_deed_is_done_once() -> None:
+    building = Mend(what="build", orch=("build", "--yes"))
+    build = replace(START, id="image.missing", mend=building)
+    other = replace(START, node="beta")
+    found = [build, START, replace(build, node="beta"), other, replace(START, mend=None)]
+    assert mendable(found) == ((build, building), (START, DEED), (other, DEED))
+
+
+def test_on_a_terminal_it_is_shown_what_is_asked_of_whom() -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with ExaminingView(["alpha", "beta"], console=screen) as view:
+        look(lan.lan("alpha", "beta"), on_step=view.step)
+        view.step("beta", "gpu", "failed")
+        lines = view.text().plain.splitlines()
+    stages = ("reach", "engine", "host", "container", "gpu", WAYS, "network")
+    assert [word for word in lines[0].split() if word.isalpha()] == ["alpha", *sorted(stages, key=lines[0].index)]
+    assert set(stages) < set(lines[0].split())
+    assert lines[0].count("✓") == len(stages)
+    assert "✗ gpu" in lines[1]
+    assert "alpha" in screen.file.getvalue()  # type: ignore[attr-defined]  # a StringIO

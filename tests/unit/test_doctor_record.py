@@ -1,0 +1,161 @@
+"""What the doctor saw of the network is kept for launches, and said to be kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from orchestrator.fleet.readiness.quick_look import quick_look
+from orchestrator.fleet.readiness.record import keep, recall, record_file
+from orchestrator.specs.examined import Examined
+from orchestrator.specs.facts import SmiFault
+from orchestrator.specs.finding import Severity
+from orchestrator.specs.network import Ended, Interface, NetworkFacts, Path
+from tests import lan
+from tests.unit.conftest import THREE, Orch
+
+NOW = datetime(2026, 1, 2, 15, 4, tzinfo=timezone.utc)
+SPECS = tuple(lan.spec(name) for name in THREE)
+FACTS = {name: lan.facts(name) for name in THREE}
+
+
+def network(name: str) -> NetworkFacts:
+    return NetworkFacts(interfaces=(Interface(name="eth0", addresses=(f"{lan.address_of(name)}/24",), mtu=1500),))
+
+
+def seen(name: str, *paths: Path) -> Examined:
+    return Examined(spec=lan.spec(name), facts=lan.facts(name), network=network(name), paths=paths)
+
+
+def path(peer: str, ended: Ended = Ended.OK) -> Path:
+    return Path(peer=peer, port=40000, master=False, ended=ended, ms=0.4)
+
+
+def test_what_is_kept_comes_back() -> None:
+    keep([seen("alpha", path("beta")), seen("beta")], NOW)
+    record = recall(NOW + timedelta(hours=1))
+    assert record is not None
+    assert record.nodes["alpha"].at == NOW
+    assert record.nodes["alpha"].network == network("alpha")
+    assert record.nodes["alpha"].paths == (path("beta"),)
+    assert record.nodes["beta"].address == lan.address_of("beta")
+
+
+def test_a_look_at_one_node_forgets_none_of_the_others() -> None:
+    keep([seen("alpha")], NOW)
+    keep([seen("beta"), Examined(spec=lan.spec("gamma"), facts=lan.facts("gamma"))], NOW + timedelta(minutes=5))
+    record = recall(NOW + timedelta(hours=1))
+    assert record is not None
+    assert {name: seen.at for name, seen in record.nodes.items()} == {"alpha": NOW, "beta": NOW + timedelta(minutes=5)}
+    later = recall(NOW + timedelta(hours=24, minutes=2))
+    assert later is not None
+    assert set(later.nodes) == {"beta"}
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"nodes": {"alpha": {"at": "yesterday"}}}'])
+def test_no_record_or_one_that_cannot_be_read(text: str | None) -> None:
+    if text is not None:
+        record_file().parent.mkdir(parents=True)
+        record_file().write_text(text)
+    assert recall(NOW) is None
+
+
+def test_an_old_record_says_little_of_now() -> None:
+    keep([seen("alpha")], NOW)
+    assert recall(NOW + timedelta(hours=23)) is not None
+    assert recall(NOW + timedelta(hours=25)) is None
+    assert recall(NOW - timedelta(hours=1)) is None
+
+
+def test_fresh_facts_are_not_said_to_be_old() -> None:
+    keep([seen("alpha"), seen("beta")], NOW)
+    loopback = {**FACTS, "beta": lan.facts("beta", address="127.0.1.1")}
+    (found,) = quick_look(SPECS, loopback, recall(NOW))
+    assert found.id == "network.loopback"
+    assert "as of" not in found.message
+
+
+def test_a_launch_uses_the_doctors_words(orch: Orch) -> None:
+    """A limit above what the machine has: a warning of the doctor's that needs no more than a launch's facts."""
+    here = lan.lan(*THREE)
+    here.nodes["beta"].answers[("sh", "-c", lan.probe.SCRIPT, "*")] = (0, lan.probe_answer("beta", cpus="1"), "")
+    told = orch("launch", "--detach", on=here).err
+    (found,) = quick_look(SPECS, {**FACTS, "beta": lan.facts("beta", cpus=1)}, None)
+    assert (found.id, found.severity) == ("room.cpus", Severity.WARNING)
+    assert f"! beta: {found.message} [room.cpus]" in told
+
+
+def test_errors_come_first() -> None:
+    facts = {**FACTS, "alpha": lan.facts("alpha", clock_offset_s=3.0), "beta": lan.facts("beta", image=None)}
+    assert [finding.id for finding in quick_look(SPECS, facts, None)] == ["image.missing", "clock.skew"]
+
+
+def test_notes_are_the_doctors_alone() -> None:
+    kernels = {**FACTS, "alpha": lan.facts("alpha", kernel="6.1.0"), "beta": lan.facts("beta", kernel="5.10.0")}
+    assert quick_look(SPECS, kernels, None) == ()
+
+
+def test_nodes_that_were_not_asked_are_not_judged() -> None:
+    assert quick_look(SPECS, {**FACTS, "beta": lan.facts("beta", address="127.0.0.1", assumed=True)}, None) == ()
+
+
+def keep_gamma_shut() -> None:
+    shut = path("gamma", Ended.TIMED_OUT)
+    keep(
+        [seen("alpha", path("beta"), shut), seen("beta", path("alpha"), path("gamma")), seen("gamma")],
+        datetime.now(timezone.utc),
+    )
+
+
+def test_a_way_that_is_still_shut_refuses_a_launch(orch: Orch) -> None:
+    keep_gamma_shut()
+    here = lan.lan()
+    for name in THREE:
+        here.add(name, shut=("gamma",))
+    ran = orch("launch", "--detach", on=here)
+    assert ran.code == 4
+    assert "gamma" in ran.err
+    assert "nothing was started" in ran.err
+    assert "as of " not in ran.err
+    assert not any(node.engine.containers({}) for node in here.nodes.values())
+
+
+def test_a_way_that_was_mended_since_refuses_none(orch: Orch) -> None:
+    keep_gamma_shut()
+    assert orch("launch", "--detach", on=lan.lan(*THREE)).code == 0
+    record = recall(datetime.now(timezone.utc))
+    assert record is not None
+    assert all(tried.ended is Ended.OK for node in record.nodes.values() for tried in node.paths)
+
+
+def test_nodes_that_a_launch_does_without_refuse_none(orch: Orch) -> None:
+    keep_gamma_shut()
+    assert orch("launch", "--detach", "--nodes", "alpha,beta", on=lan.lan(*THREE)).code == 0
+
+
+def test_a_warning_on_record_is_said_to_be_old() -> None:
+    slow = replace(network("alpha"), interfaces=(replace(network("alpha").interfaces[0], mtu=9000),))
+    keep([replace(seen("alpha"), network=slow), seen("beta"), seen("gamma")], NOW)
+    (found,) = quick_look(SPECS, FACTS, recall(NOW))
+    assert (found.id, found.severity) == ("network.mtu_differs", Severity.WARNING)
+    assert "(as of " in found.message
+    assert "mended since? orch doctor looks again" in found.fix
+
+
+def test_what_was_seen_of_another_address_is_forgotten(orch: Orch) -> None:
+    moved = Examined(
+        spec=lan.spec("alpha"), facts=lan.facts("alpha", address="10.0.0.99"), paths=(path("gamma", Ended.REFUSED),)
+    )
+    keep([moved], NOW)
+    assert quick_look(SPECS, FACTS, recall(NOW)) == ()
+
+
+def test_a_launch_does_not_take_a_lost_gpu_for_none() -> None:
+    lost = {**FACTS, "beta": lan.facts("beta", gpu_fault=SmiFault.LOST, gpu_detail="GPU 0000:02:00.0 is lost")}
+    (found,) = quick_look(SPECS, lost, None)
+    assert (found.id, found.severity, found.node) == ("gpu.lost", Severity.ERROR, "beta")
+    assert "GPU 0000:02:00.0 is lost" in found.message
+    on_cpu = [lan.spec(name, device="cpu") for name in THREE]
+    assert quick_look(on_cpu, lost, None) == ()

@@ -1,0 +1,126 @@
+"""Every finding has a page and a case that makes it; a fleet in health has none; the pages can be read offline."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.finding_pages import ID, SECTIONS, FindingPage, all_pages, pages_folder
+from orchestrator.specs.finding import Finding, Severity
+from tests.unit.conftest import Orch
+from tests.unit.findings.index import index
+
+ROOT = Path(__file__).parents[2]
+AREAS = [
+    import_module(f"tests.unit.findings.{path.stem}")
+    for path in sorted((Path(__file__).parent / "findings").glob("*.py"))
+    if path.stem not in ("__init__", "index")
+]
+MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {id: make for area in AREAS for id, make in area.MAKERS.items()}
+NO_FINDING = ("orch.", ".yaml", ".json", ".conf", ".service")
+"""How constants begin or end that look like an id and are none: labels, names of files."""
+
+
+def ids_in(path: Path) -> Iterator[str]:
+    """Constants that are an id, in a module that makes findings."""
+    tree = ast.parse(path.read_text())
+    if not any(isinstance(node, ast.Name) and node.id == "Finding" for node in ast.walk(tree)):
+        return
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        if ID.fullmatch(text) and not text.startswith(NO_FINDING[0]) and not text.endswith(NO_FINDING[1:]):
+            yield text
+
+
+IDS = {id for path in ROOT.glob("orchestrator/**/*.py") for id in ids_in(path)}
+
+
+def test_every_finding_has_a_page_and_every_page_a_finding() -> None:
+    assert len(IDS) >= 35
+    assert {page.id for page in all_pages()} == IDS
+
+
+def test_every_finding_has_a_case_that_makes_it() -> None:
+    assert set(MAKERS) == IDS
+    assert sum(len(area.MAKERS) for area in AREAS) == len(MAKERS), "two areas make one finding"
+
+
+@pytest.mark.parametrize("id", sorted(MAKERS))
+def test_it_can_be_found(id: str) -> None:
+    found = [finding for finding in MAKERS[id]() if finding.id == id]
+    assert found
+    for finding in found:
+        assert finding.message
+        assert finding.fix or finding.severity is not Severity.ERROR or id in ("gpu.unreachable", "gpu.engine")
+
+
+@pytest.mark.parametrize("area", AREAS, ids=lambda area: area.__name__.rsplit(".", 1)[-1])
+def test_a_fleet_in_health_has_no_finding(area: object) -> None:
+    assert list(area.healthy()) == []  # type: ignore[attr-defined]  # what these modules promise
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.id)
+def test_a_page_is_short_and_whole(page: FindingPage) -> None:
+    assert pages_folder() == ROOT / "docs" / "findings"
+    assert (pages_folder() / f"{page.id}.md").read_text("utf-8") == page.text
+    assert tuple(page.sections) == SECTIONS
+    assert all(page.sections.values())
+    assert 10 <= len(page.text.splitlines()) <= 25
+    assert page.text.count("```") % 2 == 0
+
+
+def test_the_index_is_whole() -> None:
+    told = (pages_folder() / "README.md").read_text("utf-8")
+    assert told == index(), "python -m tests.unit.findings.index > docs/findings/README.md"
+
+
+def test_the_pages_are_shipped() -> None:
+    """In a wheel they lie beside the modules."""
+    included = re.search(r"force-include\]\n(?:.+\n)*", (ROOT / "pyproject.toml").read_text())
+    assert included
+    assert '"docs/findings" = "orchestrator/findings"' in included[0]
+
+
+def test_explain_prints_the_page(orch: Orch) -> None:
+    ran = orch("explain", "clock.skew")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("clock.skew: the clock of a machine is off\n\nWhat it means\n")
+    assert "sudo timedatectl set-ntp true" in ran.out
+    assert "```" not in ran.out
+
+
+def test_explain_lists_all_findings_by_area(orch: Orch) -> None:
+    lines = orch("explain").out.splitlines()
+    assert {line.split()[0] for line in lines if line.startswith("  ")} == IDS
+    assert {line for line in lines if line and not line.startswith(" ")} == {id.partition(".")[0] for id in IDS}
+    of_area = orch("explain", "image").out.splitlines()
+    assert [line.split()[0] for line in of_area] == ["image", "image.differs", "image.missing"]
+
+
+def test_explain_as_json(orch: Orch) -> None:
+    page = json.loads(orch("explain", "gpu.mig", "--json").out)
+    assert (page["id"], page["area"], tuple(page["sections"])) == ("gpu.mig", "gpu", SECTIONS)
+    assert {row["id"] for row in json.loads(orch("explain", "--json").out)} == IDS
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"), [("clock.skw", "clock.skew"), ("skew", "clock.skew"), ("gpu.ecc", "gpu.ecc_uncorrected")]
+)
+def test_explain_guesses_what_was_meant(orch: Orch, asked: str, meant: str) -> None:
+    ran = orch("explain", asked)
+    assert ran.code == 2
+    assert asked in ran.err
+    assert meant in ran.err.split("did you mean ", 1)[1]
+
+
+@pytest.mark.parametrize("asked", ["nothing.alike_at_all", "../../etc/passwd", "gpu."])
+def test_explain_refuses_what_it_does_not_know(orch: Orch, asked: str) -> None:
+    ran = orch("explain", asked)
+    assert (ran.code, ran.out) == (2, "")
+    assert "orch explain lists them all" in ran.err

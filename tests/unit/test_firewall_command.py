@@ -1,0 +1,233 @@
+"""`orch firewall` on firewalls that exist in memory alone: what is run, and that nothing else is."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.fleet.connect import connecting_by
+from orchestrator.nodes.fake import Answer, FakeNode
+from orchestrator.plan.firewall import plan_apply, plan_remove
+from orchestrator.specs.firewall import Firewall, Opening, close_commands, known_mark, line_to_paste, open_commands
+from orchestrator.specs.network import NetworkFacts
+
+ADDRESSES = {"alpha": "10.0.0.11", "beta": "10.0.0.12", "gamma": "10.0.0.13"}
+THEIRS = "ufw allow from 10.0.0.0/24 to any port 22 proto tcp"
+
+
+@dataclass
+class Ufw:
+    """A machine with ufw, which keeps its rules in a list."""
+
+    enabled: bool = True
+    root: str = "itself"
+    rules: list[str] = field(default_factory=lambda: [THEIRS])
+    ran: list[tuple[str, ...]] = field(default_factory=list)
+    deaf: bool = False
+    """Takes rules and forgets them."""
+
+    def __call__(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
+        if argv[0] == "sh":
+            return 0, self._told(), ""
+        self.ran.append(tuple(argv))
+        words = list(argv[2:] if argv[:2] == ("sudo", "-n") else argv)
+        assert words[0] == "ufw"
+        source = words[words.index("from") + 1]
+        line = f"ufw allow from {source} proto tcp"
+        if words[1] == "prepend" and not self.deaf:
+            self.rules.insert(0, f"{line} comment '{words[-1]}'")
+        elif words[1] == "delete":
+            self.rules = [rule for rule in self.rules if not rule.startswith(line)]
+        return 0, "", ""
+
+    def _told(self) -> str:
+        lines = ["tool=ufw", f"ufw_enabled={'yes' if self.enabled else 'no'}"]
+        if self.root:
+            lines += [f"root={self.root}", *(f"ufw={rule}" for rule in self.rules)]
+        return "\n".join(lines)
+
+
+@dataclass
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+Orch = Callable[..., Ran]
+
+
+@pytest.fixture
+def machines() -> dict[str, Ufw]:
+    return {name: Ufw() for name in ADDRESSES}
+
+
+@pytest.fixture
+def orch(
+    machines: dict[str, Ufw], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Orch:
+    nodes = "".join(f"  {name}: {{address: {address}}}\n" for name, address in ADDRESSES.items())
+    (tmp_path / "inventory.yaml").write_text(f"project: lab\nnodes:\n{nodes}")
+    monkeypatch.setenv("ORCH_INVENTORY", str(tmp_path / "inventory.yaml"))
+
+    def run(*argv: str) -> Ran:
+        with connecting_by(lambda spec: FakeNode(spec.name, address=spec.address, programs=machines[spec.name])):
+            code = main(["firewall", *argv])
+        told = capsys.readouterr()
+        return Ran(code, told.out, told.err)
+
+    return run
+
+
+def test_show_changes_nothing(orch: Orch, machines: dict[str, Ufw]) -> None:
+    ran = orch("show", "--nodes", "beta")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines() == [
+        "beta: ufw is active; no rule for 10.0.0.11, 10.0.0.13",
+        "    sudo ufw prepend allow proto tcp from 10.0.0.11 to any comment orch:lab",
+        "    sudo ufw prepend allow proto tcp from 10.0.0.13 to any comment orch:lab",
+    ]
+    assert machines["beta"].ran == []
+
+
+def test_apply_then_remove_leaves_what_was_there(orch: Orch, machines: dict[str, Ufw]) -> None:
+    applied = orch("apply", "--yes")
+    assert applied.code == 0
+    assert "✓ beta: open to 10.0.0.11, 10.0.0.13\n" in applied.err
+    assert machines["gamma"].rules == [
+        "ufw allow from 10.0.0.12 proto tcp comment 'orch:lab'",
+        "ufw allow from 10.0.0.11 proto tcp comment 'orch:lab'",
+        THEIRS,
+    ]
+    for machine in machines.values():
+        machine.ran.clear()
+    again = orch("apply", "--yes")
+    assert again.code == 0
+    assert "beta: ufw is active; open to 10.0.0.11, 10.0.0.13; nothing to be done" in again.err
+    assert [machine.ran for machine in machines.values()] == [[], [], []]
+    assert orch("remove", "--yes").code == 0
+    assert [machine.rules for machine in machines.values()] == [[THEIRS]] * 3
+    assert "nothing to be done" in orch("remove", "--yes").err
+
+
+def test_nothing_is_run_unasked(orch: Orch, machines: dict[str, Ufw]) -> None:
+    ran = orch("apply")
+    assert ran.code == 2
+    assert "sudo ufw prepend allow" in ran.err
+    assert "add --yes" in ran.err
+    assert all(machine.ran == [] for machine in machines.values())
+
+
+def test_through_sudo_where_the_user_is_not_root(orch: Orch, machines: dict[str, Ufw]) -> None:
+    machines["beta"].root = "sudo"
+    assert orch("apply", "--nodes", "beta", "--yes").code == 0
+    assert {argv[:3] for argv in machines["beta"].ran} == {("sudo", "-n", "ufw")}
+
+
+def test_where_sudo_asks_the_lines_are_shown(orch: Orch, machines: dict[str, Ufw]) -> None:
+    machines["beta"].root = ""
+    ran = orch("apply", "--yes")
+    assert ran.code == 5
+    assert "error: beta: sudo asks for a password there\n  → run the lines above on it" in ran.err
+    assert "sudo ufw prepend allow proto tcp from 10.0.0.11" in ran.err
+    assert machines["beta"].ran == []
+    assert len(machines["alpha"].ran) == 2
+    assert orch("show", "--nodes", "beta").code == 4
+
+
+def test_a_firewall_that_is_off_is_left_alone(orch: Orch, machines: dict[str, Ufw]) -> None:
+    for machine in machines.values():
+        machine.enabled = False
+    ran = orch("apply", "--yes")
+    assert (ran.code, [machine.ran for machine in machines.values()]) == (0, [[], [], []])
+    assert "ufw is installed and not active: it keeps nobody out; nothing to be done" in ran.err
+
+
+def test_what_was_not_taken_is_an_error(orch: Orch, machines: dict[str, Ufw]) -> None:
+    machines["beta"].deaf = True
+    ran = orch("apply", "--yes")
+    assert ran.code == 5
+    assert "beta: ufw took the rules, and yet does not show them" in ran.err
+
+
+def test_a_machine_that_is_no_more_is_shut_out(orch: Orch, machines: dict[str, Ufw]) -> None:
+    machines["beta"].rules.append("ufw allow from 10.0.0.99 proto tcp comment 'orch:lab'")
+    machines["beta"].rules.append("ufw allow from 10.0.0.98 proto tcp comment 'orch:other'")
+    orch("apply", "--nodes", "beta", "--yes")
+    told = " ".join(machines["beta"].rules)
+    assert "10.0.0.99" not in told
+    assert "10.0.0.98" in told
+
+
+def test_a_rule_of_the_users_is_kept(orch: Orch, machines: dict[str, Ufw]) -> None:
+    machines["beta"].rules.append("ufw allow from 10.0.0.11 proto tcp comment 'mine'")
+    orch("apply", "--nodes", "beta", "--yes")
+    assert [argv[6] for argv in machines["beta"].ran] == ["10.0.0.13"]
+    orch("remove", "--nodes", "beta", "--yes")
+    assert machines["beta"].rules == [THEIRS, "ufw allow from 10.0.0.11 proto tcp comment 'mine'"]
+
+
+def test_as_json(orch: Orch) -> None:
+    (beta,) = json.loads(orch("show", "--json", "--nodes", "beta").out)["nodes"]
+    assert (beta["tool"], beta["active"], beta["missing"]) == ("ufw", True, ["10.0.0.11", "10.0.0.13"])
+    assert beta["commands"][0][:3] == ["ufw", "prepend", "allow"]
+    (done,) = json.loads(orch("apply", "--json", "--yes", "--nodes", "beta").out)["nodes"]
+    assert (done["open_to"], done["commands"]) == (["10.0.0.11", "10.0.0.13"], [])
+
+
+NFT = Firewall(tool="nftables", active=True, openings=(), places=("inet filter input", "ip own in"))
+IPTABLES = Firewall(tool="iptables", active=True, openings=())
+FIREWALLD = Firewall(tool="firewalld", active=True, openings=(), places=("public",))
+
+
+def facts(wall: Firewall) -> NetworkFacts:
+    return NetworkFacts(wall=wall, mark="orch:lab", as_root=())
+
+
+def test_every_chain_that_refuses_gets_a_rule() -> None:
+    plan = plan_apply("beta", facts(NFT), ["10.0.0.11"])
+    match = ("ip", "saddr", "10.0.0.11", "meta", "l4proto", "tcp", "accept", "comment", '"orch:lab"')
+    assert plan.commands == (
+        ("nft", "insert", "rule", "inet", "filter", "input", *match),
+        ("nft", "insert", "rule", "ip", "own", "in", *match),
+    )
+    half = Opening(source="10.0.0.11", mark="orch:lab", place="ip own in", handle="9")
+    partly = Firewall(tool="nftables", active=True, openings=(half,), places=NFT.places)
+    assert [argv[3:6] for argv in plan_apply("beta", facts(partly), ["10.0.0.11"]).commands] == [
+        ("inet", "filter", "input")
+    ]
+    assert plan_remove("beta", facts(partly)).commands == (("nft", "delete", "rule", "ip", "own", "in", "handle", "9"),)
+
+
+def test_what_opens_and_what_closes_are_one_rule() -> None:
+    ((insert),) = open_commands(IPTABLES, "10.0.0.11", "orch:lab")
+    ((delete),) = close_commands("iptables", Opening(source="10.0.0.11", mark="orch:lab"))
+    assert insert[3:] == delete[3:]
+    assert (insert[2], delete[2]) == ("--insert", "--delete")
+    adding = list(open_commands(FIREWALLD, "10.0.0.11", "orch:lab"))
+    mark = known_mark("firewalld", "orch:lab")
+    removing = list(close_commands("firewalld", Opening(source="10.0.0.11", mark=mark, place="public")))
+    assert [[word.replace("--add", "--remove") for word in argv] for argv in adding] == [list(x) for x in removing]
+    assert -32768 <= int(mark) < 0, "a priority that firewalld takes, before rules that refuse"
+    assert mark != known_mark("firewalld", "orch:other")
+
+
+@pytest.mark.parametrize("wall", [NFT, IPTABLES, FIREWALLD, Firewall(tool="ufw", active=True)])
+def test_a_line_to_paste_is_what_would_be_run(wall: Firewall) -> None:
+    line = line_to_paste(wall, ["10.0.0.11"], "orch:lab")
+    pasted = [shlex.split(part) for part in line.split("; ")]
+    assert [words[1:] for words in pasted] == [list(argv) for argv in open_commands(wall, "10.0.0.11", "orch:lab")]
+    several = line_to_paste(wall, ["10.0.0.11", "10.0.0.12"], "orch:lab")
+    assert several.startswith("for peer in 10.0.0.11 10.0.0.12; do sudo ")
+    assert "$peer" in several
+    assert "'$peer" not in several
+
+
+def test_no_tool_no_line() -> None:
+    assert line_to_paste(Firewall(active=True), ["10.0.0.11"], "orch:lab") == ""

@@ -1,0 +1,130 @@
+"""`orch plan`: reckoned by the trainer's own forecast from what was kept, with no node asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.fleet.planning.measurements import keep
+from orchestrator.fleet.planning.reckon import reckon
+from orchestrator.nodes.fake import FakeNode
+from orchestrator.nodes.local import LocalNode
+from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.measurement import Measurement
+from tests import lan
+from tests.lan import event
+from tests.unit.conftest import THREE, Orch
+from tests.unit.measurements import COMMAND, measured
+
+MEASUREMENT = Measurement(time="2026-01-02", project="orch", nodes=THREE, command=COMMAND, measured=measured())
+
+
+def test_the_drawing(orch: Orch) -> None:
+    keep(MEASUREMENT)
+    ran = orch("plan", "--epochs", "3", "--", *COMMAND, on=lan.Lan())
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert lines[:2] == [
+        "a step of 60 samples, by number of nodes",
+        "   nodes               sync     step  tokens/s  x alpha  exchange  done in  █ compute ░ exchange",
+    ]
+    assert [line.split()[0] for line in lines[2:5]] == ["alpha", "▶", "alpha,"]
+    for line in lines[2:5]:
+        assert "█" in line
+    for head in ("by way of synchronising", "each node: a step with and without it", "a larger step"):
+        assert any(line.startswith(head) for line in lines)
+    assert "int2 ?" in ran.out
+    assert sum(line.startswith("enough") for line in lines) == 1
+    assert "measured 2026-01-02 on alpha, beta, gamma" in ran.err
+
+
+def test_for_programs_it_is_json(orch: Orch) -> None:
+    keep(MEASUREMENT)
+    found = json.loads(orch("plan", "--steps", "100", "--json", "--", *COMMAND).out)
+    assert found["chosen"]["nodes"] == ["alpha", "beta"]
+    assert (found["samples"], found["samples_per_step"]) == (6000, 60)
+    assert found["finish_s"] == pytest.approx(100 * found["chosen"]["step_s"])
+    assert [len(row["nodes"]) for row in found["by_size"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "samples"),
+    [
+        (("--epochs", "0.5"), 3000),
+        (("--samples", "77"), 77),
+        (("--", *COMMAND, "--max-steps", "10"), 600),
+        (("--", *COMMAND, "--epochs", "2"), 12000),
+        (("--steps", "1", "--", *COMMAND, "--max-steps", "10"), 60),
+        ((), None),
+    ],
+)
+def test_how_long_it_is(orch: Orch, words: tuple[str, ...], samples: int | None) -> None:
+    keep(MEASUREMENT)
+    command = () if "--" in words else ("--", *COMMAND)
+    assert json.loads(orch("plan", "--json", *words, *command).out)["samples"] == samples
+
+
+def test_a_rung_that_is_asked_for_and_fewer_nodes(orch: Orch) -> None:
+    keep(MEASUREMENT)
+    found = json.loads(orch("plan", "--json", "--nodes", "beta,gamma", "--", *COMMAND, "--sync", "int8").out)
+    assert {row["sync"] for row in found["by_size"]} == {"alone", "int8"}
+    assert {name for row in found["rows"] for name in row["nodes"]} == {"beta", "gamma"}
+    assert found["samples_per_step"] == 40  # two of three ranks, each with its batch
+    same = ("--global-batch-size", "60")
+    keep(Measurement(**{**vars(MEASUREMENT), "command": (*COMMAND, *same)}))
+    told = json.loads(orch("plan", "--json", "--nodes", "beta,gamma", "--", *COMMAND, *same).out)
+    assert told["samples_per_step"] == 60
+
+
+def test_what_was_not_measured_is_said_with_the_line_that_does(orch: Orch) -> None:
+    ran = orch("plan", "--nodes", "2", "--", *COMMAND, "--epochs", "3")
+    assert ran.code == 3
+    assert "gpt2 --batch-size 2 was not measured yet on alpha, beta" in ran.err
+    assert "→ orch bench --nodes 2 -- gpt2 --batch-size 2" in ran.err
+
+
+def test_it_measures_where_it_is_told_to(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=(event("measured", **measured()),))
+    ran = orch("plan", "--measure", "--json", "--", *COMMAND, on=here)
+    assert (ran.code, here.containers) == (0, {})
+    assert json.loads(ran.out)["chosen"]["nodes"] == ["alpha", "beta"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--steps", "1", "--epochs", "1"), 2, "say one of --steps, --epochs and --samples"),
+        (("--", *COMMAND, "--sync", "int7"), 2, "--sync int7: expected auto or one of fp32, int8, int2"),
+        (("--", "python", "train.py"), 2, "is a script of yours"),
+    ],
+)
+def test_what_makes_no_sense(orch: Orch, words: tuple[str, ...], code: int, says: str) -> None:
+    keep(MEASUREMENT)
+    command = () if "--" in words else ("--", *COMMAND)
+    ran = orch("plan", *words, *command)
+    assert (ran.code, says in ran.err) == (code, True), ran.err
+
+
+# ── The trainer, asked ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_folder_of_the_users_is_not_taken_for_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer/__init__.py").write_text("raise SystemExit('mine')")
+    monkeypatch.chdir(tmp_path)
+    assert reckon(LocalNode(), MEASUREMENT, {}).chosen.nodes == ("alpha", "beta")
+
+
+def test_a_measurement_of_another_time_is_refused_in_the_trainers_words() -> None:
+    older = Measurement(**{**vars(MEASUREMENT), "measured": measured(costs=[])})
+    with pytest.raises(UsageError, match="this is no measurement"):
+        reckon(LocalNode(), older, {})
+
+
+@pytest.mark.parametrize("answer", [(1, "", "No module named trainer"), (0, "{}", ""), (127, "", "")])
+def test_a_trainer_that_cannot_answer_is_named(answer: tuple[int, str, str]) -> None:
+    controller = FakeNode("controller", programs=lambda *_: answer)
+    with pytest.raises(ConfigError, match="the trainer beside this orch cannot reckon"):
+        reckon(controller, MEASUREMENT, {})

@@ -1,0 +1,376 @@
+"""What is decided for a run that something befell: a table of events and clock in, decisions out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.plan.recovery import (
+    KILLED_S,
+    LAST,
+    LEAVE_S,
+    SETTLE_S,
+    Decision,
+    End,
+    GiveUp,
+    OutOfSight,
+    PlanAnew,
+    Policy,
+    Situation,
+    StartAgain,
+    StopRest,
+    TakeIn,
+    asked_to_stop,
+    step,
+)
+from orchestrator.plan.same_step import same_step
+from orchestrator.specs.errors import NodeUnreachableError
+from orchestrator.specs.happening import Back, Ended, Happening, Lost, Removed, Said, Tick
+from orchestrator.specs.run import ContainerFacts
+from tests import lan
+
+NAMES = ("alpha", "beta", "gamma")
+POLICY = Policy(max_restarts=2, node_timeout_s=120.0, enough=0, out_of_sight_s=300.0)
+MAY_SHRINK = replace(POLICY, enough=2)
+
+
+def told(by: str, kind: str, /, **values: object) -> Said:
+    """A supervisor's line."""
+    text = lan.event(kind, **values).partition(": ")[2]
+    return Said(time="", node=by, node_rank=NAMES.index(by), rank=None, text=text)
+
+
+def rank(node: str, text: str = "step 3") -> Said:
+    number = NAMES.index(node)
+    return Said(time="", node=node, node_rank=number, rank=number, text=text)
+
+
+def ended(node: str, code: int, *, oom: bool = False) -> Ended:
+    facts = ContainerFacts(
+        id=node, name="orch-run", image="", labels={}, status="exited", exit_code=code, oom_killed=oom
+    )
+    return Ended(node=node, node_rank=NAMES.index(node), container=facts)
+
+
+def lost(node: str) -> Lost:
+    error = NodeUnreachableError("no answer in 5 s", node=node)
+    return Lost(node=node, node_rank=NAMES.index(node), error=error)
+
+
+def back(node: str) -> Back:
+    return Back(node=node, node_rank=NAMES.index(node) if node in NAMES else None)
+
+
+CHECKPOINT = Said(
+    time="", node="alpha", node_rank=0, rank=0, text=lan.event("checkpoint", step=40, verified=True).partition(": ")[2]
+)
+Story = Sequence[tuple[float, Happening]]
+
+
+def decided(
+    story: Story, policy: Policy = POLICY, nodes: tuple[str, ...] = NAMES
+) -> tuple[Situation, list[tuple[float, Decision]]]:
+    """All decisions of a story, each with its time; the last ends it."""
+    situation, decisions = Situation(nodes=nodes, policy=policy), list[tuple[float, Decision]]()
+    for now, happening in story:
+        situation, new = step(situation, happening, now)
+        decisions += [(now, decision) for decision in new]
+        if any(isinstance(decision, LAST) for decision in new):
+            break
+    return situation, decisions
+
+
+def outcome(story: Story, policy: Policy = POLICY, nodes: tuple[str, ...] = NAMES) -> list[tuple[float, Decision]]:
+    return decided(story, policy, nodes)[1]
+
+
+def all_end(code: int, at: float = 1.0) -> list[tuple[float, Happening]]:
+    return [(at, ended(name, code)) for name in NAMES]
+
+
+def test_all_done() -> None:
+    assert outcome(all_end(0)) == [(1.0, End())]
+
+
+def test_nothing_is_done_while_all_is_well() -> None:
+    assert outcome([(0, rank("alpha")), (500, Tick()), (900, CHECKPOINT), (901, Tick())]) == []
+
+
+def test_a_failure_for_good_stops_the_rest_after_a_moment() -> None:
+    story = [(10.0, ended("beta", 1)), (10.0 + SETTLE_S / 2, Tick()), (10.0 + SETTLE_S, Tick()), (99, Tick())]
+    assert outcome(story) == [(10.0 + SETTLE_S, StopRest(nodes=("alpha", "gamma")))]
+
+
+def test_the_supervisors_word_that_all_is_over_lets_each_end_by_itself() -> None:
+    over = {"class": "user", "node": "gamma"}
+    story: Story = [(0, told("gamma", "over", **over)), (1, told("alpha", "over", **over)), *all_end(1, 2.0)]
+    assert outcome(story) == [(2.0, End())]
+    frozen: Story = [(0, told("gamma", "over", **over)), (1, ended("gamma", 1)), (LEAVE_S, Tick())]
+    assert outcome(frozen) == [(LEAVE_S, StopRest(nodes=("alpha", "beta")))]
+
+
+def test_who_is_lost_is_not_waited_for_once_all_is_over() -> None:
+    story: Story = [
+        (0, lost("gamma")),
+        (1, told("alpha", "over", **{"class": "done"})),
+        (2, ended("alpha", 0)),
+        (3, ended("beta", 0)),
+    ]
+    assert outcome(story) == [(3, End())]
+
+
+def test_a_restart_by_the_supervisors_is_not_the_end() -> None:
+    again = told("alpha", "again", **{"class": "infrastructure", "node": "beta", "epoch": 2})
+    assert outcome([(0, again), (1, told("alpha", "epoch", epoch=2)), (50, rank("beta")), (900, Tick())]) == []
+
+
+# ── A container that was killed by hand ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_container_that_was_killed_is_started_again() -> None:
+    story: Story = [(10, ended("gamma", 137)), (10 + KILLED_S - 1, Tick()), (10 + KILLED_S, Tick()), (90, Tick())]
+    assert outcome(story) == [(10 + KILLED_S, StartAgain(node="gamma"))]
+
+
+def test_at_most_so_often() -> None:
+    story = [(100.0 * n + more, what) for n in range(3) for more, what in ((0, ended("gamma", 137)), (50, Tick()))]
+    assert [decision for _, decision in outcome(story)] == [
+        StartAgain(node="gamma"), StartAgain(node="gamma"), StopRest(nodes=("alpha", "beta")),
+    ]  # fmt: skip
+
+
+def test_a_run_of_one_node_too() -> None:
+    story: Story = [(0, ended("alpha", 137)), (KILLED_S, Tick())]
+    assert outcome(story, nodes=("alpha",)) == [(KILLED_S, StartAgain(node="alpha"))]
+
+
+def test_one_whose_memory_ran_out_is_not() -> None:
+    """Docker itself starts it again, as often as its policy says; what is seen here is its last end."""
+    story: Story = [(0, ended("gamma", 137, oom=True)), (SETTLE_S, Tick())]
+    assert outcome(story) == [(SETTLE_S, StopRest(nodes=("alpha", "beta")))]
+
+
+def test_one_that_had_said_its_last_word_is_not() -> None:
+    story: Story = [(0, told("gamma", "over", **{"class": "stopped"})), (1, ended("gamma", 143)), (2, Tick())]
+    assert outcome(story) == []
+
+
+def test_a_run_that_is_stopped_stays_stopped() -> None:
+    """`orch stop` on this controller leaves a mark; frozen containers are killed by it."""
+    situation = asked_to_stop(Situation(nodes=NAMES, policy=POLICY))
+    for name in NAMES[:2]:
+        situation, decisions = step(situation, ended(name, 137), 1.0)
+        assert decisions == ()
+    situation, decisions = step(situation, Tick(), 100.0)
+    assert decisions == ()
+    assert step(situation, ended("gamma", 137), 101.0)[1] == (End(),)
+
+
+def test_a_stop_from_another_controller() -> None:
+    """All end alike at once after SIGTERM; or containers are gone before they would be started again."""
+    assert outcome(all_end(143)) == [(1.0, End())]
+    hard: Story = [*all_end(137), *((2.0, Removed(node=name, node_rank=0)) for name in NAMES), (60, Tick())]
+    assert outcome(hard) == [(2.0, End())]
+
+
+def test_one_node_that_was_told_to_stop_is_started_again() -> None:
+    story: Story = [(0, ended("gamma", 143)), (KILLED_S, Tick())]
+    assert outcome(story) == [(KILLED_S, StartAgain(node="gamma"))]
+
+
+# ── A node that is gone ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waiting(now: float, *names: str, seconds: float = 10) -> tuple[float, Happening]:
+    return now, told("alpha", "waiting", **{"for": list(names), "seconds": seconds})
+
+
+def test_a_node_that_is_gone_too_long_ends_the_run() -> None:
+    story: Story = [(100, lost("gamma")), (219, Tick()), (220, Tick())]
+    assert outcome(story) == [(220, GiveUp(nodes=("gamma",), seconds=120))]
+
+
+def test_or_it_goes_on_without() -> None:
+    story: Story = [(100, lost("gamma")), (220, Tick())]
+    assert outcome(story, MAY_SHRINK) == [(220, PlanAnew(without=("gamma",), left=("alpha", "beta")))]
+
+
+def test_not_with_too_few() -> None:
+    story: Story = [(100, lost("beta")), (100, lost("gamma")), (220, Tick())]
+    assert outcome(story, MAY_SHRINK) == [(220, GiveUp(nodes=("beta", "gamma"), seconds=120))]
+
+
+def test_the_master_may_be_the_one() -> None:
+    story: Story = [(100, lost("alpha")), (220, Tick())]
+    assert outcome(story, MAY_SHRINK) == [(220, PlanAnew(without=("alpha",), left=("beta", "gamma")))]
+
+
+def test_who_comes_back_in_time_is_not_given_up() -> None:
+    assert outcome([(100, lost("gamma")), (200, back("gamma")), (400, Tick())]) == []
+
+
+def test_ranks_that_go_on_speak_for_a_node_that_only_the_watcher_lost() -> None:
+    story = [(100.0, lost("gamma")), *((110.0 + n, rank("alpha")) for n in range(0, 600, 10)), (760.0, Tick())]
+    assert outcome(story) == []
+    assert outcome([*story, (820.0, Tick())]) == [(820.0, GiveUp(nodes=("gamma",), seconds=120))]
+
+
+def test_who_is_waited_for_by_the_others_is_gone_though_the_watcher_reaches_it() -> None:
+    """Frozen, or its cable to the others is cut. It counts from when they began to wait."""
+    story = [waiting(100.0 + n, "gamma", seconds=10 + n) for n in range(0, 120, 10)]
+    assert outcome(story, MAY_SHRINK) == [(210, PlanAnew(without=("gamma",), left=("alpha", "beta")))]
+
+
+def test_a_stall_counts_until_it_is_heard_again() -> None:
+    stalled = told("alpha", "stalled", nodes=["gamma"], seconds=8)
+    heard = told("alpha", "heard", nodes=["gamma"])
+    assert outcome([(100, stalled), (150, heard), (400, Tick())]) == []
+    assert outcome([(100, stalled), waiting(200, "gamma"), (212, Tick())]) == [
+        (212, GiveUp(nodes=("gamma",), seconds=120))
+    ]
+
+
+def test_a_new_epoch_ends_all_waiting() -> None:
+    assert outcome([waiting(100, "gamma"), (150, told("alpha", "epoch", epoch=2)), (400, Tick())]) == []
+
+
+def test_of_the_supervisors_only_rank_0s_knows_who_is_missing() -> None:
+    words = told("beta", "waiting", **{"for": ["alpha", "gamma"], "seconds": 500})
+    assert outcome([(600, words), (900, Tick())]) == []
+
+
+def test_who_waits_for_everybody_is_the_one_that_is_cut_off() -> None:
+    story: Story = [waiting(100, "beta", "gamma"), (215, Tick())]
+    assert outcome(story, MAY_SHRINK) == [(215, PlanAnew(without=("alpha",), left=("beta", "gamma")))]
+    gone: Story = [waiting(100, "beta", "gamma"), (100, lost("beta")), (100, lost("gamma")), (220, Tick())]
+    assert outcome(gone, replace(MAY_SHRINK, enough=1)) == [(220, PlanAnew(without=("beta", "gamma"), left=("alpha",)))]
+
+
+@pytest.mark.parametrize("names", [None, "gamma", [7], ["delta"], {}])
+def test_words_that_make_no_sense_are_not_acted_on(names: object) -> None:
+    story: Story = [(0, told("alpha", "waiting", **{"for": names, "seconds": "long"})), (900, Tick())]
+    assert outcome(story) == []
+
+
+def test_where_no_node_answers_it_is_the_controller_that_is_cut_off() -> None:
+    story: Story = [(100.0, lost(name)) for name in NAMES]
+    assert outcome([*story, (350, Tick())]) == []
+    assert outcome([*story, (400, Tick())]) == [(400, OutOfSight(seconds=300))]
+    assert outcome([*story, (350, back("alpha")), (351, Tick())])[0][1] == GiveUp(nodes=("beta", "gamma"), seconds=250)
+
+
+@pytest.mark.parametrize("end", [ended("alpha", 0), Removed(node="alpha", node_rank=0)])
+def test_a_silent_node_is_not_waited_for_once_another_has_ended(end: Happening) -> None:
+    story: Story = [(100, lost("gamma")), (101, end), (102, Removed(node="beta", node_rank=1)), (219, Tick())]
+    assert outcome(story) == []
+    assert outcome([*story, (220, Tick())]) == [(220, OutOfSight(seconds=120))]
+    assert outcome([*story, (219, back("gamma")), (220, ended("gamma", 0))]) == [(220, End())]
+
+
+def test_a_stop_from_elsewhere_is_not_undone_where_a_node_is_silent() -> None:
+    stops: Story = [(100, lost("gamma")), (101, told("alpha", "stopped"))]
+    both: Story = [(102, ended("alpha", 143)), (103, ended("beta", 143)), (200, Tick())]
+    assert outcome([*stops, *both]) == [(103, End())]
+    shut_down = outcome([stops[0], *both])  # two machines that are started anew, say: nobody asked the ranks
+    assert shut_down == [(200, StartAgain(node="alpha")), (200, StartAgain(node="beta"))]
+
+
+def test_without_patience_the_first_loss_is_the_end() -> None:
+    assert outcome([(5, lost("beta"))], Policy()) == [(5, GiveUp(nodes=("beta",), seconds=0))]
+
+
+# ── A node that comes back ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_node_that_was_given_up_is_taken_in_at_the_next_checkpoint() -> None:
+    story: Story = [(0, CHECKPOINT), (10, back("delta")), (11, rank("alpha")), (20, CHECKPOINT)]
+    assert outcome(story, MAY_SHRINK) == [(20, TakeIn(nodes=("delta",)))]
+
+
+def test_not_at_one_that_was_not_verified_nor_while_all_ends() -> None:
+    bad = replace(CHECKPOINT, text=CHECKPOINT.text.replace("true", "false"))
+    assert outcome([(10, back("delta")), (20, bad)], MAY_SHRINK) == []
+    ending: Story = [(10, back("delta")), (19, told("alpha", "over", **{"class": "done"})), (20, CHECKPOINT)]
+    assert outcome(ending, MAY_SHRINK) == []
+
+
+# ── Whatever happens ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+_KINDS = ("waiting", "stalled", "heard", "epoch", "again", "over", "stopped")
+_NODE = st.sampled_from(NAMES)
+_SOME = st.lists(st.sampled_from((*NAMES, "delta")), max_size=3)
+HAPPENINGS = st.one_of(
+    st.just(Tick()),
+    st.just(CHECKPOINT),
+    st.builds(rank, _NODE),
+    st.builds(lost, _NODE),
+    st.builds(back, st.sampled_from((*NAMES, "delta"))),
+    st.builds(lambda name: Removed(node=name, node_rank=NAMES.index(name)), _NODE),
+    st.builds(ended, _NODE, st.sampled_from((0, 1, 3, 137, 143, 255)), oom=st.booleans()),
+    st.builds(
+        lambda node, kind, names, seconds: told(node, kind, **{"for": names, "nodes": names, "seconds": seconds}),
+        _NODE, st.sampled_from(_KINDS), _SOME, st.integers(0, 200),
+    ),
+)  # fmt: skip
+STORIES = st.lists(st.tuples(st.floats(0, 50), HAPPENINGS), max_size=60)
+
+
+@given(STORIES, st.sampled_from((POLICY, MAY_SHRINK, Policy())))
+def test_whatever_happens_decisions_make_sense(story: list[tuple[float, Happening]], policy: Policy) -> None:
+    now, timed = 0.0, []
+    for seconds, happening in story:
+        now += seconds
+        timed.append((now, happening))
+    situation, decisions = decided(timed, policy)
+    kinds = [type(decision) for _, decision in decisions]
+    assert kinds.count(StopRest) <= 1
+    for name in NAMES:
+        starts = [one for _, one in decisions if isinstance(one, StartAgain) and one.node == name]
+        assert len(starts) <= policy.max_restarts
+    assert not any(issubclass(kind, LAST) for kind in kinds[:-1])
+    for _, decision in decisions:
+        if isinstance(decision, PlanAnew):
+            assert len(decision.left) >= policy.enough > 0
+            assert not set(decision.left) & {*decision.without, *situation.lost}
+        if isinstance(decision, GiveUp):
+            assert decision.nodes
+            assert decision.seconds >= policy.node_timeout_s
+
+
+@given(STORIES)
+def test_a_run_whose_containers_have_all_ended_ends(story: list[tuple[float, Happening]]) -> None:
+    """Nothing hangs: once every container has ended for good, one decision ends the following."""
+    timed = [(float(number), happening) for number, (_, happening) in enumerate(story)]
+    situation, decisions = decided(timed)
+    if decisions and isinstance(decisions[-1][1], LAST):
+        return
+    now, final = 1e6, list[Decision]()
+    for name in NAMES:
+        situation, new = step(situation, Removed(node=name, node_rank=NAMES.index(name)), now)
+        final += new
+        if any(isinstance(decision, LAST) for decision in new):
+            break
+    assert any(isinstance(decision, LAST) for decision in final)
+
+
+# ── The step of a training that goes on with other nodes ─────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("command", "samples", "after"),
+    [
+        (("gpt2", "--batch-size", "2"), 6, ("gpt2", "--batch-size", "2", "--global-batch-size", "6")),
+        (("gpt2", "--grad-accum", "4", "--lr", "1"), 24, ("gpt2", "--lr", "1", "--global-batch-size", "24")),
+        (("gpt2", "--gradient-accumulation-steps=4"), 24, ("gpt2", "--global-batch-size", "24")),
+        (("gpt2", "--global-batch-size=60"), 60, ("gpt2", "--global-batch-size=60")),
+        (("python", "train.py"), None, ("python", "train.py")),
+        (("python", "train.py"), 6, ("python", "train.py")),
+        (("gpt2",), None, ("gpt2",)),
+    ],
+)
+def test_a_step_keeps_its_samples(command: tuple[str, ...], samples: int | None, after: tuple[str, ...]) -> None:
+    assert same_step(command, samples) == after

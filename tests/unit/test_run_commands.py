@@ -1,0 +1,208 @@
+"""`orch watch`, `resume`, `restart`, `wait` and `adopt`, and launches cut short, by their command lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.fleet.runs import recall
+from orchestrator.fleet.runs.launch import launch
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.watching.one_watcher import only_watcher
+from orchestrator.fleet.watching.wait import Clock, wait_for
+from orchestrator.specs.errors import DeadlineError
+from orchestrator.specs.plan_json import to_json
+from tests import lan
+from tests.lan import event
+from tests.unit.conftest import THREE, Orch, detached
+
+DONE = ("[rank0]: hello", event("step", step=3, loss=1.5), event("done", step=3))
+
+
+def finish(here: lan.Lan, code: int, *, others: int | None = None) -> None:
+    """All containers at once; those of all but the first node with another code, where one is given."""
+    for node in here.nodes.values():
+        for container in list(node.engine.made):
+            node.engine.finish(container, code)
+        code = code if others is None else others
+
+
+def half_launched(here: lan.Lan) -> str:
+    """As a controller leaves it that died between two nodes: one runs, one was created, one holds none."""
+    plan = lan.plan(THREE, project="here")
+    for node in here.nodes.values():
+        node.answers = {("sh", "-c", recall._READ, "*"): (0, to_json(plan), ""), **node.answers}
+    alpha, beta = here.nodes["alpha"].engine, here.nodes["beta"].engine
+    alpha.start(alpha.create(plan.nodes[0].container))
+    beta.create(plan.nodes[1].container)
+    return plan.run_id
+
+
+# ── A watcher ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_detached_run_has_a_watcher_of_its_own(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
+    run_id = detached(orch, lan.lan(*THREE, ends_with=None))
+    (watcher,) = watchers
+    assert watcher[1:4] == ("-m", "orchestrator", "watch")
+    assert watcher[4:] == (run_id, "-i", str(Path("inventory.yaml").absolute()))
+
+
+def test_unless_none_is_wanted(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
+    ran = orch("launch", "--detach", "--no-watch", on=lan.lan(*THREE, ends_with=None))
+    assert (ran.code, watchers) == (0, [])
+
+
+def test_watch_sees_a_run_to_its_end(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=DONE, ends_with=None)
+    run_id = detached(orch, here)
+    finish(here, 0)
+    ran = orch("watch", run_id[:7], on=here)
+    assert (ran.code, ran.out) == (0, "")
+    assert f"✓ run {run_id} done at step 3" in ran.err
+    assert RunRecord(run_id).outcome() == ("succeeded", "")
+
+
+def test_watch_as_json(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=DONE, ends_with=None)
+    run_id = detached(orch, here)
+    finish(here, 1, others=0)
+    ran = orch("watch", "--json", on=here)
+    told = json.loads(ran.out)
+    assert (ran.code, told["run_id"], told["state"], told["failure"]["node"]) == (1, run_id, "failed", "alpha")
+
+
+def test_a_second_watcher_is_refused(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = detached(orch, here)
+    with only_watcher(RunRecord(run_id)):
+        ran = orch("watch", on=here)
+    assert ran.code == 6
+    assert f"run {run_id} is watched already, by process" in ran.err
+    assert f"→ orch logs -f {run_id}" in ran.err
+
+
+# ── Wait ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("code", "state", "exit_code"), [(0, "succeeded", 0), (1, "failed", 1), (143, "stopped", 0)])
+def test_wait_has_the_exit_code_of_the_run(orch: Orch, code: int, state: str, exit_code: int) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = detached(orch, here)
+    finish(here, code)
+    ran = orch("wait", "--json", on=here)
+    assert (ran.code, json.loads(ran.out)) == (exit_code, {"run_id": run_id, "state": state})
+
+
+def test_wait_has_a_deadline(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = detached(orch, here)
+    ran = orch("wait", "--timeout", "0", on=here)
+    assert ran.code == 7
+    assert f"error: run {run_id} has not ended after 0 s" in ran.err
+
+
+def test_wait_looks_until_all_has_ended() -> None:
+    here, rests = lan.lan(*THREE, ends_with=None), list[float]()
+    plan = lan.plan(THREE)
+    launch(here.nodes, plan)
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) == 3:
+            finish(here, 0)
+
+    nodes = list(here.nodes.values())
+    assert wait_for(nodes, plan.run_id, timeout_s=None, clock=Clock(rest=rest)) == "succeeded"
+    assert rests == [2.0, 2.0, 2.0]
+
+
+def test_while_it_is_watched_the_watchers_word_counts() -> None:
+    """Between two attempts nothing runs."""
+    here, now = lan.lan(*THREE, ends_with=None), [0.0]
+    plan = lan.plan(THREE)
+    launch(here.nodes, plan)
+    finish(here, 1)
+    record = RunRecord(plan.run_id)
+
+    def rest(seconds: float) -> None:
+        now[0] += seconds
+
+    clock = Clock(now=lambda: now[0], rest=rest)
+    with only_watcher(record):
+        with pytest.raises(DeadlineError):
+            wait_for(list(here.nodes.values()), plan.run_id, timeout_s=60, clock=clock)
+        record.save_outcome("succeeded", "")
+        assert wait_for(list(here.nodes.values()), plan.run_id, timeout_s=60, clock=clock) == "succeeded"
+    assert now[0] == 60
+
+
+# ── Resume and restart ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_resume_is_the_next_attempt_and_keeps_what_was_said(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=DONE)
+    words = ("--nodes", "alpha,beta", "--max-restarts", "7", "--node-timeout", "30", "--min-nodes", "1")
+    ran = orch("launch", "--json", *words, "--profile", "cpu", "--", "gpt2", "--epochs", "7", on=here)
+    run_id = json.loads(ran.out)["run_id"]
+    plan = json.loads(orch("resume", run_id, "--dry-run", "--json", on=here).out)
+    assert (plan["run_id"], plan["attempt"], plan["command"]) == (run_id, 1, ["gpt2", "--epochs", "7"])
+    assert (plan["max_restarts"], plan["node_timeout_s"], plan["min_nodes"], plan["profile"]) == (7, 30, 1, "cpu")
+    other = json.loads(
+        orch("resume", run_id, "--nodes", "gamma", "--min-nodes", "2", "--dry-run", "--json", on=here).out
+    )
+    assert ([part["node"] for part in other["nodes"]], other["min_nodes"]) == (["gamma"], 2)
+
+
+def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
+    here = lan.lan(*THREE, says=(event("checkpoint", step=40, verified=True),), ends_with=None)
+    run_id = detached(orch, here)
+    lan.keep_checkpoint(here.nodes["alpha"], run_id, 40)
+    ran = orch("restart", "--detach", "--json", on=here)
+    assert (ran.code, json.loads(ran.out)) == (0, {"run_id": run_id})
+    assert f"✓ run {run_id} stopped, checkpoint of step 40" in ran.err
+    for node in here.nodes.values():
+        ((_, facts),) = node.engine.made.values()
+        assert (facts.labels["orch.attempt"], facts.status) == ("1", "running")
+    assert [watcher[4] for watcher in watchers] == [run_id, run_id]
+    assert not RunRecord(run_id).is_stopping()
+
+
+# ── A launch that was cut short ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("command", ["status", "runs"])
+def test_a_launch_that_was_cut_short_is_found(orch: Orch, command: str) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = half_launched(here)
+    ran = orch(command, on=here)
+    assert f"run {run_id} was launched half-way, or is being launched: 1 of 3 containers run" in ran.err
+    assert f"→ orch adopt {run_id}   or: orch stop {run_id}" in ran.err
+
+
+def test_the_next_launch_says_so_too(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = half_launched(here)
+    ran = orch("launch", "--nodes", "beta", on=here)
+    assert ran.code == 6
+    assert f"orch adopt {run_id}, or: orch stop {run_id}" in ran.err
+
+
+def test_it_may_be_finished(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = half_launched(here)
+    ran = orch("adopt", "--detach", on=here)
+    assert (ran.code, ran.out) == (0, f"{run_id}\n"), ran.err
+    assert f"run {run_id} is up on alpha, beta, gamma" in ran.err
+    status = json.loads(orch("status", "--json", on=here).out)
+    assert [member["state"] for member in status["members"]] == ["running"] * 3
+    assert RunRecord(run_id).plan() is not None
+
+
+def test_or_removed(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    half_launched(here)
+    assert orch("stop", on=here).code == 0
+    assert here.containers == {}

@@ -1,0 +1,74 @@
+"""A rank that takes longer for its part of a step than the others is flagged, wherever a run is looked at."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.checks.slow_ranks import slow_ranks
+from orchestrator.specs.event import Event
+from tests import lan
+from tests.unit.conftest import THREE, Orch, detached
+
+TWICE = {"alpha": 0.10, "beta": 0.11, "gamma": 0.22}
+
+
+def step(compute_s: object) -> Event:
+    return Event(kind="step", rank=0, values={"step": 40, "compute_s": compute_s})
+
+
+def line(number: int, **values: object) -> str:
+    event = {"event": "step", "rank": 0, "step": number, "loss": 2.5, "per_s": 100.0, "unit": "tokens", **values}
+    return f"[rank0]: @orch {json.dumps(event)}"
+
+
+def test_more_than_half_as_long_again_is_flagged() -> None:
+    (slow,) = slow_ranks(step(TWICE), THREE)
+    assert (slow.node, slow.what) == ("gamma", "gamma takes 2.1 x the others' time for its part of a step")
+    assert "orch doctor --node gamma" in slow.todo("long-1a2b")
+    assert "orch restart long-1a2b --nodes" in slow.todo("long-1a2b")
+    assert slow_ranks(step({**TWICE, "gamma": 0.15}), THREE) == ()
+
+
+def test_of_two_the_slow_one_is_measured_by_the_other() -> None:
+    (slow,) = slow_ranks(step({"alpha": 0.1, "beta": 0.16}), ["alpha", "beta"])
+    assert slow.ratio == pytest.approx(1.6)
+
+
+def test_several_ranks_of_a_node_and_names_with_dots() -> None:
+    told = {"alpha.1": 0.1, "lab.b.0": 0.1, "lab.b.1": 0.3}
+    (slow,) = slow_ranks(step(told), ["alpha.1", "lab.b"])
+    assert (slow.label, slow.node) == ("lab.b.1", "lab.b")
+
+
+@pytest.mark.parametrize("told", [None, {}, {"alpha": 1.0}, {"alpha": 0.0, "beta": 1.0}, [1, 2], {"alpha": "x"}])
+def test_where_nothing_can_be_said_nothing_is(told: object) -> None:
+    assert slow_ranks(step(told), THREE) == ()
+    assert slow_ranks(None, THREE) == ()
+
+
+def test_status_flags_it_until_others_are_told(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=(line(40, compute_s=TWICE), line(50)), ends_with=None)
+    detached(orch, here)
+    ran = orch("status", on=here)
+    assert "! gamma takes 2.1 x the others' time for its part of a step" in ran.err
+    assert "--shares auto gives it a smaller part" in ran.err
+    assert "2.1 x the others' time" in " ".join(ran.out.split())
+    told = json.loads(orch("status", "--json", on=here).out)
+    (slow,) = told["slow"]
+    assert (slow["node"], round(slow["ratio"], 1)) == ("gamma", 2.1)
+
+
+def test_status_says_nothing_where_all_are_alike(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=(line(40, compute_s={**TWICE, "gamma": 0.12}),), ends_with=None)
+    detached(orch, here)
+    ran = orch("status", on=here)
+    assert "the others' time" not in ran.out + ran.err
+    assert json.loads(orch("status", "--json", on=here).out)["slow"] == []
+
+
+def test_a_launch_flags_it_once(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=(line(40, compute_s=TWICE), line(50, compute_s=TWICE)))
+    ran = orch("launch", on=here)
+    assert ran.err.count("! gamma takes 2.1 x the others' time for its part of a step") == 1

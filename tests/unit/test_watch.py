@@ -1,0 +1,298 @@
+"""A run is seen through on machines that exist in memory alone: killed, cut off, given up, taken in again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import Condition
+
+import pytest
+
+from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.stop import stop_run
+from orchestrator.fleet.watching.in_turn import InTurn
+from orchestrator.fleet.watching.one_watcher import only_watcher, watcher_of
+from orchestrator.fleet.watching.replan import Company, fit
+from orchestrator.plan.recovery import GiveUp, PlanAnew, StartAgain, TakeIn, Told
+from orchestrator.render.recovery import recovery_line
+from orchestrator.specs.errors import ConflictError, EngineError, OrchError
+from orchestrator.specs.happening import Back, Lost, Replanned, Said, Tick
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run import State
+from tests import lan
+from tests.lan import event
+from tests.unit.scene import THREE, Scene
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.time.pass_(1e6)  # who still waits may go
+
+
+def once(condition: Callable[[Told], bool], *acts: Callable[[], object]) -> Callable[[Told], None]:
+    """Each act at the first event that the condition takes, one after the other."""
+    left = list(acts)
+
+    def hear(told: Told) -> None:
+        if left and condition(told):
+            left.pop(0)()
+
+    return hear
+
+
+def is_replanned(told: Told) -> bool:
+    return isinstance(told, Replanned)
+
+
+def test_a_container_that_was_killed_is_started_again(scene: Scene) -> None:
+    plan, seated = scene.begin()
+    scene.engines["gamma"].finish(scene.container("gamma"), 137)
+    starts = len([call for call in scene.engines["gamma"].calls if call[0] == "start"])
+
+    def then(told: Told) -> None:
+        if isinstance(told, Tick) and scene.told_of(StartAgain):
+            scene.finish()
+
+    outcome = scene.watch(plan, seated, then)
+    assert scene.told_of(StartAgain) == [StartAgain(node="gamma")]
+    assert len([call for call in scene.engines["gamma"].calls if call[0] == "start"]) == starts + 1
+    assert (outcome.state, RunRecord(plan.run_id).outcome()) == (State.SUCCEEDED, ("succeeded", ""))
+
+
+def test_a_lost_node_that_comes_back_costs_nothing(scene: Scene) -> None:
+    plan, seated = scene.begin()
+    scene.engines["gamma"].pull()
+
+    def then(told: Told) -> None:
+        if isinstance(told, Lost):
+            scene.engines["gamma"].put_back()
+        if isinstance(told, Back):
+            scene.say("gamma", "[rank2]: here again")
+            scene.finish()
+
+    outcome = scene.watch(plan, seated, then)
+    assert (outcome.state, outcome.failure) == (State.SUCCEEDED, None)
+    texts = [said.text for said in RunRecord(plan.run_id).lines("gamma")]
+    assert texts.count("here again") == 1
+
+
+def test_a_log_that_ends_without_an_error_is_taken_up_again(scene: Scene) -> None:
+    """Over a connection that broke; the container, which runs, would be waited for in silence."""
+    plan, seated = scene.begin()
+
+    def speak() -> None:
+        scene.engines["gamma"].hang_up()
+        scene.say("gamma", "[rank2]: here still")
+
+    begin = once(lambda told: isinstance(told, Tick), speak)
+
+    def then(told: Told) -> None:
+        begin(told)
+        if isinstance(told, Said) and told.text == "here still":
+            scene.finish()
+
+    assert scene.watch(plan, seated, then).state is State.SUCCEEDED
+
+
+def test_a_node_that_stays_away_ends_a_run_that_needs_all(scene: Scene) -> None:
+    plan, seated = scene.begin()
+    scene.engines["gamma"].pull()
+    outcome = scene.watch(plan, seated, lambda _told: None)
+    assert outcome.failure is not None
+    assert (outcome.failure.node, outcome.failure.rank) == ("gamma", 2)
+    assert outcome.failure.reason.startswith("no answer in 5 s, for 1")
+    (given_up,) = scene.told_of(GiveUp)
+    assert recovery_line(given_up).startswith("✗ gamma gone for 1")
+    for name in THREE[:2]:
+        assert "stop" in [call[0] for call in scene.engines[name].calls]
+    assert RunRecord(plan.run_id).outcome() == ("failed", outcome.failure.reason)
+
+
+def test_a_node_whose_gpu_is_lost_takes_no_part_until_it_is_back(scene: Scene) -> None:
+    plan, _ = scene.begin(min_nodes=2)
+    company = Company(nodes=scene.nodes, request=scene.request)
+    asked = ("sh", "-c", lan.probe.SCRIPT, "*")
+    lost = lan.probe_answer("gamma", smi_exit="15", gpu="GPU 0000:01:00.0 is lost")
+    scene.nodes["gamma"].answers[asked] = (0, lost, "")
+    facts, refused = fit(company, THREE, plan.run_id)
+    assert list(facts) == ["alpha", "beta"]
+    assert refused == ["gamma: a GPU fell off the bus (nvidia-smi: GPU 0000:01:00.0 is lost)"]
+    scene.nodes["gamma"].answers[asked] = (0, lan.probe_answer("gamma"), "")
+    assert list(fit(company, THREE, plan.run_id)[0]) == list(THREE)
+
+
+def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
+    plan, seated = scene.begin(min_nodes=2)
+    scene.engines["gamma"].pull()
+    attempts: list[Plan] = []
+
+    def then(told: Told) -> None:
+        if isinstance(told, Replanned):
+            attempts.append(told.plan)
+            if len(attempts) == 1:
+                scene.engines["gamma"].put_back()
+            else:
+                scene.finish()
+        if isinstance(told, Back) and told.node_rank is None:
+            lan.keep_checkpoint(scene.nodes["alpha"], plan.run_id, 40)
+            scene.say("alpha", event("checkpoint", step=40, verified=True))
+
+    outcome = scene.watch(plan, seated, then)
+
+    assert scene.told_of(PlanAnew) == [PlanAnew(without=("gamma",), left=("alpha", "beta"))]
+    assert scene.told_of(TakeIn) == [TakeIn(nodes=("gamma",))]
+    without, again = attempts
+    assert ([part.node for part in without.nodes], without.attempt, without.away) == (["alpha", "beta"], 1, ("gamma",))
+    assert ([part.node for part in again.nodes], again.attempt, again.away) == (list(THREE), 2, ())
+    for anew in attempts:
+        assert anew.command == ("gpt2", "--batch-size", "2", "--global-batch-size", "6")
+        assert (anew.run_id, anew.min_nodes, anew.max_restarts) == (plan.run_id, 2, 2)
+    assert (outcome.state, outcome.then) == (State.SUCCEEDED, None)
+    assert RunRecord(plan.run_id).plan() == again
+    for engine in scene.engines.values():  # at most one container for each run and rank
+        assert [facts.labels["orch.attempt"] for _, facts in engine.made.values()] == ["2"]
+    assert scene.copies == [(["alpha", "beta"], 40)]
+
+
+def test_the_master_is_lost_and_its_place_goes_where_the_newest_checkpoint_lies(scene: Scene) -> None:
+    plan, seated = scene.begin(min_nodes=2)
+    lan.keep_checkpoint(scene.nodes["beta"], plan.run_id, 60, damaged=True)
+    lan.keep_checkpoint(scene.nodes["gamma"], plan.run_id, 40)
+    scene.engines["alpha"].pull()
+    outcome = scene.watch(plan, seated, once(is_replanned, lambda: scene.finish(names=THREE[1:])))
+    (moved,) = [told.plan for told in scene.told if isinstance(told, Replanned)]
+    assert ([part.node for part in moved.nodes], moved.master) == (["gamma", "beta"], "gamma")
+    assert outcome.state is State.SUCCEEDED
+    assert scene.brought[:2] == [
+        "beta: checkpoint of step 60 not used: state.pt has changed since it was written (sha256 differs)",
+        "gamma: going on from step 40, sound on gamma",
+    ]
+
+
+def test_it_does_not_begin_anew_where_its_checkpoints_are_out_of_reach(scene: Scene) -> None:
+    plan, seated = scene.begin(min_nodes=2)
+    scene.say("alpha", event("checkpoint", step=40, verified=True))
+    heard = once(lambda told: isinstance(told, Said) and "checkpoint" in told.text, scene.engines["alpha"].pull)
+    outcome = scene.watch(plan, seated, heard)
+    assert outcome.failure is not None
+    assert outcome.failure.reason == "the run's checkpoint of step 40 was on alpha, and no node that answers has one"
+    assert [len(scene.engines[name].made) for name in THREE] == [1, 0, 0]
+
+
+def test_what_cannot_be_planned_anew_is_said(scene: Scene) -> None:
+    plan, seated = scene.begin(min_nodes=2)
+    scene.engines["gamma"].pull()
+    scene.engines["beta"].failures["create"] = EngineError("no space left on device", node="beta")
+    outcome = scene.watch(plan, seated, lambda _told: None)
+    assert outcome.failure is not None
+    assert (outcome.failure.node, outcome.failure.reason) == ("beta", "beta: no space left on device")
+    assert RunRecord(plan.run_id).outcome() == ("failed", "beta: no space left on device")
+
+
+def test_orch_stop_is_not_undone(scene: Scene) -> None:
+    plan, seated = scene.begin()
+    record = RunRecord(plan.run_id)
+
+    def kill() -> None:
+        for engine in scene.engines.values():
+            engine.failures.pop("stop", None)
+        stop_run(seated, record, timeout_s=0)
+
+    outcome = scene.watch(plan, seated, once(lambda told: isinstance(told, Tick), kill))
+    assert (outcome.stopped, outcome.failure) == (True, None)
+    assert scene.told_of(StartAgain) == []
+
+
+def test_a_watcher_may_be_started_while_a_node_is_away(scene: Scene) -> None:
+    """Nobody can say which container is its; it is looked for by its labels when the node answers."""
+    plan, seated = scene.begin()
+    scene.engines["beta"].pull()
+    blind = [seat if seat.node.name != "beta" else Seated(node=seat.node, node_rank=1, container="") for seat in seated]
+
+    def then(told: Told) -> None:
+        if isinstance(told, Lost):
+            scene.engines["beta"].put_back()
+        if isinstance(told, Back):
+            scene.finish()
+
+    assert scene.watch(plan, blind, then).state is State.SUCCEEDED
+    (came,) = [told for told in scene.told if isinstance(told, Back)]
+    assert came.container == scene.container("beta")
+
+
+def test_a_watcher_that_died_between_two_attempts_leaves_it_to_the_next(scene: Scene) -> None:
+    plan, seated = scene.begin(min_nodes=2)
+    RunRecord(plan.run_id).mark_next(("alpha", "beta"))
+    outcome = scene.watch(plan, seated, once(is_replanned, lambda: scene.finish(names=THREE[:2])))
+    assert outcome.state is State.SUCCEEDED
+    assert RunRecord(plan.run_id).next() == ()
+
+
+def test_cut_off_from_all_it_waits_and_then_says_so(scene: Scene) -> None:
+    plan, seated = scene.begin()
+    for engine in scene.engines.values():
+        engine.pull()
+    outcome = scene.watch(plan, seated, lambda _told: None)
+    assert (outcome.state, outcome.failure) == (State.LOST, None)
+    assert scene.time.now >= 600
+
+
+def test_what_the_supervisors_agreed_on_is_the_reason(scene: Scene) -> None:
+    plan, seated = scene.begin()
+    over = {"class": "user", "exit_code": 1, "reason": "ValueError: no", "frame": "train.py:3"}
+    for rank, name in enumerate(THREE):
+        line = event("over", **over).partition(": ")[2].replace('"rank": 0', '"rank": 2, "node": "gamma"')
+        scene.engines[name].write(scene.container(name), lan.moment(rank), line)
+    scene.engines["gamma"].write(scene.container("gamma"), lan.moment(9), "[rank2]: ValueError: no")
+    scene.finish(1)
+    failure = scene.watch(plan, seated, lambda _told: None).failure
+    assert failure is not None
+    assert (failure.node, failure.rank, failure.exit_code, failure.reason) == ("gamma", 2, 1, "ValueError: no")
+    assert scene.told_of(StartAgain) == []
+
+
+# ── One watcher, and what is done beside it ──────────────────────────────────────────────────────────────────────────
+
+
+def test_at_most_one_watches_a_run() -> None:
+    record = RunRecord("r1")
+    assert watcher_of(record) is None
+    looks: list[float] = []
+    with only_watcher(record):
+        assert watcher_of(record)
+        second = only_watcher(record, tries=3, rest=looks.append)
+        with pytest.raises(ConflictError, match="run r1 is watched already, by process"):
+            second.__enter__()
+        with only_watcher(RunRecord("r2")):
+            pass
+    assert len(looks) == 2
+    assert watcher_of(record) is None
+    with only_watcher(record):
+        assert watcher_of(record)
+
+
+def test_of_work_that_waits_the_newest_is_done() -> None:
+    gate, done, errors = Condition(), list[int](), list[OrchError]()
+    open_ = [False]
+
+    def work(number: int) -> Callable[[], None]:
+        def run() -> None:
+            with gate:
+                gate.wait_for(lambda: open_[0], timeout=20)
+            done.append(number)
+            if number == 3:
+                raise EngineError("disk full")
+
+        return run
+
+    turn = InTurn(errors.append)
+    for number in (1, 2, 3):
+        turn.add(work(number))
+    with gate:
+        open_[0] = True
+        gate.notify_all()
+    turn.finish(20)
+    assert done == [1, 3]
+    assert [str(error) for error in errors] == ["disk full"]

@@ -1,0 +1,289 @@
+"""`orch why`: from the record alone and with the nodes, of a run that failed, hangs, survived, or ended well."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+
+from orchestrator.checks.causes.catalogue import RULES
+from orchestrator.checks.story import Evidence, Story, tell
+from orchestrator.cli import COMMANDS, build_app
+from orchestrator.cli.finding_pages import all_pages
+from orchestrator.fleet.runs.collect import as_json
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.nodes.kernel_probe import SCRIPT
+from orchestrator.render.why import why_lines
+from orchestrator.specs.happening import Said
+from orchestrator.specs.run import ContainerFacts
+from tests import lan
+from tests.unit.conftest import THREE, Orch, detached
+
+SAYS = (
+    "[rank0]: rank 0 joined",
+    "[rank0]: Traceback (most recent call last):",
+    '[rank0]:   File "/workspace/code/train.py", line 24, in main',
+    '[rank0]:   File "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 9, in _call_impl',
+    "[rank0]: ValueError: label 11, but there are 10 classes",
+)
+
+
+def said(second: int, text: str, rank: int | None = 0, node: str = "") -> Said:
+    """A line of the node that holds this rank, one rank each."""
+    node = node or lan.NAMES[rank or 0]
+    return Said(time=lan.moment(second), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
+
+
+def event(second: int, kind: str, rank: int | None = None, node: str = "alpha", **values: object) -> Said:
+    words = {"event": kind, "rank": rank, "node": node, **values}
+    return said(second, f"@orch {json.dumps(words)}", rank, node)
+
+
+def story(*lines: Said, now: int = 0, running: bool = False, outcome: tuple[str, str] | None = None) -> Story:
+    held = ContainerFacts(id="c", name="c", image="", labels={}, status="running")
+    return tell(
+        Evidence(
+            run_id="r1",
+            plan=lan.plan(THREE),
+            lines=lines,
+            containers=dict.fromkeys(THREE, held) if running else {},
+            outcome=outcome,
+            now=tell_time(now),
+        )
+    )
+
+
+def tell_time(second: int) -> float:
+    from orchestrator.checks.waiting import moment
+
+    return moment(lan.moment(second))
+
+
+def text(of: Story) -> str:
+    return "\n".join(why_lines(of))
+
+
+# ── The command ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_failed_run_is_explained(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=SAYS, ends_with=1)
+    run = detached(orch, here)
+    ran = orch("why", on=here)
+    assert ran.code == 0
+    assert f"run {run} failed at " in ran.out
+    assert "✗ rank 0 on alpha: ValueError: label 11, but there are 10 classes (exit code 1)" in ran.out
+    assert "  where     /workspace/code/train.py:24 in main" in ran.out
+    assert f"  → orch logs {run} --node alpha" in ran.out
+
+
+def test_for_programs(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=SAYS, ends_with=1)
+    run = detached(orch, here)
+    told = json.loads(orch("why", run, "--json", on=here).out)
+    cause = told["failure"]["cause"]
+    assert (told["run_id"], told["state"], told["failure"]["rank"]) == (run, "failed", 0)
+    assert (cause["id"], cause["kind"]) == ("code.exception", "user")
+
+
+def test_the_record_suffices_when_machines_and_inventory_are_gone(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=SAYS, ends_with=1)
+    run = detached(orch, here)
+    assert orch("why", run, on=here).code == 0  # brings the lines here
+    for node in here.nodes.values():
+        for container in list(node.engine.made):
+            node.engine.remove(container)
+    Path("inventory.yaml").unlink()
+    ran = orch("why", run)
+    assert "ValueError: label 11" in ran.out
+    assert "this rests on the logs that were collected here" in ran.err
+
+
+def test_the_newest_run_may_have_left_nothing_on_the_nodes(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=SAYS, ends_with=1)
+    detached(orch, here)
+    newer = replace(lan.plan(THREE), run_id="newer-1", started_at="2999-01-02T15:04:05+00:00")
+    RunRecord("newer-1").save_plan(newer)
+    assert "run newer-1 has not said how it ended" in orch("why", on=here).out
+
+
+def test_a_plan_that_cannot_be_read_hides_no_log(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=SAYS, ends_with=1)
+    run = detached(orch, here)
+    (RunRecord(run).folder / "plan.json").write_text("{}")
+    assert "ValueError: label 11" in orch("why", run, on=here).out
+
+
+def test_a_run_that_nobody_knows(orch: Orch) -> None:
+    ran = orch("why", "nope", on=lan.lan(*THREE))
+    assert ran.code == 3
+    assert "no run nope on any node" in ran.err
+
+
+def test_the_engine_and_the_kernel_are_asked(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=("[rank0]: step 4",), ends_with=1)
+    alpha = here.nodes["alpha"]
+    xid = "NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.\n"
+    alpha.answers = {("sh", "-c", SCRIPT, "*"): (0, xid, ""), **alpha.answers}
+    run = detached(orch, here)
+    told = json.loads(orch("why", run, "--json", on=here).out)
+    assert (told["failure"]["node"], told["failure"]["cause"]["id"]) == ("alpha", "gpu.lost")
+    for held in here.nodes["beta"].engine.made:
+        here.nodes["beta"].engine.finish(held, 137, oom_killed=True)
+    told = json.loads(orch("why", run, "--json", on=here).out)
+    assert (told["failure"]["node"], told["failure"]["cause"]["id"]) == ("beta", "memory.limit")
+
+
+# ── Supervisors ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OVER = {"class": "infrastructure", "node": "gamma", "rank": 2, "exit_code": -9, "reason": "ended by SIGKILL"}
+
+
+def test_the_supervisors_verdict_decides_who_it_was() -> None:
+    lost = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.13]:33515"
+    told = story(said(2, lost), said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'over', **OVER})}", None))
+    assert told.failure is not None
+    assert told.failure.cause is not None
+    assert (told.failure.node, told.failure.rank, told.failure.exit_code) == ("gamma", 2, -9)
+    assert told.failure.cause.id == "memory.killed"
+
+
+def test_a_frozen_rank() -> None:
+    why = "frozen: local rank 0 gave no sign of life for 61 s"
+    told = story(said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'over', **OVER, 'reason': why})}", None))
+    assert told.failure is not None
+    assert told.failure.cause is not None
+    assert (told.failure.reason, told.failure.cause.id) == (why, "node.frozen")
+
+
+def test_a_node_that_the_supervisors_lost() -> None:
+    gone = {**OVER, "rank": None, "exit_code": None, "reason": "no word from it for 60 s"}
+    told = story(said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'over', **gone})}", None))
+    assert told.failure is not None
+    assert told.failure.cause is not None
+    assert (told.failure.node, told.failure.reason) == ("gamma", "no word from it for 60 s")
+    assert told.failure.cause.id == "node.lost"
+
+
+def test_what_the_run_survived_is_told_once() -> None:
+    again = {"event": "again", "epoch": 1, **OVER, "restarts_left": 2}
+    told = story(
+        *(said(5, f"@orch {json.dumps(again)}", None, node) for node in THREE),
+        said(9, "step 30"),
+        running=True,
+        now=10,
+    )
+    assert (told.state, told.failure, len(told.earlier)) == ("running", None, 1)
+    assert "rank 2 on gamma: ended by SIGKILL" in text(told)
+
+
+def test_only_the_last_epoch_counts() -> None:
+    old = (said(1, "Traceback (most recent call last):"), said(2, "ValueError: old"))
+    told = story(*old, event(3, "epoch", epoch=1), said(4, "step 1"), running=True, now=5)
+    assert told.failure is None
+
+
+@pytest.mark.parametrize(("judged", "whose"), [("user", "configuration"), ("infrastructure", "infrastructure")])
+def test_a_full_disk_is_nobodys_code(judged: str, whose: str) -> None:
+    """Supervisors know what is tried again and what is not; the rule knows whose matter it is."""
+    reason = "TrainerError: No space left on device for the checkpoint of step 40"
+    last = event(4, "over", node="alpha", rank=0, exit_code=1, reason=reason, **{"class": judged})
+    told = story(said(3, reason), last, outcome=("failed", ""))
+    assert told.failure
+    assert told.failure.cause
+    assert (told.failure.cause.id, told.failure.cause.kind) == ("storage.full", whose)
+
+
+@pytest.mark.parametrize(("kind", "state"), [("done", "done"), ("stopped", "stopped")])
+def test_a_good_end(kind: str, state: str) -> None:
+    told = story(said(1, "Traceback (most recent call last):"), event(4, "over", **{"class": kind}))
+    assert (told.state, told.failure) == (state, None)
+
+
+def test_a_lost_node_that_this_computer_saw() -> None:
+    told = story(said(1, "step 1"), said(2, "step 2", 1), outcome=("failed", "no answer in 34 s"))
+    assert told.failure is not None
+    assert (told.failure.reason, told.state) == ("no answer in 34 s", "failed")
+
+
+# ── Waiting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_is_silent_longest_stands_first() -> None:
+    told = story(said(1, "step 3", 1), said(2, "step 3", 2), said(50, "step 4"), running=True, now=60)
+    assert [(one.rank, one.silent_s, one.word) for one in told.heard] == [
+        (0, 10.0, "step 4"), (1, 59.0, "step 3"), (2, 58.0, "step 3"),
+    ]  # fmt: skip
+    lines = [line for line in text(told).splitlines() if "ago" in line]
+    assert lines[0] == "    rank 1 on beta           59 s ago  step 3"
+
+
+def test_a_rank_that_never_spoke() -> None:
+    told = story(event(1, "started", 0), event(2, "started", 1, "beta"), running=True, now=30)
+    assert "rank 2 on gamma has not said a word: the others cannot begin without it" in told.waits
+    assert "none of ranks 0, 1 has joined the others yet" in told.waits
+
+
+def test_supervisors_say_whom_they_wait_for() -> None:
+    told = story(
+        event(1, "waiting", **{"for": ["gamma"], "seconds": 20}),
+        event(2, "stalled", node="beta", nodes=["gamma"], seconds=8),
+        running=True,
+    )
+    assert told.waits[:2] == (
+        "alpha has waited 20 s for gamma to come", "beta has heard nothing of gamma for 8 s",
+    )  # fmt: skip
+    heard = story(event(1, "stalled", nodes=["gamma"], seconds=8), event(2, "heard", nodes=["gamma"]), running=True)
+    assert not any("heard nothing" in sentence for sentence in heard.waits)
+
+
+def test_nccl_tells_who_is_behind() -> None:
+    watchdog = "[Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, x) ran"
+    told = story(
+        *(said(1, watchdog.format(rank), rank) for rank in (0, 1)),
+        *(said(2, f"detected by watchdog at work: 8, last completed NCCL work: {7 - rank}.", rank) for rank in (0, 1)),
+        said(1, "loading a checkpoint", 2),
+        outcome=("failed", ""),
+    )
+    assert "rank 0 on alpha gave up waiting in allreduce" in told.waits
+    assert "rank 1 is behind: the last collective that it completed is number 6" in told.waits
+    assert "they waited for rank 2 on gamma: no timeout was told from there" in told.waits
+
+
+# ── The rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_what_a_rule_says_to_do_can_be_done(rule: object) -> None:
+    """Its commands exist with their options, its page too, and its signs are regular expressions."""
+    assert isinstance(rule, type(RULES[0]))
+    assert rule.todo
+    assert rule.signs or rule.exit_codes or rule.id in ("code.exception", "code.exit", "node.lost")
+    assert rule.page == "" or rule.page in {page.id for page in all_pages()}
+    for advice in rule.todo:
+        for command in re.findall(r"\borch [^;:,()]+", advice):
+            words = shlex.split(command.split(" -- ")[0].replace("…", ""))[1:]
+            assert words[0] in COMMANDS, command
+            declared = typer.main.get_command(build_app(words[0])).commands[words[0]]  # type: ignore[attr-defined]  # a group
+            options = {option for parameter in declared.params for option in parameter.opts}
+            assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, command
+
+
+def test_every_cause_is_in_the_manual() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "why.md").read_text()
+    assert [rule.id for rule in RULES if f"`{rule.id}`" not in manual] == []
+
+
+def test_lines_in_a_record(orch: Orch) -> None:
+    """A run whose containers and plan are gone, but not its lines."""
+    record = RunRecord("old-1")
+    record.save_plan(lan.plan(THREE))
+    with record.open_log("alpha") as log:
+        log.writelines(as_json(said(number, line.partition(": ")[2])) for number, line in enumerate(SAYS))
+    ran = orch("why", "old-1", on=lan.lan(*THREE))
+    assert "ValueError: label 11" in ran.out

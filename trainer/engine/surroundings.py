@@ -1,0 +1,82 @@
+"""What a node has around the training: memory left, the rate of its disk, how fast its data comes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import psutil
+import torch
+
+from trainer.engine.group import Group
+from trainer.engine.limits import memory_limit
+
+BLOCK = 4 << 20
+MOST = 64 * BLOCK
+"""Bytes written to see how fast a disk is."""
+LONG_ENOUGH_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Of one rank. 0 where it cannot be known."""
+
+    loaded_per_s: float
+    """Samples per second, loaded alone, by the process that trains."""
+    memory_peak: float
+    """Bytes that the process held at most, so far."""
+    memory_limit: float
+    """Bytes that its container may hold, or the machine has."""
+    gpu_peak: float = 0.0
+    gpu_memory: float = 0.0
+    disk_write: float
+    """Bytes per second into the run's folder, to the platter."""
+    disk_read: float
+
+
+def look_around(run_dir: Path, device: torch.device, loaded_per_s: float) -> Surroundings:
+    """After the measurement of a step, whose peak is the training's: forward, backward, optimizer."""
+    write, read = disk_rates(run_dir)
+    machine = psutil.virtual_memory().total
+    on_gpu = device.type == "cuda"
+    return Surroundings(
+        loaded_per_s=loaded_per_s,
+        memory_peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        memory_limit=min(memory_limit() or machine, machine),
+        gpu_peak=torch.cuda.max_memory_allocated(device) if on_gpu else 0.0,
+        gpu_memory=torch.cuda.get_device_properties(device).total_memory if on_gpu else 0.0,
+        disk_write=write,
+        disk_read=read,
+    )
+
+
+def of_all(own: Surroundings, group: Group) -> list[dict[str, float]]:
+    """Every rank's, by rank. To be called by all ranks."""
+    columns = {field.name: group.each(float(getattr(own, field.name))) for field in fields(own)}
+    return [{name: column[rank] for name, column in columns.items()} for rank in range(group.place.world_size)]
+
+
+def disk_rates(folder: Path) -> tuple[float, float]:
+    """Bytes per second written, with fsync, and read back past the kernel's cache; (0, 0) where nothing can be written.
+    The file has no name any more when it is measured, and so cannot stay."""
+    block = os.urandom(BLOCK)  # some disks and file systems compress
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            descriptor, written, began = file.fileno(), 0, time.perf_counter()
+            while written < MOST and time.perf_counter() - began < LONG_ENOUGH_S:
+                written += os.write(descriptor, block)
+            os.fsync(descriptor)
+            write_s = time.perf_counter() - began
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            read, began = 0, time.perf_counter()
+            while time.perf_counter() - began < LONG_ENOUGH_S and (part := os.read(descriptor, BLOCK)):
+                read += len(part)
+            return written / write_s, read / (time.perf_counter() - began)
+    except OSError:
+        return 0.0, 0.0
