@@ -75,7 +75,7 @@ def _costs() -> tuple[int, tuple[Cost, ...]]:
     return parameters, tuple(
         Cost(
             sync=rung.name, bytes_per_parameter=rung.bytes_per_parameter,
-            codec_s_per_parameter=codec_s(rung, like, five) / like.count, collectives=rung.collectives(parameters),
+            codec_s_per_parameter=codec_s(rung, like, five) / like.count, collectives=rung.collectives,
             every=rung.every, overlap=rung.overlap, pattern=rung.pattern, efficiency=EFFICIENCY[rung.pattern],
             proven=rung.proven,
         )

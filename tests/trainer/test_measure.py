@@ -10,7 +10,7 @@ from trainer.config import Place, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.measure import codec_s, optimizer_s
 from trainer.engine.optimizer import build_optimizer
-from trainer.engine.sync.buckets import Bucket
+from trainer.engine.sync.buckets import LARGEST, SMALLEST, Bucket, before_the_last, by_backward
 from trainer.engine.sync.ladder import ladder
 
 FIVE = Group(place=Place(world_size=5), backend="gloo", device=torch.device("cpu"))
@@ -54,3 +54,26 @@ def test_bytes_of_a_parameter_follow_from_the_way() -> None:
     thin = 4 * (48 + 96) + 4 * (96 + 64) + 4 * (64 + 8) + 96 + 64 + 8
     assert sent["powersgd"] == pytest.approx(sent["int8"] * thin / sum(p.numel() for p in network().parameters()))
     assert sent["local"] == sent["int8"]
+
+
+@pytest.mark.parametrize(("layers", "width", "buckets"), [(2, 16, 1), (16, 256, 8), (6, 4096, 6)])
+def test_buckets_fit_the_model(layers: int, width: int, buckets: int) -> None:
+    """A small model is not cut; a middling one into enough to begin early; a large one into no larger than are good."""
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+    cut = by_backward(model.parameters())
+    assert len(cut) == buckets
+    assert cut[0].parameters[0] is model[-1].weight
+    assert all(bucket.count <= max(LARGEST, width**2) for bucket in cut)
+    assert len(cut) == 1 or all(bucket.count >= SMALLEST for bucket in cut)
+
+
+def test_what_the_last_bucket_holds_cannot_hide() -> None:
+    """A tied embedding is most of a small language model, and its gradient is whole when the backward pass ends."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Embedding(3000, 100), nn.Linear(100, 700, bias=False), nn.Linear(700, 900, bias=False))
+    overlap = {rung.name: rung.overlap for rung in ladder(TrainOptions(), model)}
+    assert overlap["int8"] == pytest.approx(0.7)
+    assert overlap["powersgd"] == overlap["int4+8"] == overlap["int8"]
+    assert overlap["local"] == overlap["diloco"] == 0
+    assert before_the_last([5]) == 0

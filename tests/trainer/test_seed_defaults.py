@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from trainer.config import Place, TrainOptions
 from trainer.engine.device import prepare_hardware
 from trainer.engine.group import Group
 from trainer.engine.limits import usable_threads
-from trainer.engine.sync.ddp import Ddp
+from trainer.engine.sync.ddp import Ddp, bucket_sizes
 
 
 def kept(run_dir: Path) -> dict[str, Any]:
@@ -103,6 +105,27 @@ def test_ranks_of_a_node_share_its_threads() -> None:
 
 
 def test_nothing_is_sent_before_the_last_part_of_a_step(tmp_path: Path) -> None:
+    with sent_by_ddp(nn.Linear(3, 2), tmp_path) as (sync, sent):
+        for number, last in enumerate((False, False, True)):
+            with sync.gradients(last=last):
+                sync.model(torch.ones(1, 3)).sum().backward()
+            assert sent == ([8] if last else []), number
+
+
+def test_ddps_buckets_are_those_that_the_forecast_reckons_with(tmp_path: Path) -> None:
+    """28 MB of embedding and three layers of a megabyte; DDP lays its buckets out anew after the first pass."""
+    model = nn.Sequential(nn.Embedding(14_000, 512), *(nn.Linear(512, 512) for _ in range(3)))
+    with sent_by_ddp(model, tmp_path) as (sync, sent):
+        for _ in range(2):
+            sent.clear()
+            sync.model(torch.tensor([[1]])).sum().backward()
+        assert sent == bucket_sizes(model.parameters())
+        assert len(sent) > 1
+
+
+@contextmanager
+def sent_by_ddp(model: nn.Module, folder: Path) -> Iterator[tuple[Ddp, list[int]]]:
+    """DDP of a rank that believes in another, and the values in each bucket that it sends."""
     sent: list[int] = []
 
     def count(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -111,14 +134,11 @@ def test_nothing_is_sent_before_the_last_part_of_a_step(tmp_path: Path) -> None:
         done.set_result(bucket.buffer())
         return done
 
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
     try:
         group = Group(place=Place(world_size=2), backend="gloo", device=torch.device("cpu"))
-        sync = Ddp(nn.Linear(3, 2), group, static_graph=False)
+        sync = Ddp(model, group, static_graph=False)
         sync.model.register_comm_hook(None, lambda _, bucket: count(bucket))  # type: ignore[operator]  # it is a DDP
-        for number, last in enumerate((False, False, True)):
-            with sync.gradients(last=last):
-                sync.model(torch.ones(1, 3)).sum().backward()
-            assert sent == ([8] if last else []), number
+        yield sync, sent
     finally:
         dist.destroy_process_group()

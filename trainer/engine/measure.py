@@ -61,7 +61,7 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
     count = sum(parameter.numel() for parameter in parameters)
     efficiency = _efficiency(min(*upload, *download), group)
     trial = min(cut(parameters, SAMPLE), key=lambda bucket: abs(bucket.count - SAMPLE))
-    costs = [_cost(rung, count, efficiency, trial, group) for rung in ladder(options, work.model)]
+    costs = [_cost(rung, efficiency, trial, group) for rung in ladder(options, work.model)]
     everyones = [group.each(number) for number in (own.sample_s, own.step_s, float(own.micro_batch))]
     return Measured(
         nodes=tuple(
@@ -150,12 +150,12 @@ def _efficiency(link: float, group: Group) -> dict[Pattern, float]:
     return found
 
 
-def _cost(rung: Rung, count: int, efficiency: Mapping[Pattern, float], trial: Bucket, group: Group) -> Cost:
+def _cost(rung: Rung, efficiency: Mapping[Pattern, float], trial: Bucket, group: Group) -> Cost:
     return Cost(
         sync=rung.name,
         bytes_per_parameter=rung.bytes_per_parameter,
         codec_s_per_parameter=max(group.each(codec_s(rung, trial, group))) / trial.count,
-        collectives=rung.collectives(count),
+        collectives=rung.collectives,
         every=rung.every,
         overlap=rung.overlap,
         pattern=rung.pattern,

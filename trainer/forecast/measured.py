@@ -43,11 +43,11 @@ class Cost:
     codec_s_per_parameter: float
     """Seconds to encode and decode, measured on the slowest node."""
     collectives: int
-    """Round trips of one exchange."""
+    """Of one exchange, one after another."""
     every: int
     """Steps between two exchanges."""
     overlap: float
-    """Share of one micro-batch's backward pass in which the exchange can hide, 0 to 1."""
+    """Share of what travels that can do so while the last micro-batch's backward pass goes on, 0 to 1."""
     pattern: Pattern
     """How it travels. Either way each of k nodes sends and receives 2 (k-1)/k copies (Patarasuk and Yuan 2009)."""
     efficiency: float = 1.0

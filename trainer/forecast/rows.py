@@ -30,10 +30,11 @@ class Team:
     link: float
     """Bytes per second of the slowest link among them."""
 
-    def window_s(self, overlap: float) -> float:
+    @property
+    def window_s(self) -> float:
         """Seconds of an exchange that hide behind the last micro-batch's backward pass, when all are in theirs."""
         ready = max(
-            share * node.sample_s + node.step_s - overlap * BACKWARD * min(share, node.micro_batch) * node.sample_s
+            share * node.sample_s + node.step_s - BACKWARD * min(share, node.micro_batch) * node.sample_s
             for node, share in zip(self.members, self.shares, strict=True)
         )
         return self.compute_s - ready
@@ -82,7 +83,7 @@ def step_s(measured: Measured, together: Team, cost: Cost | None) -> float:
     encoding = cost.codec_s_per_parameter * measured.parameters
     travel = sent / (cost.efficiency * together.link) + cost.collectives * measured.latency_s
     # Encoding takes the processor that computes: only the way over the network can hide behind it.
-    hidden = min(travel, together.window_s(cost.overlap)) if cost.overlap else 0.0
+    hidden = min(cost.overlap * travel, together.window_s)
     # In each step all tell each other the loss, whatever the rung.
     return together.compute_s + measured.latency_s + (encoding + travel - hidden) / cost.every
 

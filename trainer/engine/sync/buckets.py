@@ -7,6 +7,13 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+LARGEST = 1 << 22
+"""Values in a bucket: 16 MiB of gradients."""
+SMALLEST = 1 << 16
+"""Below, what is said around a message is more than the message."""
+ENOUGH = 8
+"""Buckets that a small model is cut into: those of the last layers travel while the first ones are computed."""
+
 
 class Bucket:
     """Some parameters, and what belongs to them as one flat float32 vector."""
@@ -56,6 +63,18 @@ def cut(parameters: Iterable[nn.Parameter], largest: int) -> list[Bucket]:
         groups[-1].append(parameter)
         size += parameter.numel()
     return [Bucket(group) for group in groups if group]
+
+
+def by_backward(parameters: Iterable[nn.Parameter]) -> list[Bucket]:
+    """As many buckets as let the exchange begin while the backward pass goes on."""
+    chosen = list(parameters)
+    count = sum(parameter.numel() for parameter in chosen if parameter.requires_grad)
+    return cut(chosen, min(LARGEST, max(SMALLEST, -(-count // ENOUGH))))
+
+
+def before_the_last(sizes: Sequence[int]) -> float:
+    """Share of all values that can travel before the backward pass ends: the last bucket is full when it does."""
+    return 1 - sizes[-1] / sum(sizes)
 
 
 def fragments(parameters: Iterable[nn.Parameter], number: int) -> list[Bucket]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,6 +12,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.engine.group import Group
 from trainer.engine.sync.strategy import Sync
+
+FIRST, LARGEST = 1 << 20, 25 << 20
+"""Bytes after which DDP closes its first bucket, and each further one."""
+
+
+def bucket_sizes(parameters: Iterable[nn.Parameter]) -> list[int]:
+    """Values in each of DDP's buckets, in the order in which a backward pass fills them."""
+    sizes = [0]
+    for parameter in reversed([parameter for parameter in parameters if parameter.requires_grad]):
+        if sizes[-1] * 4 >= (LARGEST if len(sizes) > 1 else FIRST):
+            sizes.append(0)
+        sizes[-1] += parameter.numel()
+    return sizes
 
 
 class Ddp(Sync):

@@ -10,10 +10,10 @@ from torch.optim import Optimizer
 
 from trainer.config import SYNCS, TrainOptions
 from trainer.engine.group import Group
-from trainer.engine.sync.buckets import Bucket
+from trainer.engine.sync.buckets import Bucket, before_the_last, by_backward
 from trainer.engine.sync.codec import BlockCodec, FloatCodec, HalfCodec, SparseCodec
-from trainer.engine.sync.ddp import Alone, Ddp
-from trainer.engine.sync.every_step import BUCKET, EveryStep, MeanOf
+from trainer.engine.sync.ddp import Alone, Ddp, bucket_sizes
+from trainer.engine.sync.every_step import STREAMS, EveryStep, MeanOf
 from trainer.engine.sync.exchange import Codecs, Exchange
 from trainer.engine.sync.local_steps import LocalSteps, Rounds
 from trainer.engine.sync.low_rank import thin
@@ -36,15 +36,14 @@ class Rung:
     bytes_per_parameter: float
     every: int
     overlap: float
+    """Share of what travels that can do so before the backward pass ends."""
+    collectives: int
+    """Of one exchange, one after another: every bucket goes to who averages it, and comes back."""
     pattern: Pattern
 
     @property
     def proven(self) -> bool:
         return self.name in PROVEN
-
-    def collectives(self, parameters: int) -> int:
-        """Of one exchange: every bucket goes to who averages it, and comes back."""
-        return (4 if self.name == "powersgd" else 2) * -(-parameters // BUCKET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,17 +87,32 @@ def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
 
 def _rung(name: str, options: TrainOptions, model: nn.Module) -> Rung:
     if name == "fp32":
-        return Rung(name=name, mean_of=None, bytes_per_parameter=4, every=1, overlap=1, pattern="ring")
+        return _ddp(model)
     if name == "powersgd":
         return _powersgd(options, model)
+    buckets = by_backward(model.parameters())
     codecs = codecs_named(options.sync_codec if name in LOCAL else name, options.sync_density)
     return Rung(
         name=name,
         mean_of=lambda bucket, group: Exchange(codecs, group, bucket.count, bucket.device),
         bytes_per_parameter=codecs.bytes_per_value,
         every=options.sync_every if name in LOCAL else 1,
-        overlap=0 if name in LOCAL else 1,
+        overlap=0 if name in LOCAL else before_the_last([bucket.count for bucket in buckets]),
+        collectives=2 * -(-len(buckets) // STREAMS),
         pattern="scatter_gather",
+    )
+
+
+def _ddp(model: nn.Module) -> Rung:
+    sizes = bucket_sizes(model.parameters())
+    return Rung(
+        name="fp32",
+        mean_of=None,
+        bytes_per_parameter=4,
+        every=1,
+        overlap=before_the_last(sizes),
+        collectives=2 * len(sizes),
+        pattern="ring",
     )
 
 
@@ -111,8 +125,15 @@ def _powersgd(options: TrainOptions, model: nn.Module) -> Rung:
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
     numbers = sum(map(partial(thin, rank=options.sync_rank), shapes))
     sent = codecs.bytes_per_value * numbers / sum(shape.numel() for shape in shapes)
+    buckets = by_backward(model.parameters())
     return Rung(
-        name="powersgd", mean_of=mean_of, bytes_per_parameter=sent, every=1, overlap=1, pattern="scatter_gather"
+        name="powersgd",
+        mean_of=mean_of,
+        bytes_per_parameter=sent,
+        every=1,
+        overlap=before_the_last([bucket.count for bucket in buckets]),
+        collectives=4 * -(-len(buckets) // STREAMS),
+        pattern="scatter_gather",
     )
 
 
