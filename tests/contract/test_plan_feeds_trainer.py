@@ -22,7 +22,7 @@ from tests import lan
 from tests.trainer import forecasts
 from trainer import cli
 from trainer.config import Place
-from trainer.engine.events import Events
+from trainer.engine.reporting.events import Events
 from trainer.forecast.choice import forecast
 from trainer.forecast.tell import as_event
 from trainer.options import train_options

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import pytest
 
-from trainer.engine import checkpoint
-from trainer.engine.checkpoint import Keep
+from trainer.engine.checkpoints import checkpoint
+from trainer.engine.checkpoints.checkpoint import Keep
 from trainer.errors import ConfigurationError, TrainerError
 
 

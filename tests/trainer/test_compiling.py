@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.engine import compiling
+from trainer.engine.hardware import compiling
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -65,7 +65,7 @@ import pickle
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
-from trainer.engine import compiling
+from trainer.engine.hardware import compiling
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))  # torch's own class: see compile_in_place
@@ -121,7 +121,7 @@ def test_checkpointed_blocks_count_a_batch_once_when_compiled() -> None:
 
 CHECKPOINTED = """
 import torch
-from trainer.engine import compiling
+from trainer.engine.hardware import compiling
 from trainer.models import resnet
 
 def trained(checkpointing, compiled):

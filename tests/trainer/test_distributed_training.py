@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from trainer.config import Place
-from trainer.engine.events import Events
 from trainer.engine.group import Group
 from trainer.engine.process_group import join
+from trainer.engine.reporting.events import Events
 from trainer.errors import ConfigurationError, TrainerError
 from trainer.tools import test_ddp
 

@@ -113,7 +113,7 @@ def test_other_optimizers_resume_bit_for_bit(train, tmp_path: Path, optimizer: s
 
 
 def test_bf16_changes_the_products_only_where_it_is_native(train, tmp_path: Path) -> None:
-    from trainer.engine.precision import has_native_bf16
+    from trainer.engine.hardware.precision import has_native_bf16
 
     low = train(tmp_path, *SHORT, "--precision", "bf16")
     if has_native_bf16():

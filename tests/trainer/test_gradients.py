@@ -20,9 +20,9 @@ from tests.trainer.observed import state
 from trainer.cli import main
 from trainer.config import Place, TrainOptions
 from trainer.data import text_prepared
-from trainer.engine.optimizer import build_optimizer
-from trainer.engine.precision import has_native_bf16
-from trainer.engine.reproducible import seed_everything
+from trainer.engine.hardware.precision import has_native_bf16
+from trainer.engine.hardware.reproducible import seed_everything
+from trainer.engine.optimizing.optimizer import build_optimizer
 from trainer.engine.workload import Portion, Workload
 from trainer.models.gpt2 import GPT2
 from trainer.workloads.gpt2 import Gpt2

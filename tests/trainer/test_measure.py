@@ -8,10 +8,10 @@ from torch import nn
 
 from trainer.config import Place, TrainOptions
 from trainer.engine.group import Group
-from trainer.engine.measure import codec_s, optimizer_s
-from trainer.engine.optimizer import build_optimizer
+from trainer.engine.optimizing.optimizer import build_optimizer
 from trainer.engine.sync.buckets import LARGEST, SMALLEST, Bucket, before_the_last, by_backward
 from trainer.engine.sync.ladder import ladder
+from trainer.engine.trials.measure import codec_s, optimizer_s
 
 FIVE = Group(place=Place(world_size=5), backend="gloo", device=torch.device("cpu"))
 

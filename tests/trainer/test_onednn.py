@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.engine.onednn import Proof, built_with, computed_by, prove
+from trainer.engine.hardware.onednn import Proof, built_with, computed_by, prove
 
 ACCOUNT = """\
 onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71)
@@ -60,7 +60,7 @@ def test_the_instruction_set_is_the_one_in_use(isa: str) -> None:
     """A limit that a user sets shows; and stdout, a pipe here, gets no word of the account."""
     if isa == "avx2" and torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         pytest.skip("no AVX2 here")
-    program = "print('first'); from trainer.engine.onednn import prove; print(prove())"
+    program = "print('first'); from trainer.engine.hardware.onednn import prove; print(prove())"
     ran = subprocess.run(
         (sys.executable, "-c", program),
         env={"ONEDNN_MAX_CPU_ISA": isa.upper(), "OMP_NUM_THREADS": "1", "PATH": ""},

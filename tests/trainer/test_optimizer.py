@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import TrainOptions
-from trainer.engine.muon import Muon, orthogonal
-from trainer.engine.optimizer import Together, build_optimizer, usual_groups
+from trainer.engine.optimizing.muon import Muon, orthogonal
+from trainer.engine.optimizing.optimizer import Together, build_optimizer, usual_groups
 from trainer.errors import UsageError
 from trainer.models.gpt2 import GPT2, Shape
 
@@ -72,7 +72,7 @@ def test_from_its_state_training_goes_on_bit_by_bit(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_without_rate_and_gradient_makes_all_state_and_moves_nothing(kind: str) -> None:
-    """That is how a rank without a checkpoint gets room for the state of one that has it (engine/resume.py)."""
+    """So a rank without a checkpoint gets room for the state of one that has it (engine/checkpoints/resume.py)."""
     model = a_model()
     before = copy.deepcopy(model.state_dict())
     optimizer = an_optimizer(model, kind)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.engine.precision import Gpu, choose_dtype, cpu_flags, has_native_bf16
+from trainer.engine.hardware.precision import Gpu, choose_dtype, cpu_flags, has_native_bf16
 from trainer.errors import ConfigurationError, UsageError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

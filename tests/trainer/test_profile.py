@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.engine import profile
-from trainer.engine.profile import SKIPPED, Profile
-from trainer.engine.profile_page import (
+from trainer.engine.reporting import profile
+from trainer.engine.reporting.profile import SKIPPED, Profile
+from trainer.engine.reporting.profile_page import (
     Operator,
     Page,
     advice,

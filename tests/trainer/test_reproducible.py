@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.engine.reproducible import be_deterministic, determinism_explained, operator_without, seed_everything
+from trainer.engine.hardware.reproducible import (
+    be_deterministic,
+    determinism_explained,
+    operator_without,
+    seed_everything,
+)
 from trainer.errors import ConfigurationError
 
 

@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from tests.trainer.observed import Observed, Wishes, same, state
 from trainer.config import Place, TrainOptions
-from trainer.engine import checkpoint
-from trainer.engine.device import Hardware
+from trainer.engine.checkpoints import checkpoint
+from trainer.engine.checkpoints.resume import Trained
+from trainer.engine.checkpoints.saving import Saving
+from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.early_stopping import Watch
-from trainer.engine.events import Events
 from trainer.engine.group import Group
 from trainer.engine.guard import Guard
-from trainer.engine.resume import Trained
+from trainer.engine.hardware.device import Hardware
+from trainer.engine.reporting.events import Events
 from trainer.engine.run import Run
-from trainer.engine.saving import Saving
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.sync.strategy import State, Sync
-from trainer.engine.writer import Writer
 from trainer.errors import TrainerError
 
 

@@ -16,9 +16,9 @@ from torch import nn
 from tests.trainer.observed import state
 from trainer.cli import main, parse
 from trainer.config import Place, TrainOptions
-from trainer.engine.device import prepare_hardware
 from trainer.engine.group import Group
-from trainer.engine.limits import usable_threads
+from trainer.engine.hardware.device import prepare_hardware
+from trainer.engine.hardware.limits import usable_threads
 from trainer.engine.sync.ddp import Ddp, bucket_sizes
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.engine.snapshot import Snapshot
+from trainer.engine.checkpoints.snapshot import Snapshot
 
 
 def tree() -> dict[str, Any]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from trainer.config import Place, TrainOptions
-from trainer.engine.device import Hardware, prepare_hardware, start_line
-from trainer.engine.precision import has_native_bf16
+from trainer.engine.hardware.device import Hardware, prepare_hardware, start_line
+from trainer.engine.hardware.precision import has_native_bf16
 
 CPU = Hardware(device=torch.device("cpu"), threads=2, dtype=torch.float32, onednn="3.12")
 

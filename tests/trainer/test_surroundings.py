@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.conftest import Result
-from trainer.engine.surroundings import disk_rates
+from trainer.engine.trials.surroundings import disk_rates
 from trainer.forecast.kept import from_values
 from trainer.forecast.plan import Question, plan
 

@@ -17,7 +17,7 @@ import torch
 from tests.trainer.conftest import Call, Result, Torchrun
 from tests.trainer.observed import same, state
 from tests.trainer.test_survive import free_port
-from trainer.engine import checkpoint
+from trainer.engine.checkpoints import checkpoint
 
 LAST, EVERY = 360, 12
 PIPE_BYTES = 4096

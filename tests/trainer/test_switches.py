@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.trainer.observed import KERNELS, seen, state
-from trainer.engine.precision import has_native_bf16
+from trainer.engine.hardware.precision import has_native_bf16
 
 SHORT = {"max_steps": 2, "batch_size": 4, "lr": 0.01}
 

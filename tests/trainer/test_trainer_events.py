@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from trainer.config import Place
-from trainer.engine.events import Events
+from trainer.engine.reporting.events import Events
 
 
 def test_an_event_is_one_line_with_its_head() -> None:

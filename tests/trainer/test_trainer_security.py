@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.trainer.conftest import Call
-from trainer.engine import checkpoint
+from trainer.engine.checkpoints import checkpoint
 from trainer.errors import ConfigurationError
 from trainer.survive.wire import Line
 

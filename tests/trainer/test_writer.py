@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from trainer.engine.writer import Writer
+from trainer.engine.checkpoints.writer import Writer
 
 
 def fail() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.images import Frame, Pixels, Split, pixels
-from trainer.engine.limits import memory_limit, memory_used
+from trainer.engine.hardware.limits import memory_limit, memory_used
 from trainer.errors import ConfigurationError
 
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trainer.data.images import Frame, Gallery, Pixels, Split, pixels
 from trainer.data.order import Indices
 from trainer.data.prepared_folder import Kind, PreparedFolder, remove_all_but, store
-from trainer.engine.limits import usable_threads
+from trainer.engine.hardware.limits import usable_threads
 from trainer.errors import ConfigurationError
 
 FORMAT = 1

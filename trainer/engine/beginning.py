@@ -10,17 +10,17 @@ from torch.optim import Optimizer
 
 from trainer import option_layers
 from trainer.engine.balance import Balance
+from trainer.engine.checkpoints.resume import Progress, Trained, resume
 from trainer.engine.early_stopping import Watch
 from trainer.engine.feed import Cut
 from trainer.engine.guard import Guard
-from trainer.engine.measure import Own, optimizer_s
-from trainer.engine.resume import Progress, Trained, resume
 from trainer.engine.run import Run
-from trainer.engine.surroundings import look_around
 from trainer.engine.sync import kept, ladder
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.together import Together, by_speed, come_together, must_measure
-from trainer.engine.tuning import Bench
+from trainer.engine.trials.measure import Own, optimizer_s
+from trainer.engine.trials.surroundings import look_around
+from trainer.engine.trials.tuning import Bench
 
 LONG_S, LONGER_S = 1.5, 4.0
 """Of measuring what a sample takes: before a training, and for `--forecast`, whose figures serve later plans."""

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from trainer.config import TrainOptions
 from trainer.data.order import Indices, share
-from trainer.engine.device import Hardware
 from trainer.engine.group import Group
+from trainer.engine.hardware.device import Hardware
 from trainer.engine.workload import Outputs, Portion, Workload
 from trainer.survive import beat
 

@@ -16,26 +16,26 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.config import Place, TrainOptions
 from trainer.data.files import no_room
-from trainer.engine import checkpoint
 from trainer.engine.beginning import Beginning, begin
 from trainer.engine.buffers import Buffers
-from trainer.engine.compiling import is_of_the_compiler
-from trainer.engine.device import prepare_hardware, start_line
-from trainer.engine.events import Events
+from trainer.engine.checkpoints import checkpoint
+from trainer.engine.checkpoints.saving import Saving
+from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.feed import Feed
-from trainer.engine.metrics import Records, Speed, thousands
-from trainer.engine.micro_batch import free_memory, is_out_of_memory
+from trainer.engine.hardware.compiling import is_of_the_compiler
+from trainer.engine.hardware.device import prepare_hardware, start_line
+from trainer.engine.hardware.reproducible import determinism_explained, seed_everything
+from trainer.engine.optimizing.schedule import dropout_seed, due, last_step, learning_rate
 from trainer.engine.pace import Pace, Times
 from trainer.engine.process_group import expected_backend, join, leave
-from trainer.engine.profile import Profile
-from trainer.engine.reproducible import determinism_explained, seed_everything
+from trainer.engine.reporting.events import Events
+from trainer.engine.reporting.metrics import Records, Speed, thousands
+from trainer.engine.reporting.profile import Profile
 from trainer.engine.run import Run
-from trainer.engine.saving import Saving
-from trainer.engine.schedule import dropout_seed, due, last_step, learning_rate
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.tell import tell
+from trainer.engine.trials.micro_batch import free_memory, is_out_of_memory
 from trainer.engine.workload import Workload
-from trainer.engine.writer import Writer
 from trainer.errors import TrainerError
 from trainer.survive import beat
 

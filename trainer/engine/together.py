@@ -9,9 +9,9 @@ from typing import Any
 
 from trainer.config import TrainOptions
 from trainer.engine.balance import better
-from trainer.engine.measure import Own, Work, measure
 from trainer.engine.run import Run
-from trainer.engine.surroundings import of_all
+from trainer.engine.trials.measure import Own, Work, measure
+from trainer.engine.trials.surroundings import of_all
 from trainer.forecast.choice import AUTO, Forecast, forecast
 from trainer.forecast.kept import as_values
 from trainer.forecast.rows import ALONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.engine.metrics import thousands
+from trainer.engine.reporting.metrics import thousands
 from trainer.forecast.choice import Forecast
 from trainer.forecast.rows import ALONE, Row
 from trainer.forecast.words import mbit, names, seconds

@@ -81,7 +81,7 @@ class GPT2(nn.Module):
         return token_loss(hidden, self.tokens.weight, following, chunk)
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
-        """Matrices decay, biases and norms do not; Muon (engine/optimizer.py) takes those between hidden states."""
+        """Matrices decay, biases and norms do not; Muon (engine/optimizing) takes those between hidden states."""
         matrices = [module for module in self.modules() if isinstance(module, nn.Linear)]
         qkv = [block.attention.qkv.weight for block in self.blocks if isinstance(block, Block)]
         hidden = [m.weight for m in matrices if not any(m.weight is weight for weight in qkv)]

@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from trainer.data.files import write_atomic
-from trainer.engine.checkpoint import locate
+from trainer.engine.checkpoints.checkpoint import locate
 from trainer.errors import ConfigurationError, TrainerError
 
 

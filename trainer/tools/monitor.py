@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pynvml
 
-from trainer.engine import limits
+from trainer.engine.hardware import limits
 
 MIB = 1 << 20
 

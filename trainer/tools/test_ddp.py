@@ -11,10 +11,10 @@ import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.config import Place, TrainOptions
-from trainer.engine.device import prepare_hardware
-from trainer.engine.events import Events
 from trainer.engine.group import Group
+from trainer.engine.hardware.device import prepare_hardware
 from trainer.engine.process_group import expected_backend, join, leave
+from trainer.engine.reporting.events import Events
 from trainer.errors import TrainerError
 from trainer.tools.known_values import Checked, check
 from trainer.tools.link_rates import Links, measure_links, of_all_at_once

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from trainer.engine.checkpoint import survey
+from trainer.engine.checkpoints.checkpoint import survey
 from trainer.errors import ConfigurationError
 
 

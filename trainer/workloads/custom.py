@@ -75,11 +75,11 @@ def _train(given: argparse.Namespace, place: Place) -> int:
 def _evaluate(given: argparse.Namespace, place: Place) -> int:
     import torch
 
-    from trainer.engine import checkpoint
-    from trainer.engine.device import prepare_hardware
+    from trainer.engine.checkpoints import checkpoint
+    from trainer.engine.checkpoints.state_file import must_fit_in, read_state
     from trainer.engine.evaluate import evaluate
     from trainer.engine.group import Group
-    from trainer.engine.state_file import must_fit_in, read_state
+    from trainer.engine.hardware.device import prepare_hardware
 
     found = checkpoint.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))
     options = TrainOptions(data_dir=given.data_dir, batch_size=given.batch_size, amp=False)

@@ -12,7 +12,7 @@ from trainer.errors import ConfigurationError, UsageError
 from trainer.workloads import Actions
 
 if TYPE_CHECKING:
-    from trainer.engine.checkpoint import Checkpoint
+    from trainer.engine.checkpoints.checkpoint import Checkpoint
     from trainer.models.gpt2 import GPT2
 
 SAMPLE_TOKENS = 80
@@ -110,8 +110,8 @@ def _export(given: argparse.Namespace, _place: Place) -> int:
 
 def _model_of(path: Path) -> tuple[Checkpoint, GPT2]:
 
-    from trainer.engine import checkpoint
-    from trainer.engine.state_file import must_fit_in, read_state
+    from trainer.engine.checkpoints import checkpoint
+    from trainer.engine.checkpoints.state_file import must_fit_in, read_state
     from trainer.models.gpt2 import GPT2, Shape
 
     found = checkpoint.locate(path, print)

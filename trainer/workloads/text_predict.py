@@ -19,8 +19,8 @@ from tokenizers import Tokenizer
 from trainer.data.files import write_atomic
 from trainer.data.labelled_text import must_be_right, read_table
 from trainer.data.tokenizer import load
-from trainer.engine import checkpoint
-from trainer.engine.state_file import must_fit_in, read_state
+from trainer.engine.checkpoints import checkpoint
+from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.errors import ConfigurationError
 from trainer.models.encoder import Dropout, Encoder, Shape
 from trainer.models.pretrained import random_shape

@@ -162,8 +162,8 @@ def _scored(kind: Kind, given: argparse.Namespace) -> Iterator[tuple[list[str], 
 
 def _load(kind: Kind, path: Path) -> tuple[nn.Module, dict[str, Any], dict[str, Any] | None]:
 
-    from trainer.engine import checkpoint
-    from trainer.engine.state_file import must_fit_in, read_state
+    from trainer.engine.checkpoints import checkpoint
+    from trainer.engine.checkpoints.state_file import must_fit_in, read_state
     from trainer.models.traces import Calls, Shape
 
     found = checkpoint.locate(path, lambda line: print(line, file=sys.stderr))

@@ -17,9 +17,9 @@ from trainer.config import Place, TrainOptions
 from trainer.data import image_store
 from trainer.data.augment import middle
 from trainer.data.images import Frame, open_image, pixels
-from trainer.engine import checkpoint
-from trainer.engine.device import Hardware, prepare_hardware
-from trainer.engine.state_file import must_fit_in, read_state
+from trainer.engine.checkpoints import checkpoint
+from trainer.engine.checkpoints.state_file import must_fit_in, read_state
+from trainer.engine.hardware.device import Hardware, prepare_hardware
 from trainer.errors import ConfigurationError, UsageError
 from trainer.models.classifier import Classifier, Shape, build
 from trainer.workloads import vision_quality

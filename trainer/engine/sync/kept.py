@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from trainer.data.files import sync_folder
-from trainer.engine.checkpoint import unwritten
+from trainer.engine.checkpoints.checkpoint import unwritten
 from trainer.engine.group import Group
 from trainer.engine.sync.strategy import Kept, Sync
 

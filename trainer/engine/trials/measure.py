@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 
 from trainer.config import TrainOptions
 from trainer.engine.group import Group
-from trainer.engine.surroundings import Surroundings
 from trainer.engine.sync.buckets import Bucket, cut
 from trainer.engine.sync.ladder import Rung, ladder
+from trainer.engine.trials.surroundings import Surroundings
 from trainer.forecast.measured import Cost, Measured, NodeSpeed, Pattern
 
 LONG_ENOUGH_S = 0.2

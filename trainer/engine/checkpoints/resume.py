@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import Place, TrainOptions
-from trainer.engine import checkpoint
-from trainer.engine.checkpoint import Checkpoint
+from trainer.engine.checkpoints import checkpoint
+from trainer.engine.checkpoints.checkpoint import Checkpoint
+from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.early_stopping import Watch
 from trainer.engine.group import Group
 from trainer.engine.guard import Guard
-from trainer.engine.state_file import must_fit_in, read_state
 from trainer.engine.workload import Workload
 from trainer.errors import ConfigurationError
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from trainer.engine.events import json_value
+from trainer.engine.reporting.events import json_value
 
 
 class Speed:

@@ -13,10 +13,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.config import Place, TrainOptions
-from trainer.engine.limits import usable_threads
-from trainer.engine.onednn import prove
-from trainer.engine.precision import choose_dtype
-from trainer.engine.reproducible import be_deterministic
+from trainer.engine.hardware.limits import usable_threads
+from trainer.engine.hardware.onednn import prove
+from trainer.engine.hardware.precision import choose_dtype
+from trainer.engine.hardware.reproducible import be_deterministic
 from trainer.engine.workload import Batch
 
 

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from trainer.config import TrainOptions
-from trainer.engine import find_lr, micro_batch
 from trainer.engine.buffers import Buffers
-from trainer.engine.device import Hardware
 from trainer.engine.feed import Cut, Feed
 from trainer.engine.group import Group
-from trainer.engine.limits import usable_threads
-from trainer.engine.workers import Choice, Trial, choose_workers, counted
+from trainer.engine.hardware.device import Hardware
+from trainer.engine.hardware.limits import usable_threads
+from trainer.engine.trials import find_lr, micro_batch
+from trainer.engine.trials.workers import Choice, Trial, choose_workers, counted
 from trainer.engine.workload import Batch, Workload
 from trainer.survive import beat
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trainer.engine.profile_page import Operator, Page, busy_share, device_intervals, read_trace, write_page
+from trainer.engine.reporting.profile_page import Operator, Page, busy_share, device_intervals, read_trace, write_page
 from trainer.survive import beat
 
 SKIPPED = 5

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from trainer.engine.group import Group
-from trainer.engine.limits import memory_limit
+from trainer.engine.hardware.limits import memory_limit
 
 BLOCK = 4 << 20
 MOST = 64 * BLOCK

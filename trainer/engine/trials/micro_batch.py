@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainer.engine.limits import memory_limit
+from trainer.engine.hardware.limits import memory_limit
 from trainer.errors import TooLittleMemoryError
 
 SIZES = (1, 2, 4, 8, 16)

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from trainer.engine import checkpoint
-from trainer.engine.checkpoint import Keep
-from trainer.engine.resume import Trained
+from trainer.engine.checkpoints import checkpoint
+from trainer.engine.checkpoints.checkpoint import Keep
+from trainer.engine.checkpoints.resume import Trained
+from trainer.engine.checkpoints.snapshot import Snapshot
 from trainer.engine.run import Run
-from trainer.engine.snapshot import Snapshot
 from trainer.engine.sync import kept
 from trainer.engine.sync.strategy import Kept, State, Sync
 from trainer.errors import TrainerError

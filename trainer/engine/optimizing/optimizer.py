@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from trainer.config import TrainOptions
-from trainer.engine.muon import Muon
+from trainer.engine.optimizing.muon import Muon
 from trainer.errors import UsageError
 
 MOMENTUM = 0.9

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trainer.data.files import no_room, sha256, sync_folder, write_atomic
-from trainer.engine.manifest import read_manifest
+from trainer.engine.checkpoints.manifest import read_manifest
 from trainer.errors import ConfigurationError, TrainerError
 
 STATE = "state.pt"

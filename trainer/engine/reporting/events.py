@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+import trainer
 from trainer.config import Place
 from trainer.survive.ending import class_of
 
@@ -73,6 +74,6 @@ def json_value(value: object) -> Any:
 def _last_frame(error: BaseException) -> str:
     """Where it happened: the innermost place in our own code, else the innermost of all."""
     frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).parents[1])
+    here = str(Path(trainer.__file__).parent)
     ours = [frame for frame in frames if frame.filename.startswith(here)] or list(frames)
     return f"{ours[-1].filename}:{ours[-1].lineno} in {ours[-1].name}" if ours else ""

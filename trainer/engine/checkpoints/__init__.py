@@ -1,0 +1,1 @@
+"""What a run keeps of itself, and from where it goes on."""

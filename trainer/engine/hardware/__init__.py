@@ -1,0 +1,1 @@
+"""On what a rank computes: device, threads, precision, compiler; and that it does so."""
