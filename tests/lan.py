@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.nodes import checkpoint_probe, host_probe, inside_probe, network_probe, probe, reach_program
 from orchestrator.nodes.fake import FakeEngine, FakeNode, UnexpectedCallError
+from orchestrator.nodes.probes import checkpoint_probe, host_probe, inside_probe, network_probe, probe, reach_program
 from orchestrator.nodes.seam import Completed
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.errors import NodeUnreachableError

@@ -10,8 +10,8 @@ from orchestrator.cli.report import say
 from orchestrator.lab.state import inventory_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory
-from orchestrator.specs.inventory_file import parse_inventory
-from orchestrator.specs.inventory_yaml import MAX_BYTES
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_yaml import MAX_BYTES
 
 VARIABLE = "ORCH_INVENTORY"
 FILENAME = Path("inventory.yaml")

@@ -118,7 +118,7 @@ def import_nodes(
     """
     from orchestrator.cli.inventory_source import read_source, write_new
     from orchestrator.cli.report import say
-    from orchestrator.specs.inventory_import import inventory_text
+    from orchestrator.specs.inventory_files.inventory_import import inventory_text
 
     text, notes = inventory_text(read_source(source, kind.value), source=source, user=user)
     for note in notes:
@@ -132,7 +132,7 @@ def import_nodes(
 
 def schema() -> None:
     """Print the JSON Schema of inventory.yaml, for editors."""
-    from orchestrator.specs.inventory_schema import schema_text
+    from orchestrator.specs.inventory_files.inventory_schema import schema_text
 
     typer.echo(schema_text(), nl=False)
 

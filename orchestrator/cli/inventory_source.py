@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.cli.context import read_file
 from orchestrator.specs.errors import ConfigError, UsageError
-from orchestrator.specs.inventory_import import Found, from_hostfile, from_hostlist
+from orchestrator.specs.inventory_files.inventory_import import Found, from_hostfile, from_hostlist
 
 _SSH_HOST = re.compile(r"^\s*(host|match)\b[ \t=]+\S", re.IGNORECASE | re.MULTILINE)
 _YAML_GROUP = re.compile(r"^[\w.-]+:\s*(#.*)?$|^---|^\{", re.MULTILINE)
@@ -66,7 +66,7 @@ def _parsed(text: str, kind: str, source: str) -> Found:
 
         return from_ssh_config(text, home=Path.home())
     if kind == "ansible":
-        from orchestrator.specs.ansible_inventory import from_ansible
+        from orchestrator.specs.inventory_files.ansible_inventory import from_ansible
 
         return from_ansible(text, filename=source)
     return from_hostfile(text)

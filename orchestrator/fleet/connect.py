@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.local import LocalNode
-from orchestrator.nodes.process_engine import ProcessEngine, processes_folder
+from orchestrator.nodes.processes.engine import ProcessEngine, processes_folder
 from orchestrator.nodes.seam import Node
 from orchestrator.nodes.ssh import SshNode
 from orchestrator.specs.inventory import NodeSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.lab.state import USER, Lab
 from orchestrator.specs.inventory import Limits
-from orchestrator.specs.inventory_dump import dump_document
+from orchestrator.specs.inventory_files.inventory_dump import dump_document
 
 _HEAD = """\
 # Written by `orch lab up`; removed by `orch lab down`.

@@ -11,7 +11,7 @@ from paramiko import SSHConfig
 from paramiko.ssh_exception import SSHException
 
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.inventory_import import Found, FoundNode
+from orchestrator.specs.inventory_files.inventory_import import Found, FoundNode
 
 _SETTING = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)")
 _NOT_FOLLOWED = ("include", "match", "canonicalizehostname", "canonicaldomains")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.nodes.fake import Answer, FakeEngine
-from orchestrator.nodes.process_files import timestamp
+from orchestrator.nodes.processes.files import timestamp
 from orchestrator.nodes.seam import Completed
 from orchestrator.specs.errors import ConflictError, DeadlineError
 from orchestrator.specs.plan import ContainerSpec

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.nodes import probe
 from orchestrator.nodes.local import LocalNode
+from orchestrator.nodes.probes import probe
 from orchestrator.specs.facts import SmiFault
 
 

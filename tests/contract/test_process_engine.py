@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.nodes.process_engine import ProcessEngine, processes_folder
-from orchestrator.nodes.process_files import ProcessFiles
+from orchestrator.nodes.processes.engine import ProcessEngine, processes_folder
+from orchestrator.nodes.processes.files import ProcessFiles
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.plan import Mount
 from orchestrator.specs.run import State
@@ -67,7 +67,9 @@ def test_it_inherits_no_secret_and_keeps_none_in_its_files(
 
 def test_it_outlives_the_program_that_started_it(engine: ProcessEngine) -> None:
     container = engine.create(spec("echo asleep; sleep 0.5; echo awake"))
-    start = f"from orchestrator.nodes.process_engine import ProcessEngine; ProcessEngine('alpha').start('{container}')"
+    start = (
+        f"from orchestrator.nodes.processes.engine import ProcessEngine; ProcessEngine('alpha').start('{container}')"
+    )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     subprocess.run([sys.executable, "-c", start], check=True, env=environment)
     assert texts(engine, container, follow=True) == ["asleep", "awake"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.nodes.local import LocalNode
-from orchestrator.nodes.setup_probe import ask
+from orchestrator.nodes.probes.setup_probe import ask
 from orchestrator.specs.setup import Rights, SetupFacts
 from tests import lan
 

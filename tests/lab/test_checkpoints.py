@@ -12,7 +12,7 @@ from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.checkpoints.survey import places_of
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from tests.conftest import Figure
 from tests.lab.conftest import TINY, Orch, on_node
 

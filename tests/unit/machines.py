@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.nodes import setup_probe
 from orchestrator.nodes.fake import Answer, FakeNode
+from orchestrator.nodes.probes import setup_probe
 from orchestrator.plan.setup_nvidia import FINGERPRINT, KEYRING
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import EngineFacts

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.nodes import checkpoint_probe
+from orchestrator.nodes.probes import checkpoint_probe
 from orchestrator.specs.checkpoint import FILES_LIMIT, Part, changed, folder_name, misfit, read_manifest, step_of
 
 SHA = "ab" * 32

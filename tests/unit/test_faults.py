@@ -8,11 +8,11 @@ from pathlib import Path
 import docker
 import pytest
 
-from orchestrator.nodes import probe
 from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.log_stream import rejoin_lines
+from orchestrator.nodes.probes import probe
 from orchestrator.nodes.ssh_refusal import refusal
 from orchestrator.specs.errors import CommandFailedError, EngineError
 from orchestrator.specs.facts import ImageFacts

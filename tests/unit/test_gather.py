@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from orchestrator.fleet.gather import assumed_facts, gather_facts
-from orchestrator.nodes import probe
 from orchestrator.nodes.fake import FakeNode
+from orchestrator.nodes.probes import probe
 from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError
 from tests import lan
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.inventory_source import guessed
 from orchestrator.nodes.ssh_hosts import from_ssh_config
-from orchestrator.specs.ansible_inventory import from_ansible
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.inventory_file import parse_inventory
-from orchestrator.specs.inventory_import import Found, from_hostfile, from_hostlist, inventory_text
+from orchestrator.specs.inventory_files.ansible_inventory import from_ansible
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_import import Found, from_hostfile, from_hostlist, inventory_text
 
 HOME = Path("/home/ana")
 

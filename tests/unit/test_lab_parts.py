@@ -19,7 +19,7 @@ from orchestrator.lab.sizing import MachineSize, suited_limits
 from orchestrator.lab.state import Lab, LabNode
 from orchestrator.lab.subnet import free_subnets, node_address, parse_routes
 from orchestrator.specs.errors import DeadlineError, UsageError
-from orchestrator.specs.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 
 ROUTES = """\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.specs.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 
 # The Docker SDK drops the socket of a refused connection without closing it; collected in the test that made it.
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")

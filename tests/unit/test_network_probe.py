@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.nodes import network_probe
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
+from orchestrator.nodes.probes import network_probe
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.firewall import Firewall, Opening
 from orchestrator.specs.network import Interface

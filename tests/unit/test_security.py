@@ -26,7 +26,7 @@ from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.lines import plan_lines
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.request import RunIdentity
@@ -38,8 +38,8 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*ROOT.glob("orchestrator/**/*.py"), *ROOT.glob("trainer/**/*.py")])
 
 LISTENS = {
-    "orchestrator/nodes/reach_program.py": "the pair probe: on the node's own address, ends by itself, answers nobody "
-    "who does not know its word",
+    "orchestrator/nodes/probes/reach_program.py": "the pair probe: on the node's own address, ends by itself, answers "
+    "nobody who does not know its word",
     "trainer/survive/wire.py": "the supervisors of one run, as long as it lasts; whoever does not know it is shut out",
 }
 """Whoever opens a port, and why it is no daemon."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchestrator.specs.errors import ConfigError, OrchError, UsageError
-from orchestrator.specs.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.selection import select_nodes
 
 INVENTORY = parse_inventory(

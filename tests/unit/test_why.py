@@ -17,7 +17,7 @@ from orchestrator.cli import COMMANDS, build_app
 from orchestrator.cli.finding_pages import all_pages
 from orchestrator.fleet.runs.collect import as_json
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.nodes.kernel_probe import SCRIPT
+from orchestrator.nodes.probes.kernel_probe import SCRIPT
 from orchestrator.render.why import why_lines
 from orchestrator.specs.happening import Said
 from orchestrator.specs.run import ContainerFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.nodes import network_probe
+from orchestrator.nodes.probes import network_probe
 from orchestrator.nodes.seam import Node
 from orchestrator.plan.firewall import FirewallPlan, plan_apply, plan_remove
 from orchestrator.specs.errors import CommandFailedError, PreflightError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from orchestrator.nodes import host_probe
+from orchestrator.nodes.probes import host_probe
 from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.errors import OrchError, PortTakenError

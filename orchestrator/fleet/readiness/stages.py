@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.fleet.readiness.check_gpus import GpuCheck, ask_node
-from orchestrator.nodes import host_probe, inside_probe, network_probe, probe
+from orchestrator.nodes.probes import host_probe, inside_probe, network_probe, probe
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import DeadlineError, EngineRefusedError, NodeUnreachableError, OrchError
 from orchestrator.specs.examined import Examined, OutOfReach

@@ -11,7 +11,7 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.read_logs import Filter, LogSource, gather_lines, resolve_logs
 from orchestrator.fleet.runs.records import plan_of, recorded_runs
-from orchestrator.nodes.kernel_probe import kernel_lines
+from orchestrator.nodes.probes.kernel_probe import kernel_lines
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.plan import Plan
 

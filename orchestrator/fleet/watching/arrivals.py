@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.nodes.probe import has_reached
+from orchestrator.nodes.probes.probe import has_reached
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.plan import Plan
 

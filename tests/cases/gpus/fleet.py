@@ -10,8 +10,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from orchestrator.fleet.readiness.check_gpus import GpuCheck, check_gpus
-from orchestrator.nodes import nvidia_smi
 from orchestrator.nodes.fake import Answer, FakeEngine, FakeNode
+from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.specs.errors import EngineError, NodeUnreachableError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.gpus import LABEL_CUDA, GpuReport

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 
 INVALID = sorted((Path(__file__).parent / "invalid").glob("*.yaml"))
 

@@ -12,7 +12,7 @@ from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.lines import plan_lines
 from orchestrator.specs.facts import ImageFacts, NodeFacts, Route
 from orchestrator.specs.inventory import Inventory, NodeSpec
-from orchestrator.specs.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.plan import Mount, Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import LaunchRequest, RunIdentity

@@ -11,8 +11,8 @@ from typing import Any
 
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.hostlist import MAX_NAMES
-from orchestrator.specs.inventory_import import Found, FoundNode
-from orchestrator.specs.inventory_yaml import plain, read_yaml, shown
+from orchestrator.specs.inventory_files.inventory_import import Found, FoundNode
+from orchestrator.specs.inventory_files.inventory_yaml import plain, read_yaml, shown
 
 _KEYS = {
     "ansible_host": "address",

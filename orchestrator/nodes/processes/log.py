@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.nodes.process_files import POLL_S, ProcessFiles
+from orchestrator.nodes.processes.files import POLL_S, ProcessFiles
 from orchestrator.nodes.seam import LogLine
 
 

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from orchestrator.nodes.nvidia_smi import fault_of
+from orchestrator.nodes.probes.nvidia_smi import fault_of
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.facts import GpuFacts, NodeFacts, Route, SmiFault

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.hostlist import HostlistError, expand
 from orchestrator.specs.inventory import NAME, USER, NodeSpec
-from orchestrator.specs.inventory_dump import dump_document
-from orchestrator.specs.inventory_file import parse_inventory
-from orchestrator.specs.inventory_problems import expected_of
-from orchestrator.specs.inventory_yaml import shown
+from orchestrator.specs.inventory_files.inventory_dump import dump_document
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_problems import expected_of
+from orchestrator.specs.inventory_files.inventory_yaml import shown
 
 _HEADER = """\
 # Written by `orch inventory import`, from {source}.

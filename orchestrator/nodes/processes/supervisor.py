@@ -1,4 +1,4 @@
-"""Stays with one process in place of a container's engine: `python -m orchestrator.nodes.process_supervisor FOLDER`.
+"""Stays with one process in place of a container's engine: `python -m orchestrator.nodes.processes.supervisor FOLDER`.
 
 It outlives the program that started it, keeps what the process writes, starts it again if it is meant to, and writes
 down how it ended. Like a container's first process, it takes everything that was started along when it ends.
@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import IO
 
-from orchestrator.nodes.process_files import ProcessFiles, read_json, timestamp, write_json
+from orchestrator.nodes.processes.files import ProcessFiles, read_json, timestamp, write_json
 
 PIECE = 1024 * 1024
 """Longest line that is kept in one piece; without a bound, a process that writes no newline would fill the memory."""

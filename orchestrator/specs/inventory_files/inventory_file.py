@@ -14,8 +14,17 @@ from pydantic import ValidationError
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.hostlist import MAX_NAMES, HostlistError, expand, is_hostlist
 from orchestrator.specs.inventory import Inventory, Limits, NodeSpec
-from orchestrator.specs.inventory_problems import Problems, known_keys
-from orchestrator.specs.inventory_yaml import Entry, Mapping, Scalar, Tree, plain, read_yaml, shown, shown_key
+from orchestrator.specs.inventory_files.inventory_problems import Problems, known_keys
+from orchestrator.specs.inventory_files.inventory_yaml import (
+    Entry,
+    Mapping,
+    Scalar,
+    Tree,
+    plain,
+    read_yaml,
+    shown,
+    shown_key,
+)
 
 _DEFAULTS = "defaults"
 _NODES = "nodes"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator
-from orchestrator.nodes.process_files import MARK
+from orchestrator.nodes.processes.files import MARK
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.plan import ContainerSpec, Mount

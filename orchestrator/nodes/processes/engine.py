@@ -27,11 +27,11 @@ from threading import Thread
 from platformdirs import user_state_path
 from pydantic import TypeAdapter
 
-from orchestrator.nodes.process_command import launch_of, link_nested_mounts, own_environment, resolve
-from orchestrator.nodes.process_files import ProcessFiles, read_json, write_json
-from orchestrator.nodes.process_log import read_lines, read_stream
+from orchestrator.nodes.processes.command import launch_of, link_nested_mounts, own_environment, resolve
+from orchestrator.nodes.processes.files import ProcessFiles, read_json, write_json
+from orchestrator.nodes.processes.log import read_lines, read_stream
+from orchestrator.nodes.processes.without_images import WithoutImages
 from orchestrator.nodes.seam import Completed, LogLine
-from orchestrator.nodes.without_images import WithoutImages
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
 from orchestrator.specs.facts import EngineFacts
 from orchestrator.specs.host_paths import on_host
@@ -259,7 +259,7 @@ def _start_supervisor(files: ProcessFiles, spec: ContainerSpec) -> str:
     errors = files.folder / "supervisor.log"
     with errors.open("ab") as stderr:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.nodes.process_supervisor", str(files.folder)],
+            [sys.executable, "-m", "orchestrator.nodes.processes.supervisor", str(files.folder)],
             env=own_environment(os.environ, spec),
             cwd=files.folder,
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,1 @@
+"""An engine without containers: processes of this computer in their place."""

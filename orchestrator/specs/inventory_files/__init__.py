@@ -1,0 +1,1 @@
+"""`inventory.yaml` and the files of other tools: read, written, and every problem told at its line."""
