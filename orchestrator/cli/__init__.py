@@ -35,7 +35,7 @@ COMMANDS = {
     "why": "Say why a run failed, or what it waits for, and what to do",
     "status": "Show how a run and its nodes are",
     "runs": "List the runs that the nodes know of",
-    "checkpoints": "List, verify, fetch, prune and export the nodes' checkpoints",
+    "checkpoints": "List, verify, fetch, bring back, prune and export checkpoints",
     "wait": "Wait for a run's end; its exit code",
     "watch": "Stay with a run and mend what breaks, without a terminal",
     "resume": "Go on with a run that ended, from its last checkpoint",

@@ -108,3 +108,19 @@ def test_older_ones_go_and_the_run_goes_on_where_a_copy_lies(orch: Orch, run: st
     steps = on_node("delta", "ls", f"/home/orch/orch/lab/runs/{run}/checkpoints").split()
     assert steps == ["step-00000014", "step-00000016"]
     figure(f"on with a machine that had neither data nor checkpoint: {moved.seconds:.0f} s, two steps of it")
+
+
+def test_machines_that_lost_all_go_on_from_what_was_pulled(orch: Orch, run: str, tmp_path: Path) -> None:
+    assert orch("checkpoints", "pull", run, "--to", str(tmp_path)).code == 0
+    for name in ("alpha", "beta", "gamma", "delta"):
+        on_node(name, "rm", "-rf", f"/home/orch/orch/lab/runs/{run}/checkpoints")
+    resume = ("resume", run, "--yes", "--", *TINY, "--max-steps", "18")
+    refused = orch(*resume)
+    assert (refused.code, f"orch checkpoints push {run}" in refused.err) == (4, True)
+    pushed = orch("checkpoints", "push", run, "--from", str(tmp_path))
+    assert pushed.code == 0, pushed.err
+    assert f"step 16 of run {run}: on delta (every file verified)" in pushed.err
+    resumed = orch(*resume)
+    assert resumed.code == 0, resumed.out + resumed.err
+    assert "resumed at step 16" in resumed.out + resumed.err
+    assert "step-00000018" in on_node("delta", "ls", f"/home/orch/orch/lab/runs/{run}/checkpoints")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.fleet.connect import connecting_by
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import Answer
 from orchestrator.plan.checkpoints import Keeping, to_prune
 from orchestrator.specs.checkpoint import Held, Part
@@ -133,6 +135,41 @@ def test_pull_takes_another_copy_then_an_older_checkpoint(orch: Orch, here: Shel
     flip(here.root("beta") / "runs" / RUN / "checkpoints" / "step-00000080" / "state.pt")
     assert json.loads(orch("pull", "--json").out)["step"] == 60
     assert orch("pull", "--step", "80").code == 1
+
+
+def test_push_brings_back_what_was_pulled(orch: Orch, here: Shelves, tmp_path: Path) -> None:
+    assert orch("pull", "--to", "kept").code == 0
+    for name in here.names:
+        shutil.rmtree(here.root(name) / "runs", ignore_errors=True)
+    nowhere = orch("push", "--from", "kept")
+    assert (nowhere.code, "name a node: --to NODE" in nowhere.err) == (2, True)
+    RunRecord(RUN).save_plan(here.plan)
+    ran = orch("push", RUN[:6], "--from", "kept", "--json")
+    assert json.loads(ran.out) == {"run_id": RUN, "step": 80, "to": here.plan.master, "moved": True}
+    assert steps_in(here.root("alpha")) == [80]
+    again = orch("push", "--from", "kept")
+    assert "was there already, every file verified" in again.err
+    assert f"→ orch resume {RUN}" in again.err
+    flip(here.root("alpha") / "runs" / RUN / "checkpoints" / "step-00000080" / "state.pt")
+    assert json.loads(orch("push", "--from", "kept", "--json").out)["moved"] is True
+    assert orch("verify").code == 0
+    assert json.loads(orch("push", "--from", "kept", "--to", "gamma", "--json").out)["to"] == "gamma"
+    assert steps_in(here.root("gamma")) == [80]
+
+
+def test_push_takes_only_what_is_sound(orch: Orch, here: Shelves, tmp_path: Path) -> None:
+    none = orch("push", "--from", "kept", "--to", "gamma")
+    assert (none.code, "lies under runs in this folder" in none.err) == (3, True)
+    assert orch("pull", "--to", "kept").code == 0
+    assert orch("pull", "--to", "kept", "--step", "60").code == 0
+    kept = tmp_path / "user" / "kept" / "runs" / RUN / "checkpoints"
+    flip(kept / "step-00000080" / "state.pt")
+    assert json.loads(orch("push", "--from", "kept", "--to", "gamma", "--json").out)["step"] == 60
+    damaged = orch("push", "--from", "kept", "--to", "gamma", "--step", "80")
+    assert (damaged.code, "state.pt has changed since it was written (sha256 differs)" in damaged.err) == (1, True)
+    assert steps_in(here.root("gamma")) == [60]
+    assert orch("push", "--from", "kept", "--to", "nobody").code == 3
+    assert orch("push", "--from", "kept", "--to", "alpha,beta").code == 2
 
 
 def test_prune_shows_asks_and_keeps_what_must_stay(orch: Orch, here: Shelves) -> None:

@@ -175,6 +175,7 @@ def test_all_of_them_are_not_lost_unasked(here: Shelves) -> None:
     assert str(error) == "the run's checkpoint of step 40 was on alpha, and no node that answers has one"
     assert error.hint == (
         "alpha did not answer; once it does, try again; or "
+        f"with one that you have pulled: orch checkpoints push {RUN}; "
         f"to begin anew: orch resume {RUN} -- gpt2 --epochs 2 --from-scratch"
     )
     for words in (("gpt2", "--from-scratch"), ("gpt2", "--resume", "never"), ("gpt2", "--resume=never")):

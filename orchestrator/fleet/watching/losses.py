@@ -33,7 +33,7 @@ def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str]) -> str
         silent = f"{', '.join(newest.silent)} did not answer; once it does, try again; or " if newest.silent else ""
         raise PreflightError(
             f"the run's checkpoint of step {told} was on {node}, and no node that answers has one",
-            hint=silent + anew,
+            hint=f"{silent}with one that you have pulled: orch checkpoints push {record.run_id}; {anew}",
         )
     if newest.step is not None and told > newest.step and not newest.damaged:
         return f"the checkpoint of step {told} was on {node} alone: going on from step {newest.step}"

@@ -1,0 +1,88 @@
+"""What the nodes said of their checkpoints, and words that its commands share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import PreflightError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from orchestrator.nodes.seam import Node
+    from orchestrator.specs.checkpoint import Held
+    from orchestrator.specs.errors import OrchError
+    from orchestrator.specs.inventory import Inventory
+
+RunArgument = Annotated[
+    str | None, typer.Argument(help="Run id or its beginning; that of the youngest checkpoint otherwise.")
+]
+StepOption = Annotated[int | None, typer.Option("--step", min=0, help="This step; the newest sound one otherwise.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the nodes said."""
+
+    inventory: Inventory
+    nodes: Sequence[Node]
+    held: Sequence[Held]
+    unreachable: Mapping[str, OrchError]
+
+    def of(self, run: str | None) -> tuple[str, list[Held]]:
+        """The run meant, and its checkpoints."""
+        from orchestrator.plan.checkpoints import run_meant
+
+        chosen = run_meant(self.held, run or "")
+        return chosen, [one for one in self.held if one.run_id == chosen]
+
+
+@contextmanager
+def asked_nodes(inventory: Path | None, run: str | None) -> Iterator[Asked]:
+    """The nodes that hold this run, else all of the inventory, asked what they have."""
+    from orchestrator.fleet.checkpoints.survey import places_in, survey
+    from orchestrator.fleet.connect import connected_for
+
+    loaded = load_inventory(inventory).inventory
+    places = places_in(loaded.nodes, loaded.project)
+    with connected_for(loaded.nodes, run) as reached:
+        nodes = [node for node in reached if node.name in places]
+        found = survey(nodes, places, run or "")
+        for error in found.unreachable.values():
+            note(error)
+        if nodes and len(found.unreachable) == len(nodes):
+            raise PreflightError("none of the nodes answered", hint="orch doctor")
+        yield Asked(inventory=loaded, nodes=nodes, held=found.held, unreachable=found.unreachable)
+
+
+def hashed(nodes: Sequence[Node], held: Sequence[Held], *, as_json: bool) -> Sequence[Held]:
+    from orchestrator.fleet.checkpoints.survey import verify as hash_all
+
+    if held and not as_json:
+        say(f"hashing {number(held)}, {sum(one.size for one in held) / 1e6:.1f} MB, where they lie")
+    return hash_all(nodes, held)
+
+
+def agreed(question: str, *, yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is there to agree to it", hint="look at the lines above, then add --yes")
+    return typer.confirm(question, default=False, err=True)
+
+
+def note(error: OrchError) -> None:
+    say(f"note: {error}")
+
+
+def number(held: Sequence[Held]) -> str:
+    return f"{len(held)} checkpoint{'' if len(held) == 1 else 's'}"

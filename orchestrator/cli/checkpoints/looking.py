@@ -1,0 +1,83 @@
+"""`orch checkpoints ls` and `verify`: which there are, and whether they are sound."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_nodes, hashed
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import EXIT_OK, ConfigError, PartialError, RunFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.specs.checkpoint import Held
+
+
+def ls(
+    run: Annotated[str | None, typer.Argument(help="Run id or its beginning; all runs otherwise.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Hash every file; else sizes decide.")] = False,
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """List checkpoints: run, step, size, age, on which nodes, and on how many a sound copy lies.
+
+    `complete`: its manifest is there and every file has the size that it says. `sound`: the hashes are right too.
+    """
+    from orchestrator.plan.checkpoints import run_meant
+    from orchestrator.render.checkpoints import in_order
+
+    with asked_nodes(inventory, run) as asked:
+        chosen = run_meant(asked.held, run) if run else ""
+        held = in_order([one for one in asked.held if one.run_id == chosen or not chosen])
+        looked = hashed(asked.nodes, held, as_json=as_json) if verify else held
+    _show(looked, as_json=as_json)
+    if not looked and not as_json:
+        say("no checkpoints yet\n  → orch launch --nodes 5")
+    return RunFailedError.exit_code if verify and any(one.problem for one in looked) else EXIT_OK
+
+
+def verify(
+    run: RunArgument = None, step: StepOption = None, as_json: JsonOption = False, inventory: InventoryOption = None
+) -> int:
+    """Hash every file of a run's checkpoints, on the nodes that hold them, and compare it with its manifest.
+
+    Exit code 1: some copy is damaged; 5: some nodes did not answer.
+    """
+    from orchestrator.render.checkpoints import in_order
+
+    with asked_nodes(inventory, run) as asked:
+        chosen, held = asked.of(run)
+        wanted = in_order([one for one in held if step in (None, one.step)])
+        if not wanted:
+            raise ConfigError(f"no checkpoint of step {step} of run {chosen}", hint=f"orch checkpoints ls {chosen}")
+        looked = hashed(asked.nodes, wanted, as_json=as_json)
+    _show(looked, as_json=as_json)
+    damaged = [one for one in looked if one.problem]
+    if damaged:
+        raise RunFailedError(
+            f"{len(damaged)} of {len(looked)} checkpoints are damaged",
+            hint="a resumed run passes them over; a new copy of the newest is made at its next checkpoint",
+        )
+    if asked.unreachable:
+        raise PartialError(f"{', '.join(asked.unreachable)} did not answer: what lies there was not looked at")
+    say(f"✓ run {chosen}: {len(looked)} checkpoint{'' if len(looked) == 1 else 's'}, every file as it was written")
+    return EXIT_OK
+
+
+def _show(held: Sequence[Held], *, as_json: bool) -> None:
+    from orchestrator.plan.checkpoints import copies
+    from orchestrator.render.checkpoints import checkpoint_data, checkpoint_lines, damage
+    from orchestrator.render.console import stdout
+
+    counted = copies(held)
+    if as_json:
+        typer.echo(json.dumps({"checkpoints": [checkpoint_data(one, counted) for one in held]}))
+    for line in checkpoint_lines(held, counted) if held and not as_json else ():
+        stdout().print(line)
+    for words in damage(held):
+        say(words)

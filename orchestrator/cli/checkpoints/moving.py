@@ -1,0 +1,128 @@
+"""`orch checkpoints pull`, `push` and `export`: to this computer, back to a node, and as weights alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_nodes, note
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import EXIT_OK, RunFailedError, UsageError
+
+if TYPE_CHECKING:
+    pass
+
+
+def pull(
+    run: RunArgument = None,
+    step: StepOption = None,
+    to: Annotated[Path, typer.Option("--to", help="Folder; they come to TO/runs/RUN/checkpoints.")] = Path(),
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """Bring a run's newest sound checkpoint to this computer. What is here already, sound, is not brought again."""
+    from orchestrator.fleet.checkpoints.pull import pull as bring
+    from orchestrator.render.progress import ProgressView
+
+    with asked_nodes(inventory, run) as asked, ProgressView(quiet=as_json) as view:
+        _, held = asked.of(run)
+        came = bring(asked.nodes, held, to, step=step, notify=view.notify, passed_over=note)
+    if as_json:
+        typer.echo(json.dumps({"run_id": came.held.run_id, "step": came.held.step, "from": came.held.node,
+                               "folder": str(came.folder), "moved": came.moved}))  # fmt: skip
+    how = f"from {came.held.node}, every file verified" if came.moved else "was here already, every file verified"
+    say(f"✓ step {came.held.step} of run {came.held.run_id}: {came.folder} ({how})")
+    return EXIT_OK
+
+
+def push(
+    run: Annotated[str | None, typer.Argument(help="Run id or its beginning; that of the youngest otherwise.")] = None,
+    step: StepOption = None,
+    origin: Annotated[
+        Path,
+        typer.Option("--from", metavar="FOLDER", help="What `pull --to` was given; runs/RUN/checkpoints is in it."),
+    ] = Path(),
+    to: Annotated[str, typer.Option("--to", metavar="NODE", help="Where to; rank 0's node of the run otherwise.")] = "",
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """Bring a checkpoint that lies on this computer to a node, so that `orch resume` goes on from it.
+
+    The newest sound one of the run, every file verified here and once more there.
+    """
+    from orchestrator.fleet.checkpoints.push import kept_here
+    from orchestrator.fleet.checkpoints.push import push as bring
+    from orchestrator.fleet.checkpoints.survey import places_in
+    from orchestrator.fleet.connect import connected
+    from orchestrator.render.progress import ProgressView
+    from orchestrator.specs.selection import select_nodes
+
+    loaded = load_inventory(inventory)
+    kept = kept_here(origin, run or "", step)
+    spec, *others = select_nodes(loaded.inventory, nodes=to or rank_0_of(kept.run_id), filename=str(loaded.path))
+    if others:
+        raise UsageError(f"--to {to}: one node, not {1 + len(others)}", hint=f"--to {spec.name}")
+    place = places_in([spec], loaded.inventory.project)[spec.name]
+    with connected([spec]) as nodes, ProgressView(quiet=as_json) as view:
+        moved = bring(kept, nodes[0], place, notify=view.notify)
+    if as_json:
+        typer.echo(json.dumps({"run_id": kept.run_id, "step": kept.step, "to": spec.name, "moved": moved}))
+    how = "every file verified" if moved else "was there already, every file verified"
+    say(f"✓ step {kept.step} of run {kept.run_id}: on {spec.name} ({how})\n  → orch resume {kept.run_id}")
+    return EXIT_OK
+
+
+def rank_0_of(run_id: str) -> str:
+    """The node of a run's rank 0, as this computer has kept its plan."""
+    from orchestrator.fleet.runs.records import RunRecord
+
+    plan = RunRecord(run_id).plan()
+    if plan is None:
+        raise UsageError(f"this computer has not launched run {run_id}: where is its checkpoint to go?",
+                         hint="name a node: --to NODE")  # fmt: skip
+    return plan.master
+
+
+def export(
+    run: RunArgument = None,
+    step: StepOption = None,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.safetensors", help="The file to write here.")] = Path(
+        "model.safetensors"
+    ),
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """Write a checkpoint's weights as safetensors: made in the training image on a node that holds it, brought here."""
+    from orchestrator.fleet.checkpoints.export import export as write
+    from orchestrator.fleet.checkpoints.export import image_for
+    from orchestrator.fleet.checkpoints.survey import newest_sound
+    from orchestrator.fleet.runs.records import RunRecord
+    from orchestrator.render.progress import ProgressView
+    from orchestrator.specs.request import LaunchRequest
+
+    if to.suffix != ".safetensors":
+        raise UsageError(f"--to {to}: expected a name that ends in .safetensors")
+    if to.exists():
+        raise UsageError(f"{to} is there already; nothing was written", hint="another name: --to")
+    with asked_nodes(inventory, run) as asked, ProgressView(quiet=as_json) as view:
+        chosen, held = asked.of(run)
+        sound = newest_sound(asked.nodes, held, step)
+        if not sound:
+            raise RunFailedError(f"no sound checkpoint of run {chosen}" + (f" of step {step}" if step else ""),
+                                 hint=f"orch checkpoints verify {chosen}")  # fmt: skip
+        one, plan = sound[0], RunRecord(chosen).plan()
+        node = next(node for node in asked.nodes if node.name == one.node)
+        used = [part.container.image for part in plan.nodes if part.node == one.node] if plan else []
+        request = LaunchRequest(project=asked.inventory.project, nodes=())
+        image = image_for(node, [*used, request.image_tag("cpu"), request.image_tag("cuda")])
+        limits = asked.inventory.node(one.node).limits
+        count = write(node, one, image=image, limits=limits, target=to, notify=view.notify)
+    if as_json:
+        typer.echo(json.dumps({"run_id": chosen, "step": one.step, "from": one.node, "file": str(to), "bytes": count}))
+    say(f"✓ {to}: step {one.step} of run {chosen}, {count / 1e6:.1f} MB")
+    return EXIT_OK

@@ -1,0 +1,61 @@
+"""`orch checkpoints prune`: older ones away, from all nodes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.checkpoints.asked import agreed, asked_nodes, number
+from orchestrator.cli.options import InventoryOption, JsonOption, YesOption
+from orchestrator.cli.report import report_error, say
+from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
+
+if TYPE_CHECKING:
+    pass
+
+
+def prune(
+    run: Annotated[str, typer.Argument(help="Run id or its beginning.")],
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest steps stay.")],
+    older_than: Annotated[
+        float, typer.Option("--older-than", min=0, metavar="HOURS", help="Only what is older.")
+    ] = 0.0,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """Remove a run's older checkpoints from all its nodes. Shows which, then asks.
+
+    Never the newest sound one, nor the one with the best evaluation (best.json).
+    """
+    from orchestrator.fleet.checkpoints.remove import remove_all
+    from orchestrator.fleet.checkpoints.survey import newest_sound
+    from orchestrator.plan.checkpoints import HOUR_S, Keeping, copies, to_prune
+    from orchestrator.render.checkpoints import checkpoint_data, checkpoint_lines, in_order
+    from orchestrator.render.console import stderr
+
+    with asked_nodes(inventory, run) as asked:
+        chosen, held = asked.of(run)
+        say("reading the newest checkpoint, which must be sound before others may go")
+        sound = newest_sound(asked.nodes, held)
+        if not sound:
+            raise RunFailedError(f"no sound checkpoint of run {chosen} was found: nothing is removed",
+                                 hint=f"orch checkpoints verify {chosen}")  # fmt: skip
+        keeping = Keeping(newest=keep, younger_than_s=older_than * HOUR_S)
+        doomed = in_order(to_prune(held, keeping, sound[0].step))
+        for line in checkpoint_lines(doomed, copies(held)) if doomed else ():
+            stderr().print(line)
+        going = doomed if doomed and agreed(f"Remove {number(doomed)}?", yes=yes) else []
+        outcomes = remove_all(asked.nodes, going)
+    failed = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
+    gone = [one for one in going if one.node not in failed]
+    for error in failed.values():
+        report_error(error)
+    if as_json:
+        typer.echo(json.dumps({"run_id": chosen, "removed": [checkpoint_data(one, {}) for one in gone]}))
+    if failed:
+        raise PartialError(f"{', '.join(failed)}: checkpoints could not be removed there")
+    say(f"✓ {number(gone)} removed, {sum(one.size for one in gone) / 1e6:.1f} MB" if gone else "nothing was removed")
+    return EXIT_OK
