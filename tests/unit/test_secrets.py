@@ -379,8 +379,14 @@ def test_a_label_of_a_stranger_removes_nothing(folder: str) -> None:
     assert node.calls == []
 
 
+@pytest.mark.parametrize("words", [("launch", "--resume"), ("resume",)], ids=" ".join)
 def test_a_plan_of_a_node_gets_nothing_that_the_command_line_does_not_say(
-    orch: Orch, asked: tuple[str, ...], state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...],
+    orch: Orch,
+    asked: tuple[str, ...],
+    state: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a node that means harm would write it: its plan asks for this computer's key and token."""
     monkeypatch.setenv("GH_TOKEN", VALUE)
@@ -393,7 +399,7 @@ def test_a_plan_of_a_node_gets_nothing_that_the_command_line_does_not_say(
     for node in here.nodes.values():
         node.answers[("sh", "-c", recall._READ, "*")] = (0, to_json(plan), "")
 
-    resume = ("launch", "--detach", "--resume", plan.run_id)
+    resume = (*words, plan.run_id, "--detach")
     ran = orch(*resume, on=here)
     assert (ran.code, here.containers, any(kept.values())) == (3, {}, False)
     assert ran.err == (
