@@ -74,6 +74,7 @@ def test_what_the_last_bucket_holds_cannot_hide() -> None:
         model = nn.Sequential(nn.Embedding(3000, 100), nn.Linear(100, 700, bias=False), nn.Linear(700, 900, bias=False))
     overlap = {rung.name: rung.overlap for rung in ladder(TrainOptions(), model)}
     assert overlap["int8"] == pytest.approx(0.7)
-    assert overlap["powersgd"] == overlap["int4+8"] == overlap["int8"]
+    assert overlap["int4+8"] == overlap["int8"]
+    assert overlap["powersgd"] == pytest.approx(1 - 3100 / (3100 + 800 + 1600))  # of what its factors send
     assert overlap["local"] == overlap["diloco"] == 0
     assert before_the_last([5]) == 0

@@ -145,7 +145,7 @@ def test_push_brings_back_what_was_pulled(orch: Orch, here: Shelves, tmp_path: P
     assert (nowhere.code, "name a node: --to NODE" in nowhere.err) == (2, True)
     RunRecord(RUN).save_plan(here.plan)
     ran = orch("push", RUN[:6], "--from", "kept", "--json")
-    assert json.loads(ran.out) == {"run_id": RUN, "step": 80, "to": here.plan.master, "moved": True}
+    assert json.loads(ran.out) == {"run_id": RUN, "step": 80, "to": here.plan.master, "moved": True, "newer": None}
     assert steps_in(here.root("alpha")) == [80]
     again = orch("push", "--from", "kept")
     assert "was there already, every file verified" in again.err
@@ -164,12 +164,33 @@ def test_push_takes_only_what_is_sound(orch: Orch, here: Shelves, tmp_path: Path
     assert orch("pull", "--to", "kept", "--step", "60").code == 0
     kept = tmp_path / "user" / "kept" / "runs" / RUN / "checkpoints"
     flip(kept / "step-00000080" / "state.pt")
-    assert json.loads(orch("push", "--from", "kept", "--to", "gamma", "--json").out)["step"] == 60
+    older = orch("push", "--from", "kept", "--to", "gamma", "--json")
+    assert (json.loads(older.out)["step"], json.loads(older.out)["newer"]) == (60, 80)
+    assert "state.pt has changed since it was written" in older.err
+    assert "alpha holds step 80: orch resume goes on from that one" in older.err
     damaged = orch("push", "--from", "kept", "--to", "gamma", "--step", "80")
     assert (damaged.code, "state.pt has changed since it was written (sha256 differs)" in damaged.err) == (1, True)
     assert steps_in(here.root("gamma")) == [60]
-    assert orch("push", "--from", "kept", "--to", "nobody").code == 3
-    assert orch("push", "--from", "kept", "--to", "alpha,beta").code == 2
+    nobody = orch("push", "--from", "kept", "--to", "nobody")
+    assert (nobody.code, "--to one of alpha, beta, gamma" in nobody.err) == (3, True)
+
+
+def test_push_puts_nothing_in_place_of_what_is_sound_nor_beside_a_run_that_goes_on(orch: Orch, here: Shelves) -> None:
+    assert orch("pull", "--to", "kept").code == 0
+    other = write_checkpoint(here.root("gamma"), 80, size=600)
+    before = (other / "state.pt").read_bytes()
+    rival = orch("push", "--from", "kept", "--to", "gamma")
+    assert (rival.code, "gamma: another checkpoint of step 80 lies there, and is sound" in rival.err) == (6, True)
+    assert (other / "state.pt").read_bytes() == before
+    flip(other / "state.pt")
+    assert orch("push", "--from", "kept", "--to", "gamma").code == 0
+    here.nodes["beta"].answers["sh", "*"] = NodeUnreachableError("no answer in 5 s", node="beta")
+    silent = orch("push", "--from", "kept", "--to", "beta")
+    assert (silent.code, "error: beta: no answer in 5 s" in silent.err) == (4, True)
+    part = here.plan.nodes[0]
+    here.nodes["alpha"].engine.start(here.nodes["alpha"].engine.create(part.container))
+    running = orch("push", "--from", "kept", "--to", "gamma")
+    assert (running.code, f"run {RUN} still runs on alpha" in running.err) == (6, True)
 
 
 def test_prune_shows_asks_and_keeps_what_must_stay(orch: Orch, here: Shelves) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.report import say
-from orchestrator.specs.errors import PreflightError, UsageError
+from orchestrator.specs.errors import ConfigError, PreflightError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,8 +35,19 @@ class Asked:
 
     inventory: Inventory
     nodes: Sequence[Node]
+    places: Mapping[str, str]
+    """The project's folder on each of them."""
     held: Sequence[Held]
     unreachable: Mapping[str, OrchError]
+
+    def node(self, name: str) -> Node:
+        """The one of this name, which must have answered."""
+        known = {node.name: node for node in self.nodes}
+        if name in self.unreachable:
+            raise self.unreachable[name]
+        if name not in known:
+            raise ConfigError(f"there is no node {name} in the inventory", hint=f"--to one of {', '.join(known)}")
+        return known[name]
 
     def of(self, run: str | None) -> tuple[str, list[Held]]:
         """The run meant, and its checkpoints."""
@@ -61,7 +72,7 @@ def asked_nodes(inventory: Path | None, run: str | None) -> Iterator[Asked]:
             note(error)
         if nodes and len(found.unreachable) == len(nodes):
             raise PreflightError("none of the nodes answered", hint="orch doctor")
-        yield Asked(inventory=loaded, nodes=nodes, held=found.held, unreachable=found.unreachable)
+        yield Asked(inventory=loaded, nodes=nodes, places=places, held=found.held, unreachable=found.unreachable)
 
 
 def hashed(nodes: Sequence[Node], held: Sequence[Held], *, as_json: bool) -> Sequence[Held]:

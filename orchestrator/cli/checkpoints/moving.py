@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_nodes, note
-from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_OK, RunFailedError, UsageError
@@ -55,37 +54,36 @@ def push(
 
     The newest sound one of the run, every file verified here and once more there.
     """
-    from orchestrator.fleet.checkpoints.push import kept_here
+    from orchestrator.fleet.checkpoints.push import kept_here, newer
     from orchestrator.fleet.checkpoints.push import push as bring
-    from orchestrator.fleet.checkpoints.survey import places_in
-    from orchestrator.fleet.connect import connected
-    from orchestrator.render.progress import ProgressView
-    from orchestrator.specs.selection import select_nodes
-
-    loaded = load_inventory(inventory)
-    kept = kept_here(origin, run or "", step)
-    spec, *others = select_nodes(loaded.inventory, nodes=to or rank_0_of(kept.run_id), filename=str(loaded.path))
-    if others:
-        raise UsageError(f"--to {to}: one node, not {1 + len(others)}", hint=f"--to {spec.name}")
-    place = places_in([spec], loaded.inventory.project)[spec.name]
-    with connected([spec]) as nodes, ProgressView(quiet=as_json) as view:
-        moved = bring(kept, nodes[0], place, notify=view.notify)
-    if as_json:
-        typer.echo(json.dumps({"run_id": kept.run_id, "step": kept.step, "to": spec.name, "moved": moved}))
-    how = "every file verified" if moved else "was there already, every file verified"
-    say(f"✓ step {kept.step} of run {kept.run_id}: on {spec.name} ({how})\n  → orch resume {kept.run_id}")
-    return EXIT_OK
-
-
-def rank_0_of(run_id: str) -> str:
-    """The node of a run's rank 0, as this computer has kept its plan."""
+    from orchestrator.fleet.runs.find_runs import find_runs, must_be_over
     from orchestrator.fleet.runs.records import RunRecord
+    from orchestrator.render.progress import ProgressView
 
-    plan = RunRecord(run_id).plan()
-    if plan is None:
-        raise UsageError(f"this computer has not launched run {run_id}: where is its checkpoint to go?",
+    kept = kept_here(origin, run or "", step, note)
+    plan = RunRecord(kept.run_id).plan()
+    if plan is None and not to:
+        raise UsageError(f"this computer has not launched run {kept.run_id}: where is its checkpoint to go?",
                          hint="name a node: --to NODE")  # fmt: skip
-    return plan.master
+    name = to or (plan.master if plan else "")
+    with asked_nodes(inventory, kept.run_id) as asked, ProgressView(quiet=as_json) as view:
+        must_be_over(find_runs(asked.nodes), kept.run_id)
+        node = asked.node(name)
+        folders = {part.node: part.folder for part in plan.nodes} if plan else {}
+        moved = bring(kept, node, folders.get(name) or asked.places[name], asked.held, notify=view.notify)
+        rather = newer(asked.held, kept)
+    if as_json:
+        typer.echo(json.dumps({"run_id": kept.run_id, "step": kept.step, "to": name, "moved": moved,
+                               "newer": rather.step if rather else None}))  # fmt: skip
+    how = "every file verified" if moved else "was there already, every file verified"
+    say(f"✓ step {kept.step} of run {kept.run_id}: on {name} ({how})")
+    if rather:
+        say(f"note: {rather.node} holds step {rather.step}: orch resume goes on from that one")
+    elif plan and name not in folders and name not in plan.away:
+        say(f"  → orch resume {kept.run_id} --nodes …,{name}   (it was no node of this run)")
+    else:
+        say(f"  → orch resume {kept.run_id}")
+    return EXIT_OK
 
 
 def export(

@@ -12,16 +12,14 @@ from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding,
 from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
-from orchestrator.fleet.runs.find_runs import Found, find_runs
+from orchestrator.fleet.runs.find_runs import Found, find_runs, must_be_over
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.watching.losses import steps_lost
 from orchestrator.nodes.seam import Node
-from orchestrator.specs.errors import ConflictError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.run import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +33,8 @@ class Earlier:
     finding: Future[Found]
 
     def must_be_over(self, plan: Plan) -> None:
-        """ConflictError where it still runs, on nodes of this attempt or of the last one: two attempts of a run at once
-        would write the same checkpoints."""
-        members = [one for run in self.finding.result().runs if run.run_id == plan.run_id for one in run.members]
-        going_on = [member.node for member in members if member.state in (State.RUNNING, State.CREATED)]
-        if going_on:
-            raise ConflictError(
-                f"run {plan.run_id} still runs on {', '.join(going_on)}",
-                hint=f"to stop it and go on: orch restart {plan.run_id}; to end it: orch stop {plan.run_id}",
-            )
+        """ConflictError where it still runs, on nodes of this attempt or of the last one."""
+        must_be_over(self.finding.result(), plan.run_id)
 
     def elsewhere(self, plan: Plan) -> Places:
         """Where nodes have the run that take no part in this plan."""

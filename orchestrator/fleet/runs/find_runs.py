@@ -11,7 +11,7 @@ from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
-from orchestrator.specs.errors import ConfigError, OrchError
+from orchestrator.specs.errors import ConfigError, ConflictError, OrchError
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 
 TIMEOUT_S = 20.0
@@ -63,6 +63,17 @@ def choose_run(found: Found, wanted: str | None) -> Run:
         )
     problem = f"{len(matching)} runs begin with {wanted}" if matching else f"no run {wanted} on any node"
     raise ConfigError(f"{problem}: {known}", hint=_recorded_hint(wanted))
+
+
+def must_be_over(found: Found, run_id: str) -> None:
+    """ConflictError where a run still goes on: two who write its checkpoints would spoil them."""
+    members = [one for run in found.runs if run.run_id == run_id for one in run.members]
+    going_on = [member.node for member in members if member.state in (State.RUNNING, State.CREATED)]
+    if going_on:
+        raise ConflictError(
+            f"run {run_id} still runs on {', '.join(going_on)}",
+            hint=f"to stop it and go on: orch restart {run_id}; to end it: orch stop {run_id}",
+        )
 
 
 def seats_of(run: Run, nodes: Mapping[str, Node]) -> tuple[Seated, ...]:

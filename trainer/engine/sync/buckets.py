@@ -73,8 +73,11 @@ def by_backward(parameters: Iterable[nn.Parameter]) -> list[Bucket]:
 
 
 def before_the_last(sizes: Sequence[int]) -> float:
-    """Share of all values that can travel before the backward pass ends: the last bucket is full when it does."""
-    return 1 - sizes[-1] / sum(sizes)
+    """Share of what travels that can do so before the backward pass ends: the last bucket is full when it does.
+
+    `sizes`: what each bucket sends.
+    """
+    return 1 - sizes[-1] / sum(sizes) if any(sizes) else 0.0
 
 
 def fragments(parameters: Iterable[nn.Parameter], number: int) -> list[Bucket]:

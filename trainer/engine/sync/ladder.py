@@ -71,7 +71,8 @@ def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
     if rung.mean_of is None:
         return Ddp(whose.model, group, static_graph=static_graph)
     each_step = EveryStep(name, whose.model, group, rung.mean_of)
-    each_step.layout = f"{name}, rank {options.sync_rank}, {options.sync_fragments} fragments"
+    counts = "+".join(str(bucket.count) for bucket in by_backward(whose.model.parameters()))
+    each_step.layout = f"{name}, rank {options.sync_rank}, {options.sync_fragments} fragments, buckets of {counts}"
     if name not in LOCAL:
         return each_step
     rounds = Rounds(
@@ -98,7 +99,7 @@ def _rung(name: str, options: TrainOptions, model: nn.Module) -> Rung:
         bytes_per_parameter=codecs.bytes_per_value,
         every=options.sync_every if name in LOCAL else 1,
         overlap=0 if name in LOCAL else before_the_last([bucket.count for bucket in buckets]),
-        collectives=2 * -(-len(buckets) // STREAMS),
+        collectives=2 * (options.sync_fragments if name in LOCAL else -(-len(buckets) // STREAMS)),
         pattern="scatter_gather",
     )
 
@@ -131,7 +132,7 @@ def _powersgd(options: TrainOptions, model: nn.Module) -> Rung:
         mean_of=mean_of,
         bytes_per_parameter=sent,
         every=1,
-        overlap=before_the_last([bucket.count for bucket in buckets]),
+        overlap=before_the_last([sum(thin(p.shape, options.sync_rank) for p in one.parameters) for one in buckets]),
         collectives=4 * -(-len(buckets) // STREAMS),
         pattern="scatter_gather",
     )
