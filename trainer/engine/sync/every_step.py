@@ -36,6 +36,7 @@ class EveryStep(Sync):
         self.model = model
         self.group = group
         self._buckets = by_backward(model.parameters())
+        self.layout = f"buckets of {'+'.join(str(bucket.count) for bucket in self._buckets)}"
         streams = [Stream(group, self._buckets[0].device) for _ in range(min(STREAMS, len(self._buckets)))]
         self._stream_of = [streams[number % len(streams)] for number in range(len(self._buckets))]
         self._means = [mean_of(*pair) for pair in zip(self._buckets, (s.group for s in self._stream_of), strict=True)]

@@ -71,8 +71,7 @@ def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
     if rung.mean_of is None:
         return Ddp(whose.model, group, static_graph=static_graph)
     each_step = EveryStep(name, whose.model, group, rung.mean_of)
-    counts = "+".join(str(bucket.count) for bucket in by_backward(whose.model.parameters()))
-    each_step.layout = f"{name}, rank {options.sync_rank}, {options.sync_fragments} fragments, buckets of {counts}"
+    each_step.layout = f"{name}, rank {options.sync_rank}, {options.sync_fragments} fragments, {each_step.layout}"
     if name not in LOCAL:
         return each_step
     rounds = Rounds(
