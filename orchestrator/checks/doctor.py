@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from orchestrator.checks import engine, firewall, gpu_more, leftovers, network, preflight, reach, rest, room, sameness
@@ -39,6 +39,7 @@ def _as_told(node: Examined) -> NodeGpus | None:
     return NodeGpus(node=node.name, device=node.spec.device, host=answer)
 
 
+ENGINE = "engine"
 AREAS: Mapping[str, tuple[Check, ...]] = {
     "reach": (*reach.CHECKS, *_quick("reach")),
     "engine": (*_quick("engine"), *engine.CHECKS),
@@ -50,15 +51,53 @@ AREAS: Mapping[str, tuple[Check, ...]] = {
 }
 
 
+RESTS_ON: Mapping[str, frozenset[str]] = {
+    "reach": frozenset(),
+    "engine": frozenset({"host", "container"}),
+    "gpu": frozenset({"host", "gpu"}),
+    "network": frozenset({"ways to its peers", "network"}),
+    "sameness": frozenset({ENGINE, "host", "container"}),
+    "room": frozenset({ENGINE, "host", "container"}),
+    "rest": frozenset({"host"}),
+}
+"""By area: the parts of a node without which its checks say nothing."""
+
+
 def diagnose(fleet: Sequence[Examined], only: Sequence[str] = ()) -> Mapping[str, tuple[Finding, ...]]:
-    """Findings by area, errors first in each. `only` names areas, ids, or what ids begin with: `gpu`, `clock.skew`."""
+    """Findings by area, errors first in each. `only` names areas, ids, or what ids begin with: `gpu`, `clock.skew`.
+
+    What could not be looked at is found whatever `only` says: without it, no finding would read as no fault.
+    """
     found = {
         area: tuple(
-            finding for check in checks for finding in check(fleet) if not only or is_wanted(area, finding.id, only)
+            finding
+            for check in checks
+            for finding in check(fleet)
+            if not only or check in reach.UNSEEN or is_wanted(area, finding.id, only)
         )
         for area, checks in AREAS.items()
     }
     return {area: heaviest_first(findings) for area, findings in found.items() if findings or not only or area in only}
+
+
+def not_checked(fleet: Sequence[Examined], areas: Collection[str]) -> Mapping[str, Mapping[str, str]]:
+    """By area and node: why the checks of this area say nothing, or not all, of this node.
+
+    `reach` is never among them: that a node is out of reach is what it finds.
+    """
+    gaps = {area: {node.name: why for node in fleet if (why := _gap(node, area))} for area in AREAS if area in areas}
+    return {area: nodes for area, nodes in gaps.items() if nodes}
+
+
+def _gap(node: Examined, area: str) -> str:
+    """Why this area is not known, or not all of it, on this node; empty where it is."""
+    if area == "reach":
+        return ""
+    if node.out_of_reach:
+        return "out of reach"
+    silent = {**node.silent, **({ENGINE: node.engine_error} if node.engine_error else {})}
+    missing = [part for part in silent if part in RESTS_ON[area]]
+    return f"no answer about its {', '.join(missing)}" if missing else ""
 
 
 def is_wanted(area: str, id: str, only: Sequence[str]) -> bool:

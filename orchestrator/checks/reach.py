@@ -118,4 +118,6 @@ def same_machine_id(fleet: Sequence[Examined]) -> Iterator[Finding]:
             )
 
 
-CHECKS = (out_of_reach, not_asked, slow, same_address, same_machine_id)
+UNSEEN = (out_of_reach, not_asked)
+"""What could not be looked at."""
+CHECKS = (*UNSEEN, slow, same_address, same_machine_id)

@@ -46,7 +46,8 @@ def doctor(
 ) -> int:
     """Look at every node and every way between them; say what is wrong, why, and the line that mends it.
 
-    Nothing is changed without --fix. Exit code 4 where something would refuse a run or make it fail.
+    Nothing is changed without --fix. Exit code 4 where something would refuse a run or make it fail, and where a node
+    could not be looked at.
     """
     from orchestrator.fleet.connect import connected
     from orchestrator.specs.request import LaunchRequest
@@ -84,7 +85,7 @@ def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *,
     import time
     from datetime import datetime
 
-    from orchestrator.checks.doctor import areas_of, diagnose
+    from orchestrator.checks.doctor import areas_of, diagnose, not_checked
     from orchestrator.fleet.readiness.doctor import NEEDED, examine
     from orchestrator.fleet.readiness.record import keep
     from orchestrator.render.examining import ExaminingView
@@ -102,6 +103,7 @@ def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *,
         at=now,
         nodes=seen.nodes,
         findings=found,
+        not_checked=not_checked(seen.nodes, areas),
         area_seconds={area: max(seen.seconds.get(stage, 0.0) for stage in NEEDED[area]) for area in found},
         seconds=time.monotonic() - began,
         stage_seconds=seen.seconds,

@@ -29,7 +29,9 @@ class DoctorReport:
     at: datetime
     nodes: Sequence[Examined]
     findings: Mapping[str, tuple[Finding, ...]]
-    """By area; an area that was not looked at is not in it."""
+    """By area; an area that nobody asked for is not in it."""
+    not_checked: Mapping[str, Mapping[str, str]]
+    """By area and node: why its checks say nothing of that node."""
     area_seconds: Mapping[str, float]
     """Until all was known that the area rests on."""
     seconds: float
@@ -41,13 +43,13 @@ class DoctorReport:
 
     @property
     def unfit(self) -> bool:
-        """An error was found: a launch would be refused, or would fail."""
-        return any(finding.severity is Severity.ERROR for finding in self.all_findings)
+        """Whether a launch would be refused, would fail, or may fail for what could not be looked at."""
+        return bool(self.not_checked) or any(finding.severity is Severity.ERROR for finding in self.all_findings)
 
 
 def doctor_screen(report: DoctorReport) -> RenderableType:
     """A line for each area, then the findings of each with cause and fix, then one line for all."""
-    lines = [_area_line(area, found, report.area_seconds[area]) for area, found in report.findings.items()]
+    lines = [_area_line(report, area, found) for area, found in report.findings.items()]
     blocks = [block for area, found in report.findings.items() if found for block in _block(area, found)]
     return Group(*lines, *blocks, Text(), _closing(report))
 
@@ -60,20 +62,34 @@ def doctor_json(report: DoctorReport) -> str:
         "unfit": report.unfit,
         "seconds": round(report.seconds, 3),
         "stage_seconds": {name: round(seconds, 3) for name, seconds in report.stage_seconds.items()},
+        "not_checked": report.not_checked,
         "findings": findings,
         "nodes": [TypeAdapter(Examined).dump_python(node, mode="json") for node in report.nodes],
     }
     return json.dumps(whole, indent=2, ensure_ascii=False)
 
 
-def _area_line(area: str, found: Sequence[Finding], seconds: float) -> Text:
+def _area_line(report: DoctorReport, area: str, found: Sequence[Finding]) -> Text:
+    """The worst that was found; a tick only where nothing was found and every node was looked at."""
     worst = next((severity for severity in MARKS if any(one.severity is severity for one in found)), None)
-    line = Text(f"{MARKS[worst]} " if worst else "✓ ", style=STYLES[worst] if worst else "green")
+    gaps = report.not_checked.get(area, {})
+    mark, style = ("–", "yellow") if gaps else ("✓", "green")
+    line = Text(f"{MARKS[worst] if worst else mark} ", style=STYLES[worst] if worst else style)
     line.append(f"{area:<10}", style="bold" if worst else "not bold default")
-    line.append(f"{seconds:6.1f} s", style="not bold dim")
-    if found:
-        line.append(f"   {_counts(found)}", style="not bold default")
+    line.append(f"{report.area_seconds[area]:6.1f} s", style="not bold dim")
+    words = [_counts(found)] if found else []
+    words += [f"not checked: {', '.join(names)} {why}" for why, names in _by_reason(gaps).items()]
+    if words:
+        line.append(f"   {'; '.join(words)}", style="not bold default")
     return line
+
+
+def _by_reason(gaps: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names of nodes by why they were not checked."""
+    names: dict[str, list[str]] = {}
+    for node, why in gaps.items():
+        names.setdefault(why, []).append(node)
+    return names
 
 
 def _block(area: str, found: Sequence[Finding]) -> Iterator[RenderableType]:
@@ -118,9 +134,13 @@ def sentence(names: Sequence[str], finding: Finding) -> str:
 
 
 def _closing(report: DoctorReport) -> Text:
-    found = report.all_findings
-    nodes = f"{len(report.nodes)} node{'' if len(report.nodes) == 1 else 's'}"
-    text = f"{nodes} looked at in {report.seconds:.1f} s: {_counts(found) or 'all in health'}"
+    found, number = report.all_findings, len(report.nodes)
+    reached = sum(node.out_of_reach is None for node in report.nodes)
+    nodes = f"{number} node{'' if number == 1 else 's'}" if reached == number else f"{reached} of {number} nodes"
+    unknown = ", ".join(area for area in report.not_checked if area not in report.findings or not found)
+    words = [_counts(found)] if found else [] if unknown else ["all in health"]
+    words += [f"not everything could be checked ({unknown})"] if unknown else []
+    text = f"{nodes} looked at in {report.seconds:.1f} s: {'; '.join(words)}"
     return Text(text, style="bold red" if report.unfit else "bold")
 
 

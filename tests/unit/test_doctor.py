@@ -21,7 +21,7 @@ from orchestrator.specs.facts import EngineFacts
 from orchestrator.specs.finding import Finding, Mend, Severity
 from orchestrator.specs.reach import Reach
 from tests import lan
-from tests.unit.conftest import THREE, Orch
+from tests.unit.conftest import THREE, Orch, Ran
 
 
 def look(here: lan.Lan, **changes: object) -> Examination:
@@ -32,10 +32,10 @@ def ids(seen: Examination) -> list[str]:
     return [finding.id for found in diagnose(seen.nodes).values() for finding in found]
 
 
-def unreachable(reach: Reach) -> FakeNode:
+def unreachable(reach: Reach, name: str = "beta") -> FakeNode:
     """A machine that refuses the connection so."""
-    error = NodeUnreachableError("no way", reach=reach, hint="look there", node="beta")
-    return FakeNode("beta", address=lan.address_of("beta"), answers={("true",): error})
+    error = NodeUnreachableError("no way", reach=reach, hint="look there", node=name)
+    return FakeNode(name, address=lan.address_of(name), answers={("true",): error})
 
 
 def test_a_fleet_in_health(orch: Orch) -> None:
@@ -110,6 +110,56 @@ def test_an_engine_that_hangs_delays_nobody_for_longer_than_its_deadline() -> No
     assert ("beta", "engine", "done") not in steps
     assert ("gamma", "gpu", "done") in steps
     assert seen.nodes[1].host is not None
+
+
+def lines_of(ran: Ran) -> dict[str, str]:
+    """The line of each area, by its name."""
+    lines = (line for line in ran.out.splitlines() if line[:1] in ("✓", "–", "✗", "!", "·"))
+    return {line.split()[1]: line for line in lines}
+
+
+@pytest.mark.parametrize("area", [area for area in AREAS if area != "reach"])
+@pytest.mark.parametrize("off", [THREE, ("beta",)], ids=["all", "one"])
+@pytest.mark.parametrize("alone", [False, True], ids=["whole", "only"])
+def test_a_node_that_was_not_examined_is_never_in_health(
+    orch: Orch, area: str, off: tuple[str, ...], alone: bool
+) -> None:
+    here = lan.lan(*THREE)
+    for name in off:
+        here.nodes[name] = unreachable(Reach.NO_ANSWER, name)
+    words = ("--only", area) if alone else ()
+    ran, told = orch("doctor", *words, on=here), json.loads(orch("doctor", "--json", *words, on=here).out)
+    lines = lines_of(ran)
+    assert lines[area].startswith("–" if "error" not in lines[area] else "✗")
+    assert lines[area].endswith(f"not checked: {', '.join(off)} out of reach")
+    assert lines["reach"].startswith("✗")
+    assert set(lines) == ({"reach", area} if alone else set(AREAS))
+    assert f"{3 - len(off)} of 3 nodes looked at" in ran.out
+    assert "all in health" not in ran.out
+    assert (ran.code, told["unfit"], told["not_checked"][area]) == (4, True, dict.fromkeys(off, "out of reach"))
+
+
+@pytest.mark.parametrize("off", [THREE, ("beta",)], ids=["all", "one"])
+def test_one_finding_alone_says_who_was_not_looked_at(orch: Orch, off: tuple[str, ...]) -> None:
+    here = lan.lan(*THREE)
+    for name in off:
+        here.nodes[name] = unreachable(Reach.NO_ANSWER, name)
+    ran = orch("doctor", "--only", "clock.skew", on=here)
+    assert ran.code == 4
+    assert f"{', '.join(off)}: no way  [reach.no_answer]" in ran.out
+    assert "all in health" not in ran.out
+    told = json.loads(orch("doctor", "--only", "clock.skew", "--json", on=here).out)
+    assert (told["unfit"], set(told["not_checked"])) == (True, set(AREAS) - {"reach"})
+
+
+def test_an_area_that_rests_on_a_silent_part_is_not_in_health(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    here.nodes["beta"].engine.failures["facts"] = EngineError("nobody answers", node="beta")
+    ran = orch("doctor", "--only", "sameness", on=here)
+    assert ran.code == 4
+    assert lines_of(ran)["sameness"].startswith("–")
+    assert lines_of(ran)["sameness"].endswith("not checked: beta no answer about its engine")
+    assert ran.out.rstrip().endswith("not everything could be checked (sameness)")
 
 
 def test_what_fails_on_the_way_is_said_not_passed_over() -> None:
