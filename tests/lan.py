@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from contract.log_lines import EVENT_MARK
 from orchestrator.nodes.fake import FakeEngine, FakeNode, UnexpectedCallError
 from orchestrator.nodes.probes import checkpoint_probe, host_probe, inside_probe, network_probe, probe, reach_program
 from orchestrator.nodes.seam import Completed
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.errors import NodeUnreachableError
-from orchestrator.specs.event import MARK
 from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts, NodeFacts, Route
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import ContainerSpec, Plan
@@ -76,7 +76,7 @@ def moment(second: float, fraction: int = 0) -> str:
 
 def event(kind: str, rank: int = 0, **values: object) -> str:
     """A line of a rank that carries an event, as the container's log has it."""
-    return f"[rank{rank}]: {MARK}{json.dumps({'event': kind, 'rank': rank, **values})}"
+    return f"[rank{rank}]: {EVENT_MARK}{json.dumps({'event': kind, 'rank': rank, **values})}"
 
 
 def forecast(**changes: object) -> dict[str, Any]:

@@ -9,16 +9,17 @@ from dataclasses import asdict
 
 from rich.text import Text
 
+from contract.log_lines import EVENT_MARK
 from orchestrator.render.consequences import Consequences
 from orchestrator.render.console import colour_of, stdout
 from orchestrator.render.printable import printable
-from orchestrator.specs.event import MARK, parse_event
+from orchestrator.specs.event import parse_event
 from orchestrator.specs.happening import Said
 
 
 def is_event(said: Said) -> bool:
     """Events are for programs; `--json` shows them."""
-    return said.text.startswith(MARK)
+    return said.text.startswith(EVENT_MARK)
 
 
 def log_line(said: Said, *, width: int, several_ranks: bool = False) -> Text:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MARK = "@orch "
-_RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
-"""What the supervisor puts before each line of a rank; its own, and those of torchrun's agent, have none."""
+from contract.log_lines import EVENT_MARK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,19 +20,12 @@ class Event:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def split_rank(text: str) -> tuple[int | None, str]:
-    """A line of a container into the rank that wrote it (None: torchrun's agent) and what it wrote."""
-    if match := _RANK_PREFIX.match(text):
-        return int(match.group(1)), text[match.end() :]
-    return None, text
-
-
 def parse_event(text: str, rank: int | None = None) -> Event | None:
     """The event of a line without its prefix; None for an ordinary line and for what only looks like an event."""
-    if not text.startswith(MARK):
+    if not text.startswith(EVENT_MARK):
         return None
     try:
-        values = json.loads(text[len(MARK) :])
+        values = json.loads(text[len(EVENT_MARK) :])
         kind = values.pop("event")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from contract.log_lines import split_rank
 from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.launch import plan_launch
-from orchestrator.specs.event import parse_event, split_rank
+from orchestrator.specs.event import parse_event
 from orchestrator.specs.forecast import read_forecast
 from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.request import LaunchRequest

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.specs.event import MARK, parse_event, split_rank
+from contract.log_lines import EVENT_MARK, split_rank
+from orchestrator.specs.event import parse_event
 
 
 @pytest.mark.parametrize(
@@ -56,12 +57,12 @@ def test_what_only_looks_like_an_event(text: str) -> None:
 
 @given(st.text())
 def test_no_line_of_a_node_raises(text: str) -> None:
-    parse_event(MARK + text)
+    parse_event(EVENT_MARK + text)
     split_rank(text)
 
 
 @given(st.dictionaries(st.text().filter(lambda key: key not in ("event", "rank")), st.integers() | st.text()))
 def test_values_arrive_as_sent(values: dict[str, int | str]) -> None:
-    event = parse_event(MARK + json.dumps({"event": "step", **values}))
+    event = parse_event(EVENT_MARK + json.dumps({"event": "step", **values}))
     assert event is not None
     assert event.values == values

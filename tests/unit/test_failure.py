@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from contract.log_lines import split_rank
 from orchestrator.checks.failure import EndedBadly, root_cause
-from orchestrator.specs.event import split_rank
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "torchrun"
 ANY_ORDER = list(permutations((0, 1)))

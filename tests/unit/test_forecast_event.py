@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.progress import LOOK_AHEAD, forecast_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.render.forecast import forecast_line, forecast_view, seconds
 from orchestrator.render.phases import Phases
-from orchestrator.specs.event import MARK
 from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.happening import Said
 from tests import lan
@@ -115,7 +115,7 @@ def test_one_line_of_it_and_what_is_achieved() -> None:
 
 
 def said(node: str, rank: int, kind: str, **values: object) -> Said:
-    text = f"{MARK}{json.dumps({'event': kind, 'rank': rank, **values})}"
+    text = f"{EVENT_MARK}{json.dumps({'event': kind, 'rank': rank, **values})}"
     return Said(time=lan.moment(1), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
 
 

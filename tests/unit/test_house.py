@@ -17,7 +17,7 @@ from orchestrator.cli import COMMANDS, build_app
 from orchestrator.specs import errors
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted([*ROOT.glob("orchestrator/**/*.py"), *ROOT.glob("trainer/**/*.py")])
+SOURCES = sorted(path for name in ("contract", "orchestrator", "trainer") for path in ROOT.glob(f"{name}/**/*.py"))
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/findings/*.md")])
 
 MAY_BE_LONG = {"trainer/engine/loop.py:_loop": "the training loop is linear, to be read like an essay"}
@@ -43,6 +43,17 @@ def test_layers_are_kept() -> None:
     program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
     ran = subprocess.run((sys.executable, "-c", program), cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_contract_needs_the_standard_library_alone() -> None:
+    imported = {
+        name.split(".")[0]
+        for path in (ROOT / "contract").rglob("*.py")
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+    }
+    assert imported - sys.stdlib_module_names == {"contract"}
 
 
 def test_files_are_small() -> None:

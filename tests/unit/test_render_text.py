@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
+from contract.log_lines import EVENT_MARK
 from orchestrator.render.console import COLOURS, colour_of
 from orchestrator.render.log_lines import LogPrinter, has_several_ranks, log_json, log_line
 from orchestrator.render.phases import JOINED, MASTER, STEP, Phases
 from orchestrator.render.printable import printable
 from orchestrator.render.runs import run_data, run_table, runs_table
-from orchestrator.specs.event import MARK, Event
+from orchestrator.specs.event import Event
 from orchestrator.specs.happening import Said, Tick
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from tests import lan
@@ -86,7 +87,7 @@ def test_no_colour_where_the_user_wants_none(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_events_are_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    event = said(f'{MARK}{{"event": "step", "step": 3}}')
+    event = said(f'{EVENT_MARK}{{"event": "step", "step": 3}}')
     for as_json in (False, True):
         printer = LogPrinter(names=["beta"], as_json=as_json)
         printer.print(event)
@@ -105,7 +106,7 @@ def test_a_line_as_json_keeps_its_text_and_is_one_line(text: str) -> None:
 
 def event(kind: str, node: str, **values: object) -> Said:
     rank = lan.NAMES.index(node)
-    return said(f"{MARK}{json.dumps({'event': kind, **values})}", node=node, node_rank=rank, rank=rank)
+    return said(f"{EVENT_MARK}{json.dumps({'event': kind, **values})}", node=node, node_rank=rank, rank=rank)
 
 
 def test_phases_from_the_first_container_to_the_first_step() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from contract.log_lines import EVENT_MARK
 from trainer.data.files import failed_with
 from trainer.errors import TrainerError
 
@@ -19,7 +20,6 @@ FINAL: tuple[Kind, ...] = ("configuration", "user")
 """A person has to change something: another try would end alike."""
 EXIT_CODES: Mapping[Kind, int] = {"done": 0, "stopped": 143, "configuration": 3, "user": 1, "infrastructure": 1}
 
-EVENT = "@orch "
 LONGEST = 2000
 """Letters of a reason: it goes to the other nodes in one message."""
 _RANK = re.compile(r"^\[rank(\d+)\]:\s?")
@@ -132,7 +132,7 @@ def _time(values: Mapping[str, Any]) -> float:
 
 
 def _event(line: str) -> dict[str, Any]:
-    _, mark, text = line.partition(EVENT)
+    _, mark, text = line.partition(EVENT_MARK)
     try:
         values = json.loads(text) if mark else {}
     except ValueError:

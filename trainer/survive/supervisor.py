@@ -9,8 +9,9 @@ import time
 from types import FrameType
 from typing import IO
 
+from contract.log_lines import EVENT_MARK
 from trainer.survive.council import Again, Go, Order, Over, Tell
-from trainer.survive.ending import EVENT, EXIT_CODES, Ending
+from trainer.survive.ending import EXIT_CODES, Ending
 from trainer.survive.last_word import LastWord
 from trainer.survive.links import Guest, Host, Link
 from trainer.survive.options import Options
@@ -20,7 +21,7 @@ from trainer.survive.voice import Voice
 LOOK_S = 0.25
 PATIENCE_S = 5.0
 """That the last lines are waited for, where nobody takes them."""
-CHECKPOINT = b'@orch {"event": "checkpoint"'
+CHECKPOINT = f'{EVENT_MARK}{{"event": "checkpoint"'.encode()
 
 
 class Supervisor:
@@ -128,7 +129,7 @@ class Supervisor:
     def _say(self, event: str, **values: object) -> None:
         head = {"event": event, "t": time.time(), "rank": None, "node": self._options.node}
         said = {**head, "node_rank": self._options.node_rank, "epoch": self._epoch, **values}
-        self._voice.say(f"{EVENT}{json.dumps(said)}\n".encode())
+        self._voice.say(f"{EVENT_MARK}{json.dumps(said)}\n".encode())
 
 
 def _about(ending: Ending) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What a builder is sent: Dockerfile, requirements and trainer from this package, and this site's private settings."""
+"""What a builder is sent: Dockerfile, requirements and our packages of the image, and this site's private settings."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def source_files() -> dict[str, bytes]:
     """What decides an image's content, by path in the build context. Works from a checkout and from an installation."""
     images = next(path for path in (_PACKAGE / "images", _PACKAGE.parent / "images") if (path / "Dockerfile").exists())
     files = {f"images/{name}": (images / name).read_bytes() for name in _IMAGE_FILES}
-    for path in (_PACKAGE.parent / "trainer").rglob("*"):
+    for path in (path for name in ("contract", "trainer") for path in (_PACKAGE.parent / name).rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             files[path.relative_to(_PACKAGE.parent).as_posix()] = path.read_bytes()
     return files

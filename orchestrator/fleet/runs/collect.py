@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from contract.log_lines import split_rank
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.seam import LogLine
-from orchestrator.specs.event import split_rank
 from orchestrator.specs.happening import Said
 from orchestrator.specs.secret import Veil
 

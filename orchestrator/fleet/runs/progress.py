@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from contract.log_lines import split_rank
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.event import Event, parse_event, split_rank
+from orchestrator.specs.event import Event, parse_event
 from orchestrator.specs.forecast import Forecast, read_forecast
 
 PROGRESS = ("step", "evaluation", "checkpoint", "stopped", "done")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from contract.log_lines import split_rank
 from orchestrator.checks.story import Evidence
-from orchestrator.specs.event import parse_event, split_rank
+from orchestrator.specs.event import parse_event
 from orchestrator.specs.happening import Said
 from orchestrator.specs.run import ContainerFacts
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import trainer
+from contract.log_lines import EVENT_MARK
 from trainer.config import Place
 from trainer.survive.ending import class_of
-
-PREFIX = "@orch "
 
 
 class Events:
@@ -43,7 +42,7 @@ class Events:
             head = {"event": event, "t": self._clock(), "rank": self._place.rank, "node": self._place.node}
             self._write(
                 self._out,
-                PREFIX + json.dumps({key: json_value(value) for key, value in {**head, **fields}.items()}),
+                EVENT_MARK + json.dumps({key: json_value(value) for key, value in {**head, **fields}.items()}),
             )
 
     def say(self, line: str) -> None:

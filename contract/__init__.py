@@ -1,0 +1,1 @@
+"""Shared by the containers' side (`trainer`) and the controller's (`orchestrator`). Standard library only."""
