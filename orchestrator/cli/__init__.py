@@ -6,16 +6,18 @@ Commands load when they are called, so that `orch --help` stays quick: this tabl
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
 import typer
 
 from orchestrator.cli.report import report_error
-from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, OrchError
+from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 
 COMMANDS = {
     "inventory": "List, show, validate and import the machines",
@@ -61,9 +63,13 @@ def run() -> NoReturn:
     """
     gc.set_threshold(50_000)  # importing makes many objects and no garbage
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes 12 ms; we use none
+    for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 gets what it lacks escaped
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # its reader has gone
+            stream.flush()
     os._exit(code)
 
 
@@ -80,13 +86,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `orch logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:  # such as a state folder that cannot be written
-        return report_error(
-            ConfigError(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
-        )
     except _ClickError as error:
         error.show()  # type: ignore[attr-defined]  # ClickException, whose type depends on Typer's version
         return int(error.exit_code)  # type: ignore[attr-defined]
+    except Exception as error:
+        from orchestrator.fleet.faults import as_error
+
+        return report_error(as_error(error))
     return outcome if isinstance(outcome, int) else 0
 
 

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Semaphore, Thread
 from typing import Generic, TypeVar
 
+from orchestrator.fleet.faults import as_error
 from orchestrator.specs.errors import DeadlineError, OrchError
 
 Item = TypeVar("Item")
@@ -39,11 +40,11 @@ def fan_out(
 ) -> tuple[Outcome[Item, Result], ...]:
     """Run `work` on every item, at most `limit` at a time.
 
-    An `OrchError` is an outcome; any other exception is a fault of this program and is raised when all have ended. What
-    has not ended after `timeout_s` is a `DeadlineError` outcome; its thread is left to die with the process, and what
-    has not begun never does.
+    Any exception is the outcome of its item: one of ours as it is, another one as `as_error` has it. What is no
+    `Exception`, such as an interrupt, is raised. What has not ended after `timeout_s` is a `DeadlineError` outcome; its
+    thread is left to die with the process, and what has not begun never does.
     """
-    slots, done = Semaphore(limit), SimpleQueue[tuple[int, "Outcome[Item, Result] | Exception"]]()
+    slots, done = Semaphore(limit), SimpleQueue[tuple[int, "Outcome[Item, Result] | BaseException"]]()
     late = Event()
 
     def one(index: int, item: Item) -> None:
@@ -52,28 +53,25 @@ def fan_out(
                 return
             try:
                 done.put((index, Outcome(item, result=work(item))))
-            except OrchError as error:
-                done.put((index, Outcome(item, error=error)))
             except Exception as error:
+                done.put((index, Outcome(item, error=as_error(error, node=_name(item)))))
+            except BaseException as error:
                 done.put((index, error))
 
     for index, item in enumerate(items):
         Thread(target=one, args=(index, item), daemon=True).start()
     deadline = time.monotonic() + timeout_s
     ended: dict[int, Outcome[Item, Result]] = {}
-    faults: list[Exception] = []
-    while len(ended) + len(faults) < len(items):
+    while len(ended) < len(items):
         try:
             index, outcome = done.get(timeout=max(0.0, deadline - time.monotonic()))
         except Empty:
             late.set()
             break
-        if isinstance(outcome, Outcome):
-            ended[index] = outcome
-        else:
-            faults.append(outcome)
-    if faults:
-        raise faults[0]
+        if isinstance(outcome, BaseException):
+            late.set()
+            raise outcome
+        ended[index] = outcome
     return tuple(ended.get(index) or _late(item, timeout_s) for index, item in enumerate(items))
 
 
@@ -84,7 +82,7 @@ def begin(work: Callable[[], Result]) -> Future[Result]:
     def run() -> None:
         try:
             future.set_result(work())
-        except Exception as error:
+        except BaseException as error:  # nobody waits for a thread that has died
             future.set_exception(error)
 
     Thread(target=run, daemon=True).start()
@@ -92,5 +90,10 @@ def begin(work: Callable[[], Result]) -> Future[Result]:
 
 
 def _late(item: Item, timeout_s: float) -> Outcome[Item, Result]:
-    name = str(getattr(item, "name", item))
-    return Outcome(item, error=DeadlineError(f"no answer in {timeout_s:.0f} s", node=name))
+    return Outcome(item, error=DeadlineError(f"no answer in {timeout_s:.0f} s", node=_name(item)))
+
+
+def _name(item: object) -> str:
+    """Of a node, of what stands for one (a seat of a run, a part of a check), or of anything else."""
+    named = getattr(item, "node", item)
+    return str(getattr(named, "name", named))

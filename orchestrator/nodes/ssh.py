@@ -25,7 +25,7 @@ from orchestrator.nodes.docker_engine import DockerEngine
 from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Completed
 from orchestrator.nodes.ssh_engine import docker_client_over
 from orchestrator.nodes.ssh_refusal import REFUSALS, plain, refusal
-from orchestrator.specs.errors import CommandFailedError, DeadlineError, NodeUnreachableError, OrchError
+from orchestrator.specs.errors import CommandFailedError, DeadlineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.reach import Reach
 
@@ -103,7 +103,7 @@ class SshNode:
     def _fetch(self, argv: Sequence[str], target: Path) -> None:
         """Unpack what a tar command on the node writes, as it comes."""
         read, write = os.pipe()
-        outcome: SimpleQueue[_Ended | OrchError] = SimpleQueue()
+        outcome: SimpleQueue[_Ended | BaseException] = SimpleQueue()
 
         def send() -> None:
             ended = _Ended()
@@ -112,7 +112,7 @@ class SshNode:
                     for chunk in self._talk(argv, b"", ended, TRANSFER_TIMEOUT_S):
                         writing.write(chunk)
                     outcome.put(ended)
-                except OrchError as error:
+                except BaseException as error:  # nobody waits for a thread that has died
                     outcome.put(error)
 
         Thread(target=send, daemon=True).start()
@@ -125,7 +125,7 @@ class SshNode:
             while reading.read(CHUNK):  # what is left, so that the command can end
                 pass
         ended = outcome.get()
-        if isinstance(ended, OrchError):
+        if isinstance(ended, BaseException):
             raise ended
         completed = self._completed(argv, ended)
         completed.check(f"copying {argv[-1]}")  # a command that failed explains a broken archive

@@ -29,6 +29,12 @@ class OrchError(Exception):
         return f"{where}{self.message}"
 
 
+class BugError(OrchError):
+    """A fault of orch itself: an exception that no code expected."""
+
+    exit_code = 1
+
+
 class RunFailedError(OrchError):
     """The training, or a check, failed."""
 

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.cli.launching.watching import spawning_by
 from orchestrator.fleet.connect import connecting_by
+from orchestrator.fleet.faults import crashes_folder
 from tests import lan
 
 THREE = lan.NAMES[:3]
@@ -65,6 +66,7 @@ def orch(
             code = main(argv)
         said = capsys.readouterr()
         assert "Traceback" not in said.err
+        assert [file.read_text() for file in crashes_folder().glob("*")] == []
         return Ran(code, said.out, said.err)
 
     return run

@@ -6,9 +6,11 @@ from threading import Barrier, Event, Lock
 
 import pytest
 
-from orchestrator.fleet.fan_out import fan_out
-from orchestrator.nodes.fake import FakeNode
-from orchestrator.specs.errors import DeadlineError, EngineError, OrchError
+from orchestrator.fleet.fan_out import begin, fan_out
+from orchestrator.fleet.faults import crashes_folder
+from orchestrator.fleet.watching.in_turn import InTurn
+from orchestrator.nodes.fake import FakeNode, UnexpectedCallError
+from orchestrator.specs.errors import BugError, DeadlineError, EngineError, OrchError
 
 
 def test_outcomes_come_in_order_whoever_ends_first() -> None:
@@ -62,9 +64,34 @@ def test_an_error_is_an_outcome_of_its_own() -> None:
         outcomes[1].value()
 
 
-def test_a_fault_of_this_program_is_raised() -> None:
-    with pytest.raises(ZeroDivisionError):
-        fan_out([1, 0], lambda item: 1 // item)
+def test_an_exception_that_nobody_expected_is_the_outcome_of_its_node_alone() -> None:
+    nodes = [FakeNode("alpha"), FakeNode("beta")]
+    fine, broken = fan_out(nodes, lambda node: 1 // (node.name == "alpha"))
+    assert fine.value() == 1
+    assert isinstance(broken.error, BugError)
+    assert str(broken.error).startswith("beta: ZeroDivisionError: ")
+    (file,) = crashes_folder().iterdir()
+    assert str(broken.error).endswith(f"this is a bug in orch; report it with {file}")
+
+
+def test_what_is_no_exception_is_raised_at_once() -> None:
+    with pytest.raises(UnexpectedCallError):
+        fan_out([FakeNode("alpha")], lambda node: node.run(["nobody", "said", "this"]))
+
+
+def test_nobody_waits_for_work_whose_thread_has_died() -> None:
+    with pytest.raises(UnexpectedCallError):
+        begin(lambda: FakeNode("alpha").run(["nobody", "said", "this"])).result(10)
+
+
+def test_a_fault_beside_the_following_is_told_and_ends_nothing() -> None:
+    told: list[OrchError] = []
+    turns = InTurn(told.append)
+    turns.add(lambda: 1 // 0)
+    turns.finish(10)
+    turns.add(lambda: None)
+    turns.finish(10)
+    assert [type(error) for error in told] == [BugError]
 
 
 def test_what_has_not_ended_is_late_and_the_rest_is_kept() -> None:

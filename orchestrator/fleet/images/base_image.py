@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory, TemporaryFile
 from threading import Thread
 
+from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.images.build_context import archive_of, spool_folder
 from orchestrator.nodes.archive import CHUNK
 from orchestrator.nodes.local import LocalNode
@@ -53,8 +54,8 @@ def _pull(engine: Engine, reference: str, say: Callable[[str], None]) -> None:
             for progress in engine.build(request, archive_of({"Dockerfile": f"FROM {PULLED}\n".encode()})):
                 heard.put(progress.text)
             heard.put(None)
-        except OrchError as error:
-            heard.put(error)
+        except Exception as error:  # nobody waits for a thread that has died
+            heard.put(as_error(error))
 
     Thread(target=build, daemon=True).start()
     while True:

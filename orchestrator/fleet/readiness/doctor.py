@@ -11,7 +11,6 @@ from orchestrator.fleet.fan_out import begin, fan_out
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.fleet.readiness.stages import ENGINE, GPU, HOST, INSIDE, NETWORK, REACH, Parts, Patient, Stage, failed
 from orchestrator.nodes.seam import Node
-from orchestrator.specs.errors import OrchError
 from orchestrator.specs.examined import Examined
 from orchestrator.specs.request import LaunchRequest
 
@@ -85,7 +84,7 @@ def _carry_out(stage: Stage, patients: Sequence[Patient], on_step: OnStep) -> tu
         on_step(patient.name, stage.name, "asked")
         try:
             told = stage.ask(patient)
-        except OrchError:
+        except Exception:
             on_step(patient.name, stage.name, "failed")
             raise
         on_step(patient.name, stage.name, "done")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
 from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.collect import as_json, said_of
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord
@@ -21,6 +23,8 @@ from orchestrator.specs.run import State
 PROBE_EVERY_S, PROBE_S = 10.0, 15.0
 """A machine without power leaves its connection standing for a quarter of an hour: only who asks finds out."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+BORNE = 3
+"""Exceptions that no code expected, of one container's listener: the run is worth more than one of them."""
 LOOKS, LOOK_EVERY_S = 5, 0.2
 """At a container whose log has ended."""
 
@@ -55,7 +59,7 @@ class Following:
         Thread(target=self._listen, args=(seat, since), daemon=True).start()
 
     def look_out(self, node: Node, ready: Callable[[], object], *, after_s: float = 0.0) -> None:
-        """`Back` once `ready` raises no error of ours any more: for a node that has no part in the run now."""
+        """`Back` once `ready` raises no error any more: for a node that has no part in the run now."""
 
         def wait() -> None:
             self._pause(after_s)
@@ -84,18 +88,31 @@ class Following:
         self._closed.set()
 
     def _listen(self, seat: Seated, since: str) -> None:
-        hearing = _Hearing(seat, self._record, self._queue, since, self._pause)
         ended = Event()
-        if self._patient:
-            Thread(target=self._probe, args=(seat.node, hearing, ended), daemon=True).start()
+        try:
+            hearing = _Hearing(seat, self._record, self._queue, since, self._pause)
+            if self._patient:
+                Thread(target=self._probe, args=(seat.node, hearing, ended), daemon=True).start()
+            self._hear_out(seat, hearing)
+        except BaseException as error:  # nobody waits for a thread that has died
+            name = seat.node.name
+            self._queue.put(Lost(node=name, node_rank=seat.node_rank, error=as_error(error, node=name)))
+        finally:
+            ended.set()
+
+    def _hear_out(self, seat: Seated, hearing: _Hearing) -> None:
+        """Listen again whenever its connection breaks; an exception that no code expected is borne a few times."""
+        borne = 0
         while not self._closed.is_set():
             try:
                 hearing.until_its_end()
-                break
-            except OrchError as error:
-                if not self._wait_for(seat, hearing, error):
-                    break
-        ended.set()
+                return
+            except Exception as error:
+                borne += not isinstance(error, OrchError)
+                if borne > BORNE:
+                    raise
+                if not self._wait_for(seat, hearing, as_error(error, node=seat.node.name)):
+                    return
 
     def _wait_for(self, seat: Seated, hearing: _Hearing, error: OrchError) -> bool:
         """Whether its container is there to be listened to again."""
@@ -138,12 +155,10 @@ class Following:
         while not self._closed.is_set():
             self._pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
-            node.close()
-            try:
+            with suppress(Exception):  # whatever it was: it is not there yet
+                node.close()
                 ready()
-            except OrchError:
-                continue
-            return not self._closed.is_set()
+                return not self._closed.is_set()
         return False
 
     def _probe(self, node: Node, hearing: _Hearing, ended: Event) -> None:
@@ -153,7 +168,8 @@ class Following:
             if hearing.in_touch.is_set() and not ended.is_set():
                 asked = fan_out([node], lambda node: node.run(["true"], timeout_s=PROBE_S), timeout_s=PROBE_S)
                 if asked[0].error and not self._closed.is_set():
-                    node.close()
+                    with suppress(Exception):  # it is broken anyhow
+                        node.close()
 
 
 class _Hearing:

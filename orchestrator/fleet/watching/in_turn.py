@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from orchestrator.fleet.fan_out import begin
+from orchestrator.fleet.faults import as_error
 from orchestrator.specs.errors import OrchError
 
 Work = Callable[[], object]
@@ -42,7 +43,7 @@ class InTurn:
     def _finish(self) -> None:
         ended, self._current = self._current, None
         error = ended.exception() if ended else None
-        if isinstance(error, OrchError):
-            self._failed(error)
+        if isinstance(error, Exception):
+            self._failed(as_error(error))
         elif error:
             raise error

@@ -1,0 +1,66 @@
+"""The last resort: an exception that no code expected becomes an error in one line, its traceback a file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+import traceback
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+from orchestrator.specs.errors import BugError, ConfigError, OrchError
+
+KEPT = 20
+"""Files at most; older ones are removed."""
+LONGEST = 300
+"""Characters of an exception's message that are shown; the file has all of it."""
+PREFIX = "orch-crash-"
+
+_number = count()
+
+
+def crashes_folder() -> Path:
+    """Where the tracebacks lie."""
+    return user_state_path("orch") / "crashes"
+
+
+def as_error(error: BaseException, *, node: str = "") -> OrchError:
+    """This exception as an error to report: one of ours as it is, the operating system's in its own words, any other as
+    a bug of orch, with its traceback kept in a file."""
+    if isinstance(error, OrchError):
+        return error
+    if isinstance(error, OSError):  # such as a disk that is full, or a folder that cannot be written
+        reason = error.strerror or str(error) or type(error).__name__
+        return ConfigError(f"{reason}: {error.filename}" if error.filename else reason, node=node)
+    words = " ".join("".join(traceback.format_exception_only(error)).split())
+    return BugError(f"{words[:LONGEST]}: this is a bug in orch; {_kept(error)}", node=node)
+
+
+def _kept(error: BaseException) -> str:
+    """Where the traceback is, in words."""
+    text = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')}, Python {platform.python_version()}, {platform.platform()}\n\n"
+    text += "".join(traceback.format_exception(error))
+    problem: OSError | None = None
+    for folder in (crashes_folder(), Path(tempfile.gettempdir())):
+        try:
+            return f"report it with {_write(folder, text)}"
+        except OSError as refused:
+            problem = refused
+    return f"its traceback could not be written ({problem})"
+
+
+def _write(folder: Path, text: str) -> Path:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / f"{PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_number):04d}.txt"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as writing:
+        writing.write(text)
+    for old in sorted(folder.glob(f"{PREFIX}*.txt"))[:-KEPT]:
+        with suppress(OSError):
+            old.unlink()
+    return file
