@@ -20,7 +20,7 @@ _EPILOG = (
 )
 _IMPORT_EXAMPLES = (
     "Examples:",
-    "orch inventory import ~/.ssh/config",
+    "orch inventory import ~/.ssh/config --only 'lab-*' --output inventory.yaml",
     "orch inventory import hosts.yml --output inventory.yaml",
     "orch inventory import hostfile --user ana",
     "orch inventory import 'node[01-05]'",
@@ -32,7 +32,7 @@ class Source(str, Enum):
 
     AUTO = "auto"
     SSH_CONFIG = "ssh-config"
-    ANSIBLE = "ansible"
+    ANSIBLE = "ansible"  # YAML, INI, or the JSON of `ansible-inventory --list`
     HOSTFILE = "hostfile"
     HOSTLIST = "hostlist"
 
@@ -107,20 +107,25 @@ def import_nodes(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, - for stdin, or names such as node[01-05].")],
     kind: Annotated[Source, typer.Option("--from", help="What SOURCE is.")] = Source.AUTO,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; else stdout.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="PATTERN", help="Machines whose names match, such as 'lab-*'; repeatable."),
+    ] = None,
     user: Annotated[str | None, typer.Option("--user", help="SSH user of nodes without one of their own.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Make an inventory of what other tools know.
 
-    Reads an SSH configuration, an Ansible inventory (YAML), a DeepSpeed hostfile, or names such as node[01-05].
+    Reads an SSH configuration, an Ansible inventory (YAML, INI or JSON), a DeepSpeed hostfile, or names such as
+    node[01-05].
 
     What could not be taken over is said on stderr.
     """
     from orchestrator.cli.inventory_source import read_source, write_new
     from orchestrator.cli.report import say
-    from orchestrator.specs.inventory_files.inventory_import import inventory_text
+    from orchestrator.specs.inventory_files.inventory_import import inventory_text, only
 
-    text, notes = inventory_text(read_source(source, kind.value), source=source, user=user)
+    text, notes = inventory_text(only(read_source(source, kind.value), names or ()), source=source, user=user)
     for note in notes:
         say(f"note: {note}")
     if output is None:

@@ -11,8 +11,16 @@ from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory_files.inventory_import import Found, from_hostfile, from_hostlist
 
 _SSH_HOST = re.compile(r"^\s*(host|match)\b[ \t=]+\S", re.IGNORECASE | re.MULTILINE)
-_YAML_GROUP = re.compile(r"^[\w.-]+:\s*(#.*)?$|^---|^\{", re.MULTILINE)
-_INI_GROUP = re.compile(r"^\s*\[[\w:.-]+\]\s*$", re.MULTILINE)
+_SSH_KEYWORD = re.compile(
+    r"\s*(include|hostname|user|port|identity\w*|proxy\w+|forward\w+|control\w+|server\w+|stricthost\w+|user\w+|"
+    r"addkeys\w+|compression|ciphers|macs|kex\w+|hostkey\w*|pubkey\w+|preferred\w+|sendenv|setenv|loglevel|"
+    r"connect\w+|tcpkeepalive|addressfamily|batchmode|hash\w+|visual\w+|canonical\w+|usekeychain)[ \t=]+\S.*",
+    re.IGNORECASE,
+)
+"""A configuration may consist of settings for all hosts, or of `Include` alone."""
+_YAML_GROUP = re.compile(r"^[\w.-]+:\s*(#.*)?$|^---|^\{|^plugin:\s*\S", re.MULTILINE)
+_INI = re.compile(r"^\s*\[[^\]\s]+\]\s*([#;].*)?$|^[^#;\n]*\sansible_\w+\s*=", re.MULTILINE)
+"""A `[group]`, or a host with variables before any group."""
 
 
 def read_source(source: str, kind: str) -> Found:
@@ -25,7 +33,7 @@ def read_source(source: str, kind: str) -> Found:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"{source} is not UTF-8 text") from None
-    return _parsed(text, guessed(text, source) if kind == "auto" else kind, source)
+    return _parsed(text, guessed(text) if kind == "auto" else kind, source)
 
 
 def write_new(path: Path, text: str, *, force: bool) -> None:
@@ -39,17 +47,17 @@ def write_new(path: Path, text: str, *, force: bool) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
-def guessed(text: str, source: str) -> str:
-    """What kind of file this is, by what stands in it."""
-    if _INI_GROUP.search(text):
-        raise ConfigError(
-            f"{source} looks like an Ansible inventory in INI style, which is not read",
-            hint=f"ansible-inventory -i {source} --list --yaml | orch inventory import -",
-        )
+def guessed(text: str) -> str:
+    """The kind of file by its text; a hostfile where nothing says otherwise."""
+    if _INI.search(text):
+        return "ansible-ini"
     if _SSH_HOST.search(text):
         return "ssh-config"
     if _YAML_GROUP.search(text):
         return "ansible"
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if lines and all(map(_SSH_KEYWORD.fullmatch, lines)):
+        return "ssh-config"
     return "hostfile"
 
 
@@ -64,9 +72,10 @@ def _parsed(text: str, kind: str, source: str) -> Found:
     if kind == "ssh-config":
         from orchestrator.nodes.ssh_hosts import from_ssh_config
 
-        return from_ssh_config(text, home=Path.home())
-    if kind == "ansible":
-        from orchestrator.specs.inventory_files.ansible_inventory import from_ansible
+        return from_ssh_config(text, home=Path.home(), included=source != "-")
+    if kind in ("ansible", "ansible-ini"):
+        from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
 
-        return from_ansible(text, filename=source)
-    return from_hostfile(text)
+        ini = kind == "ansible-ini" or (not _YAML_GROUP.search(text) and _INI.search(text))
+        return from_ansible_ini(text) if ini else from_ansible(text, filename=source)
+    return from_hostfile(text, filename=source)

@@ -1,4 +1,4 @@
-"""The machines of `~/.ssh/config`, as paramiko reads it: the text only, nothing is looked up and nothing is run."""
+"""The machines of `~/.ssh/config`, as paramiko reads it: files are read, nothing is looked up and nothing is run."""
 
 from __future__ import annotations
 
@@ -11,42 +11,103 @@ from paramiko import SSHConfig
 from paramiko.ssh_exception import SSHException
 
 from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.inventory_files.ansible_host import jump_of_command
 from orchestrator.specs.inventory_files.inventory_import import Found, FoundNode
 
 _SETTING = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)")
-_NOT_FOLLOWED = ("include", "match", "canonicalizehostname", "canonicaldomains")
+_COMMENT = re.compile(r'^((?:"[^"]*"|[^"#]|(?<=\S)#)*?)\s+#.*$')
+"""OpenSSH 8.7 and newer: a `#` that begins a word outside quotes begins a comment."""
+_WHOLE_LINE = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")
+"""Their value is the rest of the line, `#` included."""
+_NOT_FOLLOWED = ("match", "canonicalizehostname", "canonicaldomains", "canonicalizemaxdots")
 """`Match exec` runs commands and canonical names ask the DNS: reading a file should do neither."""
+_INCLUDES = 64
+_MAX_BYTES = 1024 * 1024
+_FORGES = ("github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "ssh.dev.azure.com", "git.sr.ht")
 
 
-def from_ssh_config(text: str, *, home: Path) -> Found:
-    """Every Host without wildcards: HostName, User, Port, IdentityFile, ProxyJump; wildcard blocks apply."""
-    lines, notes = _readable(text)
+def from_ssh_config(text: str, *, home: Path, included: bool = False) -> Found:
+    """Every Host without wildcards: HostName, User, Port, IdentityFile, ProxyJump; wildcard blocks apply.
+
+    `included`: read the files that `Include` names, relative ones in `~/.ssh`. Hosts that others jump through and
+    servers for git are noted and left out.
+    """
+    reader = _Reader(home, included)
+    lines = reader.read(text.splitlines())
+    nodes: list[FoundNode] = []
+    notes = reader.notes
     try:
         config = SSHConfig.from_text("\n".join(lines))
+        for host in _concrete_hosts(lines):
+            values, missing = _values(config.lookup(host), host, home)
+            nodes.append(FoundNode(name=host, values=values))
+            notes.extend(f"{host}: {note}" for note in missing)
     except (SSHException, ValueError) as error:
         raise ConfigError(f"not an SSH configuration: {error}") from error
-    nodes = []
-    for host in _concrete_hosts(lines):
-        values, missing = _values(config.lookup(host), host, home)
-        nodes.append(FoundNode(name=host, values=values))
-        notes.extend(f"{host}: {note}" for note in missing)
-    return Found(nodes=tuple(nodes), notes=tuple(dict.fromkeys(notes)))
+    return Found(nodes=tuple(nodes), notes=tuple(dict.fromkeys(notes)), not_for_training=_others(nodes))
 
 
-def _readable(text: str) -> tuple[list[str], list[str]]:
-    """The lines that are read, and notes on those that are not."""
-    lines: list[str] = []
-    notes: list[str] = []
-    in_match = False
-    for line in text.splitlines():
-        match = _SETTING.fullmatch(line)
-        key = match.group(1).lower() if match else ""
-        in_match = key == "match" or (in_match and key != "host")
-        if key in _NOT_FOLLOWED:
-            notes.append(f"not followed: {line.strip()}")
-        elif not in_match:
-            lines.append(line)
-    return lines, notes
+class _Reader:
+    """The lines that are read, those of included files in their place, and notes on lines that are not."""
+
+    def __init__(self, home: Path, included: bool) -> None:
+        self.notes: list[str] = []
+        self._home = home
+        self._left = _INCLUDES if included else 0
+        self._block = "Host *"
+
+    def read(self, lines: list[str]) -> list[str]:
+        kept: list[str] = []
+        in_match = False
+        for raw in lines:
+            match = _SETTING.fullmatch(raw)
+            key = match.group(1).lower() if match else ""
+            line = raw if key in _WHOLE_LINE else _without_comment(raw)
+            in_match = key == "match" or (in_match and key != "host")
+            if key == "host" and not in_match:
+                self._block = line.strip()
+            if key == "include" and match is not None and not in_match:
+                kept += self._include(line.strip(), _without_comment(match.group(2)))
+            elif key in (*_NOT_FOLLOWED, "include"):
+                self.notes.append(f"not followed: {line.strip()}")
+            elif not in_match:
+                kept.append(line)
+        return kept
+
+    def _include(self, line: str, patterns: str) -> list[str]:
+        """The lines of the files that match. In the block of one Host they would count for that host alone."""
+        block = self._block
+        kept: list[str] = []
+        for pattern in patterns.split():
+            found = self._files(pattern.strip('"')) if block == "Host *" else []
+            if not found or len(found) > self._left:
+                self.notes.append(f"not followed: {line}")
+                continue
+            self._left -= len(found)
+            for path in found:
+                try:
+                    lines = path.read_text("utf-8", errors="replace")[:_MAX_BYTES].splitlines()
+                except OSError as error:
+                    self.notes.append(f"not followed: {line} ({path}: {error.strerror})")
+                    continue
+                kept += [*self.read(lines), block]
+                self._block = block
+        return kept
+
+    def _files(self, pattern: str) -> list[Path]:
+        if not self._left:
+            return []
+        pattern = pattern.replace("~", str(self._home), 1) if pattern.startswith("~/") else pattern
+        root = Path("/") if pattern.startswith("/") else self._home / ".ssh"
+        try:
+            return sorted(path for path in root.glob(pattern.lstrip("/")) if path.is_file())
+        except (ValueError, OSError):
+            return []
+
+
+def _without_comment(line: str) -> str:
+    match = _COMMENT.match(line)
+    return match.group(1) if match else line
 
 
 def _concrete_hosts(lines: list[str]) -> Iterator[str]:
@@ -69,14 +130,28 @@ def _values(options: Any, host: str, home: Path) -> tuple[dict[str, Any], list[s
         values["user"] = user
     port = str(options.get("port", 22))
     if port != "22":
-        values["port"] = int(port) if port.isdecimal() else port
+        values["port"] = int(port) if port.isascii() and port.isdecimal() and len(port) <= 5 else port
     identities = options.get("identityfile", [])
     if identities:
         values["identity"] = identities[0].replace(f"{home}/", "~/", 1)
         notes.extend(f"a further IdentityFile, {other}" for other in identities[1:])
-    jump = options.get("proxyjump")
-    if jump and jump.lower() != "none":
+    # of the two, OpenSSH takes the one that it meets first; paramiko keeps them in that order
+    way = next((key for key in options if key in ("proxyjump", "proxycommand")), "")
+    given = str(options.get(way) or "")
+    jump = given if way == "proxyjump" else jump_of_command(given)
+    if "," in jump:
+        notes.append(f"ProxyJump {given}: orch goes through one host at most; write `jump: {given.rpartition(',')[2]}`")
+    elif jump and jump.lower() != "none":
         values["jump"] = jump
-    elif options.get("proxycommand"):
+    elif way == "proxycommand" and given and given.lower() != "none":
         notes.append("ProxyCommand has no place in an inventory; use jump")
     return values, notes
+
+
+def _others(nodes: list[FoundNode]) -> dict[str, str]:
+    """Hosts that are hardly meant to train, with the reason."""
+    jumps = {str(node.values.get("jump", "")).rpartition("@")[2].partition(":")[0] for node in nodes} - {""}
+    addresses = {node.name: str(node.values["address"]).lower() for node in nodes}
+    through = {name: "others are reached through it" for name in addresses if name in jumps}
+    forges = {name: "a server for git" for name, address in addresses.items() if address in _FORGES}
+    return {**through, **forges}

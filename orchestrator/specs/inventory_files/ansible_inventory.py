@@ -1,4 +1,4 @@
-"""An Ansible inventory in YAML: hosts, groups in groups, and the few variables that say how to reach a machine.
+"""Ansible inventories as files: YAML, INI, and the JSON of `ansible-inventory --list`.
 
 https://docs.ansible.com/ansible/latest/inventory_guide/intro_inventory.html
 """
@@ -6,103 +6,157 @@ https://docs.ansible.com/ansible/latest/inventory_guide/intro_inventory.html
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.hostlist import MAX_NAMES
-from orchestrator.specs.inventory_files.inventory_import import Found, FoundNode
+from orchestrator.specs.inventory_files.ansible_groups import UNGROUPED, AnsibleGroups
+from orchestrator.specs.inventory_files.ansible_host import node_of
+from orchestrator.specs.inventory_files.inventory_import import Found
 from orchestrator.specs.inventory_files.inventory_yaml import plain, read_yaml, shown
 
-_KEYS = {
-    "ansible_host": "address",
-    "ansible_user": "user",
-    "ansible_port": "port",
-    "ansible_ssh_private_key_file": "identity",
-}
 _RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})(?::(\d{1,9}))?\]|\[([a-z]):([a-z])(?::(\d{1,9}))?\]")
-_NO_LABEL = ("all", "ungrouped")
+_SECTION = re.compile(r"\[(?P<group>[^\]:]+)(?::(?P<kind>vars|children|hosts))?\]\s*(?:[#;].*)?")
+_PORT = re.compile(r"(?P<host>[^:\s\[\]]*(?:\[[^\]]*\][^:\s\[\]]*)*):(?P<port>\d{1,5})")
+_META = "_meta"
 
 
 def from_ansible(text: str | bytes, *, filename: str) -> Found:
-    """Every host with the variables of its groups (inner before outer) and its own; its groups as the label `group`."""
+    """Every host of a YAML or JSON inventory with the variables that Ansible gives it; its groups as label `group`."""
     top = plain(read_yaml(text, filename=filename, tags=True))
     if not isinstance(top, dict):
         raise ConfigError(
             f"{filename} is no Ansible inventory in YAML", hint="expected groups such as `all: {hosts: …}`"
         )
+    if isinstance(top.get("plugin"), str):
+        raise ConfigError(
+            f"{filename} configures Ansible's plugin {shown(top['plugin'])} and names no machines itself",
+            hint=f"ansible-inventory -i {shlex.quote(filename)} --list | orch inventory import -",
+        )
     reading = _Reading()
+    meta = _mapping(top.pop(_META, None))
     for name, group in top.items():
-        reading.group(name, group, {}, ())
+        reading.group(name, group)
+    for host, own in _mapping(meta.get("hostvars")).items():
+        if host in reading.groups.hosts:
+            reading.groups.hosts[host].update(_mapping(own))
+    return reading.found()
+
+
+def from_ansible_ini(text: str) -> Found:
+    """Every host of an INI inventory: `[group]`, `[group:vars]`, `[group:children]`, `host key=value …`."""
+    reading = _Reading()
+    section, kind = UNGROUPED, "hosts"
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        if header := _SECTION.fullmatch(line):
+            section, kind = header["group"].strip(), header["kind"] or "hosts"
+            reading.groups.group(section)
+        elif kind == "vars":
+            key, equals, value = line.partition("=")
+            if not equals:
+                reading.note(f"line {number}: {shown(line)} is no key=value")
+            reading.groups.group(section).variables[key.strip()] = _unquoted(value.strip())
+        elif kind == "children":
+            child = line.split()[0]
+            reading.groups.group(child)
+            reading.groups.group(section).children[child] = None
+        else:
+            reading.host_line(line, section, number)
     return reading.found()
 
 
 class _Reading:
-    """Hosts gathered from all groups that name them."""
+    """Hosts and groups gathered from all places that name them, with notes on what could not be read."""
 
     def __init__(self) -> None:
-        self._variables: dict[str, dict[str, Any]] = {}
-        self._own: set[tuple[str, str]] = set()
-        self._groups: dict[str, list[str]] = {}
+        self.groups = AnsibleGroups()
         self._notes: dict[str, None] = {}
 
-    def group(self, name: str, group: Any, outer: dict[str, Any], path: tuple[str, ...]) -> None:
-        """Its hosts, then its children, to which its variables are passed on."""
-        if group is None:
+    def group(self, name: str, given: Any) -> None:
+        """A group of YAML or JSON: its variables, its hosts, then its children."""
+        group = self.groups.group(name)
+        if given is None:
             return
-        if not isinstance(group, dict):
-            self._note(f"group {shown(name)} is no mapping of hosts, vars and children")
+        if isinstance(given, list):  # an inventory script's short form
+            given = {"hosts": given}
+        if not isinstance(given, dict):
+            self.note(f"group {shown(name)} is no mapping of hosts, vars and children")
             return
-        variables = {**outer, **_mapping(group.get("vars"))}
-        path = (*path, name)
-        for key in group.keys() - {"hosts", "vars", "children"}:
-            self._note(f"group {shown(name)}: the key {shown(key)} means nothing to Ansible")
-        for pattern, own in _mapping(group.get("hosts")).items():
+        for key in given.keys() - {"hosts", "vars", "children"}:
+            self.note(f"group {shown(name)}: the key {shown(key)} means nothing to Ansible")
+        group.variables.update(_mapping(given.get("vars")))
+        for pattern, own in self._entries(name, "hosts", given.get("hosts")):
             for host in self._hosts(pattern):
-                self._host(host, variables, _mapping(own), path)
-        for child, inner in _mapping(group.get("children")).items():
-            self.group(child, inner, variables, path)
+                self.groups.add_host(host, name, _mapping(own))
+        for child, inner in self._entries(name, "children", given.get("children")):
+            group.children[child] = None
+            self.group(child, inner)
+
+    def host_line(self, line: str, section: str, number: int) -> None:
+        """A line of INI: `name[01:10]:port key=value key="two words"  # comment`."""
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            self.note(f"line {number} left out: {error}")
+            return
+        own: dict[str, Any] = {}
+        for word in words[1:]:
+            key, equals, value = word.partition("=")
+            if equals:
+                own[key] = value
+            else:
+                self.note(f"line {number}: {shown(word)} is no key=value")
+        pattern = words[0]
+        if with_port := _PORT.fullmatch(pattern):
+            pattern = with_port["host"]
+            own.setdefault("ansible_port", with_port["port"])
+        for host in self._hosts(pattern):
+            self.groups.add_host(host, section, own)
 
     def found(self) -> Found:
         """All hosts in the order first named."""
-        nodes = tuple(self._node(host, variables) for host, variables in self._variables.items())
-        return Found(nodes=nodes, notes=tuple(self._notes))
+        resolved = self.groups.resolve()
+        nodes = [node_of(host, variables, labels, self.note) for host, (variables, labels) in resolved.items()]
+        return Found(nodes=tuple(node for node in nodes if node is not None), notes=tuple(self._notes))
+
+    def note(self, text: str) -> None:
+        """Something that a person should know; each text once."""
+        self._notes.setdefault(text)
+
+    def _entries(self, name: str, key: str, given: Any) -> Iterator[tuple[str, Any]]:
+        """Hosts or children: a mapping, one name as text, or JSON's list of names."""
+        if isinstance(given, dict):
+            yield from given.items()
+        elif isinstance(given, str) and given:
+            yield given, None
+        elif isinstance(given, list):
+            for item in given:
+                if isinstance(item, str):
+                    yield item, None
+                else:
+                    self.note(f"group {shown(name)}: {shown(item)} among its {key} is no name")
+        elif given is not None:
+            self.note(f"group {shown(name)}: {key} {shown(given)} left out; expected a mapping of names")
 
     def _hosts(self, pattern: str) -> Iterator[str]:
         try:
             yield from _expanded(pattern)
         except ValueError as error:
-            self._note(f"hosts {shown(pattern)} left out: {error}")
-
-    def _host(self, host: str, outer: dict[str, Any], own: dict[str, Any], path: tuple[str, ...]) -> None:
-        known = self._variables.setdefault(host, {})
-        known.update({key: value for key, value in outer.items() if (host, key) not in self._own})
-        known.update(own)
-        self._own.update((host, key) for key in own)
-        groups = self._groups.setdefault(host, [])
-        groups.extend(group for group in path if group not in groups and group not in _NO_LABEL)
-
-    def _node(self, host: str, variables: dict[str, Any]) -> FoundNode:
-        values: dict[str, Any] = {"address": host}
-        for key, value in variables.items():
-            if isinstance(value, str) and "{{" in value:
-                self._note(f"{host}: {key} is a template, {shown(value)}; write its value yourself")
-            elif key in _KEYS:
-                values[_KEYS[key]] = int(value) if key == "ansible_port" and str(value).isdecimal() else value
-            elif key == "ansible_connection" and value in ("ssh", "local", "smart", "paramiko"):
-                values["connection"] = "local" if value == "local" else "ssh"
-            else:
-                self._note(f"the variable {shown(key)} has no place in an inventory")
-        if groups := self._groups[host]:
-            values["labels"] = {"group": ",".join(groups)}
-        return FoundNode(name=host, values=values)
-
-    def _note(self, text: str) -> None:
-        self._notes.setdefault(text)
+            self.note(f"hosts {shown(pattern)} left out: {error}")
 
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _unquoted(value: str) -> str:
+    quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
+    return value[1:-1] if quoted else value
 
 
 def _expanded(pattern: str) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,6 +28,7 @@ _HEADER = """\
 """
 _SLOTS = re.compile(r"(?P<host>\S+)(?:\s+(?P<rest>.*))?")
 _SLOT = re.compile(r"slots=([0-9]{1,4})")
+_COUNTED = re.compile(r"(?P<host>[^:\s]+):(?P<count>\d{1,5})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,8 @@ class Found:
 
     nodes: tuple[FoundNode, ...]
     notes: tuple[str, ...] = field(default=())
+    not_for_training: Mapping[str, str] = field(default_factory=dict)
+    """Names that are left out unless somebody asks for them by name, each with the reason."""
 
 
 def from_hostlist(text: str) -> Found:
@@ -53,22 +58,51 @@ def from_hostlist(text: str) -> Found:
     return Found(nodes=tuple(FoundNode(name=name, values={"address": name}) for name in names))
 
 
-def from_hostfile(text: str) -> Found:
-    """DeepSpeed's and MPI's: `worker-1 slots=4`, one a line, `#` begins a comment."""
+def from_hostfile(text: str, *, filename: str = "the hostfile") -> Found:
+    """DeepSpeed's and MPI's: `worker-1 slots=4`, one a line, `#` begins a comment.
+
+    Raises ConfigError where a line holds a second plain word: then it is a file of another kind.
+    """
     nodes, notes = [], []
     for number, line in enumerate(text.splitlines(), start=1):
         match = _SLOTS.fullmatch(line.partition("#")[0].strip())
         if match is None:
             continue
+        if counted := _COUNTED.fullmatch(match["host"]):
+            host, count = counted["host"], counted["count"]
+            notes.append(
+                f"line {number}: {shown(match['host'])} left out: is {count} a port or a number of processes? "
+                f"Write `{host} slots={count}`, or give the port in the inventory"
+            )
+            continue
         user, at, host = match["host"].rpartition("@")
         values: dict[str, Any] = {"address": host, **({"user": user} if at else {})}
         for word in (match["rest"] or "").split():
+            key, equals, value = word.partition("=")
+            if not equals:
+                raise ConfigError(
+                    f"{filename}:{number}: {shown(line.strip())} is no line of a hostfile: expected `worker-1 slots=4`",
+                    hint="if it is a file of another kind, name it: --from ssh-config, ansible or hostfile",
+                )
             if slots := _SLOT.fullmatch(word):
                 values["nproc_per_node"] = int(slots.group(1))
             else:
-                notes.append(f"line {number}: {shown(word)} has no place in an inventory")
+                meant = f"; did you mean slots={value}?" if key in ("slot", "Slots", "nproc", "np", "cpu") else ""
+                notes.append(f"line {number}: {shown(word)} has no place in an inventory{meant}")
         nodes.append(FoundNode(name=host, values=values))
     return Found(nodes=tuple(nodes), notes=tuple(notes))
+
+
+def only(found: Found, patterns: Sequence[str]) -> Found:
+    """The machines whose names match one of the patterns (`lab-*`); without patterns all that are meant to train."""
+    notes = list(found.notes)
+    if patterns:
+        kept = [node for node in found.nodes if any(fnmatchcase(node.name, pattern) for pattern in patterns)]
+    else:
+        kept = [node for node in found.nodes if node.name not in found.not_for_training]
+        for name, why in found.not_for_training.items():
+            notes.append(f"{shown(name)} left out: {why}; to take it: --only {shlex.quote(name)}")
+    return Found(nodes=tuple(kept), notes=tuple(notes))
 
 
 def inventory_text(found: Found, *, source: str, user: str | None = None) -> tuple[str, tuple[str, ...]]:

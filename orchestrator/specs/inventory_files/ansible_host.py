@@ -1,0 +1,137 @@
+"""One host of an Ansible inventory as a node: the variables that say how to reach a machine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.specs.inventory_files.inventory_import import FoundNode
+from orchestrator.specs.inventory_files.inventory_yaml import shown
+
+_SPELLINGS = {
+    "address": ("ansible_host", "ansible_ssh_host"),
+    "user": ("ansible_user", "ansible_ssh_user"),
+    "port": ("ansible_port", "ansible_ssh_port"),
+    "identity": ("ansible_private_key_file", "ansible_ssh_private_key_file"),
+}
+"""Where both are given Ansible's ssh connection takes the later of the two, and so do we."""
+_KEY_OF = {variable: key for key, variables in _SPELLINGS.items() for variable in variables}
+_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
+_CONNECTION = "ansible_connection"
+_SSH = ("ssh", "smart", "paramiko", "paramiko_ssh")
+_TEMPLATE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_TEMPLATES_DEEP, _TEMPLATE_CHARACTERS = 8, 1000
+_WITH_VALUE = ("-o", "-J", "-W", "-i", "-p", "-l", "-F")
+_TARGET = re.compile(r"(?:[\w.-]+@)?[\w.-]+(?::\d{1,5})?")
+
+Note = Callable[[str], None]
+
+
+def node_of(host: str, variables: Mapping[str, Any], groups: Sequence[str], note: Note) -> FoundNode | None:
+    """The host as a node, or None where no node can be made of it; `note` is called with each thing left out."""
+    connection = str(variables.get(_CONNECTION, "ssh")).removeprefix("ansible.builtin.")
+    if connection != "local" and connection not in _SSH:
+        note(f"{host} left out: Ansible reaches it by {shown(connection)}, orch by SSH only")
+        return None
+    values: dict[str, Any] = {"address": host}
+    if _CONNECTION in variables:
+        values["connection"] = "local" if connection == "local" else "ssh"
+    for key, spellings in _SPELLINGS.items():
+        given = {name: resolved(variables[name], variables) for name in spellings if name in variables}
+        if len({str(value) for value in given.values()}) > 1:
+            note(f"{host}: {' and '.join(given)} differ; took {shown(list(given.values())[-1])}")
+        for name, value in given.items():
+            if isinstance(value, str) and "{{" in value:
+                if key == "address":
+                    note(f"{host} left out: its {name} is a template, {shown(value)}; write its value yourself")
+                    return None
+                note(f"{host}: {name} is a template, {shown(value)}; write its value yourself")
+            else:
+                values[key] = int(value) if key == "port" and _is_port(value) else value
+    for name in _ARGUMENTS:
+        if name in variables:
+            _read_arguments(host, name, str(resolved(variables[name], variables)), values, note)
+    for name in variables:
+        if name not in _KEY_OF and name not in (*_ARGUMENTS, _CONNECTION):
+            note(f"the variable {shown(name)} has no place in an inventory")
+    if groups:
+        values["labels"] = {"group": ",".join(groups)}
+    return FoundNode(name=host, values=values)
+
+
+def resolved(value: Any, variables: Mapping[str, Any]) -> Any:
+    """The value with `{{ name }}` replaced by that variable of the same host; other templates stay as they are."""
+
+    def plain(match: re.Match[str]) -> str:
+        given = variables.get(match[1], match[0])
+        return match[0] if isinstance(given, (dict, list)) else str(given)
+
+    for _ in range(_TEMPLATES_DEEP):
+        if not isinstance(value, str) or len(value) > _TEMPLATE_CHARACTERS:
+            break
+        value = _TEMPLATE.sub(plain, value)
+    return value
+
+
+def _read_arguments(host: str, name: str, text: str, values: dict[str, Any], note: Note) -> None:
+    """A jump host of ssh's options: `-J`, `-o ProxyJump=`, or `-o ProxyCommand="ssh -W %h:%p …"`."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = []
+    rest: list[str] = []
+    for option, value in _options(words):
+        key, _, given = value.partition("=")
+        if option == "-J" or (option == "-o" and key.lower() == "proxyjump"):
+            jump = value if option == "-J" else given
+        elif option == "-o" and key.lower() == "proxycommand":
+            jump = jump_of_command(given)
+        else:
+            rest.append(f"{option} {value}".strip())
+            continue
+        if _TARGET.fullmatch(jump):
+            values["jump"] = jump
+        else:
+            rest.append(f"{option} {value}")
+    if rest or not words:
+        note(f"{host}: of {name}, {shown(' '.join(rest) or text)} has no place in an inventory; see jump and identity")
+
+
+def _options(words: Sequence[str]) -> list[tuple[str, str]]:
+    """Options of ssh with their values: `-o X=Y`, `-oX=Y`, `-J host`, `-q`; a word of its own has an empty option."""
+    pairs: list[tuple[str, str]] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word in _WITH_VALUE:
+            pairs.append((word, left.pop(0) if left else ""))
+        elif word.startswith(("-o", "-J")):
+            pairs.append((word[:2], word[2:]))
+        else:
+            pairs.append((word, "") if word.startswith("-") else ("", word))
+    return pairs
+
+
+def jump_of_command(command: str) -> str:
+    """The jump host of `ProxyCommand ssh -W %h:%p [-q] [-p PORT] [USER@]HOST`; empty for every other command."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    if not words or words[0].rpartition("/")[2] != "ssh" or "-W" not in words:
+        return ""
+    port, target = "", ""
+    for option, value in _options(words[1:]):
+        if option == "-p":
+            port = value
+        elif not option and not target:
+            target = value
+        elif option not in ("-W", "-q"):
+            return ""
+    return f"{target}:{port}" if port and target else target
+
+
+def _is_port(value: Any) -> bool:
+    return isinstance(value, int) or (str(value).isascii() and str(value).isdecimal() and len(str(value)) <= 5)
