@@ -5,6 +5,7 @@ PyTorch says so itself (its SECURITY.md), and its store listens on every address
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from orchestrator.checks.paths import how_ended
@@ -119,6 +120,7 @@ def open_to_more(fleet: Sequence[Examined]) -> Iterator[Finding]:
             )
 
 
+_PORT = re.compile(r"[0-9]{1,5}")
 _WHY_CLOSED = "torch's rendezvous has no authentication: who reaches its port can run code as the training's user"
 
 CHECKS = (blocks_peers, passes_one_port, blocks_master_port, no_rule, open_to_the_world, open_to_more)
@@ -181,7 +183,8 @@ def _reaches(opening: Opening, ports: set[int]) -> bool:
         return True
     for part in opening.ports.split(","):
         low, _, high = part.partition(":")
-        if low.isdigit() and any(int(low) <= port <= int(high or low) for port in ports if (high or low).isdigit()):
+        known = _PORT.fullmatch(low) and _PORT.fullmatch(high or low)
+        if known and any(int(low) <= port <= int(high or low) for port in ports):
             return True
     return False
 

@@ -285,3 +285,89 @@ def test_fail2ban_is_no_firewall() -> None:
 def test_docker_is_no_firewall() -> None:
     docker = "iptables=-P FORWARD DROP\niptables=-A FORWARD -j DOCKER-USER\niptables=-A DOCKER-USER -j DROP\n"
     assert wall("tool=iptables\niptables=-P INPUT ACCEPT\n" + docker).active is False
+
+
+def test_nftables_sets_are_looked_up() -> None:
+    trusted = {
+        "family": "inet", "table": "filter", "name": "trusted", "type": "ipv4_addr",
+        "elem": ["10.0.0.5", {"elem": {"val": {"prefix": {"addr": "10.1.0.0", "len": 16}}, "timeout": 60}},
+                 {"range": ["10.0.0.8", "10.0.0.11"]}],
+    }  # fmt: skip
+    found = nft(
+        {"set": trusted},
+        chain("input", policy="drop"),
+        rule("input", match(SOURCE, "@trusted"), ACCEPT),
+        rule("input", match(SOURCE, {"set": ["10.0.0.1", "10.0.0.2"]}), ACCEPT),
+        rule("input", match(SOURCE, "@unknown"), ACCEPT),
+        rule("input", match(SOURCE, "host.example"), ACCEPT),
+    )
+    assert [opening.source for opening in found.openings or ()] == [
+        "10.0.0.5", "10.1.0.0/16", "10.0.0.8/30", "10.0.0.1", "10.0.0.2",
+    ]  # fmt: skip
+    assert all(opening.admits("10.0.0.1") is (opening.source == "10.0.0.1") for opening in found.openings or ())
+
+
+IIF = {"meta": {"key": "iifname"}}
+STATE = {"ct": {"key": "state"}}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "active"),
+    [
+        ((), True),
+        ((match(SOURCE, "@blacklist_ipv4"),), False),
+        ((match(SOURCE, "10.0.0.0/8", "!="),), True),
+        ((match(STATE, "invalid"),), False),
+        ((match(STATE, ["new", "untracked"], "in"),), True),
+        ((match(IIF, "tailscale0"),), False),
+        ((match(IIF, "enp3s0"), TCP), True),
+        ((match(PORT, 22),), False),
+        ((match(PORT, {"range": [1024, 65535]}),), True),
+        (({"limit": {"rate": 1}},), False),
+    ],
+)
+def test_nftables_that_drops_what_no_peer_sends_is_not_active(
+    conditions: tuple[dict[str, Any], ...], active: bool
+) -> None:
+    assert nft(chain("input"), rule("input", *conditions, DROP)).active is active
+
+
+@pytest.mark.parametrize(
+    ("rules", "active"),
+    [
+        ("-A INPUT -j ts-input|-A ts-input -s 100.64.0.0/10 ! -i tailscale0 -j DROP", False),
+        ("-A INPUT -j KUBE-FIREWALL|-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP", False),
+        ("-A INPUT -m conntrack --ctstate INVALID -j DROP", False),
+        ("-A INPUT -p udp -j DROP", False),
+        ("-A INPUT -p tcp -m tcp --dport 22 -j REJECT --reject-with tcp-reset", False),
+        ("-A INPUT -i docker0 -j DROP", False),
+        ("-A INPUT -j REJECT --reject-with icmp-host-prohibited", True),
+        ("-A INPUT ! -i lo -p tcp -m tcp --dport 1024:65535 -j DROP", True),
+        ("-A INPUT ! -s 10.0.0.0/8 -j DROP", True),
+        ("-A INPUT -m conntrack --ctstate NEW -j GUARD|-A GUARD -j DROP", True),
+    ],
+)
+def test_iptables_that_drops_what_no_peer_sends_is_not_active(rules: str, active: bool) -> None:
+    lines = "".join(f"iptables={rule}\n" for rule in rules.split("|"))
+    assert wall("tool=iptables\niptables=-P INPUT ACCEPT\n" + lines).active is active
+
+
+def test_ufw_openings_that_say_in() -> None:
+    said = "tool=ufw\nufw_enabled=yes\nufw=ufw allow in from 10.0.0.0/8\nufw=ufw allow in on eth1 from 10.9.0.0/16\n"
+    assert wall(said).openings == (Opening(source="10.0.0.0/8"),)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'nft={"nftables":[{"rule":{"expr":[{"match":1},3,null]}},{"chain":7},{"set":{"elem":"x"}},9]}',
+        'nft={"nftables":{"rule":1}}',
+        "nft=" + "[" * 100_000,
+        "iptables=-A INPUT -s 'open -j ACCEPT\niptables=-A INPUT -s 10.0.0.1000/99 -j ACCEPT",
+        "ufw=ufw allow from 10.0.0.256",
+        'firewalld=rule family="ipv4" source address="1.2.3" port port="²" protocol="tcp" accept',
+    ],
+)
+def test_rubbish_of_a_filter_opens_nothing(said: str) -> None:
+    found = wall(f"tool=nftables\ntool=iptables\ntool=ufw\ntool=firewalld\nfirewalld_zone=public\n{said}\n")
+    assert not found.openings

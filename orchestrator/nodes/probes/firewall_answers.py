@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from ipaddress import IPv4Network
 
+from orchestrator.nodes.probes.nft_answers import NARROW, covers_dynamic, read_nftables
 from orchestrator.specs.firewall import FIREWALLD, INPUT, IPTABLES, NFTABLES, UFW, Firewall, Opening
 
 Said = Mapping[str, Sequence[str]]
 """By the key of `network_probe.SCRIPT`: its lines."""
 
-_OTHERS_TABLES = re.compile(r"^(firewalld|docker-bridges|libvirt.*|lxc|incus|fail2ban|f2b-.*)$")
-"""Tables of programs that keep them for purposes of their own, in nftables."""
 _RICH = re.compile(
     r'^rule(?: priority="(?P<priority>-?\d+)")?(?: family="ipv4")?(?: source address="(?P<source>[\d./]+)")?'
     r'(?: protocol value="tcp"| port port="(?P<ports>[\d-]+)" protocol="tcp") accept$'
@@ -28,12 +27,25 @@ def read_firewall(said: Said) -> Firewall:
     """
     tools = said.get("tool", ())
     root = "root" in said
-    seen = [_READERS[tool](said) for tool in (UFW, FIREWALLD, NFTABLES, IPTABLES) if tool in tools]
+    seen = [_sound(_READERS[tool](said)) for tool in (UFW, FIREWALLD, NFTABLES, IPTABLES) if tool in tools]
     for wanted in (True, None, False):
         for firewall in seen:
             if firewall.active is wanted:
                 return firewall
     return Firewall(active=False if root else None)
+
+
+def _sound(firewall: Firewall) -> Firewall:
+    """Without openings whose source is no IPv4 address or network: nobody can say whom they let in."""
+    kept = None if firewall.openings is None else tuple(item for item in firewall.openings if _is_source(item.source))
+    return replace(firewall, openings=kept)
+
+
+def _is_source(text: str) -> bool:
+    try:
+        return not text or bool(IPv4Network(text, strict=False))
+    except ValueError:
+        return False
 
 
 def _ufw(said: Said) -> Firewall:
@@ -49,6 +61,8 @@ def _ufw_opening(line: str) -> Opening | None:
         words = shlex.split(line)
     except ValueError:
         return None
+    if words[:3] == ["ufw", "allow", "in"] and words[3:4] != ["on"]:
+        del words[2]
     if words[:2] != ["ufw", "allow"] or {"out", "in", "app"} & set(words[2:4]):
         return None
     if len(words) == 3 or (len(words) == 5 and words[3] == "comment"):
@@ -83,111 +97,52 @@ def _firewalld(said: Said) -> Firewall:
     return Firewall(tool=FIREWALLD, active=True, openings=tuple(openings), places=(zone,))
 
 
-def _nftables(said: Said) -> Firewall:
-    try:
-        entries = json.loads("".join(said.get("nft", ())))["nftables"]
-    except (ValueError, KeyError, TypeError):
-        return Firewall(tool=NFTABLES)
-    rules = [entry["rule"] for entry in entries if "rule" in entry]
-    of_iptables = {_place(rule) for rule in rules if any("xt" in part for part in rule["expr"])}
-    chains = {
-        _place(chain, "name"): chain
-        for entry in entries
-        if (chain := entry.get("chain")) and chain["family"] in ("ip", "inet")
-    }
-    places = tuple(
-        place
-        for place, chain in chains.items()
-        if chain.get("hook") == "input"
-        and chain.get("type") == "filter"
-        and not _OTHERS_TABLES.match(chain["table"])
-        and not (chain["table"] == "filter" and chain["name"] == INPUT)  # iptables' own, asked through it
-        and place not in of_iptables
-        and (chain.get("policy") == "drop" or _nft_refuses(place, rules))
-    )
-    openings = [opening for rule in rules if _place(rule) in places and (opening := _nft_opening(rule))]
-    return Firewall(tool=NFTABLES, active=bool(places), openings=tuple(openings), places=places)
-
-
-def _place(item: Mapping[str, Any], name: str = "chain") -> str:
-    return f"{item['family']} {item['table']} {item[name]}"
-
-
-def _nft_refuses(place: str, rules: Sequence[Mapping[str, Any]], seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a rule of this chain, or of one that it leads to, drops or rejects."""
-    for rule in rules:
-        if _place(rule) != place:
-            continue
-        for part in rule["expr"]:
-            if "drop" in part or "reject" in part:
-                return True
-            target = (part.get("jump") or part.get("goto") or {}).get("target", "")
-            further = f"{rule['family']} {rule['table']} {target}"
-            if target and further not in seen and _nft_refuses(further, rules, seen | {further}):
-                return True
-    return False
-
-
-def _nft_opening(rule: Mapping[str, Any]) -> Opening | None:
-    """A rule that asks for nothing but source, TCP and port. What it counts does not matter."""
-    found = {"source": "", "ports": ""}
-    accepts = False
-    for part in rule["expr"]:
-        if "accept" in part:
-            accepts = True
-        elif match := part.get("match"):
-            left, right = match["left"], match["right"]
-            payload = left.get("payload", {}) if isinstance(left, dict) else {}
-            if payload == {"protocol": "ip", "field": "saddr"} and isinstance(right, (str, dict)):
-                found["source"] = right if isinstance(right, str) else _nft_prefix(right)
-            elif payload == {"protocol": "tcp", "field": "dport"}:
-                found["ports"] = _nft_ports(right)
-            elif not (right == "tcp" and left in ({"meta": {"key": "l4proto"}}, _PROTOCOL)):
-                return None
-            if match["op"] != "==" or found["source"] == "?":
-                return None
-        elif "counter" not in part:
-            return None
-    mark, handle = str(rule.get("comment", "")), str(rule.get("handle", ""))
-    return Opening(**found, mark=mark, place=_place(rule), handle=handle) if accepts else None
-
-
-_PROTOCOL = {"payload": {"protocol": "ip", "field": "protocol"}}
-
-
-def _nft_prefix(right: Mapping[str, Any]) -> str:
-    prefix = right.get("prefix")
-    return f"{prefix['addr']}/{prefix['len']}" if prefix else "?"
-
-
-def _nft_ports(right: Any) -> str:
-    several = right["set"] if isinstance(right, dict) and "set" in right else [right]
-    texts = [":".join(map(str, one["range"])) if isinstance(one, dict) and "range" in one else one for one in several]
-    return ",".join(map(str, texts))
-
-
 def _iptables(said: Said) -> Firewall:
     lines = said.get("iptables", ())
     if not lines:
         return Firewall(tool=IPTABLES, active=None)
-    rules = [shlex.split(line) for line in lines]
+    rules = [rule for rule in map(_iptables_words, lines) if rule]
     openings = tuple(filter(None, (_iptables_opening(rule) for rule in rules)))
     active = ["-P", INPUT, "DROP"] in rules or _iptables_refuses(INPUT, rules)
     return Firewall(tool=IPTABLES, active=active, openings=openings)
 
 
+def _iptables_words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return []
+
+
 def _iptables_refuses(chain: str, rules: Sequence[list[str]], seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a rule of this chain, or of one it leads to, drops or rejects. fail2ban's shut out single addresses."""
+    """Whether a rule of this chain, or of one it leads to, drops or rejects what any peer may send.
+
+    Rules of fail2ban, Tailscale or kubelet shut out single addresses, interfaces or marks: with them alone nothing is
+    filtered.
+    """
     for rule in rules:
         if rule[:2] != ["-A", chain]:
             continue
-        target = _after(rule, "-j") or _after(rule, "-g")
-        if target in ("DROP", "REJECT"):
-            return True
-        further = target not in seen and not target.startswith("f2b-")
-        if further and _iptables_refuses(target, rules, seen | {target}):
+        given = dict(_options(rule[2:]))
+        target = given.pop("-j", "") or given.pop("-g", "")
+        if not target or target in seen or not all(_meets_peers(key, value) for key, value in given.items()):
+            continue
+        if target in ("DROP", "REJECT") or _iptables_refuses(target, rules, seen | {target}):
             return True
     return False
+
+
+def _meets_peers(key: str, value: str) -> bool:
+    """Whether a new TCP connection of any peer passes this condition; what is not known here counts as no."""
+    if key in ("-m", "--comment", "--reject-with", "! -i", "! -s"):
+        return True
+    if key == "-p":
+        return value in ("tcp", "all")
+    if key in ("--ctstate", "--state"):
+        return "NEW" in value.split(",")
+    if key == "-i":
+        return not NARROW.match(value)
+    return key in ("--dport", "--dports") and covers_dynamic(value)
 
 
 def _iptables_opening(rule: list[str]) -> Opening | None:
@@ -205,13 +160,18 @@ def _iptables_opening(rule: list[str]) -> Opening | None:
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of an option and its value; modules that only carry others of these are left out."""
-    key = ""
+    """Pairs of an option (`! -s` where it is negated) and its value.
+
+    Modules that only carry others of these are left out.
+    """
+    key, negated = "", ""
     for word in words:
-        if word.startswith("-") or word == "!":
+        if word == "!":
+            negated = "! "
+        elif word.startswith("-"):
             if key:
                 yield key, ""
-            key = word
+            key, negated = f"{negated}{word}", ""
         elif key == "-m" and word in ("tcp", "comment", "multiport"):
             key = ""
         else:
@@ -226,4 +186,9 @@ def _after(words: Sequence[str], word: str) -> str:
     return words[words.index(word) + 1] if word in words[:-1] else ""
 
 
-_READERS = {UFW: _ufw, FIREWALLD: _firewalld, NFTABLES: _nftables, IPTABLES: _iptables}
+_READERS = {
+    UFW: _ufw,
+    FIREWALLD: _firewalld,
+    NFTABLES: lambda said: read_nftables("".join(said.get("nft", ()))),
+    IPTABLES: _iptables,
+}
