@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from orchestrator.specs import run as labels
 from orchestrator.specs.examined import Examined
 from orchestrator.specs.finding import Finding, Mend, Severity
 from orchestrator.specs.run import ContainerFacts, State
+from orchestrator.specs.run_labels import read_labels, understood
 
 MANY = 20
 
@@ -61,20 +63,35 @@ def ended(fleet: Sequence[Examined]) -> Iterator[Finding]:
             )
 
 
-def _runs(fleet: Sequence[Examined]) -> dict[str, list[tuple[str, ContainerFacts]]]:
-    """By run: the newest attempt's containers, with their nodes."""
-    found: dict[str, list[tuple[str, ContainerFacts]]] = {}
+def strange(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    """Containers that bear a run's label, and others that no run has: every command leaves them out."""
     for node in fleet:
         for facts in node.held:
-            found.setdefault(facts.labels.get(labels.LABEL_RUN, ""), []).append((node.name, facts))
-    for run_id, held in found.items():
-        newest = max(_attempt(facts) for _, facts in held)
-        found[run_id] = [(name, facts) for name, facts in held if _attempt(facts) == newest]
-    return found
+            try:
+                read_labels(facts.labels)
+            except ValueError as error:
+                yield Finding(
+                    id="room.labels",
+                    severity=Severity.WARNING,
+                    node=node.name,
+                    message=f"container {facts.name} is not understood: {error}",
+                    cause="it was made by hand, by another tool, or by another version of orch",
+                    fix=f"on it: docker rm -f {shlex.quote(facts.name)}",
+                )
 
 
-def _attempt(facts: ContainerFacts) -> int:
-    return int(facts.labels.get(labels.LABEL_ATTEMPT, "0"))
+def _runs(fleet: Sequence[Examined]) -> dict[str, list[tuple[str, ContainerFacts]]]:
+    """By run: the newest attempt's containers, with their nodes."""
+    found: dict[str, list[tuple[str, ContainerFacts, int]]] = {}
+    for node in fleet:
+        for facts in node.held:
+            if says := understood(facts.labels):
+                found.setdefault(says.run_id, []).append((node.name, facts, says.attempt))
+    newest = {run_id: max(attempt for _, _, attempt in held) for run_id, held in found.items()}
+    return {
+        run_id: [(name, facts) for name, facts, attempt in held if attempt == newest[run_id]]
+        for run_id, held in found.items()
+    }
 
 
-CHECKS = (orphans, busy, ended)
+CHECKS = (orphans, busy, ended, strange)

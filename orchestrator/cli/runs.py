@@ -31,6 +31,8 @@ def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
         found = find_runs([*nodes, *stand_ins(specs)])
     for name, problem in found.unreachable.items():
         say(f"note: {name}: {problem.message}")
+    for line in found.not_understood:
+        say(f"note: {line}")
     shown = {run.run_id for run in found.runs}
     past = [past for past in remembered() if past.run_id not in shown]
     if as_json:

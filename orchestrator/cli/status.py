@@ -46,6 +46,8 @@ def status(
         found = find_runs(nodes)
         for name, problem in found.unreachable.items():
             say(f"note: {name}: {problem.message}")
+        for line in found.not_understood:
+            say(f"note: {line}")
         chosen = choose_run(found, run)
         seats = seats_of(chosen, {node.name: node for node in nodes})
         forecast = forecast_of(seats, RunRecord(chosen.run_id))

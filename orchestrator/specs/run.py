@@ -91,6 +91,9 @@ class Run:
     command: str
     master: str
     members: tuple[Member, ...]
+    """Of the newest attempt that any container names."""
+    earlier: tuple[tuple[int, Member], ...] = ()
+    """Containers of other attempts, each with its attempt."""
 
     @property
     def state(self) -> State:

@@ -55,6 +55,8 @@ def stop_everywhere(specs: Sequence[NodeSpec], run: str | None, *, timeout_s: in
     """Stop it wherever it can be; errors of nodes are reported."""
     with connected_for(specs, run) as nodes:
         found = find_runs(nodes)
+        for line in found.not_understood:
+            say(f"note: {line}")
         chosen = choose_run(found, run)
         seated = seats_of(chosen, {node.name: node for node in nodes})
         say(f"stopping run {chosen.run_id} on {', '.join(seat.node.name for seat in seated)}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import Seated
@@ -13,8 +15,11 @@ from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
+from orchestrator.specs.run_labels import RunLabels, read_labels
 
 TIMEOUT_S = 20.0
+CLOCKS_DIFFER = timedelta(days=1)
+"""A run that was launched later than this from now was launched by nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,22 +28,42 @@ class Found:
 
     runs: tuple[Run, ...]
     unreachable: Mapping[str, OrchError]
+    not_understood: tuple[str, ...] = ()
+    """Containers with labels that no run has, each with its node: they are part of no run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    """A container that a node shows."""
+
+    node: str
+    facts: ContainerFacts
+    says: RunLabels
+
+    @property
+    def member(self) -> Member:
+        return Member(node=self.node, node_rank=self.says.node_rank, state=self.facts.state, container=self.facts)
 
 
 def find_runs(nodes: Sequence[Node]) -> Found:
     """Ask every node for the containers that bear a run's label."""
     outcomes = fan_out(nodes, lambda node: node.engine.containers({labels.LABEL_RUN: ""}), timeout_s=TIMEOUT_S)
     unreachable = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
-    held = [(outcome.item.name, facts) for outcome in outcomes for facts in outcome.result or ()]
-    runs = [
-        _assemble(run_id, [(node, facts) for node, facts in held if facts.labels[labels.LABEL_RUN] == run_id])
-        for run_id in {facts.labels[labels.LABEL_RUN] for _, facts in held}
-    ]
+    latest = datetime.now(timezone.utc) + CLOCKS_DIFFER
+    held: dict[str, list[_Held]] = {}
+    strange = []
+    for node, facts in ((outcome.item.name, facts) for outcome in outcomes for facts in outcome.result or ()):
+        try:
+            says = read_labels(facts.labels, latest=latest)
+        except ValueError as error:
+            strange.append(f"{node}: container {facts.name} is not understood and left out: {error}")
+        else:
+            held.setdefault(says.run_id, []).append(_Held(node=node, facts=facts, says=says))
+    runs = [_with_lost(_assemble(run_id, shown), unreachable) for run_id, shown in held.items()]
     return Found(
-        runs=tuple(
-            sorted((_with_lost(run, unreachable) for run in runs), key=lambda run: run.started_at, reverse=True)
-        ),
+        runs=tuple(sorted(runs, key=lambda run: _moment(run.started_at), reverse=True)),
         unreachable=unreachable,
+        not_understood=tuple(strange),
     )
 
 
@@ -90,27 +115,28 @@ def seats_of(run: Run, nodes: Mapping[str, Node]) -> tuple[Seated, ...]:
     )
 
 
-def _assemble(run_id: str, held: Sequence[tuple[str, ContainerFacts]]) -> Run:
-    attempt = max(int(facts.labels.get(labels.LABEL_ATTEMPT, 0)) for _, facts in held)
-    newest = [(node, facts) for node, facts in held if int(facts.labels.get(labels.LABEL_ATTEMPT, 0)) == attempt]
-    first = newest[0][1].labels
-    members = [
-        Member(
-            node=node, node_rank=int(facts.labels.get(labels.LABEL_NODE_RANK, 0)), state=facts.state, container=facts
-        )
-        for node, facts in newest
-    ]
+def _assemble(run_id: str, held: Sequence[_Held]) -> Run:
+    """The newest attempt, as most of its containers describe it."""
+    attempt = max(one.says.attempt for one in held)
+    newest = [one for one in held if one.says.attempt == attempt]
+    alike = Counter(replace(one.says, node_rank=0) for one in newest)
+    says = alike.most_common(1)[0][0]
     return Run(
         run_id=run_id,
-        project=first.get(labels.LABEL_PROJECT, ""),
+        project=says.project,
         attempt=attempt,
-        user=first.get(labels.LABEL_USER, ""),
-        started_at=first.get(labels.LABEL_STARTED, ""),
-        nnodes=int(first.get(labels.LABEL_NNODES, len(members))),
-        command=first.get(labels.LABEL_COMMAND, ""),
-        master=first.get(labels.LABEL_MASTER, ""),
-        members=tuple(sorted(members, key=lambda member: member.node_rank)),
+        user=says.user,
+        started_at=says.started_at,
+        nnodes=says.nnodes or len(newest),
+        command=says.command,
+        master=says.master,
+        members=tuple(sorted((one.member for one in newest), key=lambda member: member.node_rank)),
+        earlier=tuple((one.says.attempt, one.member) for one in held if one.says.attempt != attempt),
     )
+
+
+def _moment(started_at: str) -> float:
+    return datetime.fromisoformat(started_at).timestamp() if started_at else 0.0
 
 
 def _with_lost(run: Run, unreachable: Mapping[str, OrchError]) -> Run:

@@ -14,6 +14,7 @@ from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.run import ContainerFacts, State
+from orchestrator.specs.run_labels import understood
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +57,15 @@ def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, lis
 
     def clear(node: Node) -> list[str]:
         ended = [
-            facts
+            (says, facts)
             for facts in node.engine.containers({labels.LABEL_RUN: ""})
-            if facts.labels[labels.LABEL_RUN].startswith(run_id) and facts.state in (State.SUCCEEDED, State.FAILED)
+            if (says := understood(facts.labels)) and facts.state in (State.SUCCEEDED, State.FAILED)
         ]
-        for facts in ended:
-            rank = int(facts.labels.get(labels.LABEL_NODE_RANK, 0))
-            seat = Seated(node=node, node_rank=rank, container=facts.id, secrets=secrets_of(facts.labels))
-            collect_logs([seat], RunRecord(facts.labels[labels.LABEL_RUN]))
+        mine = [(says, facts) for says, facts in ended if says.run_id.startswith(run_id)]
+        for says, facts in mine:
+            seat = Seated(node=node, node_rank=says.node_rank, container=facts.id, secrets=secrets_of(facts.labels))
+            collect_logs([seat], RunRecord(says.run_id))
             discard(seat)
-        return [facts.labels[labels.LABEL_RUN] for facts in ended]
+        return [says.run_id for says, _ in mine]
 
     return fan_out(nodes, clear)

@@ -19,6 +19,7 @@ from orchestrator.specs import run as labels
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.happening import Back, Ended, Happening, Lost, Removed, Tick
 from orchestrator.specs.run import State
+from orchestrator.specs.run_labels import understood
 
 PROBE_EVERY_S, PROBE_S = 10.0, 15.0
 """A machine without power leaves its connection standing for a quarter of an hour: only who asks finds out."""
@@ -146,8 +147,9 @@ class Following:
         if seat.container:
             return seat.container if seat.node.engine.container(seat.container) else ""
         rank = {labels.LABEL_RUN: self._record.run_id, labels.LABEL_NODE_RANK: str(seat.node_rank)}
-        found = sorted(seat.node.engine.containers(rank), key=lambda facts: int(facts.labels[labels.LABEL_ATTEMPT]))
-        return found[-1].id if found else ""
+        shown = [(understood(facts.labels), facts.id) for facts in seat.node.engine.containers(rank)]
+        found = [(says.attempt, id) for says, id in shown if says]
+        return max(found)[1] if found else ""
 
     def _until(self, node: Node, ready: Callable[[], object]) -> bool:
         """Try again and again, over a connection of its own each time; False where nobody follows any more."""

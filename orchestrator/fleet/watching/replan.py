@@ -26,6 +26,7 @@ from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
+from orchestrator.specs.run_labels import understood
 
 CLEAR_S = 30.0
 
@@ -128,8 +129,10 @@ def must_be_fit(company: Company, name: str, run_id: str) -> None:
 def _clear(node: Node, record: RunRecord) -> None:
     """A container of an earlier attempt, come to life with its node, holds the node's lock and waits for nobody."""
     for facts in node.engine.containers({labels.LABEL_RUN: record.run_id}):
-        rank = int(facts.labels.get(labels.LABEL_NODE_RANK, 0))
-        seat = Seated(node=node, node_rank=rank, container=facts.id, secrets=secrets_of(facts.labels))
+        says = understood(facts.labels)
+        if says is None:
+            continue
+        seat = Seated(node=node, node_rank=says.node_rank, container=facts.id, secrets=secrets_of(facts.labels))
         node.engine.stop(facts.id, 0)
         collect_logs([seat], record)
         discard(seat)

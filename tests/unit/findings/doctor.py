@@ -156,6 +156,7 @@ MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {
     "room.port_taken": partial(beta, host={"holders": (PortHolder(port=12355, pid=7, program="python3"),)}),
     "room.orphan": partial(runs, [held("running")], [held("exited", exit_code=1)]),
     "room.busy": partial(runs, [held("running")], [held("running")]),
+    "room.labels": partial(runs, [], [held("exited", run="", exit_code=0)]),
     "room.leftovers": partial(runs, [], [held("exited", run=f"r{n}", exit_code=0) for n in range(20)]),
     "rest.sleep": partial(beta, host={"desktop": True}),
     "rest.lid": partial(beta, host={"lid_action": "suspend"}),

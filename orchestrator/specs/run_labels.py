@@ -1,0 +1,92 @@
+"""The labels of a run's container, read with bounds: whoever may use Docker on a node can write any text there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from orchestrator.specs import run as labels
+
+MOST_NODES = 4096
+MOST_ATTEMPTS = 1_000_000
+LONGEST_NAME, LONGEST_COMMAND = 256, 65536
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLabels:
+    """What one container says of the run that it belongs to."""
+
+    run_id: str
+    attempt: int
+    node_rank: int
+    nnodes: int | None
+    """None where the container does not say it."""
+    project: str
+    user: str
+    started_at: str
+    """ISO 8601 with zone; empty where the container does not say it."""
+    command: str
+    master: str
+
+
+def read_labels(found: Mapping[str, str], *, latest: datetime | None = None) -> RunLabels:
+    """ValueError, in words, for a label that no run of orch has. A run that begins after `latest` is none either."""
+    run_id = found.get(labels.LABEL_RUN, "")
+    if not re.fullmatch(labels.RUN_ID, run_id):
+        raise _unfit(labels.LABEL_RUN, run_id, "the id of a run")
+    nnodes = _number(found, labels.LABEL_NNODES, 1, MOST_NODES) if labels.LABEL_NNODES in found else None
+    return RunLabels(
+        run_id=run_id,
+        attempt=_number(found, labels.LABEL_ATTEMPT, 0, MOST_ATTEMPTS),
+        node_rank=_number(found, labels.LABEL_NODE_RANK, 0, (nnodes or MOST_NODES) - 1),
+        nnodes=nnodes,
+        project=_text(found, labels.LABEL_PROJECT, LONGEST_NAME),
+        user=_text(found, labels.LABEL_USER, LONGEST_NAME),
+        started_at=_time(found, latest),
+        command=_text(found, labels.LABEL_COMMAND, LONGEST_COMMAND),
+        master=_text(found, labels.LABEL_MASTER, LONGEST_NAME),
+    )
+
+
+def understood(found: Mapping[str, str]) -> RunLabels | None:
+    """None for a container that no run of orch has."""
+    try:
+        return read_labels(found)
+    except ValueError:
+        return None
+
+
+def _number(found: Mapping[str, str], label: str, least: int, most: int) -> int:
+    text = found.get(label, "0")
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
+        raise _unfit(label, text, f"a number from {least} to {most}")
+    return int(text)
+
+
+def _text(found: Mapping[str, str], label: str, longest: int) -> str:
+    text = found.get(label, "")
+    if len(text) > longest:
+        raise _unfit(label, text, f"text of at most {longest} characters")
+    return text
+
+
+def _time(found: Mapping[str, str], latest: datetime | None) -> str:
+    text = found.get(labels.LABEL_STARTED, "")
+    if not text:
+        return ""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise _unfit(labels.LABEL_STARTED, text, "a time") from None
+    if time.tzinfo is None:
+        raise _unfit(labels.LABEL_STARTED, text, "a time with its zone")
+    if latest and time > latest:
+        raise _unfit(labels.LABEL_STARTED, text, "a time that has come")
+    return text
+
+
+def _unfit(label: str, text: str, expected: str) -> ValueError:
+    shown = text if len(text) <= 40 else f"{text[:40]}…"
+    return ValueError(f"label {label} is {shown!r}, not {expected}")
