@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trainer import workloads
 from trainer.config import BACKENDS, Place
 from trainer.errors import TrainerError, UsageError
 from trainer.option_layers import layered
 
+TOOLS = ("test-ddp", "monitor", "verify", "export")
+"""Commands beside the workloads."""
 Command = Callable[[argparse.Namespace, Place], int]
 
 
@@ -35,15 +39,25 @@ def main(argv: Sequence[str]) -> int:
         return 130
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> argparse.Namespace:
-    """Options as given, and what the environment and a configuration file add to those of a training."""
+def parse(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None, *, prog: str = "python -m trainer"
+) -> argparse.Namespace:
+    """Options as given, and what the environment and a configuration file add to those of a training.
+
+    `environ`: None where neither is to be read.
+    """
     words = list(argv)
     # `gpt2 --epochs 1` means `gpt2 train --epochs 1`: training is what a workload is for.
     if words and words[0] in workloads.WORKLOADS and (len(words) == 1 or words[1].startswith("-")):
         words.insert(1, "train")
-    given = build_parser(words[0] if words else "").parse_args(words)
-    if given.command in workloads.WORKLOADS and given.action == "train":
-        layered(given, workloads.train_parser(given.command, Parser), environ or {})
+    known = (*workloads.WORKLOADS, *TOOLS)
+    if words and not words[0].startswith("-") and words[0] not in known:
+        raise UsageError(f"no workload {words[0]!r}{_meant(words[0], known)}; there are {', '.join(known)}")
+    given, unknown = build_parser(words[0] if words else "", prog).parse_known_args(words)
+    if unknown:
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], given.options)}")
+    if given.command in workloads.WORKLOADS and given.action == "train" and environ is not None:
+        layered(given, workloads.train_parser(given.command, Parser), environ)
     return given
 
 
@@ -51,12 +65,26 @@ class Parser(argparse.ArgumentParser):
     """argparse ends the program with a sentence; here the sentence may still need its place (a file, a variable)."""
 
     def error(self, message: str) -> NoReturn:
+        if refused := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            message += _meant(refused[1], re.findall(r"[\w.+-]+", refused[2]))
         raise UsageError(message)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Note which options there are: what a mistyped one can have meant. The innermost parser speaks last."""
+        given, unknown = super().parse_known_args(args, namespace)
+        if getattr(given, "options", None) is None:
+            given.options = list(self._option_string_actions)
+        return given, unknown
 
-def build_parser(command: str) -> argparse.ArgumentParser:
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word.partition("=")[0], known, 1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def build_parser(command: str, prog: str = "python -m trainer") -> argparse.ArgumentParser:
     """All commands by name; the options of a workload only if it is the one asked for."""
-    parser = Parser(prog="python -m trainer", description="Train a workload, alone or as one rank of many.")
+    parser = Parser(prog=prog, description="Train a workload, alone or as one rank of many.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, help_text in workloads.WORKLOADS.items():
         workload = commands.add_parser(name, help=help_text, allow_abbrev=False)

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 
-import yaml
-
 from trainer.config import Said, TrainOptions
 from trainer.data.files import write_atomic
 from trainer.errors import ConfigurationError, UsageError
@@ -55,6 +53,8 @@ def layered(given: argparse.Namespace, declared: argparse.ArgumentParser, enviro
 def _from_environment(
     by_name: Mapping[str, argparse.Action], environ: Mapping[str, str]
 ) -> Iterator[tuple[str, list[str]]]:
+    import yaml
+
     for variable in sorted(environ):
         name = variable.removeprefix(ENVIRONMENT).lower().replace("_", "-")
         if not variable.startswith(ENVIRONMENT) or name == "config":
@@ -66,6 +66,8 @@ def _from_environment(
 
 def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> Iterator[tuple[str, list[str]]]:
     """One entry for each line `option: value`."""
+    import yaml
+
     try:
         root = yaml.compose(path.read_text("utf-8"), yaml.SafeLoader)
     except OSError as error:
@@ -129,6 +131,8 @@ def told(options: TrainOptions) -> str:
 
 def as_yaml(options: TrainOptions) -> str:
     """Every option that has a value, each with where it came from."""
+    import yaml
+
     values = {field.name: Said(getattr(options, field.name), "default") for field in fields(options)}
     for name, said in options.said.items():
         chosen = values[name].value if name in values else None

@@ -47,9 +47,7 @@ def test_class_weights_are_causas_and_texts_are_cut_at_128() -> None:
 
     given = parse(["text"])
     heads = {"modo": 0.1, "causa": 0.6, "prioridad": 0.3}
-    prepared: Any = SimpleNamespace(
-        head_weights=heads, heads=heads, model_name="x", shape=SimpleNamespace(layers=2, longest=512)
-    )
+    prepared: Any = SimpleNamespace(head_weights=heads, heads=heads, model_name="x", layers=2, longest=512)
     choice = text_options.choose(given, prepared)
     assert choice.class_weights == ("causa",)
     assert (choice.max_length, choice.bucketing, choice.freeze_layers) == (128, True, 0)

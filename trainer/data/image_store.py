@@ -20,20 +20,17 @@ from numpy.typing import NDArray
 
 from trainer.data.images import Frame, Gallery, Pixels, Split, pixels
 from trainer.data.order import Indices
-from trainer.data.prepared_folder import Kind, PreparedFolder, remove_all_but, store
+from trainer.data.prepared_folder import IMAGES, PreparedFolder, remove_all_but, store
 from trainer.engine.hardware.limits import usable_threads
 from trainer.errors import ConfigurationError
 
-FORMAT = 1
 AT_ONCE = 1024
 """Images in memory while preparing: it does not grow with their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(PreparedFolder):
-    kind = Kind(
-        name="images", format=FORMAT, make="python -m trainer vision prepare --images FOLDER|fashion-mnist --data-dir"
-    )
+    kind = IMAGES
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -82,7 +79,7 @@ class StoredImages:
 
 def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[Prepared, bool]:
     """(data, True) if the folder was made anew from the gallery; (data, False) if it holds just that already."""
-    fingerprint = hashlib.sha256(f"{FORMAT} {frame} {gallery.content} {gallery.classes}".encode()).hexdigest()
+    fingerprint = hashlib.sha256(f"{IMAGES.format} {frame} {gallery.content} {gallery.classes}".encode()).hexdigest()
     if there := Prepared.kept(folder, input_sha256=fingerprint):
         return there, False
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shlex
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +30,32 @@ NAMES = re.compile(r"[a-z-]+-[0-9a-f]{12}\.[a-z]+")
 class Kind:
     name: str
     format: int
-    make: str
-    """The command that makes it, but for the folder."""
+    source: str
+    """The option of `prepare` that names what it is made from, with a value as an example."""
+    read_by: tuple[str, ...]
+    """Workloads; the first one's `prepare` makes it."""
+
+    @property
+    def workload(self) -> str:
+        return self.read_by[0]
+
+    def prepare_line(self, folder: Path | str) -> str:
+        """The command of the controller that makes it; what stands there by default is left out."""
+        where = "" if str(folder) == "Data" else f" --data {shlex.quote(str(folder))}"
+        return f"orch prepare{where} -- {self.workload} {self.source}"
+
+    def make(self, folder: Path) -> str:
+        """The command that makes it, as whoever reads the message would type it."""
+        if os.environ.get("ORCH_RUN_ID"):  # `folder` is the container's; on the controller it has another name
+            return self.prepare_line("Data")
+        return f"python -m trainer {self.workload} prepare {self.source} --data-dir {folder}"
+
+
+TOKENS = Kind(name="tokens", format=1, read_by=("gpt2",), source="--text spanish")
+IMAGES = Kind(name="images", format=1, read_by=("vision",), source="--images ./photos")
+LABELLED_TEXT = Kind(name="labelled text", format=1, read_by=("text",), source="--csv ./texts.csv")
+TRACES = Kind(name="traces", format=1, read_by=("traces-lstm", "traces-gnn"), source="--input ./traces.jsonl")
+KINDS = (TOKENS, IMAGES, LABELLED_TEXT, TRACES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,29 +69,7 @@ class PreparedFolder:
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Read the manifest and see that every file is there in full length (not every bit: see `is_sound`)."""
-        path, make = folder / MANIFEST, f"{cls.kind.make} {folder}"
-        try:
-            manifest = json.loads(path.read_text("utf-8"))
-            found = manifest.get("kind"), manifest.get("format")
-            wrong = [
-                f"{file}: expected {entry['bytes']} bytes, found {length_of(file)}"
-                for entry in _entries(manifest)
-                if length_of(file := folder / str(entry["file"])) != entry["bytes"]
-            ]
-        except FileNotFoundError:
-            raise ConfigurationError(f"{path}: no prepared data here; make it with: {make}") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigurationError(
-                f"{path}: not a manifest of prepared data ({error!r}): prepare again: {make}"
-            ) from None
-        if found != (cls.kind.name, cls.kind.format):
-            raise ConfigurationError(
-                f"{path}: data of another workload, or of another version of this one ({found[0]}, format {found[1]},"
-                f" where {cls.kind.name}, format {cls.kind.format}, is read): prepare again: {make}"
-            )
-        if wrong:
-            raise ConfigurationError("\n".join([*wrong, f"prepare again: {make}"]))
-        return cls(folder=folder, manifest=manifest)
+        return cls(folder=folder, manifest=read_manifest(folder, cls.kind))
 
     @classmethod
     def kept(cls, folder: Path, **expected: object) -> Self | None:
@@ -93,6 +97,42 @@ class PreparedFolder:
     def is_sound(self) -> bool:
         """Does every file still have the content that its hash names?"""
         return all(sha256(self.folder / str(entry["file"])) == entry["sha256"] for entry in self.files)
+
+
+def read_manifest(folder: Path, kind: Kind) -> dict[str, Any]:
+    """The manifest of data of this kind, whose files are there in full length. ConfigurationError otherwise."""
+    path, make = folder / MANIFEST, kind.make(folder)
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        found = manifest.get("kind"), manifest.get("format")
+        wrong = [
+            f"{file}: expected {entry['bytes']} bytes, found {length_of(file)}"
+            for entry in _entries(manifest)
+            if length_of(file := folder / str(entry["file"])) != entry["bytes"]
+        ]
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no prepared data here; make it with: {make}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{path}: not a manifest of prepared data ({error!r}): prepare again: {make}"
+        ) from None
+    if found != (kind.name, kind.format):
+        raise ConfigurationError(
+            f"{path}: data of another workload, or of another version of this one ({found[0]}, format {found[1]},"
+            f" where {kind.name}, format {kind.format}, is read): prepare again: {make}"
+        )
+    if wrong:
+        raise ConfigurationError("\n".join([*wrong, f"prepare again: {make}"]))
+    return manifest
+
+
+def kind_of(folder: Path) -> str:
+    """The name of what the folder holds; empty where it has no manifest, or one that tells no kind."""
+    try:
+        told = json.loads((folder / MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(told.get("kind", "")) if isinstance(told, dict) else ""
 
 
 def store(folder: Path, stem: str, suffix: str, content: bytes) -> dict[str, Any]:

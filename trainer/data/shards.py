@@ -18,11 +18,11 @@ from tokenizers import Tokenizer
 
 from trainer.data import tokenizer as bpe
 from trainer.data.order import Indices
-from trainer.data.prepared_folder import Kind, PreparedFolder, store
+from trainer.data.prepared_folder import TOKENS, PreparedFolder, store
 from trainer.data.texts import Document
+from trainer.data.token_windows import must_hold_a_window
 from trainer.errors import ConfigurationError, UsageError
 
-FORMAT = 1
 SHARD_TOKENS = 1 << 26
 VALIDATION_SHARE = 0.02
 PIECE_CHARACTERS = 8192
@@ -30,7 +30,7 @@ PIECE_CHARACTERS = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(PreparedFolder):
-    kind = Kind(name="tokens", format=FORMAT, make="python -m trainer gpt2 prepare --text PATH|spanish --data-dir")
+    kind = TOKENS
 
     @property
     def tokenizer_file(self) -> Path:
@@ -121,7 +121,7 @@ def _pieces(text: str, longest: int) -> list[str]:
 
 
 def _fingerprint(documents: list[Document], vocabulary: str) -> str:
-    digest = hashlib.sha256(f"{FORMAT} {vocabulary} {VALIDATION_SHARE} {PIECE_CHARACTERS}".encode())
+    digest = hashlib.sha256(f"{TOKENS.format} {vocabulary} {VALIDATION_SHARE} {PIECE_CHARACTERS}".encode())
     for document in documents:
         text = document.text.encode()
         digest.update(f"\0{document.name}\0{len(text)}\0".encode() + text)
@@ -137,11 +137,7 @@ class Windows:
         self.length = length
         self._shards = [np.memmap(prepared.folder / str(entry["file"]), dtype, "r") for entry in entries]
         self._ends = list(accumulate((len(shard) - 1) // length for shard in self._shards))
-        if not self._ends or not self._ends[-1]:
-            raise ConfigurationError(
-                f"{prepared.folder}: the {split} split has fewer than --seq-len {length} + 1 tokens:"
-                " give a smaller --seq-len, or prepare more text"
-            )
+        must_hold_a_window(prepared.folder, prepared.manifest, split, length)
 
     def __len__(self) -> int:
         return self._ends[-1]

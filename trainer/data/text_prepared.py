@@ -20,7 +20,8 @@ from tokenizers import Tokenizer
 
 from trainer.data.labelled_text import LabelledText
 from trainer.data.order import Indices
-from trainer.data.prepared_folder import Kind, PreparedFolder, store
+from trainer.data.prepared_folder import store
+from trainer.data.text_manifest import TextManifest
 
 if TYPE_CHECKING:
     from trainer.models.encoder import Shape
@@ -30,22 +31,7 @@ SPLITS = ("train", "validation")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedText(PreparedFolder):
-    kind = Kind(name="labelled text", format=1, make="python -m trainer text prepare --csv FILE --data-dir")
-
-    @property
-    def model_name(self) -> str:
-        return str(self.manifest["model_name"])
-
-    @property
-    def heads(self) -> dict[str, list[str]]:
-        """The classes of each head."""
-        return {head["name"]: list(head["classes"]) for head in self.manifest["heads"]}
-
-    @property
-    def head_weights(self) -> dict[str, float]:
-        return {head["name"]: float(head["weight"]) for head in self.manifest["heads"]}
-
+class PreparedText(TextManifest):
     @property
     def sha256(self) -> str:
         """Of all that was prepared: two folders with the same are the same."""
@@ -57,7 +43,7 @@ class PreparedText(PreparedFolder):
 
     @property
     def weights_file(self) -> Path | None:
-        return self.file("weights") if "weights" in self.manifest["files"] else None
+        return self.file("weights") if self.has_weights else None
 
     @property
     def shape(self) -> Shape:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.order import Indices
-from trainer.data.prepared_folder import Kind, PreparedFolder, store
+from trainer.data.prepared_folder import TRACES, PreparedFolder, store
 from trainer.data.traces import Floats, Rows, Traces, join, rows_of
 
 SHARD_BYTES = 64 << 20
@@ -44,7 +44,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(PreparedFolder):
-    kind = Kind(name="traces", format=1, make="python -m trainer traces-lstm prepare --input FILE --data-dir")
+    kind = TRACES
 
     def split(self, name: str) -> dict[str, Any]:
         return dict(self.manifest["splits"][name])

@@ -3,7 +3,8 @@
 A workload is one subclass: its model, its data, and how a batch becomes a loss. What is not overridden below serves a
 classifier or any other model whose loss is one mean over samples.
 
-Importing this does not import torch: a workload's module also declares its options, and `--help` answers at once.
+Importing this needs Python alone, not torch nor numpy: a workload's module also declares its options, which the
+controller checks before it starts anything (trainer/check.py).
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from trainer.data.order import Indices, Order, Shuffled
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from trainer.data.order import Indices, Order
+
 Batch = tuple["Tensor", ...]
-Outputs = NDArray[np.float64]
+Outputs: TypeAlias = "NDArray[np.float64]"
 """(samples, columns): what `judge` keeps of each validation sample for `quality`."""
 
 
@@ -79,6 +79,8 @@ class Workload(ABC):
 
     def order(self, seed: int) -> Order:
         """In which order training samples come."""
+        from trainer.data.order import Shuffled
+
         return Shuffled(self.train_samples, seed)
 
     def stream(self, rank: int, world_size: int, skip: int, share: int) -> Iterable[Batch]:

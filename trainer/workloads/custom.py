@@ -13,9 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import yaml
-
 from trainer.config import Place, TrainOptions
 from trainer.engine.workload import Batch, Outputs, Portion, Workload
 from trainer.errors import ConfigurationError, UsageError
@@ -54,6 +51,7 @@ def add_commands(actions: Actions) -> None:
     evaluate.add_argument("--checkpoint", type=Path, required=True, metavar="DIR|FILE")
     evaluate.add_argument("--data-dir", type=Path, default=TrainOptions.data_dir, metavar="DIR")
     evaluate.add_argument("--batch-size", type=int, default=64, metavar="N")
+    train.set_defaults(check=_check)
     for parser, run in ((train, _train), (evaluate, _evaluate)):
         module = parser.add_argument_group("module")
         module.add_argument("--module", metavar="MODULE:FUNCTION", help="e.g. my_pkg:build, or my_file.py:build")
@@ -61,6 +59,12 @@ def add_commands(actions: Actions) -> None:
             "--set", action="append", metavar="NAME=VALUE", help="an argument of the function; may be given again"
         )
         parser.set_defaults(run=run)
+
+
+def _check(given: argparse.Namespace, place: Place, _data: Path | None) -> None:
+    train_options(given, {}, place)
+    _named(given.module)
+    _assigned(given.set or [])
 
 
 def _train(given: argparse.Namespace, place: Place) -> int:
@@ -121,21 +125,23 @@ def _maker(given: argparse.Namespace, data_dir: Path) -> Callable[[], Workload]:
 
 def _settings(words: list[str]) -> dict[str, Any]:
     """As YAML reads them: 3 is a number, true a truth, anything else text."""
+    import yaml
+
+    return {name: yaml.safe_load(value) for name, value in _assigned(words).items()}
+
+
+def _assigned(words: list[str]) -> dict[str, str]:
     pairs = [word.partition("=") for word in words]
     wrong = [f"--set {name}: expected NAME=VALUE" for name, equals, _ in pairs if not equals or not name.isidentifier()]
     if wrong:
         raise UsageError("\n".join(wrong))
-    return {name: yaml.safe_load(value) for name, _, value in pairs}
+    return {name: value for name, _, value in pairs}
 
 
 def find(named: str | None) -> Callable[..., Any]:
     """The function that `--module` names, from the working folder or an installed package."""
-    module, _, function = (named or "").rpartition(":")
-    if not module or not function:
-        raise UsageError(f"expected {EXPECTED}" + (f", not {named}" if named else ""))
+    module, function = _named(named)
     file = Path(module)
-    if file.suffix == ".py" and not file.is_file():
-        raise UsageError(f"--module {named}: there is no {file.absolute()}")
     folder, name = (file.parent, file.stem) if file.suffix == ".py" else (Path(), module)
     if str(folder.absolute()) not in sys.path:
         sys.path.insert(0, str(folder.absolute()))
@@ -151,6 +157,17 @@ def find(named: str | None) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"--module {named}: {name} has no function {function}")
     return found  # type: ignore[no-any-return]
+
+
+def _named(named: str | None) -> tuple[str, str]:
+    """Its two halves; a module that is a file is there."""
+    module, _, function = (named or "").rpartition(":")
+    if not module or not function:
+        raise UsageError(f"expected {EXPECTED}" + (f", not {named}" if named else ""))
+    file = Path(module)
+    if file.suffix == ".py" and not file.is_file():
+        raise UsageError(f"--module {named}: there is no {file.absolute()}")
+    return module, function
 
 
 class Custom(Workload):
@@ -183,6 +200,8 @@ class Custom(Workload):
         return self._sum(self._task.loss(outputs, targets), len(targets)), table
 
     def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+        import numpy as np
+
         return dict(zip(self._task.metrics, np.mean(outputs, axis=0).tolist(), strict=True))
 
     @property

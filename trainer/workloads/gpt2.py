@@ -6,9 +6,12 @@ import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import Place, TrainOptions
+from trainer.data.prepared_folder import TOKENS, read_manifest
+from trainer.data.token_windows import must_hold_a_window
 from trainer.engine.workload import Batch, Outputs, Portion, Workload
 from trainer.errors import UsageError
 from trainer.options import add_train_options, number_or, train_options
@@ -67,12 +70,36 @@ def add_commands(actions: Actions) -> None:
         "--loss-chunk", type=number_or("auto"), metavar="N|auto|0",
         help="tokens whose logits are in memory at a time; 0: all",
     )  # fmt: skip
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, check=_check)
 
     gpt2_actions.add(actions)
 
 
+def _check(given: argparse.Namespace, place: Place, data: Path | None) -> None:
+    options, shape, _ = _asked(given, place)
+    if data is None:
+        return
+    manifest = read_manifest(data, TOKENS)
+    if not given.init_from or given.seq_len:  # otherwise as long as the weights were trained for
+        for split in ("train", "validation") if options.eval_every else ("train",):
+            must_hold_a_window(data, manifest, split, shape["seq_len"])
+
+
 def _train(given: argparse.Namespace, place: Place) -> int:
+    options, shape, how = _asked(given, place)
+
+    from trainer.engine import loop
+
+    def build() -> Gpt2:
+        if given.init_from:
+            return Gpt2.continued(options, given.init_from, given.seq_len, how)
+        return Gpt2(options, shape, how)
+
+    return loop.train(build, options, place)
+
+
+def _asked(given: argparse.Namespace, place: Place) -> tuple[TrainOptions, dict[str, int], dict[str, Any]]:
+    """The options, the model's shape, and how it computes. UsageError where they cannot be."""
     preset = PRESETS[given.preset or "124m"]
     wrong = [
         f"--{name.replace('_', '-')} {size}: expected 1 or more"
@@ -97,19 +124,12 @@ def _train(given: argparse.Namespace, place: Place) -> int:
     if shape["width"] % shape["heads"]:
         raise UsageError(f"--width {shape['width']} does not divide into --heads {shape['heads']}")
     how = {
+        "dropout": dropout,
         "gradient_checkpointing": bool(given.gradient_checkpointing),
         "loss_chunk": "auto" if given.loss_chunk is None else given.loss_chunk,
         "sdpa": options.sdpa,
     }
-
-    from trainer.engine import loop
-
-    def build() -> Gpt2:
-        if given.init_from:
-            return Gpt2.continued(options, given.init_from, given.seq_len, {"dropout": dropout, **how})
-        return Gpt2(options, shape, {"dropout": dropout, **how})
-
-    return loop.train(build, options, place)
+    return options, shape, how
 
 
 class Gpt2(Workload):

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from trainer.config import Place, TrainOptions
+from trainer.data.text_manifest import TextManifest
 from trainer.engine.workload import Batch, Outputs, Portion, Workload
 from trainer.options import train_options
 from trainer.workloads import Actions, text_options
@@ -28,7 +27,7 @@ WARMUP_SHARE = 0.1
 def add_commands(actions: Actions) -> None:
     train = actions.add_parser("train", help="the default action", allow_abbrev=False)
     text_options.add_training(train)
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, check=_check)
     prepare = actions.add_parser("prepare", help="CSV to tokens, and the model they are for", allow_abbrev=False)
     text_options.add_preparation(prepare)
     prepare.set_defaults(run=_prepare)
@@ -58,23 +57,16 @@ class Choice:
     cache_dir: Path | None = None
 
 
-def _train(given: argparse.Namespace, place: Place) -> int:
-    from trainer.data import text_prepared
+def _check(given: argparse.Namespace, place: Place, data: Path | None) -> None:
+    if data:
+        _asked(given, place, TextManifest.open(data))
 
-    prepared = text_prepared.PreparedText.open(given.data_dir or Path("Data"))
-    choice = text_options.choose(given, prepared)
-    watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
-    defaults: dict[str, Any] = {
-        # As BERT is fine-tuned (Devlin et al. 2019, arXiv 1810.04805, A.3); a model from nothing takes larger steps.
-        "lr": 5e-5 if prepared.weights_file else 5e-4,
-        "min_lr": 0.0, "schedule": "linear", "batch_size": 16, "weight_decay": 0.01, "betas": (0.9, 0.999),
-        "eval_every": "epoch", "checkpoint_every": "epoch", "early_stopping": watched, "best": watched, "patience": 3,
-    }  # fmt: skip
-    if choice.bucketing:  # short texts tell less, and are more often wrong: batches of a kind differ without any fault
-        defaults["on_spike"] = "off"
-    if given.max_steps is None:
-        defaults["epochs"] = 5
-    options = train_options(given, defaults, place)
+
+def _train(given: argparse.Namespace, place: Place) -> int:
+    from trainer.data.text_prepared import PreparedText
+
+    prepared = PreparedText.open(given.data_dir or Path("Data"))
+    choice, options = _asked(given, place, prepared)
     if given.warmup_steps is None:
         per_epoch = -(-prepared.manifest["texts"]["train"] // options.batches(place.world_size))
         steps = options.max_steps or per_epoch * (options.epochs or 1)
@@ -83,6 +75,23 @@ def _train(given: argparse.Namespace, place: Place) -> int:
     from trainer.engine import loop
 
     return loop.train(lambda: Text(prepared, options, choice, place), options, place)
+
+
+def _asked(given: argparse.Namespace, place: Place, prepared: TextManifest) -> tuple[Choice, TrainOptions]:
+    """The options of this workload and of the engine. UsageError where they cannot be, with this data."""
+    choice = text_options.choose(given, prepared)
+    watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
+    defaults: dict[str, Any] = {
+        # As BERT is fine-tuned (Devlin et al. 2019, arXiv 1810.04805, A.3); a model from nothing takes larger steps.
+        "lr": 5e-5 if prepared.has_weights else 5e-4,
+        "min_lr": 0.0, "schedule": "linear", "batch_size": 16, "weight_decay": 0.01, "betas": (0.9, 0.999),
+        "eval_every": "epoch", "checkpoint_every": "epoch", "early_stopping": watched, "best": watched, "patience": 3,
+    }  # fmt: skip
+    if choice.bucketing:  # short texts tell less, and are more often wrong: batches of a kind differ without any fault
+        defaults["on_spike"] = "off"
+    if given.max_steps is None:
+        defaults["epochs"] = 5
+    return choice, train_options(given, defaults, place)
 
 
 class Text(Workload):
@@ -133,6 +142,7 @@ class Text(Workload):
     def batch(self, portion: Portion) -> Batch:
         """Labels, numbers of the rows, tokens, mask, what the frozen layers made of them, and of which that is known.
         The last three have a second dimension of 0 where they say nothing: no padding, nothing known, all known."""
+        import numpy as np
         import torch
 
         from trainer.models import frozen
@@ -224,6 +234,7 @@ class Text(Workload):
 
     def _weights_of_classes(self) -> list[Tensor | None]:
         """Balanced: a class weighs as much as all others, however few rows it has."""
+        import numpy as np
         import torch
 
         weights: list[Tensor | None] = []

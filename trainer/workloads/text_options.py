@@ -11,7 +11,7 @@ from trainer.errors import UsageError
 from trainer.options import add_train_options
 
 if TYPE_CHECKING:
-    from trainer.data.text_prepared import PreparedText
+    from trainer.data.text_manifest import TextManifest
     from trainer.workloads.text import Choice
 
 HEADS = {"modo": 0.1, "causa": 0.6, "prioridad": 0.3}
@@ -83,7 +83,7 @@ def add_lengths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true")
 
 
-def choose(given: argparse.Namespace, prepared: PreparedText) -> Choice:
+def choose(given: argparse.Namespace, prepared: TextManifest) -> Choice:
     """What the user asks for, checked against what was prepared; all that is wrong at once."""
     from trainer.workloads.text import Choice
 
@@ -100,7 +100,7 @@ def choose(given: argparse.Namespace, prepared: PreparedText) -> Choice:
     frozen = _or(given.freeze_layers, 0)
     if not 0 <= frozen <= layers:
         wrong.append(f"--freeze-layers {frozen}: expected 0 to {layers}, the layers of {model_name}")
-    longest = prepared.shape.longest
+    longest = prepared.longest
     max_length = _or(given.max_length, min(128, longest))
     if not 3 <= max_length <= longest:
         wrong.append(f"--max-length {max_length}: expected 3 to {longest}, as far as {model_name} reads")
@@ -148,20 +148,20 @@ def _weighted(asked: str | None, heads: Mapping[str, float], wrong: list[str]) -
     return names
 
 
-def _model(asked: str | None, prepared: PreparedText, wrong: list[str]) -> tuple[str, int]:
+def _model(asked: str | None, prepared: TextManifest, wrong: list[str]) -> tuple[str, int]:
     """Which model, and its number of layers. Random ones of any size share a tokenizer; others have their own."""
     from trainer.models import sizes
 
     name = asked or prepared.model_name
     if name == prepared.model_name:
-        return name, prepared.shape.layers
+        return name, prepared.layers
     if name.startswith(sizes.RANDOM) and prepared.model_name.startswith(sizes.RANDOM):
         return name, sizes.of(name)[0]
     wrong.append(
         f"--model-name {name}: the data was prepared for {prepared.model_name}, whose tokens differ;"
         f" prepare it again with --model-name {name}"
     )
-    return name, prepared.shape.layers
+    return name, prepared.layers
 
 
 def _or(given: Any, default: Any) -> Any:

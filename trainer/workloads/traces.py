@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import Place, TrainOptions
-from trainer.data.trace_files import Vocabulary
+from trainer.data.prepared_folder import TRACES, read_manifest
 from trainer.engine.workload import Batch, Outputs, Portion, Workload
 from trainer.errors import ConfigurationError, UsageError
 from trainer.options import add_train_options, train_options
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays qu
     from torch import Tensor, nn
 
     from trainer.data.order import Indices
+    from trainer.data.trace_files import Vocabulary
     from trainer.data.trace_stream import StreamedTraces
     from trainer.data.traces import Traces
     from trainer.models.traces import Calls, Shape
@@ -92,7 +93,22 @@ def _weight(text: str) -> float | str:
 _weight.__name__ = "number or auto"
 
 
+def check(kind: type[TracesWorkload], given: argparse.Namespace, place: Place, data: Path | None) -> None:
+    choices, _ = _asked(kind, given, place)
+    if data and not is_stream(choices.loader, data):
+        read_manifest(data, TRACES)
+
+
 def train(kind: type[TracesWorkload], given: argparse.Namespace, place: Place) -> int:
+    choices, options = _asked(kind, given, place)
+
+    from trainer.engine import loop
+
+    return loop.train(lambda: kind(options, choices), options, place)
+
+
+def _asked(kind: type[TracesWorkload], given: argparse.Namespace, place: Place) -> tuple[Choices, TrainOptions]:
+    """The options of the workload and of the engine. UsageError where they cannot be."""
     own = {
         "loader": given.loader,
         "buffer": given.shuffle_buffer_size,
@@ -104,11 +120,7 @@ def train(kind: type[TracesWorkload], given: argparse.Namespace, place: Place) -
         "convolution": getattr(given, "convolution", None),
     }
     choices = Choices(**{name: value for name, value in own.items() if value is not None})
-    options = train_options(given, DEFAULTS, place)
-
-    from trainer.engine import loop
-
-    return loop.train(lambda: kind(options, choices), options, place)
+    return choices, train_options(given, DEFAULTS, place)
 
 
 def is_stream(loader: str, folder: Path) -> bool:
@@ -263,5 +275,7 @@ class TracesWorkload(Workload):
 
 def vocabulary_of(manifest: Mapping[str, Any]) -> Vocabulary:
     """As `prepare` numbered the events."""
+    from trainer.data.trace_files import Vocabulary
+
     events = {name: number for number, name in enumerate(manifest["events"], start=1)}
     return Vocabulary(events=events, features=list(manifest["features"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.config import Place
@@ -24,8 +25,12 @@ GROUP = 256
 def add_commands(actions: Actions) -> None:
     train = actions.add_parser("train", help="the default action", allow_abbrev=False)
     traces.add_options(train)
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, check=_check)
     traces_commands.add(actions, LstmTraces)
+
+
+def _check(given: argparse.Namespace, place: Place, data: Path | None) -> None:
+    traces.check(LstmTraces, given, place, data)
 
 
 def _train(given: argparse.Namespace, place: Place) -> int:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.config import Place
+from trainer.config import Place, TrainOptions
+from trainer.data.prepared_folder import IMAGES, read_manifest
 from trainer.errors import UsageError
 from trainer.options import add_train_options, train_options
 from trainer.workloads import Actions
@@ -84,7 +85,7 @@ def add_commands(actions: Actions) -> None:
     _model_options(train.add_argument_group("model"))
     _data_options(train.add_argument_group("pictures"))
     _loss_options(train.add_argument_group("loss"))
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, check=_check)
 
     prepare = actions.add_parser("prepare", help="images to memory-mapped pixels", allow_abbrev=False)
     prepare.add_argument(
@@ -173,13 +174,14 @@ def choices(given: argparse.Namespace) -> Choices:
     return replace(preset, **said)
 
 
+def _check(given: argparse.Namespace, place: Place, data: Path | None) -> None:
+    _, chosen = _asked(given, place)
+    if data and not chosen.images:
+        read_manifest(data, IMAGES)
+
+
 def _train(given: argparse.Namespace, place: Place) -> int:
-    preset = PRESETS[given.preset or "fashion"]
-    own = {**SEED_DEFAULTS, "batch_size": preset.batch_size, "lr": preset.lr}
-    if given.epochs is None and given.max_steps is None:
-        own["epochs"] = preset.epochs
-    options = train_options(given, own, place)
-    chosen = choices(given)
+    options, chosen = _asked(given, place)
     # A size that only the preset names gives way to that of prepared data.
     size = chosen.image_size if given.image_size or chosen.images else None
 
@@ -190,6 +192,15 @@ def _train(given: argparse.Namespace, place: Place) -> int:
         return Vision(options, chosen, open_pictures(options, chosen, size, place), place)
 
     return loop.train(build, options, place)
+
+
+def _asked(given: argparse.Namespace, place: Place) -> tuple[TrainOptions, Choices]:
+    """The options of the engine and of this workload. UsageError where they cannot be."""
+    preset = PRESETS[given.preset or "fashion"]
+    own = {**SEED_DEFAULTS, "batch_size": preset.batch_size, "lr": preset.lr}
+    if given.epochs is None and given.max_steps is None:
+        own["epochs"] = preset.epochs
+    return train_options(given, own, place), choices(given)
 
 
 def _prepare(given: argparse.Namespace, _place: Place) -> int:

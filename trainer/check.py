@@ -1,0 +1,73 @@
+"""`python -m trainer.check`: whether the trainer would take these words, as JSON on stdin, before anything starts.
+
+    {"words": ["gpt2", "--epochs", "1"], "data": "Data", "environment": {}, "prog": "orch launch --"}
+
+`data`: the folder that the training would read, null where it is not on this computer. Answer, as JSON on stdout:
+`help`, where the words ask for it; `refused`, what the trainer would say before it ends, with its exit code in `code`;
+`hint`, what to do then; `needs`, the command that makes the data which the training reads, where none was given.
+
+Needs Python alone, no package: the controller has no torch. Run in the folder of the user's code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.cli import parse
+from trainer.config import Place
+from trainer.data.prepared_folder import KINDS, Kind, kind_of
+from trainer.errors import ConfigurationError, TrainerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    help: str = ""
+    refused: str = ""
+    code: int = 0
+    hint: str = ""
+    needs: str = ""
+
+
+def answer(asked: Mapping[str, Any]) -> Answer:
+    shown = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(shown):
+            given = parse(asked["words"], prog=asked["prog"])
+    except SystemExit:  # argparse has shown the help
+        return Answer(help=shown.getvalue())
+    except TrainerError as error:
+        return Answer(refused=str(error), code=error.exit_code)
+    if not hasattr(given, "check"):
+        return Answer()
+    elsewhere = given.data_dir or getattr(given, "images", None) or "TRAINER_DATA_DIR" in asked["environment"]
+    data = Path(asked["data"]) if asked["data"] and not elsewhere else None
+    kind = next((kind for kind in KINDS if given.command in kind.read_by), None)
+    if data and kind and (other := kind_of(data)) and other != kind.name:
+        return _other_data(given.command, kind, other, data)
+    # Options that stand in a file, or in variables, may change what the others must be.
+    if not given.config and not asked["environment"]:
+        try:
+            given.check(given, Place(), data)
+        except TrainerError as error:
+            return Answer(refused=str(error), code=error.exit_code)
+    return Answer(needs=kind.prepare_line("Data") if kind and not data and not elsewhere else "")
+
+
+def _other_data(workload: str, kind: Kind, other: str, folder: Path) -> Answer:
+    beside = f"{folder}-{kind.workload}"
+    return Answer(
+        refused=f"{folder} holds {other}; {workload} reads {kind.name}",
+        code=ConfigurationError.exit_code,
+        hint=f"{kind.prepare_line(beside)}   and then launch with --data {beside}",
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(answer(json.load(sys.stdin)))))
