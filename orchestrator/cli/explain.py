@@ -61,7 +61,7 @@ def _list(pages: list[FindingPage], *, as_json: bool) -> None:
 def _show(page: FindingPage, *, as_json: bool) -> None:
     if as_json:
         values = {"id": page.id, "area": page.area, "title": page.title, "sections": page.sections}
-        typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(values, indent=2))
         return
     for line in page.text.splitlines():
         if line.startswith("#"):

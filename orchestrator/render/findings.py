@@ -66,7 +66,7 @@ def doctor_json(report: DoctorReport) -> str:
         "findings": findings,
         "nodes": [TypeAdapter(Examined).dump_python(node, mode="json") for node in report.nodes],
     }
-    return json.dumps(whole, indent=2, ensure_ascii=False)
+    return json.dumps(whole, indent=2)
 
 
 def _area_line(report: DoctorReport, area: str, found: Sequence[Finding]) -> Text:

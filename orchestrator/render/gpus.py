@@ -27,7 +27,7 @@ def gpu_report(report: GpuReport) -> RenderableType:
 
 def gpu_json(report: GpuReport) -> str:
     """The same for programs: every fact, every finding unfolded, and whether a launch would be refused."""
-    return json.dumps({**asdict(report), "unfit": report.unfit}, indent=2, ensure_ascii=False)
+    return json.dumps({**asdict(report), "unfit": report.unfit}, indent=2)
 
 
 def _table(nodes: Sequence[NodeGpus]) -> Table:

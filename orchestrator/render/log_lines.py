@@ -9,7 +9,6 @@ from dataclasses import asdict
 
 from rich.text import Text
 
-from contract.log_lines import EVENT_MARK
 from orchestrator.render.consequences import Consequences
 from orchestrator.render.console import colour_of, stdout
 from orchestrator.render.printable import printable
@@ -19,7 +18,7 @@ from orchestrator.specs.happening import Said
 
 def is_event(said: Said) -> bool:
     """Events are for programs; `--json` shows them."""
-    return said.text.startswith(EVENT_MARK)
+    return parse_event(said.text, said.rank) is not None
 
 
 def log_line(said: Said, *, width: int, several_ranks: bool = False) -> Text:
@@ -31,10 +30,10 @@ def log_line(said: Said, *, width: int, several_ranks: bool = False) -> Text:
 
 
 def log_json(said: Said) -> str:
-    """One line as JSON; an event comes parsed, under `event`."""
+    """One line as JSON in ASCII, safe for every terminal; an event comes parsed, under `event`."""
     event = parse_event(said.text, said.rank)
     extra = {"event": {"kind": event.kind, **event.values}} if event else {}
-    return json.dumps({**asdict(said), **extra}, ensure_ascii=False)
+    return json.dumps({**asdict(said), **extra})
 
 
 def has_several_ranks(lines: Iterable[Said]) -> bool:

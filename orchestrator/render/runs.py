@@ -125,14 +125,14 @@ def _member_data(member: Member) -> dict[str, Any]:
 
 
 def _progress(last: Event | None) -> str:
-    if last is None or "step" not in last.values:
+    if last is None or last.values.get("step") is None:
         return ""
     words = [f"step {last.values['step']}"]
     if isinstance(loss := last.values.get("loss"), float):
         words.append(f"loss {loss:.3f}")
     if isinstance(speed := last.values.get("per_s"), (int, float)):
         words.append(f"{speed:,.0f} {last.values.get('unit', 'samples')}/s")
-    return " · ".join(words)
+    return printable(" · ".join(words))
 
 
 def _achieved(last: Event | None) -> float | None:

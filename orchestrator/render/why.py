@@ -81,7 +81,7 @@ def cause_lines(cause: Cause) -> Iterator[str]:
 
 def why_json(story: Story) -> str:
     """The same for programs."""
-    return json.dumps(asdict(story), indent=2, ensure_ascii=False)
+    return json.dumps(asdict(story), indent=2)
 
 
 def _without_source(text: str) -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.log_lines import EVENT_MARK, split_rank
-from orchestrator.specs.event import parse_event
+from orchestrator.specs.event import WHOLE_LIMIT, parse_event
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,11 @@ def test_no_line_of_a_node_raises(text: str) -> None:
     split_rank(text)
 
 
-@given(st.dictionaries(st.text().filter(lambda key: key not in ("event", "rank")), st.integers() | st.text()))
+KEYS = st.text().filter(lambda key: key not in ("event", "rank"))
+WHOLE = st.integers(-WHOLE_LIMIT, WHOLE_LIMIT)
+
+
+@given(st.dictionaries(KEYS, WHOLE | st.text()))
 def test_values_arrive_as_sent(values: dict[str, int | str]) -> None:
     event = parse_event(EVENT_MARK + json.dumps({"event": "step", **values}))
     assert event is not None

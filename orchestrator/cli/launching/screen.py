@@ -225,7 +225,7 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
     first = next((part for part in plan.nodes if forecast and forecast.led_by(part.node)), plan.nodes[0])
     folder = f"{first.node}:{first.folder}/runs/{plan.run_id}"
     event = outcome.last_event
-    step = f" at step {event.values['step']}" if event and "step" in event.values else ""
+    step = f" at step {event.values['step']}" if event and event.values.get("step") is not None else ""
     say(f"\n✓ run {plan.run_id} {'stopped' if outcome.stopped else 'done'}{step}")
     if forecast:
         say(f"  {forecast_line(forecast, outcome.of_forecast)}")

@@ -64,8 +64,8 @@ def _with_figures(event: Event, earlier: Event) -> Event:
     if "loss" in event.values:
         kept = {name: kept[name] for name in LASTING if name in kept}
     values = {**kept, **event.values}
-    if event.kind == "checkpoint" and "step" in kept:
-        values["step"] = max(values["step"], kept["step"])
+    if event.kind == "checkpoint":
+        values["step"] = max(event.values.get("step") or 0, kept.get("step") or 0)
     return Event(kind=event.kind, rank=event.rank, values=values)
 
 

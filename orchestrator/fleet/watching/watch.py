@@ -160,7 +160,7 @@ def _passing_on(how: Watch, plan: Plan, copies: InTurn) -> Callable[[Told], None
         event = parse_event(told.text, told.rank) if isinstance(told, Said) else None
         checkpoint = how.ears.checkpoint
         if checkpoint and event and event.kind == "checkpoint" and event.values.get("verified"):
-            step = int(event.values.get("step", 0))
+            step: int = event.values.get("step") or 0
             copies.add(lambda: checkpoint(nodes, plan, step))
 
     return tell
