@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
 from orchestrator.cli.report import report_error, say
 from orchestrator.plan.image import DEFAULT_BASE
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, PartialError, PreflightError, UsageError
 from orchestrator.specs.image import Placed
-from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.selection import select_nodes
 
 EXAMPLES = """Examples:
@@ -99,7 +98,9 @@ def build(
         site=site_of(os.environ, wheels=wheels, ca_bundle=ca_bundle),
         version=_version(),
     )
-    if not (yes or as_json) and sys.stdin.isatty() and not _confirm(profile, specs, each_node=each_node):
+    where = "on each of" if each_node else "for"
+    names = ", ".join(spec.name for spec in specs)
+    if not agreed(f"build {profile.value} {where} {names}?", yes=yes, default=True):
         say("nothing was built")
         return EXIT_INTERRUPTED
     controller = LocalNode()
@@ -113,13 +114,6 @@ def build(
     else:
         stdout().print(images_table(placed))
     return outcome(placed, quiet=as_json)
-
-
-def _confirm(profile: Profile, specs: Sequence[NodeSpec], *, each_node: bool) -> bool:
-    where = "on each of" if each_node else "for"
-    return typer.confirm(
-        f"build {profile.value} {where} {', '.join(spec.name for spec in specs)}?", default=True, err=True
-    )
 
 
 def outcome(placed: Sequence[Placed], *, quiet: bool) -> int:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import report_error, say
-from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError, UsageError
+from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
 from orchestrator.specs.selection import select_nodes
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def doctor(
     from orchestrator.fleet.connect import connected
     from orchestrator.specs.request import LaunchRequest
 
-    if fix and not yes and not sys.stdin.isatty():
-        raise UsageError("nobody is there to be asked", hint="orch doctor --fix --yes mends all that is safe")
+    if fix:
+        require_consent(yes=yes, look_first="orch doctor")
     words = _words(only)
     loaded = load_inventory(inventory)
     specs = select_nodes(loaded.inventory, nodes=node, filename=str(loaded.path))
@@ -124,7 +125,7 @@ def _mend(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *, askin
     for finding, mend in proposed:
         line = " ".join(("orch", *mend.orch) if mend.orch else mend.on_node)
         say(f"{sentence([finding.node], finding)} [{finding.id}]\n  → {mend.what}: {line}")
-        if asking and not typer.confirm("Do that?", default=False, err=True):
+        if not agreed("Do that?", yes=not asking):
             continue
         try:
             if not mend.orch:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
 from orchestrator.cli.report import report_error, say
-from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, PreflightError, UsageError
+from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, PreflightError
 from orchestrator.specs.selection import select_nodes
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _firewall(
         todo = [(outcome.item, outcome.value()) for outcome in outcomes if not outcome.error]
         todo = [(node, plan) for node, plan in todo if plan.commands]
         _tell(outcomes, as_json=as_json and (verb == "show" or not todo), asked_for=verb == "show")
-        if verb != "show" and todo and _agreed(sum(len(plan.commands) for _, plan in todo), yes=yes):
+        if verb != "show" and todo and agreed(_question(sum(len(plan.commands) for _, plan in todo)), yes=yes):
             done = carry_out(todo, replan(reached, project, remove=removing))
             _tell_done(done, [plan for _, plan in todo], as_json=as_json)
             outcomes = (*(one for one in outcomes if one.error), *done)
@@ -107,12 +107,8 @@ def _tell(outcomes: Sequence[Outcome[Node, FirewallPlan]], *, as_json: bool, ask
                 say(line)
 
 
-def _agreed(commands: int, *, yes: bool) -> bool:
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise UsageError("nobody is there to agree to it", hint="look at the lines above, then add --yes")
-    return typer.confirm(f"Run {commands} command{'' if commands == 1 else 's'}?", default=False, err=True)
+def _question(commands: int) -> str:
+    return f"Run {commands} command{'' if commands == 1 else 's'}?"
 
 
 def _tell_done(

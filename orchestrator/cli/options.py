@@ -24,7 +24,7 @@ LabelOption = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="KEY=VALUE", help="Only nodes with this label; repeat for more."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout; it grants nothing.")]
 WorkloadArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- WORKLOAD…]", help="A workload of the trainer with its options, as for `orch launch`."),
@@ -55,8 +55,11 @@ DataOption = Annotated[
     typer.Option("--data", help="Prepared data, copied to nodes that lack it; ./Data where there is one."),
 ]
 EngineOption = Annotated[str, typer.Option("--engine", help="docker, or process: no containers, on this computer.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; required where there is no terminal.")]
 RunArgument = Annotated[str | None, typer.Argument(help="Run id or its beginning; the newest run otherwise.")]
+RunToStopArgument = Annotated[
+    str | None, typer.Argument(help="Run id or its beginning; otherwise the only run of yours that goes on.")
+]
 MaxRestartsOption = Annotated[
     int | None,
     typer.Option(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.consent import require_consent
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.launching.words import Manner, Wanted
 from orchestrator.cli.options import (
@@ -15,9 +17,15 @@ from orchestrator.cli.options import (
     JsonOption,
     NodesOption,
     NoWatchOption,
-    RunArgument,
+    RunToStopArgument,
     YesOption,
 )
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from orchestrator.cli.launching.stopping import AtHand
+    from orchestrator.specs.inventory import Inventory
 
 EXAMPLES = """Examples:
 
@@ -32,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def restart(
-    run: RunArgument = None,
+    run: RunToStopArgument = None,
     timeout: Annotated[int, typer.Option("--timeout", min=0, help="Seconds for the last checkpoint.")] = 75,
     nodes: NodesOption = None,
     as_json: JsonOption = False,
@@ -44,21 +52,40 @@ def restart(
 ) -> int:
     """Stop a run as `orch stop` does, then go on with it as `orch resume` does.
 
-    Where a node cannot be stopped, nothing is started.
+    Checks, plans and asks while the run still goes on: what is refused then leaves it going. Where a node cannot be
+    stopped, nothing is started.
     """
     from orchestrator.cli.launching.steps import carry_out
-    from orchestrator.cli.launching.stopping import stop_and_tell
+    from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped
 
+    require_consent(yes=yes)
     loaded = load_inventory(inventory)
-    stopped = stop_and_tell(loaded.inventory.nodes, run, timeout_s=timeout)
     manner = Manner(
         dry_run=False,
         forecast=False,
         as_json=as_json,
         detach=detach,
-        confirmed=yes or as_json,
+        confirmed=yes,
         watch=not no_watch,
         inventory_file=loaded.path.absolute(),
         engine=engine,
     )
-    return carry_out(loaded.inventory, Wanted(resume=stopped.run_id, nodes=nodes, engine=engine), manner)
+    with at_hand(loaded.inventory.nodes, run) as running:
+        wanted = Wanted(resume=running.run.run_id, nodes=nodes, engine=engine)
+        if not _foreseen(loaded.inventory, wanted, manner, running):
+            say(f"nothing was stopped: run {running.run.run_id} is as it was")
+            return EXIT_INTERRUPTED
+        stopped = stop_everywhere(running, timeout_s=timeout)
+    stopped.require_all()
+    tell_stopped(stopped)
+    return carry_out(loaded.inventory, wanted, replace(manner, confirmed=True))
+
+
+def _foreseen(inventory: Inventory, wanted: Wanted, manner: Manner, running: AtHand) -> bool:
+    """Whether the next attempt can be planned, all nodes are fit for it, and somebody agrees to it as it would be."""
+    from orchestrator.cli.launching.screen import confirm
+    from orchestrator.cli.launching.steps import ready
+
+    with ready(inventory, wanted, manner, ending=True) as (_, _, plan, _):
+        of = f", launched by {running.stranger}," if running.stranger else ""
+        return manner.confirmed or confirm(plan, f"Stop run {plan.run_id}{of} and start it again so?")

@@ -101,7 +101,7 @@ def resume(
         forecast=False,
         as_json=as_json,
         detach=detach,
-        confirmed=yes or as_json,
+        confirmed=yes,
         watch=not no_watch,
         inventory_file=loaded.path.absolute(),
         engine=engine,

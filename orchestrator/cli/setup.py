@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import secrets
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
 from orchestrator.cli.report import report_error, say
@@ -69,10 +69,11 @@ def setup(
     plans, unreachable = _plans(specs, nvidia_source.rstrip("/"))
     ready = [plan for plan in plans if plan.to_do and not plan.refused]
     results: tuple[SetUp, ...] = ()
-    if not as_json:
-        _show(plans)
+    asking = bool(ready) and not dry_run and not yes
+    if asking or not as_json:
+        _show(plans, to_stderr=as_json)
     if ready and not dry_run:
-        if not _agreed(ready, yes=yes, as_json=as_json):
+        if not agreed(f"run these commands on {', '.join(plan.node for plan in ready)}?", yes=yes):
             say("nothing was changed")
             return EXIT_INTERRUPTED
         results = _carry_out(ready, specs, quiet=as_json)
@@ -105,21 +106,12 @@ def _plans(specs: Sequence[NodeSpec], nvidia_source: str) -> tuple[list[SetupPla
     )
 
 
-def _show(plans: Sequence[SetupPlan]) -> None:
+def _show(plans: Sequence[SetupPlan], *, to_stderr: bool) -> None:
     from orchestrator.render.printable import printable
     from orchestrator.render.setup import plan_text
 
     for line in plan_text(plans):
-        typer.echo(printable(line))
-
-
-def _agreed(plans: Sequence[SetupPlan], *, yes: bool, as_json: bool) -> bool:
-    if yes:
-        return True
-    if as_json or not sys.stdin.isatty():
-        raise UsageError("nobody is there to agree to this", hint="look with --dry-run, then: orch setup --yes")
-    names = ", ".join(plan.node for plan in plans)
-    return typer.confirm(f"run these commands on {names}?", default=False, err=True)
+        typer.echo(printable(line), err=to_stderr)
 
 
 def _carry_out(plans: Sequence[SetupPlan], specs: Sequence[NodeSpec], *, quiet: bool) -> tuple[SetUp, ...]:

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
+from orchestrator.cli.options import InventoryOption, JsonOption, RunToStopArgument, YesOption
 from orchestrator.cli.report import say
-from orchestrator.specs.errors import EXIT_OK
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK
 
 EXAMPLES = """Examples:
 
@@ -27,18 +27,24 @@ def register(app: typer.Typer) -> None:
 
 
 def stop(
-    run: RunArgument = None,
+    run: RunToStopArgument = None,
     timeout: Annotated[int, typer.Option("--timeout", min=0, help="Seconds for the last checkpoint.")] = 75,
     as_json: JsonOption = False,
+    yes: YesOption = False,
     inventory: InventoryOption = None,
 ) -> int:
     """Stop a run: all ranks are told together, rank 0 writes a checkpoint, containers are removed, logs are kept here.
 
-    Ranks that have not ended after --timeout are killed. Go on later with: orch resume RUN
+    Ranks that have not ended after --timeout are killed. Without RUN: the only run of yours that goes on. Another
+    user's run is stopped only after a question, or with --yes. Go on later with: orch resume RUN
     """
-    from orchestrator.cli.launching.stopping import stop_everywhere, tell_stopped
+    from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped
 
-    stopped = stop_everywhere(load_inventory(inventory).inventory.nodes, run, timeout_s=timeout)
+    with at_hand(load_inventory(inventory).inventory.nodes, run) as wanted:
+        if not wanted.agreed("Stop it?", yes=yes):
+            say("nothing was stopped")
+            return EXIT_INTERRUPTED
+        stopped = stop_everywhere(wanted, timeout_s=timeout)
     step = stopped.checkpoint_step
     if as_json:
         told = {"run_id": stopped.run_id, "stopped": list(stopped.nodes), "checkpoint_step": step}

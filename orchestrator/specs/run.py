@@ -105,6 +105,11 @@ class Run:
         return State.SUCCEEDED if states else State.LOST
 
     @property
+    def is_going(self) -> bool:
+        """Whether a container of it runs, or was created to."""
+        return any(member.state in (State.RUNNING, State.CREATED) for member in self.members)
+
+    @property
     def half_launched(self) -> bool:
         """Whether a launch was cut short, or is under way: a container was created and not started, or lacks."""
         states = {member.state for member in self.members}

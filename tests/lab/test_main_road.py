@@ -46,7 +46,7 @@ def five(orch: Orch, figure: Figure) -> tuple[str, str, float]:
 
 
 def test_every_node_has_the_same_image_and_a_second_build_moves_nothing(orch: Orch) -> None:
-    done = orch("build", "--profile", "cpu", "--json")
+    done = orch("build", "--profile", "cpu", "--yes", "--json")
     assert done.code == 0, done.err
     placed = {image["node"]: image for image in done.json}
     assert set(placed) >= set(NAMES)

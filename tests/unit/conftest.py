@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.cli.consent import answering_by
 from orchestrator.cli.launching.watching import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.faults import crashes_folder
@@ -26,6 +27,8 @@ class Ran:
     code: int
     out: str
     err: str
+    asked: tuple[str, ...] = ()
+    """Questions that a person at the terminal was asked."""
 
 
 Orch = Callable[..., Ran]
@@ -53,13 +56,23 @@ def orch(
     capsys: pytest.CaptureFixture[str],
     watchers: list[tuple[str, ...]],
 ) -> Orch:
-    """`orch` in a folder with an inventory of three machines, reached as the lan given."""
+    """`orch` in a folder with an inventory of three machines, reached as the lan given.
+
+    `says`: what a person at the terminal answers every question; None: there is no terminal.
+    """
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     Path("inventory.yaml").write_text(INVENTORY)
 
-    def run(*argv: str, on: lan.Lan | None = None) -> Ran:
+    def run(*argv: str, on: lan.Lan | None = None, says: bool | None = True) -> Ran:
+        asked: list[str] = []
+
+        def person(question: str, _default: bool) -> bool:
+            asked.append(question)
+            return bool(says)
+
         with (
+            answering_by(None if says is None else person),
             connecting_by((on or lan.Lan()).connect),
             spawning_by(lambda argv, _log, _variables: watchers.append(tuple(argv))),
         ):
@@ -67,7 +80,7 @@ def orch(
         said = capsys.readouterr()
         assert "Traceback" not in said.err
         assert [file.read_text() for file in crashes_folder().glob("*")] == []
-        return Ran(code, said.out, said.err)
+        return Ran(code, said.out, said.err, tuple(asked))
 
     return run
 

@@ -196,7 +196,7 @@ def test_push_puts_nothing_in_place_of_what_is_sound_nor_beside_a_run_that_goes_
 def test_prune_shows_asks_and_keeps_what_must_stay(orch: Orch, here: Shelves) -> None:
     mark_best(here.root("alpha"), 20)
     refused = orch("prune", RUN, "--keep", "1")
-    assert (refused.code, "nobody is there to agree" in refused.err) == (2, True)
+    assert (refused.code, "add --yes to agree" in refused.err) == (2, True)
     assert steps_in(here.root("alpha")) == [20, 40, 60, 80]
     assert "2 checkpoints removed" in orch("prune", RUN, "--keep", "1", "--yes").err
     assert (steps_in(here.root("alpha")), steps_in(here.root("beta"))) == ([20, 80], [80])

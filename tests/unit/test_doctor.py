@@ -247,7 +247,7 @@ def test_without_fix_nothing_is_changed(orch: Orch) -> None:
 
 
 def test_nobody_to_be_asked(orch: Orch) -> None:
-    ran = orch("doctor", "--fix", on=lan.lan(*THREE))
+    ran = orch("doctor", "--fix", on=lan.lan(*THREE), says=None)
     assert ran.code == 2
     assert "--yes" in ran.err
 

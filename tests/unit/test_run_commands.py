@@ -12,6 +12,7 @@ from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.watching.one_watcher import only_watcher
 from orchestrator.fleet.watching.wait import Clock, wait_for
+from orchestrator.nodes.probes import probe
 from orchestrator.specs.errors import DeadlineError
 from orchestrator.specs.plan_json import to_json
 from tests import lan
@@ -170,6 +171,79 @@ def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, watchers: list[
     assert not RunRecord(run_id).is_stopping()
 
 
+@pytest.mark.parametrize(
+    ("words", "says", "code"),
+    [
+        (("--nodes", "alhpa", "--yes"), None, 3),
+        (("--", "gtp2"), None, 2),
+        ((), False, 130),
+        ((), None, 2),
+        (("--nodes", "alpha,delta", "--yes"), None, 4),
+    ],
+    ids=["a wrong node", "words after --", "the answer no", "no terminal", "a node out of reach"],
+)
+def test_a_restart_that_is_refused_leaves_the_run_going(
+    orch: Orch, words: tuple[str, ...], says: bool | None, code: int
+) -> None:
+    here = lan.lan(*THREE, says=(event("checkpoint", step=40, verified=True),), ends_with=None)
+    run_id = detached(orch, here)
+    with Path("inventory.yaml").open("a") as file:
+        file.write("  delta: {address: 10.0.0.14}\n")
+    here.nodes["delta"] = lan.silent("delta")
+    ran = orch("restart", run_id, *words, on=here, says=says)
+    assert ran.code == code, ran.err
+    assert "stopped," not in ran.err
+    for name in THREE:
+        ((_, facts),) = here.nodes[name].engine.made.values()
+        assert (facts.labels["orch.attempt"], facts.status) == ("0", "running")
+    assert not RunRecord(run_id).is_stopping()
+
+
+def test_restart_shows_the_plan_with_the_ports_that_the_run_gives_back(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = detached(orch, here)
+    busy = lan.probe_answer("alpha", listening="3043 3044")  # 12355 and 12356, in hexadecimal
+    here.nodes["alpha"].answers[("sh", "-c", probe.SCRIPT, "*")] = (0, busy, "")
+    ran = orch("restart", run_id, on=here, says=False)
+    assert ran.asked == (f"Stop run {run_id} and start it again so?",)
+    assert f"master alpha {lan.address_of('alpha')}:12355" in ran.err
+    assert f"nothing was stopped: run {run_id} is as it was" in ran.err
+
+
+# ── Which run is stopped ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_a_name_only_the_one_run_of_mine_is_stopped(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    mine = json.loads(orch("launch", "--detach", "--json", "--nodes", "alpha", on=here).out)["run_id"]
+    theirs = lan.plan(("beta", "gamma"), project="here")
+    launch(here.nodes, theirs)
+    ran = orch("stop", on=here, says=None)
+    assert (ran.code, ran.asked) == (0, ()), ran.err
+    assert f"✓ run {mine} stopped" in ran.err
+    assert set(here.containers) == {"beta", "gamma"}
+    for command in ("stop", "restart"):
+        again = orch(command, on=here)
+        assert again.code == 2
+        assert "no run of yours goes on: name the run that you mean\n" in again.err
+        assert f"  {theirs.run_id}  by ana  " in again.err
+    assert set(here.containers) == {"beta", "gamma"}
+
+
+def test_of_two_runs_of_mine_one_must_be_named(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    both = [
+        json.loads(orch("launch", "--detach", "--json", "--nodes", node, on=here).out)["run_id"]
+        for node in ("alpha", "beta")
+    ]
+    ran = orch("stop", on=here)
+    assert ran.code == 2
+    assert "2 runs of yours go on" in ran.err
+    assert all(run_id in ran.err for run_id in both)
+    assert orch("stop", both[0], on=here).code == 0
+    assert set(here.containers) == {"beta"}
+
+
 # ── A launch that was cut short ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -204,5 +278,7 @@ def test_it_may_be_finished(orch: Orch) -> None:
 def test_or_removed(orch: Orch) -> None:
     here = lan.lan(*THREE, ends_with=None)
     half_launched(here)
-    assert orch("stop", on=here).code == 0
-    assert here.containers == {}
+    stopped = orch("stop", lan.IDENTITY.run_id, on=here)
+    assert (stopped.code, here.containers) == (0, {})
+    (question,) = stopped.asked
+    assert question.startswith(f"Run {lan.IDENTITY.run_id} was launched by ana since 2026-01-02T15:04:05")

@@ -152,11 +152,11 @@ def test_a_resumed_run_asks_for_the_same_again(
     here = lan.lan(*THREE, says=(event("done", step=1),))
     kept = keeper(here)
     run_id = json.loads(orch("launch", "--detach", "--json", *asked, on=here).out)["run_id"]
-    orch("stop", on=here)
+    orch("stop", run_id, on=here)
     again = json.loads(orch("launch", "--detach", "--json", "--resume", run_id, on=here).out)
     assert again["run_id"] == run_id
     assert kept["alpha"][f"/dev/shm/orch-1000/{run_id}/1-alpha/HF_TOKEN"] == VALUE.encode()
-    orch("stop", on=here)
+    orch("stop", run_id, on=here)
 
     monkeypatch.delenv("HF_TOKEN")
     ran = orch("launch", "--resume", run_id, on=here)
@@ -275,7 +275,7 @@ def test_a_watcher_in_the_background_has_what_no_record_holds(orch: Orch) -> Non
     started: list[tuple[tuple[str, ...], dict[str, str]]] = []
     noting = spawning_by(lambda argv, _log, variables: started.append((tuple(argv), dict(variables))))
     with noting, connecting_by(here.connect):
-        assert main(("launch", "--detach", "--env", f"HF_TOKEN={VALUE}", "--env", "GREETING=hello")) == 0
+        assert main(("launch", "--yes", "--detach", "--env", f"HF_TOKEN={VALUE}", "--env", "GREETING=hello")) == 0
     ((argv, variables),) = started
     assert variables == {"HF_TOKEN": VALUE}
     assert_nowhere(argv)

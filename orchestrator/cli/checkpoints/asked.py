@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.report import say
-from orchestrator.specs.errors import ConfigError, PreflightError, UsageError
+from orchestrator.specs.errors import ConfigError, PreflightError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,14 +80,6 @@ def hashed(nodes: Sequence[Node], held: Sequence[Held], *, as_json: bool) -> Seq
     if held and not as_json:
         say(f"hashing {number(held)}, {sum(one.size for one in held) / 1e6:.1f} MB, where they lie")
     return hash_all(nodes, held)
-
-
-def agreed(question: str, *, yes: bool) -> bool:
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise UsageError("nobody is there to agree to it", hint="look at the lines above, then add --yes")
-    return typer.confirm(question, default=False, err=True)
 
 
 def note(error: OrchError) -> None:

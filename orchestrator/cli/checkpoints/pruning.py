@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.checkpoints.asked import agreed, asked_nodes, number
+from orchestrator.cli.checkpoints.asked import asked_nodes, number
+from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import InventoryOption, JsonOption, YesOption
 from orchestrator.cli.report import report_error, say
 from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError

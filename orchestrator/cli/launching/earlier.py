@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.cli.report import say
 from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere
@@ -31,6 +31,8 @@ class Earlier:
     looking: Future[Newest]
     """Begun beside the question for facts: a node that is off takes its seconds once."""
     finding: Future[Found]
+    frees: frozenset[int] = frozenset()
+    """Ports that its last attempt still holds, and will have given back."""
 
     def must_be_over(self, plan: Plan) -> None:
         """ConflictError where it still runs, on nodes of this attempt or of the last one."""
@@ -42,7 +44,8 @@ class Earlier:
         return {name: place for name, place in self.places.items() if name not in taking}
 
     def holding(self, facts: Mapping[str, NodeFacts]) -> Mapping[str, NodeFacts]:
-        return holding(facts, self.looking.result())
+        held = holding(facts, self.looking.result())
+        return {name: replace(one, ports_in_use=one.ports_in_use - self.frees) for name, one in held.items()}
 
     def bring(self, plan: Plan, *, quiet: bool) -> None:
         """The newest checkpoint to the node of rank 0; nothing where it would lose all that was trained."""
@@ -57,9 +60,10 @@ class Earlier:
 
 @contextmanager
 def earlier_attempt(
-    inventory: Inventory, request: LaunchRequest, plan: Plan | None, reached: Sequence[Node]
+    inventory: Inventory, request: LaunchRequest, plan: Plan | None, reached: Sequence[Node], *, ending: bool = False
 ) -> Iterator[Earlier | None]:
-    """None where there is none. `reached` are the nodes of the attempt to come."""
+    """None where there is none. `reached` are the nodes of the attempt to come; `ending`: the last one still runs, and
+    will have been stopped."""
     if plan is None:
         yield None
         return
@@ -71,4 +75,5 @@ def earlier_attempt(
         places = places_in([*request.nodes, *gone], request.project)
         looking = begin(lambda: newest_anywhere(list(nodes.values()), places, plan.run_id))
         finding = begin(lambda: find_runs(list(nodes.values())))
-        yield Earlier(nodes=nodes, places=places, looking=looking, finding=finding)
+        frees = frozenset({plan.master_port, plan.supervisor_port} if ending else ())
+        yield Earlier(nodes=nodes, places=places, looking=looking, finding=finding, frees=frees)

@@ -13,6 +13,7 @@ from rich.live import Live
 
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.slow_ranks import slow_ranks
+from orchestrator.cli.consent import agreed
 from orchestrator.cli.launching.words import Manner
 from orchestrator.cli.report import say
 from orchestrator.fleet.watching.arrivals import arrived
@@ -157,7 +158,7 @@ class Screen:
                 self._err.print(text)
 
 
-def confirm(plan: Plan) -> bool:
+def confirm(plan: Plan, question: str = "Start it?") -> bool:
     """Show the plan and ask."""
     say(
         f"run {plan.run_id}: {plan.nnodes} nodes, {plan.world_size} ranks, {plan.backend}, "
@@ -167,7 +168,7 @@ def confirm(plan: Plan) -> bool:
         say(f"  {part.node_rank} {part.node:<12} {part.address:<15} {part.device:<4} by {part.interface or '?'}")
     for note in plan.notes:
         say(f"  note: {note}")
-    return typer.confirm("Start it?", default=True, err=True)
+    return agreed(question, yes=False, default=True)
 
 
 def tell_findings(findings: Sequence[Finding]) -> None:

@@ -7,13 +7,14 @@ import json
 import os
 import re
 import secrets
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 
 import typer
 
+from orchestrator.cli.consent import require_consent
 from orchestrator.cli.launching.earlier import Earlier, earlier_attempt
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.watching import Attended, leave_to_a_watcher, see_through
@@ -56,10 +57,37 @@ def carry_out(inventory: Inventory, wanted: Wanted, manner: Manner) -> int:
             f"--forecast measures, shows and ends: it does not go with {other}",
             hint="orch launch --forecast -- gpt2 … with the options of the run",
         )
+    if not manner.dry_run:
+        require_consent(yes=manner.confirmed, look_first="--dry-run")
     if wanted.nodes == "auto":
         from orchestrator.cli.launching.auto_nodes import with_best_nodes
 
         wanted = with_best_nodes(inventory, wanted, manner)
+    with ready(inventory, wanted, manner) as (nodes, request, plan, left):
+        if manner.dry_run:
+            specs = {spec.name: spec for spec in request.nodes}
+            typer.echo(to_json(plan).rstrip() if manner.as_json else "\n".join(plan_lines(plan, specs)))
+            return EXIT_OK
+        if left:
+            left.must_be_over(plan)
+        from orchestrator.cli.launching.screen import confirm
+
+        if not manner.confirmed and not confirm(plan):
+            say("nothing was started")
+            return EXIT_INTERRUPTED
+        if manner.forecast:
+            return _measure(nodes, plan, request, manner)
+        return _run(nodes, plan, request, manner, left)
+
+
+@contextmanager
+def ready(
+    inventory: Inventory, wanted: Wanted, manner: Manner, *, ending: bool = False
+) -> Iterator[tuple[Sequence[Node], LaunchRequest, Plan, Earlier | None]]:
+    """Nodes, request, checked plan and what an earlier attempt left: all that comes before anything is changed.
+
+    `ending`: the earlier attempt still runs, and will have been stopped.
+    """
     machines = with_engine(inventory, wanted.engine)
     by_name = {spec.name: spec for spec in machines.nodes}
     with connected(machines.nodes) as everyone:
@@ -69,22 +97,11 @@ def carry_out(inventory: Inventory, wanted: Wanted, manner: Manner) -> int:
     if manner.forecast:
         request = replace(request, command=measuring(request.command))
     identity = identity_of(wanted.name, earlier)
-    with connected(request.nodes) as reached, earlier_attempt(machines, request, earlier, reached) as left:
-        plan = planned(reached, request, identity, manner, left)
-        if manner.dry_run:
-            specs = {spec.name: spec for spec in request.nodes}
-            typer.echo(to_json(plan).rstrip() if manner.as_json else "\n".join(plan_lines(plan, specs)))
-            return EXIT_OK
-        if left:
-            left.must_be_over(plan)
-        from orchestrator.cli.launching.screen import confirm
-
-        if not manner.confirmed and sys.stdin.isatty() and not confirm(plan):
-            say("nothing was started")
-            return EXIT_INTERRUPTED
-        if manner.forecast:
-            return _measure(reached, plan, request, manner)
-        return _run(reached, plan, request, manner, left)
+    with (
+        connected(request.nodes) as reached,
+        earlier_attempt(machines, request, earlier, reached, ending=ending) as left,
+    ):
+        yield reached, request, planned(reached, request, identity, manner, left), left
 
 
 def identity_of(name: str, earlier: Plan | None) -> RunIdentity:

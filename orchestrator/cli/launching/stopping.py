@@ -1,17 +1,22 @@
-"""Stopping a run, and saying how it went."""
+"""Stopping a run: which one, with the consent of whoever launched it, and how it went."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import getpass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected_for
-from orchestrator.fleet.runs.find_runs import choose_run, find_runs, seats_of
+from orchestrator.fleet.runs.find_runs import Found, choose_run, find_runs, only_run_of, seats_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
+from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import PartialError
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,32 +44,52 @@ class StoppedRun:
             )
 
 
-def stop_and_tell(specs: Sequence[NodeSpec], run: str | None, *, timeout_s: int) -> StoppedRun:
-    """Stop it everywhere. PartialError: not every node could be told."""
-    stopped = stop_everywhere(specs, run, timeout_s=timeout_s)
-    stopped.require_all()
-    tell_stopped(stopped)
-    return stopped
-
-
 def tell_stopped(stopped: StoppedRun) -> None:
     say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
 
 
-def stop_everywhere(specs: Sequence[NodeSpec], run: str | None, *, timeout_s: int) -> StoppedRun:
-    """Stop it wherever it can be; errors of nodes are reported."""
+@dataclass(frozen=True, kw_only=True)
+class AtHand:
+    """A run that is to be stopped, and the nodes that were asked about it."""
+
+    nodes: Sequence[Node]
+    found: Found
+    run: Run
+
+    @property
+    def stranger(self) -> str:
+        """The user who launched it, where that is not the one who asks."""
+        return "" if self.run.user == getpass.getuser() else self.run.user or "?"
+
+    def agreed(self, what: str, *, yes: bool) -> bool:
+        """Whether it may be done: one's own run is one's own to stop, another user's needs a word."""
+        if not self.stranger:
+            return True
+        began = f" since {self.run.started_at}" if self.run.started_at else ""
+        return agreed(f"Run {self.run.run_id} was launched by {self.stranger}{began}. {what}", yes=yes)
+
+
+@contextmanager
+def at_hand(specs: Sequence[NodeSpec], run: str | None) -> Iterator[AtHand]:
+    """The run of this id; without one, the only run of this user that goes on."""
     with connected_for(specs, run) as nodes:
         found = find_runs(nodes)
         for line in found.not_understood:
             say(f"note: {line}")
-        chosen = choose_run(found, run)
-        seated = seats_of(chosen, {node.name: node for node in nodes})
-        say(f"stopping run {chosen.run_id} on {', '.join(seat.node.name for seat in seated)}")
-        try:
-            done = stop_run(seated, RunRecord(chosen.run_id), timeout_s=timeout_s)
-        except KeyboardInterrupt:
-            say(f"\nthe nodes were told, and go on stopping\n  → at once: orch stop {chosen.run_id} --timeout 0")
-            raise
+        chosen = choose_run(found, run) if run else only_run_of(found, getpass.getuser())
+        yield AtHand(nodes=nodes, found=found, run=chosen)
+
+
+def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
+    """Stop it wherever it can be; errors of nodes are reported."""
+    chosen, found = at_hand.run, at_hand.found
+    seated = seats_of(chosen, {node.name: node for node in at_hand.nodes})
+    say(f"stopping run {chosen.run_id} on {', '.join(seat.node.name for seat in seated)}")
+    try:
+        done = stop_run(seated, RunRecord(chosen.run_id), timeout_s=timeout_s)
+    except KeyboardInterrupt:
+        say(f"\nthe nodes were told, and go on stopping\n  → at once: orch stop {chosen.run_id} --timeout 0")
+        raise
     failed = [outcome.error for outcome in done.outcomes if outcome.error]
     for error in failed:
         report_error(error)

@@ -13,7 +13,7 @@ from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
-from orchestrator.specs.errors import ConfigError, ConflictError, OrchError
+from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, UsageError
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_labels import RunLabels, read_labels
 
@@ -88,6 +88,23 @@ def choose_run(found: Found, wanted: str | None) -> Run:
         )
     problem = f"{len(matching)} runs begin with {wanted}" if matching else f"no run {wanted} on any node"
     raise ConfigError(f"{problem}: {known}", hint=_recorded_hint(wanted))
+
+
+def only_run_of(found: Found, user: str) -> Run:
+    """The one run of this user that goes on: what is stopped unasked for is never somebody else's, nor a guess."""
+    going = [run for run in found.runs if run.is_going]
+    mine = [run for run in going if run.user == user]
+    if len(mine) == 1:
+        return mine[0]
+    if not found.runs:
+        return choose_run(found, None)
+    silent = f" ({', '.join(found.unreachable)} did not answer)" if found.unreachable else ""
+    number = f"{len(mine)} runs of yours go on" if mine else "no run of yours goes on"
+    lines = [f"\n  {run.run_id}  by {run.user or '?'}  {run.command}" for run in going]
+    raise UsageError(
+        f"{number}{silent}: name the run that you mean{''.join(lines)}",
+        hint="all runs: orch runs; one of them: orch stop RUN",
+    )
 
 
 def must_be_over(found: Found, run_id: str) -> None:

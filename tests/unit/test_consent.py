@@ -1,0 +1,164 @@
+"""What changes machines asks first: `--yes` grants it, `--json` does not, no terminal refuses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from orchestrator.cli import build_app
+from orchestrator.cli.consent import agreed, answering_by
+from orchestrator.fleet.runs.launch import launch
+from orchestrator.nodes.fake import FakeNode
+from orchestrator.specs.errors import UsageError
+from tests import lan
+from tests.shelves import RUN, Shelves, steps_in, write_checkpoint
+from tests.unit.conftest import THREE, Orch, detached
+from tests.unit.test_firewall_command import Ufw
+from tests.unit.test_setup import fleet
+
+Scene = tuple[Any, tuple[str, ...], Callable[[], object]]
+"""A LAN, the words of a command that would change it, and what shows whether it has been changed."""
+
+
+def idle(orch: Orch, tmp_path: Path) -> Scene:
+    here = lan.lan(*THREE)
+    return here, (), lambda: here.containers
+
+
+def running(orch: Orch, tmp_path: Path) -> Scene:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = detached(orch, here)
+    return (
+        here,
+        (run_id,),
+        lambda: [made.status for node in here.nodes.values() for _, made in node.engine.made.values()],
+    )
+
+
+def another(orch: Orch, tmp_path: Path) -> Scene:
+    """A run of another user."""
+    here = lan.lan(*THREE, ends_with=None)
+    launch(here.nodes, lan.plan(THREE, project="here"))
+    return here, (lan.IDENTITY.run_id,), lambda: here.containers
+
+
+def ended(orch: Orch, tmp_path: Path) -> Scene:
+    here = lan.lan(*THREE)
+    run_id = detached(orch, here)
+    return here, (run_id,), lambda: here.containers
+
+
+def bare(orch: Orch, tmp_path: Path) -> Scene:
+    here = fleet()
+    return here, (), lambda: list(here.commands)
+
+
+def walled(orch: Orch, tmp_path: Path) -> Scene:
+    machines = {name: Ufw() for name in THREE}
+    here = lan.Lan({name: FakeNode(name, address=lan.address_of(name), programs=ufw) for name, ufw in machines.items()})
+    return here, ("--nodes", "beta"), lambda: machines["beta"].ran
+
+
+def opened(orch: Orch, tmp_path: Path) -> Scene:
+    here, words, changes = walled(orch, tmp_path)
+    assert orch("firewall", "apply", "--yes", on=here).code == 0
+    return here, words, lambda: list(changes())  # type: ignore[call-overload]  # a list of commands
+
+
+def unbuilt(orch: Orch, tmp_path: Path) -> Scene:
+    here = lan.lan(*THREE)
+    for node in here.nodes.values():
+        node.engine.held.clear()
+    return here, (), lambda: [node.engine.held for node in here.nodes.values()]
+
+
+def faulty(orch: Orch, tmp_path: Path) -> Scene:
+    here = unbuilt(orch, tmp_path)[0]
+    return here, ("--fix",), lambda: [node.engine.held for node in here.nodes.values()]
+
+
+def shelved(orch: Orch, tmp_path: Path) -> Scene:
+    here = Shelves(tmp_path / "machines")
+    for step in (20, 40):
+        write_checkpoint(here.root("alpha"), step, age_s=100 - step)
+    nodes = "".join(f"  {one.name}: {{address: {one.address}, workspace: {one.workspace}}}\n" for one in here.specs)
+    Path("inventory.yaml").write_text(f"project: orch\nnodes:\n{nodes}")
+    return here, (RUN, "--keep", "1"), lambda: steps_in(here.root("alpha"))
+
+
+SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
+    ("launch",): idle,
+    ("resume",): ended,
+    ("restart",): running,
+    ("stop",): another,
+    ("build",): unbuilt,
+    ("setup",): bare,
+    ("firewall", "apply"): walled,
+    ("firewall", "remove"): opened,
+    ("doctor",): faulty,
+    ("checkpoints", "prune"): shelved,
+}
+"""By command: where it has something to change. `trust` asks a person to look at a key: tests/contract/test_ssh.py."""
+
+
+def options() -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """Every command there is, with its options."""
+
+    def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+        if hasattr(command, "commands"):
+            for name, inner in command.commands.items():
+                yield from walk(inner, (*path, name))
+        else:
+            yield path, {option for one in command.params for option in one.opts}
+
+    yield from walk(typer.main.get_command(build_app(None)), ())
+
+
+@pytest.fixture
+def all_options(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], set[str]]:
+    monkeypatch.setenv("_ORCH_COMPLETE", "all commands are loaded")
+    return dict(options())
+
+
+def test_every_command_that_asks_is_in_the_table(all_options: dict[tuple[str, ...], set[str]]) -> None:
+    assert {path for path, names in all_options.items() if "--yes" in names} == {*SCENES, ("trust",)}
+    assert all("-y" in names for names in all_options.values() if "--yes" in names)
+
+
+@pytest.mark.parametrize("command", SCENES, ids=" ".join)
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["words", "json"])
+def test_without_a_terminal_nothing_is_changed_unless_it_is_granted(
+    orch: Orch, tmp_path: Path, command: tuple[str, ...], as_json: tuple[str, ...]
+) -> None:
+    here, words, changes = SCENES[command](orch, tmp_path)
+    before = json.dumps(changes(), default=str)
+    ran = orch(*command, *words, *as_json, on=here, says=None)
+    assert (ran.code, json.dumps(changes(), default=str)) == (2, before), ran.err
+    assert "there is no terminal to ask on\n  → add --yes to agree" in ran.err
+    if as_json:
+        assert ran.out == ""
+
+
+@pytest.mark.parametrize("command", SCENES, ids=" ".join)
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["words", "json"])
+def test_somebody_who_says_no_is_heard(
+    orch: Orch, tmp_path: Path, command: tuple[str, ...], as_json: tuple[str, ...]
+) -> None:
+    here, words, changes = SCENES[command](orch, tmp_path)
+    before = json.dumps(changes(), default=str)
+    ran = orch(*command, *words, *as_json, on=here, says=False)
+    assert ran.asked, ran.err
+    assert json.dumps(changes(), default=str) == before
+
+
+def test_it_is_granted_without_a_question() -> None:
+    assert agreed("Do it?", yes=True)
+    with answering_by(lambda _question, default: default):
+        assert (agreed("Do it?", yes=False), agreed("Do it?", yes=False, default=True)) == (False, True)
+    with pytest.raises(UsageError, match="no terminal"):
+        agreed("Do it?", yes=False)
