@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.specs.examined import Examined
 from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.numbers import whole
 
 OLDEST = (20, 10)
 """API 1.41: what `orch` speaks."""
@@ -133,8 +134,9 @@ def _version(node: Examined) -> tuple[int, ...]:
     """Of a Docker Engine, as far as it is numbers; empty where it is not known."""
     if node.facts is None or node.facts.engine is None or node.facts.engine.kind != "docker":
         return ()
-    parts = _text(node).split(".")[:2]
-    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()
+    parts = [whole(part) for part in _text(node).split(".")[:2]]
+    known = tuple(part for part in parts if part is not None)
+    return known if len(known) == len(parts) else ()
 
 
 def _error(

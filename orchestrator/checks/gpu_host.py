@@ -44,6 +44,12 @@ _SMI_FAULTS = {
         "/dev/nvidia* belong to a group that this user is not in",
         'ls -l /dev/nvidia*, then sudo usermod -aG video "$USER" and log in again',
     ),
+    SmiFault.BLOCKED: (
+        "gpu.blocked",
+        "Windows does not let WSL use the GPU",
+        "WSL or the NVIDIA driver of Windows is too old, or the GPU is disabled for this user",
+        "in Windows: wsl --update, install NVIDIA's newest driver, then wsl --shutdown",
+    ),
     SmiFault.UNREADABLE: (
         "gpu.unreadable",
         "nvidia-smi's answer was not understood",
@@ -120,11 +126,12 @@ def memory_held(node: NodeGpus) -> Iterator[Finding]:
             for process in holders
         )
         pids = " ".join(str(process.pid) for process in holders)
+        held = f"{used} of {total} MiB are" if total else "memory is"
         yield Finding(
             id="gpu.memory_held",
             severity=Severity.WARNING,
             node=node.node,
-            message=f"GPU {gpu.index}: {used} of {total} MiB are held by {names or 'a process nvidia-smi cannot name'}",
+            message=f"GPU {gpu.index}: {held} held by {names or 'a process nvidia-smi cannot name'}",
             cause="another training, a notebook or a desktop program uses the card",
             fix=f"look: ps -fp {pids}; end it, or wait for it" if pids else "sudo fuser -v /dev/nvidia*; or: orch runs",
         )
@@ -177,6 +184,19 @@ def ecc(node: NodeGpus) -> Iterator[Finding]:
             )
 
 
+def inforom(node: NodeGpus) -> Iterator[Finding]:
+    """The card's own record of itself is damaged: it works, and forgets its error counts and settings."""
+    for bus in node.host.inforom_corrupted if node.host else ():
+        yield Finding(
+            id="gpu.inforom_corrupted",
+            severity=Severity.WARNING,
+            node=node.node,
+            message=f"the infoROM of the GPU at {bus} is corrupted (nvidia-smi ended with exit code 14)",
+            cause="a flash memory of the card fails; computing is not affected",
+            fix="nothing now; if errors of memory or Xid 48, 63 or 64 follow, have the card replaced",
+        )
+
+
 def mig(node: NodeGpus) -> Iterator[Finding]:
     """A partitioned card: each rank gets one instance, and NCCL does not run between instances of one card."""
     for gpu in _gpus(node):
@@ -194,4 +214,4 @@ def _gpus(node: NodeGpus) -> tuple[GpuFacts, ...]:
     return node.host.gpus if node.host else ()
 
 
-HOST_CHECKS = (unreachable, missing, driver_fault, broken, memory_held, throttled, power_capped, ecc, mig)
+HOST_CHECKS = (unreachable, missing, driver_fault, broken, memory_held, throttled, power_capped, ecc, inforom, mig)

@@ -7,6 +7,7 @@ from ipaddress import IPv4Interface
 
 from orchestrator.specs.examined import Examined
 from orchestrator.specs.network import Interface
+from orchestrator.specs.numbers import whole
 
 INSIDE = ("loopback", "bridge", "virtual")
 """Kinds of interfaces that lead to no other machine, as a rule."""
@@ -76,4 +77,5 @@ def lan_addresses(node: Examined) -> list[tuple[str, IPv4Interface]]:
 
 
 def is_ipv4(text: str) -> bool:
-    return text.replace(".", "").isdigit() and text.count(".") == 3
+    parts = text.split(".")
+    return len(parts) == 4 and all(whole(part, most=255) is not None for part in parts)

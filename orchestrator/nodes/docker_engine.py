@@ -43,16 +43,16 @@ class DockerEngine:
             info = api.info()
         return EngineFacts(
             kind="docker",
-            version=info["ServerVersion"],
-            id=info["ID"],
-            architecture=info["Architecture"],
-            operating_system=info["OperatingSystem"],
+            version=_text(info, "ServerVersion"),
+            id=_text(info, "ID"),
+            architecture=_text(info, "Architecture"),
+            operating_system=_text(info, "OperatingSystem"),
             runtimes=tuple(sorted(info.get("Runtimes") or {})),
-            storage_driver=info["Driver"],
-            cgroup_version=info.get("CgroupVersion", ""),
+            storage_driver=_text(info, "Driver"),
+            cgroup_version=_text(info, "CgroupVersion"),
             rootless="name=rootless" in (info.get("SecurityOptions") or ()),
-            cpus=info["NCPU"],
-            memory_mib=info["MemTotal"] // MIB,
+            cpus=_count(info, "NCPU"),
+            memory_mib=_count(info, "MemTotal") // MIB,
         )
 
     def image(self, reference: str) -> ImageFacts | None:
@@ -262,3 +262,14 @@ def _ran_out_of_time(error: Exception) -> bool:
     return isinstance(error, requests.exceptions.Timeout) or any(
         isinstance(cause, ReadTimeoutError) for cause in error.args
     )
+
+
+def _text(info: Mapping[str, Any], key: str) -> str:
+    """What the engine says under this key; empty where it leaves it out, as engines that imitate Docker's do."""
+    value = info.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _count(info: Mapping[str, Any], key: str) -> int:
+    value = info.get(key)
+    return value if isinstance(value, int) and 0 <= value < 2**63 else 0

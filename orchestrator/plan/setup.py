@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from orchestrator.plan.setup_nvidia import KEYRING, NAME_IT, key_tools, needs_source, toolkit_steps
 from orchestrator.plan.setup_words import as_root, install
+from orchestrator.specs.numbers import whole
 from orchestrator.specs.setup import Rights, SetupFacts, SetupPlan, Step
 
 GROUP_WARNING = (
@@ -129,8 +130,8 @@ def _debian(facts: SetupFacts) -> int:
     """Its number; testing and unstable, which have none, are newer than any."""
     if facts.distribution != "debian":
         return 0
-    number = facts.version.partition(".")[0]
-    return int(number) if number.isdigit() else 99
+    number = whole(facts.version.partition(".")[0], most=98)
+    return 99 if number is None else number
 
 
 def _warnings(facts: SetupFacts, steps: tuple[Step, ...]) -> Iterator[str]:

@@ -20,6 +20,8 @@ class SmiFault(str, Enum):
     LOST = "lost"
     """A card fell off the bus."""
     NO_PERMISSION = "no_permission"
+    BLOCKED = "blocked"
+    """Windows does not let WSL use the GPU."""
     UNREADABLE = "unreadable"
     """It succeeded and wrote something that is not understood."""
     UNKNOWN = "unknown"

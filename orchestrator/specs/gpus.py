@@ -10,11 +10,13 @@ from orchestrator.specs.finding import Finding, Severity
 
 @dataclass(frozen=True, kw_only=True)
 class SmiAnswer:
-    """What nvidia-smi said on one side: GPUs, or a fault with the line that it wrote."""
+    """What nvidia-smi said on one side: GPUs, a fault with the line that it wrote, or both where one card is lost."""
 
     gpus: tuple[GpuFacts, ...] = ()
     fault: SmiFault | None = None
     detail: str = ""
+    inforom_corrupted: tuple[str, ...] = ()
+    """Bus ids of cards whose infoROM nvidia-smi calls corrupted; they work all the same."""
 
     @property
     def absent(self) -> bool:

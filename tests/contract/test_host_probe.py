@@ -85,3 +85,9 @@ def test_inside() -> None:
 def test_an_answer_that_is_none(text: str) -> None:
     with pytest.raises(CommandFailedError, match="something else"):
         inside_probe.parse(Completed(node="alpha", argv=("python3",), exit_code=0, stdout=text, stderr=""))
+
+
+@pytest.mark.parametrize("text", ['{"cpus": "many"}', '{"open_files": 1.5}', "[" * 100_000, '{"torch": null}'])
+def test_an_answer_of_other_types_is_none_either(text: str) -> None:
+    with pytest.raises(CommandFailedError, match="something else"):
+        inside_probe.parse(Completed(node="alpha", argv=(), exit_code=0, stdout=text, stderr=""))

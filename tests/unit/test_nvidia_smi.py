@@ -275,6 +275,87 @@ def test_fault_by_exit_code_then_by_text(code: int, said: str, fault: SmiFault) 
     assert answer.detail == ("" if fault is SmiFault.ABSENT else said)
 
 
+def test_a_corrupted_inforom_is_no_fault_of_the_driver() -> None:
+    recorded = (RECORDED / "rtx-3090__525.147.05.xml").read_text()
+    said = recorded + "WARNING: infoROM is corrupted at gpu 0000:1A:00.0\n"
+    run, _ = _answering(xml=(14, said), capability=(14, "GPU-12345678-aaaa-bbbb-cccc-0123456789ab, 8.6\n"))
+
+    answer = nvidia_smi.ask(run)
+
+    assert (answer.fault, len(answer.gpus), answer.inforom_corrupted) == (None, 1, ("0000:1A:00.0",))
+    assert answer.gpus[0].compute_capability == (8, 6)
+
+
+def test_one_lost_card_of_several_is_named_and_the_others_are_kept() -> None:
+    cards = (
+        "<gpu><uuid>GPU-1</uuid><product_name>Card</product_name></gpu>"
+        "<gpu><uuid>GPU-2</uuid><product_name>GPU is lost</product_name></gpu>"
+    )
+    whole = f"<?xml version='1.0' ?>\n<nvidia_smi_log>{cards}</nvidia_smi_log>"
+    run, _ = _answering(xml=(15, whole), capability=(15, ""))
+
+    answer = nvidia_smi.ask(run)
+
+    assert (answer.fault, [gpu.fault for gpu in answer.gpus]) == (None, ["", "GPU is lost"])
+
+
+def test_a_lost_card_that_no_document_names_is_a_fault_beside_the_others() -> None:
+    whole = "<?xml version='1.0' ?>\n<nvidia_smi_log><gpu><uuid>GPU-1</uuid></gpu></nvidia_smi_log>"
+    run, _ = _answering(xml=(15, f"{whole}\nUnable to determine the device handle for GPU1"), capability=(15, ""))
+
+    answer = nvidia_smi.ask(run)
+
+    assert (answer.fault, len(answer.gpus)) == (SmiFault.LOST, 1)
+    assert answer.detail == "Unable to determine the device handle for GPU1"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "fault"),
+    [
+        (0, "No devices were found\n", SmiFault.NO_DEVICE),
+        (0, "Failed to initialize NVML: GPU access blocked by the operating system\n", SmiFault.BLOCKED),
+        (255, "Failed to initialize NVML: GPU access blocked by the operating system\n", SmiFault.BLOCKED),
+    ],
+)
+def test_words_count_where_there_is_no_document(code: int, said: str, fault: SmiFault) -> None:
+    run, _ = _answering(xml=(code, said), csv=(code, said))
+
+    assert (nvidia_smi.ask(run).fault, nvidia_smi.ask(run).detail) == (fault, said.strip())
+
+
+def test_processes_of_an_old_driver() -> None:
+    process = (
+        "<process_info><pid>7</pid><process_name>python</process_name><used_memory>9 MiB</used_memory></process_info>"
+    )
+    text = f"<nvidia_smi_log><gpu><compute_processes>{process}</compute_processes></gpu></nvidia_smi_log>"
+
+    (gpu,) = nvidia_smi.parse_xml(text)
+
+    assert gpu.processes == (GpuProcess(pid=7, name="python", used_memory_mib=9, kind="C"),)
+
+
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize("number", [DIGITS, "9" * 400, "²", "1e999", "-", "٣"])
+def test_numbers_beyond_any_bound_are_unknown(number: str) -> None:
+    memory = f"<fb_memory_usage><total>{number} MiB</total></fb_memory_usage>"
+    (gpu,) = nvidia_smi.parse_xml(f"<nvidia_smi_log><gpu>{memory}</gpu></nvidia_smi_log>")
+    assert gpu.memory_total_mib in (None, 1)
+
+    recorded = (RECORDED / "rtx-3090__525.147.05.xml").read_text()
+    run, _ = _answering(
+        xml=(0, recorded), capability=(0, f"GPU-12345678-aaaa-bbbb-cccc-0123456789ab, {number}.{number}\n")
+    )
+    assert nvidia_smi.ask(run).gpus[0].compute_capability is None
+
+
+def test_a_cell_that_the_csv_module_refuses() -> None:
+    row = f"0, {'A' * 200_000}\n"
+    run, _ = _answering(xml=(0, "hello"), csv=(0, row))
+    assert nvidia_smi.ask(run).fault is SmiFault.UNREADABLE
+
+
 def test_capability_is_a_question_of_its_own() -> None:
     recorded = (RECORDED / "rtx-3090__525.147.05.xml").read_text()
     run, calls = _answering(xml=(0, recorded), capability=(0, "GPU-12345678-aaaa-bbbb-cccc-0123456789ab, 8.6\n"))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.host import HostFacts, PortHolder
+from orchestrator.specs.numbers import whole
 
 TIMEOUT_S = 20.0
 
@@ -119,7 +120,7 @@ def parse(text: str, *, port: int) -> tuple[HostFacts, Mapping[str, str]]:
         docker_program=_yes(one("docker_program")),
         docker_socket=one("docker_socket"),
         docker_free_mib=_mib(disk[3]) if len(disk) > 3 else None,
-        open_files=_number(one("open_files")),
+        open_files=whole(one("open_files")),
         cpu_flags=frozenset(one("flags").split()),
         wsl=one("wsl"),
         wsl_networking=one("wsl_networking").lower(),
@@ -130,7 +131,7 @@ def parse(text: str, *, port: int) -> tuple[HostFacts, Mapping[str, str]]:
         lid_action=_property(one("lid_action")),
         on_battery="Discharging" in charging if charging else None,
         reboot_required=_yes(one("reboot")),
-        throttle_events=sum(_number(count) or 0 for count in said["throttled"]) if "throttled" in said else None,
+        throttle_events=sum(whole(count) or 0 for count in said["throttled"]) if "throttled" in said else None,
         holders=_holders(said.get("holder", ()), port),
         xid=tuple(line for line in said.get("xid", ()) if line),
     )
@@ -164,10 +165,6 @@ def _yes(text: str) -> bool | None:
     return {"yes": True, "no": False}.get(text)
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
 def _mib(kib: str) -> int | None:
-    number = _number(kib)
+    number = whole(kib)
     return None if number is None else number // 1024

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 
+from pydantic import TypeAdapter
+
 from orchestrator.nodes.seam import Completed
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.host import InsideFacts
@@ -56,14 +58,17 @@ print(json.dumps({
 }))
 """
 PROBE = ("python3", "-c", _PROGRAM)
+_ANSWER = TypeAdapter(InsideFacts)
 
 
 def parse(completed: Completed) -> InsideFacts:
     """Its answer; `CommandFailedError` where there is none, with the last line that it wrote."""
     text = completed.check("looking into a container of the training image")
     try:
-        return InsideFacts(**json.loads(text.strip().rsplit("\n", 1)[-1]))
-    except (ValueError, TypeError) as error:
+        last = text.strip().rsplit("\n", 1)[-1]
+        InsideFacts(**json.loads(last))  # refuses unknown keys, which validation would pass over
+        return _ANSWER.validate_json(last, strict=True)
+    except (ValueError, TypeError, RecursionError) as error:
         raise CommandFailedError(
-            f"a container of the training image answered something else: {error!r}", node=completed.node
+            f"a container of the training image answered something else: {type(error).__name__}", node=completed.node
         ) from error

@@ -9,6 +9,7 @@ from orchestrator.nodes.probes.firewall_answers import read_firewall
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.firewall import mark_of
 from orchestrator.specs.network import Interface, NetworkFacts
+from orchestrator.specs.numbers import whole
 
 # A constant; the peers' addresses are its arguments. Rules of a packet filter are root's to read: where the user is not
 # root, `sudo -n` is tried, which never asks for a password and fails at once where one is needed.
@@ -116,9 +117,9 @@ def _interface(text: str, addresses: dict[str, list[str]]) -> Interface | None:
     return Interface(
         name=name,
         addresses=tuple(addresses.get(name, ())),
-        mtu=int(mtu) if mtu.isdigit() else None,
+        mtu=whole(mtu),
         up=bool(_flags(flags) & _UP) and state not in ("down", "lowerlayerdown"),
-        speed_mbit=int(speed) if speed.isdigit() and int(speed) > 0 else None,  # -1: the driver does not know
+        speed_mbit=whole(speed) or None,  # -1: the driver does not know
         duplex=duplex if duplex in ("full", "half") else "",
         kind=_kind(hardware, set(marks.split())),
         mac=mac,

@@ -1,4 +1,4 @@
-"""nvidia-smi: how it is asked, and what its answers mean across drivers 418 to 595.
+"""nvidia-smi: how it is asked, and what its answers mean across drivers 340 to 610.
 
 Its XML is the one call that tells everything but the compute capability. Spellings changed on the way: `power_readings`
 became `gpu_power_readings`, `clocks_throttle_reasons` became `clocks_event_reasons`, double-bit errors became
@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 from orchestrator.nodes.seam import Completed
 from orchestrator.specs.facts import GpuFacts, GpuProcess, SmiFault
 from orchestrator.specs.gpus import SmiAnswer
+from orchestrator.specs.numbers import real
 
 QUERY_XML = ("nvidia-smi", "-q", "-x")
 QUERY_FIELDS = (
@@ -51,6 +52,8 @@ _FAULT_BY_EXIT_CODE = {
     126: SmiFault.NO_PERMISSION,
     127: SmiFault.ABSENT,
 }
+INFOROM_CORRUPTED = 14
+"""A warning: the card works and everything about it is written all the same."""
 # Older drivers end with 1 or 255 whatever the fault was: there, and only there, the text has to do.
 _FAULT_BY_TEXT = (
     ("version mismatch", SmiFault.MISMATCH),
@@ -59,10 +62,15 @@ _FAULT_BY_TEXT = (
     ("couldn't communicate", SmiFault.NO_DRIVER),
     ("no devices were found", SmiFault.NO_DEVICE),
     ("insufficient permissions", SmiFault.NO_PERMISSION),
+    ("gpu access blocked by the operating system", SmiFault.BLOCKED),
 )
 _NOTHING = re.compile(r"^\[?(N/A|Not Supported|Not Available|Unknown|None|-)\]?$|deprecated|^$", re.IGNORECASE)
 _BROKEN = re.compile(r"^\[?(GPU is lost|GPU requires reset|Unknown Error|ERR!)\]?$", re.IGNORECASE)
-_NUMBER = re.compile(r"^-?\d+(\.\d+)?")
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_CAPABILITY = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
+_CORRUPTED = re.compile(r"infoROM is corrupted at gpu (?P<bus>[0-9A-Fa-f:.]{1,32})")
+_CARDS = 256
+"""No machine has more GPUs or instances; what an answer has beyond is left out."""
 _THROTTLE = re.compile(r"^clocks_(?:throttle|event)_reason_")
 
 
@@ -91,27 +99,44 @@ def parse_xml(text: str) -> tuple[GpuFacts, ...]:
     except ElementTree.ParseError as error:
         raise ValueError(f"not XML: {error}") from error
     driver, cuda = _text(root, "driver_version"), _text(root, "cuda_version")
-    return tuple(_gpu(element, index, driver, cuda) for index, element in enumerate(root.findall("gpu")))
+    return tuple(_gpu(element, index, driver, cuda) for index, element in enumerate(root.findall("gpu")[:_CARDS]))
 
 
 def parse_csv(text: str, fields: Sequence[str] = QUERY_FIELDS) -> tuple[GpuFacts, ...]:
     """GPUs of `--query-gpu`, with or without units; ValueError where a row has other columns than `fields`."""
     gpus: list[GpuFacts] = []
-    for row in csv.reader(text.strip().splitlines(), skipinitialspace=True):
+    for row in _rows(text.strip()):
         if len(row) != len(fields):
             raise ValueError(f"{len(row)} columns instead of {len(fields)}")
-        gpus.append(_gpu_of_row(dict(zip(fields, (cell.strip() for cell in row), strict=True)), len(gpus)))
-    return tuple(gpus)
+        gpus.append(_gpu_of_row(dict(zip(fields, row, strict=True)), len(gpus)))
+    return tuple(gpus[:_CARDS])
+
+
+def _rows(text: str) -> list[list[str]]:
+    """Cells of each line; ValueError where the csv module refuses one, such as a cell of more than 128 KiB."""
+    try:
+        return [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), skipinitialspace=True)]
+    except csv.Error as error:
+        raise ValueError(f"not CSV: {error}") from error
 
 
 def _from_xml(completed: Completed) -> SmiAnswer:
-    if completed.exit_code != 0:
-        return _fault(completed)
+    """The document counts where there is one, whatever the exit code: it names the card that a fault belongs to."""
+    said = f"{completed.stdout}\n{completed.stderr}"
     try:
         gpus = parse_xml(completed.stdout)
     except ValueError as error:
-        return SmiAnswer(fault=SmiFault.UNREADABLE, detail=str(error))
-    return SmiAnswer(gpus=gpus) if gpus else SmiAnswer(fault=SmiFault.NO_DEVICE)
+        if completed.exit_code != 0:
+            return _fault(completed)
+        known = next((fault for words, fault in _FAULT_BY_TEXT if words in said.lower()), None)
+        return SmiAnswer(fault=known or SmiFault.UNREADABLE, detail=_first_words(said) if known else str(error))
+    if not gpus:
+        return SmiAnswer(fault=SmiFault.NO_DEVICE)
+    corrupted = tuple(dict.fromkeys(match["bus"] for match in _CORRUPTED.finditer(said)))
+    if completed.exit_code in (0, INFOROM_CORRUPTED) or any(gpu.fault for gpu in gpus):
+        return SmiAnswer(gpus=gpus, inforom_corrupted=corrupted)
+    fault = _fault(completed)
+    return SmiAnswer(gpus=gpus, fault=fault.fault, detail=fault.detail, inforom_corrupted=corrupted)
 
 
 def _from_csv(completed: Completed) -> SmiAnswer | None:
@@ -131,12 +156,18 @@ def _fault(completed: Completed) -> SmiAnswer:
 
 def fault_of(exit_code: int, said: str) -> SmiAnswer:
     """What a failing nvidia-smi means by its exit code, else by what it wrote."""
-    detail = said.splitlines()[0].strip() if said else f"exit code {exit_code}"
     fault = _FAULT_BY_EXIT_CODE.get(exit_code)
     if fault is None:
         lower = said.lower()
         fault = next((fault for words, fault in _FAULT_BY_TEXT if words in lower), SmiFault.UNKNOWN)
+    detail = _first_words(said) or f"exit code {exit_code}"
     return SmiAnswer(fault=fault, detail="" if fault is SmiFault.ABSENT else detail)
+
+
+def _first_words(said: str) -> str:
+    """The first line that is not XML."""
+    lines = (line.strip() for line in said.splitlines())
+    return next((line for line in lines if line and not line.startswith("<")), "")[:500]
 
 
 def _gpu(element: ElementTree.Element, index: int, driver: str, cuda: str) -> GpuFacts:
@@ -161,7 +192,10 @@ def _gpu(element: ElementTree.Element, index: int, driver: str, cuda: str) -> Gp
         power_default_w=_first_number(power, "default_power_limit"),
         persistence=_switch(_text(element, "persistence_mode")),
         throttle_reasons=_throttle_reasons(element),
-        processes=tuple(_process(info) for info in element.iterfind("processes/process_info")),
+        processes=tuple(
+            [_process(info) for info in element.iterfind("processes/process_info")]
+            + [_process(info, kind="C") for info in element.iterfind("compute_processes/process_info")]  # driver 340
+        ),
         fault=next((text for text in readings if _BROKEN.search(text)), ""),
     )
 
@@ -193,10 +227,12 @@ def _gpu_of_row(row: dict[str, str], index: int) -> GpuFacts:
 
 
 def _with_capability(gpus: tuple[GpuFacts, ...], completed: Completed) -> tuple[GpuFacts, ...]:
-    if completed.exit_code != 0:
+    if completed.exit_code not in (0, INFOROM_CORRUPTED):
         return gpus
-    rows = [row for row in csv.reader(completed.stdout.splitlines(), skipinitialspace=True) if len(row) == 2]
-    by_uuid = {uuid.strip(): _capability(capability) for uuid, capability in rows}
+    try:
+        by_uuid = {row[0]: _capability(row[1]) for row in _rows(completed.stdout) if len(row) == 2}
+    except ValueError:
+        return gpus
     return tuple(replace(gpu, compute_capability=by_uuid.get(gpu.uuid)) for gpu in gpus)
 
 
@@ -220,12 +256,12 @@ def _uncorrected(volatile: ElementTree.Element | None) -> int | None:
     return sum(counts) if counts else None
 
 
-def _process(info: ElementTree.Element) -> GpuProcess:
+def _process(info: ElementTree.Element, kind: str = "") -> GpuProcess:
     return GpuProcess(
         pid=_whole(_text(info, "pid")) or 0,
         name=_text(info, "process_name"),
         used_memory_mib=_whole(_text(info, "used_memory")),
-        kind=_text(info, "type"),
+        kind=_text(info, "type") or kind,
     )
 
 
@@ -241,7 +277,7 @@ def _known(text: str) -> str:
 
 def _number(text: str) -> float | None:
     match = _NUMBER.match(text.strip())
-    return float(match.group()) if match else None
+    return real(match.group()) if match else None
 
 
 def _whole(text: str) -> int | None:
@@ -259,5 +295,5 @@ def _switch(text: str) -> bool | None:
 
 
 def _capability(text: str) -> tuple[int, int] | None:
-    major, dot, minor = text.strip().partition(".")
-    return (int(major), int(minor)) if dot and major.isdigit() and minor.isdigit() else None
+    match = _CAPABILITY.fullmatch(text.strip())
+    return (int(match[1]), int(match[2])) if match else None

@@ -6,10 +6,11 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from orchestrator.nodes.probes.nvidia_smi import fault_of
+from orchestrator.nodes.probes.nvidia_smi import INFOROM_CORRUPTED, fault_of
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.facts import GpuFacts, NodeFacts, Route, SmiFault
+from orchestrator.specs.numbers import real, whole
 
 # A constant: what varies ($1 workspace, $2 project, $3 run to resume, then the peers) comes in as arguments. The shell
 # itself reads what it can: a launch waits for this, and starting sed, cut and tr thirty times took most of it.
@@ -47,10 +48,12 @@ done
 exit 0
 """
 
-_IDENTITY = re.compile(r"^uid=(?P<uid>\d+)(?:\((?P<user>[^)]*)\))? gid=(?P<gid>\d+)")
+_IDENTITY = re.compile(r"^uid=(?P<uid>[0-9]{1,10})(?:\((?P<user>[^)]*)\))? gid=(?P<gid>[0-9]{1,10})\b")
 _DRIVER = re.compile(r"Kernel Module\D*?(?P<version>\d+(?:\.\d+)+)")
 _ROUTE = re.compile(r"\bdev (?P<interface>\S+)(?:.*?\bsrc (?P<source>\S+))?")
-_STEP = re.compile(r"step-(\d+)")
+_NO_WAY = re.compile(r"\s*(unreachable|prohibit|blackhole|throw)\b")
+"""Routes that refuse; they name `lo` as their interface."""
+_STEP = re.compile(r"step-([0-9]{1,12})\b")
 
 
 def ask(
@@ -117,20 +120,21 @@ def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
 
 def _seconds(text: str, now: float) -> float:
     """BusyBox's date knows no %N: whole seconds then, half of one added."""
-    if not text.replace(".", "").isdigit():
-        return float(text.split(".")[0]) + 0.5 if text.split(".")[0].isdigit() else now
-    return float(text)
+    exact, seconds = real(text), whole(text.split(".")[0])
+    if exact is not None:
+        return exact
+    return now if seconds is None else seconds + 0.5
 
 
 def _route(text: str) -> tuple[str, Route] | None:
     peer, _, answer = text.partition(" ")
-    match = _ROUTE.search(answer)
+    match = None if _NO_WAY.match(answer) else _ROUTE.search(answer)
     return (peer, Route(interface=match["interface"], source=match["source"] or "")) if match else None
 
 
 def _fault(exit_code: int, lines: Sequence[str]) -> tuple[SmiFault | None, str]:
     """Also where some cards answer: a lost one is not passed over, nor its machine taken for one without."""
-    if exit_code == 0:
+    if exit_code == 0 or (exit_code == INFOROM_CORRUPTED and any(map(_gpu, lines))):
         return None, ""
     messages = [line for line in lines if line and _gpu(line) is None]
     answer = fault_of(exit_code, "\n".join(messages))
@@ -140,9 +144,10 @@ def _fault(exit_code: int, lines: Sequence[str]) -> tuple[SmiFault | None, str]:
 def _gpu(text: str) -> GpuFacts | None:
     """A line of nvidia-smi; None for its error messages."""
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 4 or not parts[0].isdigit():
+    index = whole(parts[0], most=9999)
+    if len(parts) != 4 or index is None:
         return None
-    return GpuFacts(index=int(parts[0]), uuid=parts[1], name=parts[2], driver_version=parts[3])
+    return GpuFacts(index=index, uuid=parts[1], name=parts[2], driver_version=parts[3])
 
 
 def has_reached(node: Node, address: str, port: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.specs.finding import Finding
@@ -53,8 +54,13 @@ def of_answer(code: int, text: str) -> Iterable[Finding]:
     return fleet.check_gpus([lan.spec("alpha")], [node], fleet.CHECK).findings
 
 
+_WORKING = (Path(__file__).parents[2] / "fixtures/nvidia_smi/tesla-t4__515.105.01.xml").read_text() + (
+    "WARNING: infoROM is corrupted at gpu 0000:1A:00.0\n"
+)
 MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {
     **{id: partial(of_case, name) for id, name in CASE_OF.items()},
+    "gpu.blocked": partial(of_answer, 255, "Failed to initialize NVML: GPU access blocked by the operating system"),
+    "gpu.inforom_corrupted": partial(of_answer, 14, _WORKING),
     "gpu.no_permission": partial(of_answer, 4, "Insufficient Permissions"),
     "gpu.unreadable": partial(of_answer, 0, "a notice of the shell"),
 }
