@@ -6,9 +6,10 @@ from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import OrchError
 
 TIMEOUT_S = 10.0
+# Kernels before 5.0 write "Kill process", newer ones "Killed process".
 # A constant; $1 is the moment, in seconds since 1970. Without the right to read the journal it says nothing.
 SCRIPT = r"""
-said='NVRM: Xid|Out of memory: Killed|Memory cgroup out of memory: Killed|fallen off the bus|I/O error'
+said='NVRM: Xid|Out of memory: Kill|Memory cgroup out of memory: Kill|fallen off the bus|I/O error'
 journalctl -k -q --no-pager -o cat --since "@$1" -g "$said" 2>/dev/null | tail -n 20
 exit 0
 """
