@@ -32,6 +32,15 @@ _OBSTACLES = {
         "reach.login",
         "the key is not among the user's authorized_keys there, or the user is another one",
     ),
+    Reach.NO_KEY: ("reach.no_key", "neither ~/.ssh nor your ssh-agent holds a key, and orch never asks for passwords"),
+    Reach.IDENTITY_MISSING: (
+        "reach.identity_missing",
+        "`identity` in the inventory names a file of this computer that is not there, or is no private key",
+    ),
+    Reach.KEY_LOCKED: (
+        "reach.key_locked",
+        "the key needs its passphrase, which orch never asks for, and your ssh-agent does not hold it",
+    ),
     Reach.OTHER: ("reach.failed", "what answers there does not speak SSH as expected, or broke off"),
 }
 

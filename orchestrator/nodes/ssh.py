@@ -24,7 +24,8 @@ from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
 from orchestrator.nodes.docker_engine import DockerEngine
 from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Completed
 from orchestrator.nodes.ssh_engine import docker_client_over
-from orchestrator.nodes.ssh_refusal import REFUSALS, plain, refusal
+from orchestrator.nodes.ssh_keys import drop_missing, keys_for, require_identity
+from orchestrator.nodes.ssh_refusal import REFUSALS, Attempt, plain, refusal
 from orchestrator.specs.errors import CommandFailedError, DeadlineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.reach import Reach
@@ -206,10 +207,22 @@ class SshNode:
             connect_kwargs={**keys, "banner_timeout": CONNECT_TIMEOUT_S, "auth_timeout": 2 * CONNECT_TIMEOUT_S},
         )
         hold_to_known_keys(connection.client, spec.name)
+        require_identity(spec, connection.user)
+        drop_missing(connection.connect_kwargs)
+        began = time.monotonic()
         try:
             connection.open()
         except REFUSALS as error:
-            raise refusal(spec, connection.user, error, waited_s=CONNECT_TIMEOUT_S) from error
+            transport = connection.client.get_transport()
+            attempt = Attempt(
+                spec=spec,
+                user=connection.user,
+                error=error,
+                waited_s=time.monotonic() - began,
+                keys=keys_for(connection.connect_kwargs),
+                at_login=bool(transport and transport.session_id and transport.is_active()),
+            )
+            raise refusal(attempt) from error
         connection.client.get_transport().set_keepalive(KEEPALIVE_S)
         return connection
 

@@ -108,7 +108,7 @@ def _seen_by_torch(torch: TorchAnswer | None, gpu: GpuFacts) -> Iterator[str]:
 
 def _without_gpu(node: NodeGpus) -> str:
     if node.host is None:
-        return "no answer"
+        return "not examined"
     if node.host.absent:
         return "CPU only" if node.device != "cuda" else "no NVIDIA driver"
     return node.host.detail or "no GPU"

@@ -15,4 +15,7 @@ class Reach(str, Enum):
     KEY_UNKNOWN = "unknown host key"
     KEY_CHANGED = "changed host key"
     LOGIN = "login refused"
+    NO_KEY = "no key to log in with"
+    IDENTITY_MISSING = "the key of the inventory is missing"
+    KEY_LOCKED = "key locked by a passphrase"
     OTHER = "other"

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from orchestrator.checks.doctor import diagnose
-from orchestrator.nodes.ssh_refusal import refusal
+from orchestrator.nodes.ssh_keys import Keys
+from orchestrator.nodes.ssh_refusal import Attempt, refusal
 from orchestrator.specs.errors import DeadlineError
 from orchestrator.specs.examined import Examined, OutOfReach
 from orchestrator.specs.facts import EngineFacts, GpuFacts
@@ -75,7 +76,8 @@ def beta(**changes: Any) -> Iterable[Finding]:
 
 
 def unreached(why: Reach) -> Iterable[Finding]:
-    error = refusal(lan.spec("beta"), "ana", TimeoutError("timed out"), waited_s=5)
+    nothing = Keys(files=(), in_agent=frozenset())
+    error = refusal(Attempt(spec=lan.spec("beta"), user="ana", error=TimeoutError("out"), waited_s=5, keys=nothing))
     obstacle = OutOfReach(why=why, message=error.message, hint=error.hint)
     return found(examined("alpha"), Examined(spec=lan.spec("beta"), out_of_reach=obstacle))
 
@@ -113,6 +115,9 @@ MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {
     "reach.key_unknown": partial(unreached, Reach.KEY_UNKNOWN),
     "reach.key_changed": partial(unreached, Reach.KEY_CHANGED),
     "reach.login": partial(unreached, Reach.LOGIN),
+    "reach.no_key": partial(unreached, Reach.NO_KEY),
+    "reach.identity_missing": partial(unreached, Reach.IDENTITY_MISSING),
+    "reach.key_locked": partial(unreached, Reach.KEY_LOCKED),
     "reach.failed": partial(unreached, Reach.OTHER),
     "reach.slow": partial(beta, round_trip_ms=340.0),
     "reach.same_address": partial(beta, facts={"address": lan.address_of("alpha")}),
