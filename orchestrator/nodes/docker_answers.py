@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from orchestrator.specs.facts import ImageFacts
@@ -42,10 +41,3 @@ def container_facts(answer: Mapping[str, Any]) -> ContainerFacts:
 def _time(text: str) -> str:
     """Docker writes the year 1 for "never"."""
     return "" if text.startswith("0001-") else text
-
-
-def seconds(time: str) -> float:
-    """A log line's time as Docker's `since` takes it; rounded down, so that the caller's comparison decides."""
-    whole, _, fraction = time.removesuffix("Z").partition(".")
-    seconds = datetime.fromisoformat(f"{whole}+00:00").timestamp()
-    return seconds + float(f"0.{fraction[:6] or 0}")

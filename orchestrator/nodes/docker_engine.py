@@ -13,16 +13,16 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from paramiko import SSHException
 from urllib3.exceptions import ReadTimeoutError
 
-from orchestrator.nodes.docker_answers import container_facts, image_facts, seconds
+from orchestrator.nodes.docker_answers import container_facts, image_facts
 from orchestrator.nodes.docker_hardening import host_config
-from orchestrator.nodes.log_stream import rejoin_lines
+from orchestrator.nodes.limits import MIB, Output
+from orchestrator.nodes.log_stream import rejoin_lines, resumed
 from orchestrator.nodes.seam import BuildRequest, Completed, LogLine, Progress
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError, EngineRefusedError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
 
-MIB = 1024 * 1024
 UNPACKING_S = 1800
 """How long an engine may be silent over an image: it unpacks gigabytes, on whatever disk the node has."""
 
@@ -156,15 +156,17 @@ class DockerEngine:
     def logs(
         self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None
     ) -> Iterator[LogLine]:
-        options = {"since": seconds(since)} if since else {}
         with self._asking(f"give the logs of container {container[:12]}") as api:
-            frames = api.logs(
-                container, stream=True, follow=follow, timestamps=True, tail="all" if tail is None else tail, **options
-            )
-            try:
-                yield from (line for line in rejoin_lines(frames) if line.time > since)
-            finally:
-                frames._response.close()  # `frames.close()` knows no way to close a stream over SSH
+
+            def ask(follow: bool, tail: int | None) -> Iterator[LogLine]:
+                newest = "all" if tail is None else tail
+                frames = api.logs(container, stream=True, follow=follow, timestamps=True, tail=newest)
+                try:
+                    yield from rejoin_lines(frames)
+                finally:
+                    frames._response.close()  # `frames.close()` knows no way to close a stream over SSH
+
+            yield from resumed(ask, since, follow=follow) if since else ask(follow, tail)
 
     def wait(self, container: str) -> ContainerFacts:
         with self._asking(f"wait for container {container[:12]}") as api:
@@ -195,15 +197,16 @@ class DockerEngine:
     def execute(self, container: str, argv: Sequence[str]) -> Completed:
         with self._asking(f"run {argv[0]} in container {container[:12]}") as api:
             handle = api.exec_create(container, list(argv))
-            stdout, stderr = api.exec_start(handle, demux=True)
+            out, err = Output(argv, self._node), Output(argv, self._node)
+            frames = api.exec_start(handle, stream=True, demux=True)
+            try:
+                for stdout, stderr in frames:
+                    out.add(stdout or b"")
+                    err.add(stderr or b"")
+            finally:
+                frames._response.close()
             code = api.exec_inspect(handle)["ExitCode"]
-        return Completed(
-            node=self._node,
-            argv=tuple(argv),
-            exit_code=code,
-            stdout=(stdout or b"").decode(errors="replace"),
-            stderr=(stderr or b"").decode(errors="replace"),
-        )
+        return Completed(node=self._node, argv=tuple(argv), exit_code=code, stdout=out.text, stderr=err.text)
 
     def run_once(self, spec: ContainerSpec, *, timeout_s: float = 60.0) -> Completed:
         container = self.create(spec)
@@ -218,11 +221,15 @@ class DockerEngine:
                     raise DeadlineError(
                         f"{spec.command[0]} had not ended after {timeout_s:.0f} s", node=self._node
                     ) from None
-                out = api.logs(container, stdout=True, stderr=False).decode(errors="replace")
-                err = api.logs(container, stdout=False, stderr=True).decode(errors="replace")
+                out, err = Output(spec.command, self._node), Output(spec.command, self._node)
+                for output in (out, err):
+                    for chunk in api.logs(
+                        container, stdout=output is out, stderr=output is err, stream=True, follow=False
+                    ):
+                        output.add(chunk)
         finally:
             self.remove(container)
-        return Completed(node=self._node, argv=spec.command, exit_code=code, stdout=out, stderr=err)
+        return Completed(node=self._node, argv=spec.command, exit_code=code, stdout=out.text, stderr=err.text)
 
     def close(self) -> None:
         if self._client is not None:

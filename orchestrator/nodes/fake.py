@@ -11,7 +11,9 @@ from pathlib import Path
 from threading import Condition
 from typing import BinaryIO
 
+from orchestrator.nodes.limits import Output
 from orchestrator.nodes.local import copy
+from orchestrator.nodes.log_stream import after
 from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, BuildRequest, Completed, LogLine, Progress
 from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
@@ -120,8 +122,8 @@ class FakeEngine:
     ) -> Iterator[LogLine]:
         self._called("logs", container)
         self._facts(container)
-        past = [line for line in self.lines[container] if line.time > since]
         shown = len(self.lines[container])
+        past = after(self.lines[container][:shown], since) if since else self.lines[container][:shown]
         yield from past if tail is None else past[max(0, len(past) - tail) :]
         while follow and (new := self._news(container, shown)):
             shown += len(new)
@@ -233,8 +235,12 @@ class FakeNode:
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
         content = stdin if isinstance(stdin, bytes) else b"".join(stdin)
         code, out, err = self._answer(argv, content, timeout_s)
-        text = out.encode(errors="surrogateescape").decode(errors="replace")
-        return Completed(node=self.name, argv=tuple(argv), exit_code=code, stdout=text, stderr=err)
+        outputs = Output(argv, self.name), Output(argv, self.name)
+        for output, text in zip(outputs, (out, err), strict=True):
+            output.add(text.encode(errors="surrogateescape"))
+        return Completed(
+            node=self.name, argv=tuple(argv), exit_code=code, stdout=outputs[0].text, stderr=outputs[1].text
+        )
 
     def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
         code, out, err = self._answer(argv, b"", timeout_s)

@@ -19,6 +19,7 @@ from docker.utils import kwargs_from_env
 
 from orchestrator.nodes.archive import CHUNK
 from orchestrator.nodes.docker_engine import DockerEngine
+from orchestrator.nodes.limits import Output
 from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Completed, Engine
 from orchestrator.specs.errors import CommandFailedError, DeadlineError
 
@@ -45,23 +46,13 @@ class LocalNode:
             )
         except (FileNotFoundError, PermissionError) as error:
             return Completed(node=self.name, argv=tuple(argv), exit_code=127, stdout="", stderr=str(error))
-        if not isinstance(stdin, bytes) and process.stdin:
-            Thread(target=_feed, args=(process.stdin, stdin), daemon=True).start()
-            process.stdin = None
-        try:
-            out, err = process.communicate(stdin if isinstance(stdin, bytes) else None, timeout=timeout_s)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold the pipes open
-            process.communicate()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            raise DeadlineError(f"{argv[0]} had not ended after {timeout_s:.0f} s", node=self.name) from None
+        chunks = (stdin,) if isinstance(stdin, bytes) else stdin
+        Thread(target=_feed, args=(process.stdin, chunks), daemon=True).start()
+        process.stdin = None
+        out, err = Output(argv, self.name), Output(argv, self.name)
+        _collect(process, out, err, self.name, timeout_s)
         return Completed(
-            node=self.name,
-            argv=tuple(argv),
-            exit_code=process.returncode,
-            stdout=out.decode(errors="replace"),
-            stderr=err.decode(errors="replace"),
+            node=self.name, argv=tuple(argv), exit_code=process.returncode, stdout=out.text, stderr=err.text
         )
 
     def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
@@ -134,12 +125,37 @@ def copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
+def _collect(process: subprocess.Popen[bytes], out: Output, err: Output, node: str, timeout_s: float) -> None:
+    """What it writes, until it has ended; it is ended where that is too much, or takes too long."""
+    deadline = time.monotonic() + timeout_s
+    with process, selectors.DefaultSelector() as selector:
+        selector.register(cast("IO[bytes]", process.stdout), selectors.EVENT_READ, out)  # pipes were asked for
+        selector.register(cast("IO[bytes]", process.stderr), selectors.EVENT_READ, err)
+        try:
+            while selector.get_map():
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready or time.monotonic() > deadline:
+                    raise subprocess.TimeoutExpired(process.args, timeout_s)
+                for key, _ in ready:
+                    if chunk := os.read(key.fd, CHUNK):
+                        key.data.add(chunk)
+                    else:
+                        selector.unregister(key.fileobj)
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            command = cast("list[str]", process.args)[0]
+            raise DeadlineError(f"{command} had not ended after {timeout_s:.0f} s", node=node) from None
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold the pipes open
+
+
 def _feed(pipe: IO[bytes], chunks: Iterable[bytes]) -> None:
     try:
         with pipe:
             for chunk in chunks:
                 pipe.write(chunk)
-    except BrokenPipeError:
+    except OSError:
         return  # the command ended without reading all of it; its exit code tells
 
 

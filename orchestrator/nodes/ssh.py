@@ -7,8 +7,8 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ import paramiko
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
 from orchestrator.nodes.docker_engine import DockerEngine
+from orchestrator.nodes.limits import Output
 from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Completed
 from orchestrator.nodes.ssh_engine import docker_client_over
 from orchestrator.nodes.ssh_keys import drop_missing, keys_for, require_identity
@@ -41,8 +42,9 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 class _Ended:
     """How a command ended."""
 
+    errors: Output
     code: int = -1
-    errors: bytearray = field(default_factory=bytearray)
+    refused: CommandFailedError | None = None
 
 
 class SshNode:
@@ -70,13 +72,13 @@ class SshNode:
         self._transport()
 
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
-        out, ended = bytearray(), _Ended()
+        out, ended = Output(argv, self.name), self._ended(argv)
         for chunk in self._talk(argv, stdin, ended, timeout_s):
-            out += chunk
-        return self._completed(argv, ended, out)
+            out.add(chunk)
+        return self._completed(argv, ended, out.text)
 
     def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
-        ended = _Ended()
+        ended = self._ended(argv)
         yield from self._talk(argv, b"", ended, timeout_s)
         self._completed(argv, ended).check(f"reading from {argv[0]}")
 
@@ -107,7 +109,7 @@ class SshNode:
         outcome: SimpleQueue[_Ended | BaseException] = SimpleQueue()
 
         def send() -> None:
-            ended = _Ended()
+            ended = self._ended(argv)
             with os.fdopen(write, "wb") as writing:
                 try:
                     for chunk in self._talk(argv, b"", ended, TRANSFER_TIMEOUT_S):
@@ -140,14 +142,11 @@ class SshNode:
                 self._connection.close()
                 self._connection = None
 
-    def _completed(self, argv: Sequence[str], ended: _Ended, out: bytes | bytearray = b"") -> Completed:
-        return Completed(
-            node=self.name,
-            argv=tuple(argv),
-            exit_code=ended.code,
-            stdout=out.decode(errors="replace"),
-            stderr=ended.errors.decode(errors="replace"),
-        )
+    def _ended(self, argv: Sequence[str]) -> _Ended:
+        return _Ended(errors=Output(argv, self.name))
+
+    def _completed(self, argv: Sequence[str], ended: _Ended, out: str = "") -> Completed:
+        return Completed(node=self.name, argv=tuple(argv), exit_code=ended.code, stdout=out, stderr=ended.errors.text)
 
     def _talk(
         self, argv: Sequence[str], stdin: bytes | Iterable[bytes], ended: _Ended, timeout_s: float
@@ -160,7 +159,7 @@ class SshNode:
             channel.exec_command(shlex.join(argv))
             helpers = [
                 Thread(target=_feed, args=(channel, stdin), daemon=True),
-                Thread(target=_drain, args=(channel.recv_stderr, ended.errors.extend), daemon=True),
+                Thread(target=_drain, args=(channel, ended), daemon=True),
             ]
             for helper in helpers:
                 helper.start()
@@ -175,6 +174,8 @@ class SshNode:
             raise NodeUnreachableError(f"the connection broke during {argv[0]}: {error}", node=self.name) from error
         finally:
             channel.close()
+        if ended.refused:
+            raise ended.refused
         if ended.code < 0:
             raise NodeUnreachableError(f"the connection broke during {argv[0]}", node=self.name)
 
@@ -271,12 +272,15 @@ def _feed(channel: paramiko.Channel, stdin: bytes | Iterable[bytes]) -> None:
         return  # the command ended without reading all of it; its exit code tells
 
 
-def _drain(receive: Callable[[int], bytes], sink: Callable[[bytes], object]) -> None:
+def _drain(channel: paramiko.Channel, ended: _Ended) -> None:
     try:
-        while chunk := receive(CHUNK):
-            sink(chunk)
+        while chunk := channel.recv_stderr(CHUNK):
+            ended.errors.add(chunk)
     except OSError:
         return
+    except CommandFailedError as error:
+        ended.refused = error
+        channel.close()  # whoever reads its stdout hears that it has ended
 
 
 def _is_alive(connection: Any) -> bool:

@@ -106,6 +106,22 @@ def test_a_command_that_does_not_end_is_given_up(node: Node, script: str) -> Non
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize("script", ["yes | head -c 20000000", "yes | head -c 20000000 >&2"])
+def test_a_command_that_writes_too_much_is_refused(node: Node, script: str) -> None:
+    with pytest.raises(CommandFailedError, match="sh wrote more than 16 MiB"):
+        node.run(["sh", "-c", script], timeout_s=60)
+
+
+@pytest.mark.parametrize("node", ["ssh", "local"], indirect=True)
+@pytest.mark.parametrize("script", ["yes", "yes >&2", "yes | tr -d '\\n'"])
+def test_a_command_that_writes_without_end_is_ended(node: Node, script: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(CommandFailedError, match="sh wrote more than 16 MiB"):
+        node.run(["sh", "-c", script], timeout_s=60)
+    assert time.monotonic() - began < 30
+    assert node.run(["echo", "still", "there"]).stdout == "still there\n"
+
+
 def test_a_folder_goes_there_and_back(node: Node, tmp_path: Path) -> None:
     source = _folder(tmp_path / "source")
     there, back = tmp_path / "on the node" / "ñ" / "copy", tmp_path / "back"

@@ -21,12 +21,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from threading import Thread
 
 from platformdirs import user_state_path
 from pydantic import TypeAdapter
 
+from orchestrator.nodes.log_stream import after
 from orchestrator.nodes.processes.command import launch_of, link_nested_mounts, own_environment, resolve
 from orchestrator.nodes.processes.files import ProcessFiles, read_json, write_json
 from orchestrator.nodes.processes.log import read_lines, read_stream
@@ -115,10 +117,12 @@ class ProcessEngine(WithoutImages):
         self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None
     ) -> Iterator[LogLine]:
         files = self._files(container)
-        if tail is not None:
-            past = list(read_lines(files, since=since))
-            since = past[-tail - 1].time if len(past) > tail else since
-        yield from read_lines(files, since=since, follow=follow)
+        known = 0
+        if since or tail is not None:
+            past = list(read_lines(files))
+            new = len(after(past, since) if since else past)
+            known = len(past) - min(new, new if tail is None else tail)
+        yield from islice(read_lines(files, follow=follow), known, None)
 
     def wait(self, container: str) -> ContainerFacts:
         files = self._files(container)

@@ -7,23 +7,23 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.nodes.log_stream import LONGEST_LINE
 from orchestrator.nodes.processes.files import POLL_S, ProcessFiles
 from orchestrator.nodes.seam import LogLine
 
 
-def read_lines(files: ProcessFiles, *, since: str = "", follow: bool = False) -> Iterator[LogLine]:
+def read_lines(files: ProcessFiles, *, follow: bool = False) -> Iterator[LogLine]:
     """One `LogLine` per line written, pieces put together again; with `follow`, until the supervisor is gone."""
     begun: dict[str, tuple[str, str]] = {}
     for entry in _entries(files, follow=follow):
         stamp, text = begun.pop(entry["stream"], (entry["time"], ""))
         text += entry["text"]
-        if not text.endswith("\n"):
+        if not text.endswith("\n") and len(text) < LONGEST_LINE:
             begun[entry["stream"]] = (stamp, text)
-        elif stamp > since:
+        else:
             yield LogLine(time=stamp, text=text.rstrip("\r\n"))
     for stamp, text in sorted(begun.values()):
-        if stamp > since:
-            yield LogLine(time=stamp, text=text.rstrip("\r\n"))
+        yield LogLine(time=stamp, text=text.rstrip("\r\n"))
 
 
 def read_stream(files: ProcessFiles, stream: str) -> str:
