@@ -13,7 +13,8 @@ from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.log_stream import rejoin_lines
 from orchestrator.nodes.probes import probe
-from orchestrator.nodes.ssh_refusal import refusal
+from orchestrator.nodes.ssh_keys import Keys
+from orchestrator.nodes.ssh_refusal import Attempt, refusal
 from orchestrator.specs.errors import CommandFailedError, EngineError
 from orchestrator.specs.facts import ImageFacts
 from orchestrator.specs.request import RunIdentity
@@ -42,7 +43,15 @@ def test_one_node_out_of_reach_is_named_and_the_others_are_still_checked(orch: O
     """Row 1."""
     here = answering("gamma", disk="/dev/sda1 98000000 97999000 1000 99% /home")
     silent = FakeNode("beta", address=lan.address_of("beta"))
-    silent.answers[("sh", "*")] = refusal(lan.spec("beta"), "ana", TimeoutError("timed out"), waited_s=5)
+    silent.answers[("sh", "*")] = refusal(
+        Attempt(
+            spec=lan.spec("beta"),
+            user="ana",
+            error=TimeoutError("timed out"),
+            waited_s=5,
+            keys=Keys(files=(), in_agent=frozenset()),
+        )
+    )
     here.nodes["beta"] = silent
     assert_refused(
         orch("launch", on=here),

@@ -54,6 +54,58 @@ def test_folders_and_plan_are_made_before_any_container() -> None:
     assert here.containers == {}
 
 
+def test_a_busy_node_refuses_before_anything_is_copied() -> None:
+    here = quiet_lan()
+    launch(here.nodes, plan_of("first", user="bea"))
+    for node in here.nodes.values():
+        node.calls.clear()
+    with pytest.raises(ConflictError, match="run first by bea holds this node since"):
+        launch(here.nodes, plan_of("second"))
+    assert {name: node.calls for name, node in here.nodes.items() if node.calls} == {}
+
+
+@dataclass
+class Reserving(lan.Actor):
+    """An engine that has promised a name to another launch, whose container it shows only some looks later."""
+
+    looks: int = 0
+    comes: ContainerSpec | None = None
+
+    def create(self, spec: ContainerSpec) -> str:
+        if self.looks:
+            raise ConflictError(
+                'Conflict. The name "/orch-run" is already in use by container "d96c63"', node=self.node
+            )
+        return super().create(spec)
+
+    def container(self, container: str) -> ContainerFacts | None:
+        if self.looks and self.calls and self.calls[-1][0] == "container":
+            self.looks -= 1
+            if not self.looks and self.comes:
+                super().create(self.comes)
+        return super().container(container)
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["it shows up", "it never does"])
+def test_of_two_launches_at_the_same_moment_the_loser_names_the_winner(comes: bool) -> None:
+    here, rests = quiet_lan(), list[float]()
+    plain = here.nodes["alpha"].engine
+    other = plan_of("first", user="bea").nodes[0].container
+    here.nodes["alpha"].engine = Reserving("alpha", held=plain.held, description=plain.description, ends_with=None,
+                                           looks=3 if comes else 99, comes=other if comes else None)  # fmt: skip
+    with pytest.raises(ConflictError) as caught:
+        launch(here.nodes, plan_of("second"), rest=rests.append)
+    assert "Conflict." not in str(caught.value)
+    if comes:
+        assert "run first by bea holds this node since" in str(caught.value)
+        assert "orch stop first" in caught.value.hint
+    else:
+        assert "another launch is taking this node" in str(caught.value)
+        assert "orch runs" in caught.value.hint
+    assert 0 < sum(rests) < 10
+    assert set(here.containers) <= {"alpha"}
+
+
 def test_folder_and_run_id_reach_the_shell_as_arguments() -> None:
     here = quiet_lan()
     launch(here.nodes, plan_of("first"))
@@ -182,13 +234,6 @@ def test_a_holder_that_goes_away_in_between_is_no_conflict() -> None:
     here = lan.lan("alpha")
     here.nodes["alpha"].engine = Vanishing("alpha")
     assert len(launch(here.nodes, lan.plan(("alpha",)))) == 1
-
-
-def test_a_name_that_is_never_free_is_a_conflict() -> None:
-    here = lan.lan("alpha")
-    here.nodes["alpha"].engine.failures["create"] = ConflictError("the name orch-run is taken", node="alpha")
-    with pytest.raises(ConflictError, match="alpha: the name orch-run is taken"):
-        launch(here.nodes, lan.plan(("alpha",)))
 
 
 @pytest.mark.parametrize("ended_before", [False, True])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.checks import firewall, network
+from orchestrator.checks import addresses, firewall, network
 from orchestrator.specs.examined import Examined
 from orchestrator.specs.finding import Finding, Mend
 from orchestrator.specs.firewall import Firewall, Opening
@@ -154,6 +154,15 @@ def test_the_hosts_file_is_mended_without_hurting_localhost(answer: str) -> None
     assert (finding.id, finding.severity.value) == ("network.own_name_loops", "info")
     assert "echo '10.0.0.12 beta' | sudo tee -a /etc/hosts" in finding.fix
     assert ("/d' /etc/hosts" in finding.fix) is (answer == "127.0.1.1")
+
+
+def test_a_lone_node_and_one_reached_by_loopback_hear_nothing_of_their_own_name() -> None:
+    """Nobody else is to reach them by it, and the fix would lead the name to where it leads already."""
+    loops = {"network": facts("beta", own_name_answers=("127.0.1.1",)), "paths": ()}
+    lone = node("beta", **loops)
+    local = replace(lone, facts=lan.facts("beta", peers=(), address="127.0.0.1"))
+    assert [one.id for fleet in ([lone], [local], [local, node("alpha")]) for one in addresses.own_name(fleet)] == []
+    assert [one.id for one in addresses.own_name([lone, node("alpha")])] == ["network.own_name_loops"]
 
 
 def test_whom_a_firewall_lets_in() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run import ContainerFacts, State
 
 OnStep = Callable[[str, str], None]
-TRIES = 3
-"""For a name that an ended run holds: another launch may take it in between, and is then named."""
+PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Between tries to take a node whose lock nobody shows: an engine refuses a name before it knows who will have it."""
 
 # Constants for the node's shell; folders come in as arguments, the plan on stdin.
 # The answer: which of the run's data ($3) and code (its list, $4) are there.
@@ -54,6 +55,7 @@ def launch(
     fresh: Mapping[str, Path] = MappingProxyType({}),
     elsewhere: Mapping[str, str] = MappingProxyType({}),
     on_step: OnStep = lambda _node, _step: None,
+    rest: Callable[[float], object] = time.sleep,
 ) -> tuple[Seated, ...]:
     """Start every container of the plan, in order of rank, or none of them.
 
@@ -66,11 +68,13 @@ def launch(
     require_values(plan.secrets, plan.environment, os.environ)
     secrets = secret_values(plan.secrets, os.environ)
 
+    for outcome in fan_out(parts, _must_be_free):  # before data is copied for a run that is then refused
+        outcome.value()
     _prepare(nodes, plan, fresh, elsewhere, on_step)
     made: list[Seated] = []
     try:
         _all(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
-        _create_all(parts, made)
+        _create_all(parts, made, rest)
         seated = tuple(sorted(made, key=lambda seat: seat.node_rank))
         _all(fan_out(seated, lambda seat: seat.node.engine.start(seat.container)))
     except BaseException:  # Ctrl-C too: all or none
@@ -114,7 +118,7 @@ def discard(seat: Seated) -> None:
     remove_secrets(seat.node, seat.secrets)
 
 
-def _create_all(parts: Sequence[tuple[Node, NodePlan]], made: list[Seated]) -> None:
+def _create_all(parts: Sequence[tuple[Node, NodePlan]], made: list[Seated], rest: Callable[[float], object]) -> None:
     """Create every container, noting each in `made` at once; its name is the lock.
 
     The first node by name goes alone: of two launches on the same nodes, one is refused there before it has touched
@@ -123,7 +127,7 @@ def _create_all(parts: Sequence[tuple[Node, NodePlan]], made: list[Seated]) -> N
 
     def create(item: tuple[Node, NodePlan]) -> None:
         node, part = item
-        container, secrets = _create(node, part), secrets_of(part.container.labels)
+        container, secrets = _create(node, part, rest), secrets_of(part.container.labels)
         made.append(Seated(node=node, node_rank=part.node_rank, container=container, secrets=secrets))
 
     in_turn = sorted(parts, key=lambda item: item[0].name)
@@ -131,21 +135,43 @@ def _create_all(parts: Sequence[tuple[Node, NodePlan]], made: list[Seated]) -> N
     _all(fan_out(in_turn[1:], create))
 
 
-def _create(node: Node, part: NodePlan) -> str:
-    for _ in range(TRIES):
+def _create(node: Node, part: NodePlan, rest: Callable[[float], object]) -> str:
+    for pause_s in PAUSES_S:
         try:
             return node.engine.create(part.container)
-        except ConflictError as error:
-            taken = error
-            _step_aside(node, part.container.name)
-    raise taken
+        except ConflictError:
+            if not _step_aside(node, part.container.name):
+                rest(pause_s)
+    raise ConflictError(
+        "another launch is taking this node at this moment",
+        node=node.name,
+        hint="see which one, then wait for it or stop it: orch runs",
+    )
 
 
-def _step_aside(node: Node, name: str) -> None:
-    """Give an ended run's container another name, so that its logs stay; refuse where a run holds the node."""
+def _step_aside(node: Node, name: str) -> bool:
+    """Give an ended run's container another name, so that its logs stay; refuse where a run holds the node.
+
+    False: nobody has the name any more, or yet.
+    """
     holder = node.engine.container(name)
     if holder is None:
-        return  # it went away just now
+        return False
+    _must_be_over(node, holder)
+    with suppress(EngineError):  # another launch may have just done so: the next try to create decides
+        node.engine.set_aside(holder.id, ended_name(holder))
+    return True
+
+
+def _must_be_free(item: tuple[Node, NodePlan]) -> None:
+    """ConflictError where a run holds the node."""
+    node, part = item
+    if holder := node.engine.container(part.container.name):
+        _must_be_over(node, holder)
+
+
+def _must_be_over(node: Node, holder: ContainerFacts) -> None:
+    """ConflictError that names the run, if it still goes on."""
     if holder.state in (State.RUNNING, State.CREATED):
         raise ConflictError(
             f"run {holder.labels.get(labels.LABEL_RUN, '?')} by {holder.labels.get(labels.LABEL_USER, '?')} "
@@ -153,8 +179,6 @@ def _step_aside(node: Node, name: str) -> None:
             node=node.name,
             hint=_way_out(holder.labels.get(labels.LABEL_RUN, ""), holder.state),
         )
-    with suppress(EngineError):  # another launch may have just done so: the next try to create decides
-        node.engine.set_aside(holder.id, ended_name(holder))
 
 
 def _way_out(run_id: str, state: State) -> str:
