@@ -22,7 +22,7 @@ from typing import Any
 
 from trainer.cli import parse
 from trainer.config import Place
-from trainer.data.prepared_folder import KINDS, Kind, kind_of
+from trainer.data.prepared_folder import KINDS, MANIFEST, Kind, kind_of
 from trainer.errors import ConfigurationError, TrainerError
 
 
@@ -51,6 +51,8 @@ def answer(asked: Mapping[str, Any]) -> Answer:
     kind = next((kind for kind in KINDS if given.command in kind.read_by), None)
     if data and kind and (other := kind_of(data)) and other != kind.name:
         return _other_data(given.command, kind, other, data)
+    if data and kind and not (data / MANIFEST).is_file() and not any(data.rglob("*.pt")):
+        return _not_prepared(kind, data)
     # Options that stand in a file, or in variables, may change what the others must be.
     if not given.config and not asked["environment"]:
         try:
@@ -65,7 +67,17 @@ def _other_data(workload: str, kind: Kind, other: str, folder: Path) -> Answer:
     return Answer(
         refused=f"{folder} holds {other}; {workload} reads {kind.name}",
         code=ConfigurationError.exit_code,
-        hint=f"{kind.prepare_line(beside)}   and then launch with --data {beside}",
+        hint=f"{kind.prepare_line(beside)}   # then launch with --data {beside}",
+    )
+
+
+def _not_prepared(kind: Kind, folder: Path) -> Answer:
+    """Often the very texts or pictures that are to be prepared."""
+    option = kind.source.split()[0]
+    return Answer(
+        refused=f"{folder} holds no prepared data: there is no {MANIFEST}",
+        code=ConfigurationError.exit_code,
+        hint=f"orch prepare -- {kind.workload} {option} {folder}   # makes ./Data of it; then launch without --data",
     )
 
 

@@ -160,6 +160,19 @@ def loopback_address(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
             )
 
 
+def data_missing(fleet: Sequence[NodeFacts], make: str) -> Iterator[Finding]:
+    """Nodes where a run finds nothing to read, as none is brought. `make`: the command that prepares it."""
+    without = [facts.name for facts in fleet if facts.has_data is False]
+    if without:
+        yield Finding(
+            id="data.missing",
+            severity=Severity.ERROR,
+            node=", ".join(without),
+            message=f"no prepared data here in ./Data, nor on {', '.join(without)}: there is nothing to train on",
+            fix=f"{make}   # data that lies elsewhere: --data FOLDER",
+        )
+
+
 AREAS: Mapping[str, tuple[Callable[[Sequence[NodeFacts]], Iterator[Finding]], ...]] = {
     "reach": (same_machine,),
     "engine": (docker_desktop, torch_missing),

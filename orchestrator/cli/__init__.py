@@ -77,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; its exit code. Every error ends here as a message, never as a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        outcome = build_app(_named_command(arguments))(args=arguments, prog_name="orch", standalone_mode=False)
+        outcome = build_app(_named_command(arguments))(
+            args=arguments, prog_name="orch", standalone_mode=False, obj=arguments
+        )
     except OrchError as error:
         return report_error(error)
     except (typer.Abort, KeyboardInterrupt):

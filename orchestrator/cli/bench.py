@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from orchestrator.cli.context import load_inventory
+from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
 from orchestrator.cli.options import (
     DataOption,
     EngineOption,
@@ -32,10 +33,11 @@ orch bench --nodes alpha,beta --data ./Data --json -- vision --batch-size 64
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("bench", epilog=EXAMPLES, no_args_is_help=False)(bench)
+    app.command("bench", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(bench)
 
 
 def bench(
+    context: typer.Context,
     command: WorkloadArgument = None,
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
@@ -58,7 +60,7 @@ def bench(
     from orchestrator.cli.launching.words import Wanted
 
     wanted = Wanted(
-        command=tuple(command or ()),
+        command=command_words(context, command),
         nodes=nodes,
         labels=tuple(label or ()),
         master=master,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import load_inventory
+from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
 from orchestrator.cli.launching.words import Manner, Wanted
 from orchestrator.cli.options import (
     DataOption,
@@ -51,10 +52,11 @@ orch launch --resume RUN
 
 
 def register(app: typer.Typer) -> None:
-    app.command("launch", epilog=EXAMPLES, no_args_is_help=False)(launch)
+    app.command("launch", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(launch)
 
 
 def launch(
+    context: typer.Context,
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND…]", help="A workload of the trainer with its options, or python SCRIPT …"),
@@ -100,7 +102,7 @@ def launch(
     again from the last checkpoint; a node that stays away ends the run, or with --min-nodes it goes on without.
     """
     wanted = Wanted(
-        command=tuple(command or ()),
+        command=command_words(context, command),
         nodes=nodes,
         labels=tuple(label or ()),
         master=master,

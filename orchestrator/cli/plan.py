@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import load_inventory
+from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
 from orchestrator.cli.options import (
     DataOption,
     EngineOption,
@@ -32,10 +33,11 @@ orch plan --steps 10000 --json -- vision --batch-size 64 --sync int8
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("plan", epilog=EXAMPLES, no_args_is_help=False)(plan)
+    app.command("plan", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(plan)
 
 
 def plan(
+    context: typer.Context,
     command: WorkloadArgument = None,
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
@@ -60,7 +62,7 @@ def plan(
     from orchestrator.cli.launching.words import Wanted
 
     wanted = Wanted(
-        command=tuple(command or ()),
+        command=command_words(context, command),
         nodes=nodes,
         labels=tuple(label or ()),
         profile=profile,

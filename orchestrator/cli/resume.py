@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import load_inventory
+from orchestrator.cli.launching.command_words import WORDS_AFTER_AN_ARGUMENT, command_words
 from orchestrator.cli.launching.words import Manner, Wanted
 from orchestrator.cli.options import (
     DataOption,
@@ -41,10 +42,11 @@ orch resume RUN --min-nodes 2 -- gpt2 --epochs 5
 
 
 def register(app: typer.Typer) -> None:
-    app.command("resume", epilog=EXAMPLES)(resume)
+    app.command("resume", epilog=EXAMPLES, context_settings=WORDS_AFTER_AN_ARGUMENT)(resume)
 
 
 def resume(
+    context: typer.Context,
     run: Annotated[str, typer.Argument(help="Run id or its beginning.")],
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND…]", help="Other words than it had before.")
@@ -79,7 +81,7 @@ def resume(
 
     wanted = Wanted(
         resume=run,
-        command=tuple(command or ()),
+        command=command_words(context, command),
         nodes=nodes,
         labels=tuple(label or ()),
         master=master,

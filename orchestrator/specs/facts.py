@@ -153,6 +153,8 @@ class NodeFacts:
     engine: EngineFacts | None = None
     image: ImageFacts | None = None
     """The image that a run would use, as this node's engine has it."""
+    has_data: bool | None = None
+    """Whether the project's folder `Data` holds something there: what a run reads to which no data is brought."""
     newest_checkpoint: int | None = None
     """Step of the newest checkpoint of the run to be resumed; None where this node holds none."""
     assumed: bool = False

@@ -32,6 +32,8 @@ class LaunchRequest:
     """Folder of the controller that this code is copied from; None where it lies there already."""
     data: Path | None = None
     """Folder of the controller with prepared data: each node gets it once, by content."""
+    data_command: str = ""
+    """Makes the data that the command reads, where none is brought: empty where it is, or where none is read."""
     data_digest: str = ""
     code_digest: str = ""
     code_origin: str = ""

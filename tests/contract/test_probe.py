@@ -50,6 +50,15 @@ def test_a_workspace_that_is_not_there_yet(tmp_path: Path) -> None:
     facts = probe.ask(LocalNode(), workspace=f"{tmp_path}/a b/c", project="mine", resume="r1")
     assert facts.disk_free_mib is not None
     assert facts.newest_checkpoint is None
+    assert facts.has_data is False
+
+
+def test_data_that_lies_on_the_machine_counts_an_empty_folder_does_not(tmp_path: Path) -> None:
+    folder = tmp_path / "mine" / "Data"
+    folder.mkdir(parents=True)
+    assert probe.ask(LocalNode(), workspace=str(tmp_path), project="mine").has_data is False
+    (folder / "manifest.json").touch()
+    assert probe.ask(LocalNode(), workspace=str(tmp_path), project="mine").has_data is True
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.cli.launching.outlook import Length, measured_before, prospect_of
-from orchestrator.cli.launching.request import DEFAULT_COMMAND
-from orchestrator.cli.launching.words import Manner, Wanted
+from orchestrator.cli.launching.words import DEFAULT_COMMAND, Manner, Wanted
 from orchestrator.cli.report import say
 from orchestrator.plan.same_step import ACCUMULATION, STEP, same_step
 from orchestrator.specs.errors import ConfigError, UsageError

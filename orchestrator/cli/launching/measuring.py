@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 import typer
 
+from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.steps import identity_of, planned
 from orchestrator.cli.launching.words import Manner, Wanted
@@ -48,9 +49,10 @@ def measure(inventory: Inventory, wanted: Wanted, *, quiet: bool) -> Measurement
 
     RunFailedError: the measurement failed, and how has been told.
     """
+    data_command = must_run("orch bench", wanted)
     machines = with_engine(inventory, wanted.engine)
     asked = build_request(machines, wanted, None, os.environ)
-    request = replace(asked, command=measuring(asked.command))
+    request = replace(asked, command=measuring(asked.command), data_command=data_command)
     manner = Manner(dry_run=False, forecast=True, as_json=quiet, detach=False, confirmed=True)
     with connected(request.nodes) as reached:
         plan = planned(reached, request, identity_of(wanted.name, None), manner)

@@ -10,8 +10,9 @@ from typing import Any
 
 import typer
 
-from orchestrator.cli.launching.request import DEFAULT_COMMAND, chosen_nodes, with_engine
-from orchestrator.cli.launching.words import Wanted
+from orchestrator.cli.launching.command_words import must_run
+from orchestrator.cli.launching.request import chosen_nodes, with_engine
+from orchestrator.cli.launching.words import DEFAULT_COMMAND, Wanted
 from orchestrator.cli.report import say
 from orchestrator.fleet.planning.measurements import recall
 from orchestrator.fleet.planning.reckon import reckon
@@ -78,6 +79,7 @@ def measured_before(inventory: Inventory, wanted: Wanted) -> Measurement | None:
     """The newest measurement that is kept of this workload and these nodes."""
     command = wanted.command or DEFAULT_COMMAND
     measuring(command)  # a script of the user's cannot be measured: said at once
+    must_run("orch plan", wanted)
     return recall(inventory.project, command, _names(inventory, wanted))
 
 

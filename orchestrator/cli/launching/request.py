@@ -7,8 +7,9 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from orchestrator.cli.launching.command_words import default_data
 from orchestrator.cli.launching.concealed import asked_secrets, hint_at_secrets, known_again, require_own_word
-from orchestrator.cli.launching.words import Wanted
+from orchestrator.cli.launching.words import DEFAULT_COMMAND, Wanted
 from orchestrator.fleet.runs.upload import folder_digest
 from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -17,8 +18,6 @@ from orchestrator.specs.plan import Mount, Plan
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.selection import select_nodes
 
-DEFAULT_COMMAND = ("gpt2",)
-DEFAULT_DATA = Path("Data")
 LANGUAGE = ("LANG", "LC_ALL")
 """Handed on, so that the trainer speaks the user's language."""
 MAX_RESTARTS, NODE_TIMEOUT_S, ABSENCE_S = 3, 120, 900
@@ -41,7 +40,7 @@ def build_request(
     if workdir and not workdir.is_dir():
         raise ConfigError(f"--workdir {workdir} is not a folder")
     node_timeout_s = _first(wanted.node_timeout_s, earlier and earlier.node_timeout_s, NODE_TIMEOUT_S)
-    data = wanted.data or (DEFAULT_DATA if (DEFAULT_DATA / "manifest.json").is_file() and not earlier else None)
+    data = wanted.data or (None if earlier else default_data())
     assigned = dict(map(_assignment, wanted.environment))
     hint_at_secrets(assigned)
     if earlier:

@@ -14,7 +14,9 @@ from datetime import datetime, timezone
 
 import typer
 
+from orchestrator.checks.preflight import data_missing
 from orchestrator.cli.consent import require_consent
+from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.earlier import Earlier, earlier_attempt
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.watching import Attended, leave_to_a_watcher, see_through
@@ -88,11 +90,12 @@ def ready(
 
     `ending`: the earlier attempt still runs, and will have been stopped.
     """
+    data_command = must_run("orch resume" if wanted.resume else "orch launch", wanted)
     machines = with_engine(inventory, wanted.engine)
     by_name = {spec.name: spec for spec in machines.nodes}
     with connected(machines.nodes) as everyone:
         earlier = recall_plan(everyone, by_name, machines.project, wanted.resume) if wanted.resume else None
-    request = build_request(machines, wanted, earlier, os.environ)
+    request = replace(build_request(machines, wanted, earlier, os.environ), data_command=data_command)
     require_values(request.secrets, request.environment, os.environ)
     if manner.forecast:
         request = replace(request, command=measuring(request.command))
@@ -131,12 +134,17 @@ def planned(
     specs = {spec.name: spec for spec in request.nodes}
     facts = {o.item.name: o.result or assumed_facts(specs[o.item.name]) for o in outcomes}
     if manner.dry_run:
+        if request.data_command and any(one.has_data is False for one in facts.values()):
+            say(f"note: no prepared data here in ./Data, nor on the nodes\n  → {request.data_command}")
         return _plan(nodes, request, left.holding(facts) if left else facts, identity)
     errors = [outcome.error for outcome in outcomes if outcome.error]
     for error in errors:
         report_error(error)
     now, suffix = datetime.now(timezone.utc), secrets.token_hex(3)
-    findings = look_before_launch(nodes, request, facts, now=now, suffix=suffix)
+    findings = (
+        *look_before_launch(nodes, request, facts, now=now, suffix=suffix),
+        *(data_missing(list(facts.values()), request.data_command) if request.data_command else ()),
+    )
     if not manner.as_json or any(finding.severity is Severity.ERROR for finding in findings):
         tell_findings(findings)
     if errors or any(finding.severity is Severity.ERROR for finding in findings):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+DEFAULT_COMMAND = ("gpt2",)
+DEFAULT_DATA = Path("Data")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import orchestrator
+from orchestrator.fleet.planning.trainer_beside import PACKAGES, ask_trainer
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.measurement import Measurement
 from orchestrator.specs.prospect import Prospect, read_prospect
-
-PACKAGES = Path(orchestrator.__file__).parents[1]
-"""Where the `trainer` package lies, beside `orchestrator`: in the repository, or where both are installed."""
-# `-m` would take a folder `trainer` of the user's, where they stand, for ours. $1 is where ours is.
-_START = "import runpy, sys; sys.path[0] = sys.argv.pop(1); runpy.run_module('trainer.forecast', run_name='__main__')"
 
 
 def reckon(controller: Node, measurement: Measurement, question: Mapping[str, Any]) -> Prospect:
@@ -25,8 +18,8 @@ def reckon(controller: Node, measurement: Measurement, question: Mapping[str, An
 
     UsageError: in the trainer's own words, what cannot be answered. ConfigError: there is no trainer to ask.
     """
-    asked = json.dumps({"measured": measurement.measured, "question": question}).encode()
-    answer = controller.run((sys.executable, "-c", _START, str(PACKAGES)), stdin=asked, timeout_s=60)
+    asked = {"measured": measurement.measured, "question": question}
+    answer = ask_trainer(controller, "trainer.forecast", asked)
     said = (answer.stderr.strip().splitlines() or [""])[-1]
     if answer.exit_code == UsageError.exit_code and said.startswith("error: "):
         raise UsageError(said.removeprefix("error: "))

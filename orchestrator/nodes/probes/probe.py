@@ -42,6 +42,7 @@ if command -v nvidia-smi >/dev/null; then
   failed=$?; [ $failed = 0 ] || say smi_exit $failed
   printf '%s\n' "$gpus" | while read -r gpu; do say gpu "$gpu"; done
 fi
+data=no; for path in "$workspace/$project/Data"/*; do [ -e "$path" ] && data=yes && break; done; say data $data
 [ -n "$run" ] && for path in "$workspace/$project/runs/$run/checkpoints"/step-*/; do
   path=${path%/}; [ -f "$path/manifest.json" ] && say checkpoint "${path##*/}"  # without one it is none
 done
@@ -110,6 +111,7 @@ def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
             gpus=tuple(filter(None, map(_gpu, several["gpu"]))),
             gpu_fault=fault,
             gpu_detail=detail,
+            has_data={"yes": True, "no": False}.get(values.get("data", "")),
             newest_checkpoint=max(map(int, _STEP.findall(" ".join(several["checkpoint"]))), default=None),
         )
     except (KeyError, ValueError) as error:

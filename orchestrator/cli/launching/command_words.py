@@ -1,0 +1,108 @@
+"""The words of a command after `--`: which they are, whether orch's own stand among them, and whether they can run."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from orchestrator.cli.launching.words import DEFAULT_COMMAND, DEFAULT_DATA, Wanted
+from orchestrator.cli.report import say
+from orchestrator.plan.command import CONTAINER_WORKSPACE, brings_own_code, is_own_script
+from orchestrator.plan.launchers import without_launcher
+from orchestrator.specs.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.fleet.planning.look_ahead import Checked
+
+CONTAINER_DATA = f"{CONTAINER_WORKSPACE}/Data"
+WORDS_LAST = {"allow_interspersed_args": False}
+"""Settings of a command whose last argument is a COMMAND: what follows its first word belongs to it, as with docker."""
+WORDS_AFTER_AN_ARGUMENT = {"ignore_unknown_options": True}
+"""The same where an argument precedes COMMAND, and options may stand between the two."""
+
+
+def command_words(context: typer.Context, command: Sequence[str] | None) -> tuple[str, ...]:
+    """The command as each rank runs it. Help that it asks for is shown, and ends the program.
+
+    UsageError: an option of orch among its words, or a launcher that cannot be left out.
+    """
+    words = list(command or ())
+    typed: list[str] = list(context.obj or ())
+    if words and "--" not in typed:
+        _must_be_told_apart(context, typed, words)
+    kept, note = without_launcher(words)
+    if note:
+        say(note)
+    if kept and not is_own_script(kept) and {"-h", "--help"} & set(kept):
+        typer.echo(_asked(kept, prog=f"orch {context.command.name} --").help.rstrip())
+        raise typer.Exit
+    return kept
+
+
+def must_run(prog: str, wanted: Wanted) -> str:
+    """See that these words can run, before any node is asked. UsageError or ConfigError where they cannot.
+
+    Returns the command that makes the data which they read and which is not on this computer; empty otherwise.
+    """
+    words = wanted.command or (() if wanted.resume else DEFAULT_COMMAND)
+    if not words or is_own_script(words):  # an earlier attempt's words were looked at before it started
+        return ""
+    if wanted.data and not wanted.data.is_dir():
+        raise ConfigError(
+            f"--data {wanted.data} is not a folder",
+            hint="orch prepare   # makes ./Data, which a launch takes by itself",
+        )
+    brought = any(mount.split(":")[1:2] == [CONTAINER_DATA] for mount in wanted.mounts)
+    checked = _asked(
+        words,
+        prog=f"{prog} --",
+        data=wanted.data or (None if wanted.resume or brought else default_data()),
+        folder=wanted.workdir if brings_own_code(words) else None,
+        environment=dict(word.partition("=")[::2] for word in wanted.environment),
+    )
+    return "" if wanted.resume or brought else checked.needs
+
+
+def default_data() -> Path | None:
+    """./Data, where it is prepared data."""
+    return DEFAULT_DATA if (DEFAULT_DATA / "manifest.json").is_file() else None
+
+
+def _asked(words: Sequence[str], **how: Any) -> Checked:
+    """Imported here, so that `orch launch --help` stays quick."""
+    from orchestrator.fleet.planning.look_ahead import look_ahead
+    from orchestrator.nodes.local import LocalNode
+
+    controller = LocalNode()
+    try:
+        return look_ahead(controller, words, **how)
+    finally:
+        controller.close()
+
+
+def _must_be_told_apart(context: typer.Context, typed: list[str], words: list[str]) -> None:
+    """Without `--`, an option that both know could be anybody's, and must not go to the wrong one in silence."""
+    own = {option for parameter in context.command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    options = {option for option in own if option.startswith("-")}
+    if words[0].startswith("-"):
+        close = difflib.get_close_matches(words[0].partition("=")[0], sorted(options), 1)
+        raise UsageError(
+            f"no option {words[0]} of orch {context.command.name}" + (f" (did you mean {close[0]}?)" if close else ""),
+            hint=f"orch {context.command.name} --help   # options of the training stand after --",
+        )
+    first = typed.index(words[0])
+    before, after = typed[:first], typed[first:]
+    corrected = shlex.join(["orch", *before, "--", *after])
+    arguments_before = [p for p in context.command.params if p.param_type_name == "argument" and p.name != "command"]
+    stray = next((word for word in words[1:] if word.partition("=")[0] in options), "")
+    if arguments_before or stray:
+        whose = f"{stray} stands after it: is it orch's?" if stray else "what follows it is not orch's"
+        raise UsageError(
+            f"write -- before {words[0]}: {whose}",
+            hint=corrected + (f"   # with {stray} before the -- where it is meant for orch" if stray else ""),
+        )

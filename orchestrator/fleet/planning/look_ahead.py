@@ -1,0 +1,58 @@
+"""Look at the words of a workload before anything starts: the trainer of this installation says what it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.fleet.planning.trainer_beside import PACKAGES, ask_trainer
+from orchestrator.nodes.seam import Node
+from orchestrator.specs.errors import ConfigError, UsageError
+
+MODULE = "trainer.check"
+OWN_CODE = "orch launch --workdir . -- python train.py   # code of your own; for a model: docs/custom.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """Words that the trainer takes."""
+
+    help: str = ""
+    """What they ask to be shown instead of a run."""
+    needs: str = ""
+    """The command that makes the data which they read and which this computer does not have; empty otherwise."""
+
+
+def look_ahead(
+    controller: Node,
+    command: Sequence[str],
+    *,
+    prog: str,
+    data: Path | None = None,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Checked:
+    """`data`: what a launch would bring; `folder`: the user's code. UsageError, ConfigError: what the trainer says."""
+    own = {name: value for name, value in (environment or {}).items() if name.startswith("TRAINER_")}
+    asked = {"words": list(command), "data": str(data.absolute()) if data else None, "environment": own, "prog": prog}
+    ran = ask_trainer(controller, MODULE, asked, folder=folder)
+    try:
+        answer = json.loads(ran.stdout)
+        refused, hint, code = str(answer["refused"]), str(answer["hint"]), int(answer["code"])
+        checked = Checked(help=str(answer["help"]), needs=str(answer["needs"]))
+    except (ValueError, KeyError, TypeError):
+        said = (ran.stderr.strip().splitlines() or ["its answer is not understood"])[-1]
+        raise ConfigError(
+            f"the trainer beside this orch cannot be asked: {said}",
+            hint=f"{PACKAGES} is to hold `orchestrator` and `trainer` of one version",
+        ) from None
+    if refused and data:
+        refused, hint = (text.replace(str(data.absolute()), str(data)) for text in (refused, hint))
+    if refused and code == ConfigError.exit_code:
+        raise ConfigError(refused, hint=hint)
+    if refused:
+        unknown = refused.startswith("no workload ")
+        raise UsageError(refused, hint=OWN_CODE if unknown else hint or f"{prog} {command[0]} --help")
+    return checked

@@ -1,0 +1,92 @@
+"""Launchers among the words after `--`: torchrun is written by orch for each node, so that of the user is taken off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from orchestrator.specs.errors import UsageError
+
+PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_SHELLS = ("bash", "sh", "dash", "zsh", "fish")
+_TORCHRUN: Mapping[str, str] = {
+    "nnodes": "--nodes of orch",
+    "nproc-per-node": "nproc_per_node in inventory.yaml",
+    "node-rank": "the order of --nodes",
+    "master-addr": "--master of orch",
+    "master-port": "--master-port of orch",
+    "max-restarts": "--max-restarts of orch",
+    **dict.fromkeys(("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "local-addr", "monitor-interval"), ""),
+}
+"""Options of torchrun that say what orch decides, and where to say it; empty: nowhere, orch sets it."""
+_ACCELERATE: Mapping[str, str] = {
+    "num-machines": "--nodes of orch",
+    "num-processes": "nproc_per_node in inventory.yaml",
+    "machine-rank": "the order of --nodes",
+    "main-process-ip": "--master of orch",
+    "main-process-port": "--master-port of orch",
+    **dict.fromkeys(("num-cpu-threads-per-process", "rdzv-backend"), ""),
+}
+_SWITCHES = ("standalone", "multi-gpu")
+"""Of the two, without a value, and orch's to decide as well."""
+_LAUNCHERS: Sequence[tuple[tuple[str, ...], Mapping[str, str]]] = (
+    (("torchrun",), _TORCHRUN),
+    (("python", "-m", "torch.distributed.run"), _TORCHRUN),
+    (("python", "-m", "torch.distributed.launch"), _TORCHRUN),
+    (("accelerate", "launch"), _ACCELERATE),
+    (("python", "-m", "accelerate.commands.launch"), _ACCELERATE),
+)
+
+
+def without_launcher(command: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The command that each rank runs, and a note on what was left out; an empty one where nothing was.
+
+    UsageError: a shell, or an option of a launcher that would change what runs.
+    """
+    words = list(command)
+    if words and PYTHON.fullmatch(words[0]):
+        words[0] = "python"  # the image has one
+    _must_not_be_a_shell(words)
+    for launcher, known in _LAUNCHERS:
+        if tuple(words[: len(launcher)]) == launcher:
+            return _unwrapped(" ".join(launcher), words[len(launcher) :], known)
+    return tuple(words), ""
+
+
+def _unwrapped(launcher: str, words: list[str], known: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+    dropped, module = [], False
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        option, equals, _ = word.partition("=")
+        name = option.lstrip("-").replace("_", "-")
+        if name in ("m", "module"):
+            module = True
+        elif name in _SWITCHES:
+            dropped.append(word)
+        elif name in known and (equals or words):
+            said = word if equals else f"{word} {words.pop(0)}"
+            dropped.append(f"{said} ({known[name]})" if known[name] else said)
+        else:
+            raise UsageError(
+                f"{launcher} {word}: orch starts torchrun itself, and does not know what this would change",
+                hint=f"orch launch -- python {_script(words)}   # variables of the containers: --env KEY=VALUE",
+            )
+    if not words:
+        raise UsageError(f"`{launcher}` needs a script or a module", hint="orch launch -- python train.py")
+    note = f"note: orch starts torchrun itself, so `{launcher}` is left out" + "".join(f", {part}" for part in dropped)
+    return ("python", *(("-m",) if module else ()), *words), note
+
+
+def _script(words: Sequence[str]) -> str:
+    return next((word for word in words if word.endswith(".py")), "train.py")
+
+
+def _must_not_be_a_shell(words: Sequence[str]) -> None:
+    """A shell does not hand on the SIGTERM by which a rank is asked for its last checkpoint, and would be killed."""
+    if not words or not (words[0] in _SHELLS or words[0].endswith((".sh", ".bash"))):
+        return
+    raise UsageError(
+        f"`{' '.join(words[:2])}`: a shell script cannot be a rank: it does not hand on the signal that asks for the"
+        " last checkpoint",
+        hint="what it starts: orch launch --workdir . -- python train.py   # its variables: --env KEY=VALUE",
+    )
