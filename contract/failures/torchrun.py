@@ -14,6 +14,7 @@ _RANK = re.compile(r"\s+rank\s+: ([0-9]{1,9})")
 _EXIT_CODE = re.compile(r"\s+exitcode\s+: (-?[0-9]{1,9})")
 _SUMMARY_LINES = 12
 """Lines after `Root Cause` in which rank and exit code stand."""
+_LOG = re.compile(r"[WEIF][0-9]{4} [0-9:.]{8,20} [0-9]{1,12} \S{1,200}\] ?(.*)")
 _OWN_ERROR = re.compile(r"(?:torch\.distributed\.elastic\.multiprocessing\.errors\.)?ChildFailedError:")
 
 
@@ -36,6 +37,12 @@ def first_failure(lines: Sequence[str]) -> FirstFailure | None:
             if rank and code:
                 return FirstFailure(rank=int(rank[1]), exit_code=int(code[1]))
     return None
+
+
+def log_text(line: str) -> str | None:
+    """The text of a line of torchrun's own log; None where it is another line."""
+    found = _LOG.match(line)
+    return found[1] if found else None
 
 
 def is_ruler(line: str) -> bool:

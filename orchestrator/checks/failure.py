@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.checks.causes.diagnose import diagnose
-from orchestrator.checks.causes.last_words import last_words
-from orchestrator.checks.causes.rule import Cause, Remains
+from contract.failures.classify import Classified, FailedRank, classify, distance_from_cause, how_it_ended, reason_of
+from contract.failures.torchrun import first_failure, without_summary
+from contract.failures.tracebacks import is_torch_log
+from contract.log_lines import readable
+from orchestrator.checks.causes.diagnose import in_words
+from orchestrator.checks.causes.rule import Cause
 from orchestrator.checks.verdict import Verdict
-
-# What gloo, NCCL and the store say when the peer, not they, is at fault.
-_PEER_LOST = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe|Socket closed|recvValue failed"
-    r"|DistNetworkError|DistStoreError|Timed out waiting|NCCL WARN|remote process exited|ncclRemoteError"
-    r"|collective operation timeout|connectFullMesh failed|Application timeout|could not join the others"
-)
-# Though it could not connect, this one knows why: the other told it an address of no use.
-_OWN_FINDING = re.compile(r"connectFullMesh failed.*remote=\[127\.")
-# Not "Failures:", which comes before it and names the ranks that failed later.
-_ROOT = re.compile(
-    r"^Root Cause .*\n(?:.*\n)*?\s+rank\s+: (?P<rank>\d+).*\n\s+exitcode\s+: (?P<code>-?\d+)", re.MULTILINE
-)
-_BY_SIGNAL = "ended by "
-_AGENT_STOPPED = re.compile(r"SignalException: Process \d+ got signal: 15")
-_SUMMARY = re.compile(r"^={8,}$")
-"""Begins and ends what torchrun sums up: rank and exit code are in the message already."""
-_NOISE = re.compile(r"^\s*$|^[WEIF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
-"""Empty lines, and those of torchrun's own log."""
-_OWN_PREFIX = re.compile(r"^\[rank\d+\]: ?")
-"""What torch puts before the lines of an uncaught exception."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +27,8 @@ class EndedBadly:
     """The last it wrote, oldest first, each with its rank (None: torchrun's agent)."""
     reported: str = ""
     """What the rank itself said of its failure (its `failed` event), or why the node is lost; else empty."""
+    cause: str = ""
+    """The signature that it found for it."""
     frame: str = ""
     """Where it says that it happened."""
     kernel: tuple[str, ...] = ()
@@ -72,14 +54,19 @@ def root_cause(
 ) -> Failure | None:
     """The failure that the others follow from; `ended` is in order of arrival. None where nothing failed.
 
-    Where the supervisors in the containers agreed on a verdict, that decides who it was, and whose matter it is.
+    Where the supervisors in the containers agreed on a verdict, that decides who it was.
     """
     if verdict:
         named = next((one for one in ended if one.node == verdict.node), None)
         first = named or EndedBadly(
             node=verdict.node, node_rank=0, first_rank=0, exit_code=verdict.exit_code, oom_killed=False, lines=()
         )
-        first = replace(first, reported=first.reported or verdict.reason, frame=first.frame or verdict.frame)
+        first = replace(
+            first,
+            reported=first.reported or verdict.reason,
+            cause=first.cause or verdict.cause,
+            frame=first.frame or verdict.frame,
+        )
     elif ended:
         first = min(enumerate(ended), key=_how_far_from_the_cause)[1]
     else:
@@ -87,102 +74,73 @@ def root_cause(
     rank, code = rank_and_code(first)
     if verdict:
         rank, code = rank if verdict.rank is None else verdict.rank, verdict.exit_code
-    lines = _telling(first.lines, rank)
-    cause = diagnose(_remains(first, rank, code, verdict), {"node": first.node, "rank": str(rank), "run": run})
+    failed = _failed_rank(first, rank, code, verdict)
+    found = classify(failed)
     return Failure(
         node=first.node,
         rank=rank,
         exit_code=code,
-        reason=_reason(first, code),
-        lines=lines[-keep_lines:],
-        cause=_as_judged(cause, verdict) if cause and verdict else cause,
+        reason=_reason(first, failed, found),
+        lines=_telling(first.lines, rank)[-keep_lines:],
+        cause=in_words(found, {"node": first.node, "rank": str(rank), "run": run}) if found else None,
     )
 
 
-def _as_judged(cause: Cause, verdict: Verdict) -> Cause:
-    """What the supervisors tried again, or did not, is their word; whose matter it is among people is the rule's."""
-    of_machines = "infrastructure" in (verdict.kind, cause.kind)
-    return replace(cause, kind=verdict.kind) if verdict.kind and of_machines else cause
-
-
-def _how_far_from_the_cause(arrived: tuple[int, EndedBadly]) -> tuple[bool, bool, int]:
+def _how_far_from_the_cause(arrived: tuple[int, EndedBadly]) -> tuple[bool, bool, int, int]:
     """For sorting, nearest first."""
     number, ended = arrived
     # Whatever ends by a signal after another's failure was stopped because of it, if it said nothing of its own.
     was_stopped = number > 0 and not ended.oom_killed and rank_and_code(ended)[1] in (137, 143)
-    return is_consequence(ended) or was_stopped, not ended.oom_killed, number
+    found = _classified(ended)
+    distance = distance_from_cause(found.owner, lost_peer=found.lost_peer, cause=found.id) if found else 0
+    return is_consequence(ended) or was_stopped, not ended.oom_killed, distance, number
 
 
 def is_consequence(ended: EndedBadly) -> bool:
-    """Whether this node failed because of another: it speaks of a lost peer, or was told to stop."""
-    rank, code = rank_and_code(ended)
-    if ended.oom_killed or code is None:  # a node that is lost depends on nobody, whatever its connection says
+    """Whether this node failed because of another: it lost a peer, or was told to stop."""
+    if ended.oom_killed or ended.exit_code is None:  # a node that is lost depends on nobody
         return False
-    if code < 0:
-        return code == -signal.SIGTERM
-    if _AGENT_STOPPED.search(_text(ended)):
-        return True
-    said = ended.reported or "\n".join(_telling(ended.lines, rank))
-    return bool(_PEER_LOST.search(said) and not _OWN_FINDING.search(said))
+    found = _classified(ended)
+    return found is not None and found.lost_peer
+
+
+def _classified(ended: EndedBadly) -> Classified | None:
+    return classify(_failed_rank(ended, *rank_and_code(ended), None))
 
 
 def rank_and_code(ended: EndedBadly) -> tuple[int, int | None]:
     """From torchrun's summary: the rank that failed first on this node, and how it ended."""
-    found = _ROOT.search(_text(ended))
-    if not found:
-        return ended.first_rank, ended.exit_code
-    return int(found["rank"]), int(found["code"])
+    found = first_failure([text for _, text in ended.lines])
+    return (found.rank, found.exit_code) if found else (ended.first_rank, ended.exit_code)
 
 
-def _remains(ended: EndedBadly, rank: int, code: int | None, verdict: Verdict | None) -> Remains:
+def _failed_rank(ended: EndedBadly, rank: int, code: int | None, verdict: Verdict | None) -> FailedRank:
     # Of a lost node, what is reported is the controller's or a supervisor's word, not the rank's.
     lost = code is None and (verdict is None or verdict.kind == "infrastructure")
-    return Remains(
-        own=tuple(_OWN_PREFIX.sub("", text) for writer, text in ended.lines if writer == rank),
-        agent=tuple(_without_summary([line for line in ended.lines if line[0] is None])),
+    return FailedRank(
+        own=tuple(text for writer, text in ended.lines if writer == rank),
+        agent=tuple(text for writer, text in ended.lines if writer is None),
         exit_code=code,
         oom_killed=ended.oom_killed,
-        reported="" if lost or ended.reported.startswith(_BY_SIGNAL) else ended.reported,
+        reported="" if lost or ended.reported == how_it_ended(code) else ended.reported,
         reported_frame=ended.frame,
+        reported_id=ended.cause,
         kernel=ended.kernel,
     )
 
 
-def _text(ended: EndedBadly) -> str:
-    return "\n".join(text for _, text in ended.lines)
-
-
 def _telling(lines: Sequence[tuple[int | None, str]], rank: int) -> tuple[str, ...]:
     """What the failed rank wrote itself; where it wrote nothing, what torchrun did, without its summary."""
-    own = tuple(_OWN_PREFIX.sub("", text) for writer, text in lines if writer == rank)
-    return tuple(text for text in own or _without_summary(lines) if not _NOISE.match(text))
+    return tuple(text for text in _own_or_agents(lines, rank) if text.strip() and not is_torch_log(text))
 
 
-def _without_summary(lines: Sequence[tuple[int | None, str]]) -> Iterator[str]:
-    inside = False
-    for _, text in lines:
-        if _SUMMARY.match(text):
-            inside = not inside
-        elif not inside:
-            yield text
+def _own_or_agents(lines: Sequence[tuple[int | None, str]], rank: int) -> Iterator[str]:
+    own = [readable(text) for writer, text in lines if writer == rank]
+    yield from own or without_summary([readable(text) for _, text in lines])
 
 
-def _reason(ended: EndedBadly, code: int | None) -> str:
-    if ended.oom_killed:
-        return "out of memory: the container reached its limit"
-    if ended.reported and not ended.reported.startswith(_BY_SIGNAL):
+def _reason(ended: EndedBadly, failed: FailedRank, found: Classified | None) -> str:
+    """Of a lost node, whoever lost it knows more than its lines."""
+    if failed.exit_code is None and ended.reported and not ended.oom_killed:
         return ended.reported
-    if code is not None and code < 0:
-        return f"{_BY_SIGNAL}{_signal_name(-code)}"
-    rank, _ = rank_and_code(ended)
-    own = [_OWN_PREFIX.sub("", text) for writer, text in ended.lines if writer == rank]
-    if words := last_words(own):
-        return words.message[0] if words.message else "an exception without words"
-    return f"exit code {code}" if code is not None else "its node does not answer"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return reason_of(failed, found)

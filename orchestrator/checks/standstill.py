@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.checks.causes.last_words import LIBRARY
+from contract.failures.tracebacks import LIBRARY
 from orchestrator.specs.event import parse_event
 from orchestrator.specs.happening import Said
 from orchestrator.specs.plan import Plan

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.checks.causes.diagnose import diagnose
-from orchestrator.checks.causes.rule import Remains
+from contract.failures.classify import FailedRank, classify
+from contract.failures.tracebacks import begins
+from contract.log_lines import readable
+from orchestrator.checks.causes.diagnose import in_words
 from orchestrator.checks.failure import EndedBadly, Failure, is_consequence, root_cause
 from orchestrator.checks.standstill import Place, culprit, places, sentences
 from orchestrator.checks.verdict import Verdict, verdicts
@@ -19,10 +21,7 @@ from orchestrator.specs.run import ContainerFacts, State
 
 KEPT_LINES = 400
 """Of a node, before its end: a traceback of each of eight ranks and torchrun's summary."""
-_BAD_SIGN = re.compile(
-    r"^(?:\[rank\d+\]: ?)?(?:\s*(?:Original )?Traceback \(most recent call last\)|(?:\S+: )?error: )"
-    r"|^\s+exitcode +: |exec format error"
-)
+_BAD_SIGN = re.compile(r"^(?:\S+: )?error: |^\s+exitcode +: |exec format error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +156,7 @@ def _with_signs(evidence: Evidence, lines: Sequence[Said], *, all_of_them: bool)
         own = [said for said in lines if said.node == node][-KEPT_LINES:]
         container = evidence.containers.get(node)
         reports = [(said, event) for said in own if (event := _event(said)) and event.kind == "failed"]
-        signs = [said.time for said in own if _BAD_SIGN.search(said.text)] + [said.time for said, _ in reports]
+        signs = [said.time for said in own if _is_bad_sign(said.text)] + [said.time for said, _ in reports]
         failed = (container is not None and container.state is State.FAILED) or (all_of_them and own)
         goes_well = container is not None and container.state in (State.RUNNING, State.SUCCEEDED)
         if goes_well or not (failed or signs):
@@ -177,10 +176,15 @@ def _with_signs(evidence: Evidence, lines: Sequence[Said], *, all_of_them: bool)
                 oom_killed=bool(container and container.oom_killed),
                 lines=(*plain, *([(None, container.error)] if container and container.error else ())),
                 reported=f"{report.get('error', 'error')}: {report.get('message', '')}" if report else "",
+                cause=str(report.get("cause") or ""),
                 frame=str(report.get("frame") or ""),
                 kernel=evidence.kernel.get(node, ()),
             ),
         )
+
+
+def _is_bad_sign(text: str) -> bool:
+    return begins(line := readable(text)) or bool(_BAD_SIGN.search(line))
 
 
 def _says_nothing(failure: Failure) -> bool:
@@ -210,7 +214,8 @@ def _held_up(failure: Failure, standing: Sequence[Place], run: str) -> Failure |
         return None
     place, why = found
     known = {"node": place.node, "rank": str(place.rank), "run": run}
-    cause = diagnose(Remains(reported=why, reported_frame=place.at), known)
+    named = classify(FailedRank(reported=why, reported_frame=place.at))
+    cause = in_words(named, known) if named else None
     return Failure(node=place.node, rank=place.rank, exit_code=None, reason=why, lines=(), cause=cause)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
-from orchestrator.checks.causes.rule import Kind
+from contract.failures.owners import Owner
 from orchestrator.specs.event import Event, parse_event
 from orchestrator.specs.happening import Said
 
@@ -18,8 +18,10 @@ class Verdict:
     node: str
     rank: int | None
     exit_code: int | None
-    kind: Kind | None
+    kind: Owner | None
     reason: str
+    cause: str = ""
+    """The signature that they found."""
     frame: str = ""
     epoch: int = 0
     """The one that begins after it; 0 where it is over."""
@@ -31,7 +33,7 @@ def verdict_of(event: Event | None, time: str = "") -> Verdict | None:
     if event is None or event.kind not in ("again", "over"):
         return None
     values = event.values
-    kind = next((kind for kind in get_args(Kind) if kind == values.get("class")), None)
+    kind = next((kind for kind in get_args(Owner) if kind == values.get("class")), None)
     if kind is None:
         return None
     return Verdict(
@@ -40,6 +42,7 @@ def verdict_of(event: Event | None, time: str = "") -> Verdict | None:
         exit_code=_whole(values.get("exit_code")),
         kind=kind,
         reason=str(values.get("reason") or ""),
+        cause=str(values.get("cause") or ""),
         frame=str(values.get("frame") or ""),
         epoch=_whole(values.get("epoch")) or 0 if event.kind == "again" else 0,
         time=time,

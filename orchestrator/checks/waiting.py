@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from contract.log_lines import readable
 from orchestrator.specs.event import Event, parse_event
 from orchestrator.specs.happening import Said
 from orchestrator.specs.plan import Plan
@@ -17,7 +18,6 @@ _TIMED_OUT = re.compile(
 )
 _COLLECTIVE = re.compile(r'distributed_c10d\.py", line \d+, in (?P<call>(?!wrapper|_)\w+)|OpType=(?P<op>\w+)')
 _COMPLETED = re.compile(r"last completed NCCL work: (?P<number>\d+)")
-_OWN_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 LAST_WORD = 400
 """Letters of it."""
 
@@ -73,7 +73,7 @@ def _heard(rank: int, node: str, told: Sequence[Said], now: float) -> LastHeard:
 def _word(said: Said) -> str:
     event = parse_event(said.text, said.rank)
     if event is None:
-        return _OWN_PREFIX.sub("", said.text).strip()[:LAST_WORD]
+        return readable(said.text).strip()[:LAST_WORD]
     step = event.values.get("step")
     return event.kind + (f" {step}" if step is not None else "")
 

@@ -1,6 +1,7 @@
-"""What ranks write that only lost another, folded to a line: of one death every rank would print a traceback.
+"""What ranks and agents write that only lost another rank, folded to a line: of one death every rank would print a
+traceback, and every torchrun a traceback and a summary.
 
-The record keeps all of it, for `orch why`, `--json` and who asks for one node or rank.
+The record keeps all of it, for `orch why`, `--json` and whoever asks for one node or rank.
 """
 
 from __future__ import annotations
@@ -9,23 +10,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from contract.failures.classify import Classified, FailedRank, classify, is_stack_of_cpp
+from contract.failures.torchrun import is_own_error, is_ruler, log_text
+from contract.failures.tracebacks import begins, chained, is_torch_log
+from contract.log_lines import EVENT_MARK, readable
 from orchestrator.specs.event import parse_event
 from orchestrator.specs.happening import Said
 from orchestrator.specs.plan import Plan
 
 MOST_LINES = 400
 """Of a traceback: one that goes on longer is shown as it comes."""
-_LOST = re.compile(
-    r"(?P<how>Connection closed by peer|Connection reset by peer|Broken pipe|Socket closed|recvValue\w* failed"
-    r"|remote process exited|ncclRemoteError|Connection was likely closed)"
-)
+REASON_CHARS = 120
 _ADDRESS = re.compile(r"\[(?:::ffff:)?(?P<address>\d+\.\d+\.\d+\.\d+)\]:\d+|remote=\[(?:::ffff:)?(?P<other>[\d.]+)\]")
-_PREFIX = re.compile(r"^\[rank\d+\]: ?")
-"""What torch puts before the lines of an uncaught exception."""
-_BEGIN = "Traceback (most recent call last):"
-_CPP = re.compile(r"^(?:frame #\d+: |Exception raised from |<omitting python frames>)|^\s*$")
-_AGENTS_OWN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
-_RULER = re.compile(r"^={8,}$")
+_ERROR_NAME = re.compile(r"^[\w.]{1,80}: |(?:at )?\[?/\S{1,300}\.(?:cc|cpp|hpp):\d+\] ")
+"""The exception's type, and the place in the source of torch or gloo."""
 
 
 def peers(plan: Plan | None) -> dict[str, str]:
@@ -39,11 +37,18 @@ class _Writer:
 
     held: list[Said] = field(default_factory=list)
     """A traceback that has not come to its message."""
+    warning: list[Said] = field(default_factory=list)
+    """Of an agent: that it lost the store. What comes next tells whether that matters."""
     in_summary: int = 0
-    """Rulers of torchrun's summary that are still to come, where it is not shown."""
-    after: bool = False
-    """Whether the C++ stack of a lost connection may follow."""
-    last: str = ""
+    """Rulers of torchrun's summary that are still to come."""
+    in_barrier: bool = False
+    """Whether the traceback of torchrun's exit barrier is being written: the ranks had ended before."""
+    after: str = ""
+    """The last message that was folded: its C++ stack and further lines may follow."""
+    chained: bool = False
+    """Whether the next traceback was raised from it."""
+    known: set[str] = field(default_factory=set)
+    """Signatures of lost peers that were shown."""
 
 
 class Consequences:
@@ -53,53 +58,107 @@ class Consequences:
         """`names`: who has which address."""
         self._names = names
         self._writers: dict[tuple[str, int | None], _Writer] = {}
-        self._lost_another = set[str]()
-        """Nodes of which a rank has: torchrun's summary there says no more."""
+        self._done = False
+        """Whether rank 0 has said so: who leaves first after that is lost by the others, and nothing is wrong."""
 
     def hear(self, said: Said) -> Sequence[Said]:
-        writer = self._writers.setdefault((said.node, said.rank), _Writer())
-        text = _PREFIX.sub("", said.text)
-        if text.startswith("@orch "):
-            event = parse_event(text, said.rank)
-            if event and event.kind == "epoch":
-                self._lost_another.discard(said.node)
+        text = readable(said.text)
+        if text.startswith(EVENT_MARK):
+            self._event(said, text)
             return [said]
-        if writer.in_summary:
-            writer.in_summary -= bool(_RULER.match(text))
+        writer = self._writers.setdefault((said.node, said.rank), _Writer())
+        if said.rank is None and self._of_agent(writer, text):
             return []
         if writer.held:
             return self._in_traceback(writer, said, text)
-        if text.startswith(_BEGIN):
+        if begins(text):
             writer.held.append(said)
             return []
-        if writer.after and _CPP.match(text):
-            return []
-        writer.after, writer.last = bool(_LOST.search(text)), text
-        return [said]
+        return self._ordinary(writer, said, text)
 
     def rest(self) -> Iterator[Said]:
         """What is held and may never come to an end, as it is."""
         for writer in self._writers.values():
-            held, writer.held = writer.held, []
+            held, writer.held, writer.warning = [*writer.warning, *writer.held], [], []
             yield from held
+
+    def _event(self, said: Said, text: str) -> None:
+        event = parse_event(text, said.rank)
+        if event and event.kind == "epoch":
+            self._done = False
+            for (node, _), writer in self._writers.items():
+                if node == said.node:
+                    writer.known.clear()
+        self._done |= event is not None and event.kind == "done" and event.rank == 0
+
+    @staticmethod
+    def _of_agent(writer: _Writer, text: str) -> bool:
+        """Whether it belongs to torchrun's summary, or to its exit barrier, which waits for ranks that have ended."""
+        if writer.in_summary:
+            writer.in_summary -= is_ruler(text)
+            return True
+        logged = log_text(text)
+        if logged and "waiting on exit barrier" in logged:
+            writer.in_barrier, writer.warning = True, []
+            return True
+        if writer.in_barrier:
+            inside = logged is not None and (begins(logged) or logged.startswith(" ") or not logged)
+            writer.in_barrier = inside
+            return inside or logged is not None
+        return False
+
+    def _ordinary(self, writer: _Writer, said: Said, text: str) -> Sequence[Said]:
+        if writer.after:
+            writer.chained |= chained(text)
+            if is_stack_of_cpp(text) or chained(text) or text.startswith(("Last error:", "nccl")):
+                return []
+        lost = _lost(text) if _may_tell(text) else None
+        writer.after = text if lost else ""
+        writer.chained &= bool(lost)
+        before, writer.warning = writer.warning, []
+        if not lost:
+            return [*before, said]
+        if self._done or lost.id in writer.known:
+            return before
+        if said.rank is None and is_torch_log(text):
+            writer.warning = [*before, said]
+            return []
+        writer.known.add(lost.id)
+        return [*before, said]
 
     def _in_traceback(self, writer: _Writer, said: Said, text: str) -> Sequence[Said]:
         writer.held.append(said)
         if text.startswith(" ") and len(writer.held) < MOST_LINES:
             return []
-        held, writer.held = writer.held, []
-        if text == _AGENTS_OWN and said.rank is None and said.node in self._lost_another:
+        held, writer.held = [*writer.warning, *writer.held], []
+        writer.warning = []
+        if said.rank is None and is_own_error(text):
             writer.in_summary = 2
             return []
-        if not (lost := _LOST.search(text)) or text.startswith(" "):
+        lost = None if text.startswith(" ") else _lost(text, writer.after if writer.chained else "")
+        writer.chained = False
+        if not lost:
+            writer.after = ""
             return held
-        writer.after = True
-        self._lost_another.add(said.node)
-        if text in writer.last:  # the trainer has said so in a line before
-            return []
-        return [replace(said, text=f"lost {self._who(text)}: {lost['how']}")]
+        known, writer.after = lost.id in writer.known or self._done, text
+        writer.known.add(lost.id)
+        return [] if known else [replace(said, text=f"lost {self._who(text)}: {_how(lost, text)}")]
 
     def _who(self, text: str) -> str:
         found = _ADDRESS.search(text)
         address = (found["address"] or found["other"]) if found else ""
         return self._names.get(address, address) or "another rank"
+
+
+def _may_tell(text: str) -> bool:
+    """Whether a line is worth classifying: it is of torch's or NCCL's log, or names an error."""
+    return is_torch_log(text) or "Error" in text or "NCCL" in text
+
+
+def _lost(text: str, earlier: str = "") -> Classified | None:
+    found = classify(FailedRank(exit_code=1, reported=text, reported_earlier=(earlier,) if earlier else ()))
+    return found if found and found.lost_peer else None
+
+
+def _how(lost: Classified, text: str) -> str:
+    return lost.values.get("how") or _ERROR_NAME.sub("", text)[:REASON_CHARS]

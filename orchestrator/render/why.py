@@ -86,7 +86,7 @@ def why_json(story: Story) -> str:
 
 def _without_source(text: str) -> str:
     """Without the place in torch's or gloo's own source, which is longer than what is said."""
-    return re.sub(r"(?:at )?\[?/\S+\.(?:cc|cpp|hpp|cu):\d+\] ", "", text)
+    return re.sub(r"(?:at )?\[?/\S{1,300}\.(?:cc|cpp|hpp|cu):\d+\] ", "", text)
 
 
 def _last(one: LastHeard) -> str:

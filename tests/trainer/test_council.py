@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract.failures.owners import Outcome
 from trainer.survive.council import (
     LONGEST_PAUSE_S,
     PATIENT_SETTLE_S,
@@ -22,12 +23,12 @@ from trainer.survive.council import (
     Patience,
     Tell,
 )
-from trainer.survive.ending import Ending, Kind
+from trainer.survive.ending import Ending
 
 NAMES = ("alpha", "beta", "gamma")
 
 
-def ending(kind: Kind = "infrastructure", node: str = "beta", **values: object) -> Ending:
+def ending(kind: Outcome = "infrastructure", node: str = "beta", **values: object) -> Ending:
     return Ending(kind=kind, node=node, **values)  # type: ignore[arg-type]  # any field
 
 
@@ -109,7 +110,7 @@ def test_where_all_only_lost_somebody_it_does_not_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize("kind", ["user", "configuration"])
-def test_what_a_person_must_mend_is_not_tried_again(kind: Kind) -> None:
+def test_what_a_person_must_mend_is_not_tried_again(kind: Outcome) -> None:
     meeting = begun()
     meeting.ended(0, LOST)
     own = ending(kind, "beta", rank=1, reason="ValueError: no")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import ConfigurationError, TrainerError, UsageError
-from trainer.survive.ending import Ending, class_of, from_values, read_ending, root_cause
+from trainer.survive.ending import Ending, classify_exception, from_values, read_ending, root_cause
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "torchrun"
 
@@ -33,7 +33,7 @@ def end(*lines: str, code: int = 1, frozen: str = "") -> Ending:
     [
         ("sigkill__node1", "infrastructure", -9, False),
         ("sigkill__node0", "infrastructure", 1, True),
-        ("sigterm__node0", "infrastructure", 1, False),
+        ("sigterm__node0", "infrastructure", 1, True),
         ("exit3__node0", "infrastructure", 1, True),
     ],
 )
@@ -63,11 +63,11 @@ def test_what_a_traceback_followed_from_counts() -> None:
     begun = ("[rank3]: Traceback (most recent call last):", "[rank3]: OSError: [Errno 98] Address already in use")
     chain = ("[rank3]: ", "[rank3]: During handling of the above exception, another exception occurred:", "[rank3]: ")
     last = ("[rank3]: Traceback (most recent call last):", "[rank3]: RuntimeError: no store")
-    assert end(*begun, *chain, *last, *summary(3, 1)).reason == "the master port is taken: EADDRINUSE"
-    assert end(*begun, *last, *summary(3, 1)).reason == "RuntimeError: no store"
+    assert end(*begun, *chain, *last, *summary(3, 1)).cause == "network.port_taken"
+    assert end(*begun, *last, *summary(3, 1)).cause == "code.exception"
     lost = (last[0], "[rank3]: RuntimeError: Connection closed by peer")
     found = end(*COMPLAINT[:3], *chain, *lost, *summary(3, 1))
-    assert (found.kind, found.because_of_others) == ("user", False)
+    assert (found.kind, found.because_of_others) == ("configuration", False)
 
 
 def test_what_threads_and_destructors_say_afterwards_is_not_what_ended_it() -> None:
@@ -83,7 +83,7 @@ def test_what_threads_and_destructors_say_afterwards_is_not_what_ended_it() -> N
         "[rank3]: ConnectionResetError: [104]",
     )
     found = end(*full, *thread, *summary(3, 1))
-    assert (found.kind, found.because_of_others, found.frame) == ("user", False, "train.py:3 in save")
+    assert (found.kind, found.because_of_others, found.frame) == ("configuration", False, "train.py:3 in save")
     assert found.reason.endswith("No space left on device")
     taken = (f"[rank3]:  10%|█ | 1/10 [..]{begun[9:]}", "[rank3]: DistNetworkError: port: 29500, name: EADDRINUSE")
     bar = ("[rank3]: Exception ignored in: <function tqdm.__del__ at 0x7f>", begun, "[rank3]: TypeError: no")
@@ -130,7 +130,7 @@ def test_a_script_of_the_users_is_read_by_its_traceback() -> None:
 @pytest.mark.parametrize(
     ("said", "kind"),
     [
-        ("OSError: [Errno 28] No space left on device", "user"),
+        ("OSError: [Errno 28] No space left on device", "configuration"),
         ("torch.distributed.DistNetworkError: The server socket has failed to listen: EADDRINUSE", "infrastructure"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "user"),
         ("RuntimeError: Application timeout caused pair closure", "infrastructure"),
@@ -163,7 +163,7 @@ def test_no_rank_was_started() -> None:
         (UsageError("x"), "configuration"),
         (ConfigurationError("x"), "configuration"),
         (TrainerError("loss is not a number"), "user"),
-        (OSError(errno.ENOSPC, "No space left on device"), "user"),
+        (OSError(errno.ENOSPC, "No space left on device"), "configuration"),
         (OSError(errno.EIO, "Input/output error"), "infrastructure"),
         (RuntimeError("Connection reset by peer"), "infrastructure"),
         (RuntimeError("CUDA out of memory"), "user"),
@@ -171,22 +171,22 @@ def test_no_rank_was_started() -> None:
     ],
 )
 def test_class_of_an_exception(error: Exception, kind: str) -> None:
-    assert class_of(error) == kind
+    assert classify_exception(error).owner == kind
 
 
 @pytest.mark.parametrize(
     ("number", "kind"),
-    [(errno.ENOSPC, "user"), (errno.EDQUOT, "user"), (errno.EIO, "infrastructure")],
+    [(errno.ENOSPC, "configuration"), (errno.EDQUOT, "configuration"), (errno.EIO, "infrastructure")],
 )
 def test_a_disk_that_fails_is_the_class_of_what_could_not_be_written(number: int, kind: str) -> None:
     """torch's writer, and our own words, put errors of theirs before the disk's."""
     error, torchs = TrainerError("the checkpoint of step 4 cannot be written"), RuntimeError("unexpected pos 704")
     torchs.__context__ = OSError(number, "of the disk")
     error.__cause__ = torchs
-    assert class_of(error) == kind
+    assert classify_exception(error).owner == kind
     lost = RuntimeError("Connection reset by peer")
     lost.__cause__ = error
-    assert class_of(lost) == kind
+    assert classify_exception(lost).owner == kind
 
 
 def test_the_cause_is_what_a_person_must_mend_then_what_broke_by_itself() -> None:

@@ -37,9 +37,53 @@ def test_a_rank_that_lost_another_says_so_in_a_line() -> None:
 
 
 def test_a_c_stack_below_it_goes_with_it() -> None:
-    lines = shown(case("network.peer_lost", "beta"))
-    assert any("recvValueWithTimeout failed" in line for line in lines)
-    assert not any(line.startswith(("frame #", "Exception raised from")) for line in lines)
+    lost = "[W1122 02:22:09.207 TCPStore.cpp:138] [c10d] recvValue failed: Connection was likely closed"
+    lines = ranks_lines(lost, "Exception raised from recvBytes at Utils.hpp:787", "frame #0: c10::Error", "", "step 4")
+    assert shown(lines) == [lost, "step 4"]
+
+
+def test_torchruns_exit_barrier_is_nobodys_failure() -> None:
+    """Ranks there had ended; who leaves first takes the store along."""
+    lines = case("network.peer_lost", "beta")
+    assert any("Error waiting on exit barrier" in said.text for said in lines)
+    assert shown(lines) == ["rank 1 joined"]
+
+
+def test_an_agent_that_lost_the_store_before_that_says_so() -> None:
+    lost = "[W1122 02:22:09.207 TCPStore.cpp:138] [c10d] recvValue failed: Connection was likely closed"
+    assert shown(ranks_lines(lost, "frame #0: c10::Error", rank=None)) == [lost]
+    own = "E1122 02:22:10.618000 17506 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)"
+    assert shown(ranks_lines(lost, own, rank=None)) == [lost, own]
+
+
+def test_after_rank_0_is_done_nothing_is_said_of_who_left_first() -> None:
+    done = Said(time=lan.moment(1), node="alpha", node_rank=0, rank=0, text='@orch {"event": "done", "rank": 0}')
+    raised = ("Traceback (most recent call last):", "  f", "torch.distributed.DistNetworkError: Failed to recv")
+    assert shown((done, *ranks_lines(*raised, "bye"))) == [done.text, "bye"]
+    assert shown(ranks_lines(*raised)) == ["lost another rank: Failed to recv"]
+
+
+def test_torchruns_summary_of_the_rank_that_failed_is_folded_too() -> None:
+    """Its own traceback stays; torchrun's and the summary say the same again on every node."""
+    lines = case("code.exception")
+    folded = [said.text for said in lines if said.text not in shown(lines)]
+    assert len(folded) > 60
+    own = [said.text for said in lines if said.rank == read_case(LOGS / "code.exception.log").rank]
+    assert set(own) <= set(shown(lines))
+    assert not any("ChildFailedError" in line or "Root Cause" in line for line in shown(lines))
+
+
+def test_what_was_raised_from_a_lost_peer_goes_with_it() -> None:
+    lost = ("Traceback (most recent call last):", "  f", "RuntimeError: Connection closed by peer")
+    chain = ("", "During handling of the above exception, another exception occurred:", "")
+    own = ("Traceback (most recent call last):", "  g", "SyncError: the step could not be averaged")
+    assert shown(ranks_lines(*lost, *chain, *own)) == ["lost another rank: Connection closed by peer"]
+    assert shown(ranks_lines(*lost, *own))[1:] == list(own)
+
+
+def test_a_lost_peer_is_told_once_by_each_rank() -> None:
+    timed_out = "[E626 06:24:44.9 ProcessGroupNCCL.cpp:616] collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"
+    assert shown(ranks_lines(timed_out, timed_out, "  what():  NCCL " + timed_out, "step 2")) == [timed_out, "step 2"]
 
 
 def test_what_the_trainer_said_in_a_line_is_not_said_twice() -> None:
@@ -49,8 +93,9 @@ def test_what_the_trainer_said_in_a_line_is_not_said_twice() -> None:
 
 
 def test_the_first_failure_is_shown_whole() -> None:
-    died = case("memory.killed.trainer", "beta")
-    assert shown(died) == [said.text for said in died]
+    died = case("code.assertion")
+    own = [said.text for said in died if said.rank == read_case(LOGS / "code.assertion.log").rank]
+    assert set(own) <= set(shown(died))
 
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("code.*.log")), ids=lambda path: path.stem)
@@ -60,15 +105,11 @@ def test_an_exception_of_its_own_is_shown_whole(path: Path) -> None:
     assert shown(own) == [said.text for said in own]
 
 
-def test_each_epoch_begins_anew() -> None:
-    lost = case("network.peer_lost", "alpha")
-    epoch = ranks_lines('@orch {"event": "epoch", "epoch": 2}', rank=None)[0]
-    own = [said for said in case("memory.killed.trainer", "beta") if said.rank is None]
-    fold = Consequences(NAMES)
-    for said in lost:
-        fold.hear(said)
-    again = [Said(**{**vars(said), "node": "alpha"}) for said in (epoch, *own)]
-    assert [said for line in again for said in fold.hear(line)] == again
+def test_each_epoch_tells_its_own_losses() -> None:
+    lost = ranks_lines("Traceback (most recent call last):", "  f", "RuntimeError: Connection closed by peer")
+    epoch = ranks_lines('@orch {"event": "epoch", "epoch": 2}', rank=None)
+    line = "lost another rank: Connection closed by peer"
+    assert shown((*lost, *lost, *epoch, *lost)) == [line, epoch[0].text, line]
 
 
 def test_a_traceback_without_an_end_is_not_kept_back() -> None:

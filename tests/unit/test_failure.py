@@ -59,14 +59,16 @@ def test_lines_are_the_ranks_own_and_no_more_than_asked_for() -> None:
     )
 
 
-def test_where_the_rank_wrote_nothing_torchrun_speaks_without_its_summary() -> None:
+def test_where_the_rank_wrote_nothing_torchruns_error_and_summary_are_no_words_of_it() -> None:
     silent = ended("sigkill", 1)
     silent = replace(silent, lines=tuple((rank, text) for rank, text in silent.lines if rank is None))
     failure = root_cause([silent], keep_lines=99)
     assert failure is not None
-    assert failure.rank == 1
-    assert failure.lines[0] == "Traceback (most recent call last):"
-    assert failure.lines[-1].startswith("torch.distributed.elastic.multiprocessing.errors.ChildFailedError")
+    assert failure.cause is not None
+    assert (failure.rank, failure.lines) == (1, ())
+    assert (failure.reason, failure.cause.id, failure.cause.kind) == (
+        "ended by SIGKILL", "memory.killed", "infrastructure",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("order", ANY_ORDER)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from orchestrator.checks.causes.catalogue import RULES
+from contract.failures.classify import SIGNATURES
+from orchestrator.checks.causes.catalogue import ADVICE
+from orchestrator.checks.causes.rule import Advice
 from orchestrator.checks.story import Evidence, Story, tell
 from orchestrator.cli import COMMANDS, build_app
 from orchestrator.cli.finding_pages import all_pages
@@ -188,15 +190,14 @@ def test_only_the_last_epoch_counts() -> None:
     assert told.failure is None
 
 
-@pytest.mark.parametrize(("judged", "whose"), [("user", "configuration"), ("infrastructure", "infrastructure")])
-def test_a_full_disk_is_nobodys_code(judged: str, whose: str) -> None:
-    """Supervisors know what is tried again and what is not; the rule knows whose matter it is."""
+@pytest.mark.parametrize("judged", ["user", "configuration", "infrastructure"])
+def test_a_verdict_does_not_overwrite_the_owner_of_the_failure(judged: str) -> None:
     reason = "TrainerError: No space left on device for the checkpoint of step 40"
     last = event(4, "over", node="alpha", rank=0, exit_code=1, reason=reason, **{"class": judged})
     told = story(said(3, reason), last, outcome=("failed", ""))
     assert told.failure
     assert told.failure.cause
-    assert (told.failure.cause.id, told.failure.cause.kind) == ("storage.full", whose)
+    assert (told.failure.cause.id, told.failure.cause.kind) == ("storage.full", "configuration")
 
 
 @pytest.mark.parametrize(("kind", "state"), [("done", "done"), ("stopped", "stopped")])
@@ -258,15 +259,19 @@ def test_nccl_tells_who_is_behind() -> None:
 # ── The rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_what_a_rule_says_to_do_can_be_done(rule: object) -> None:
-    """Its commands exist with their options, its page too, and its signs are regular expressions."""
-    assert isinstance(rule, type(RULES[0]))
-    assert rule.todo
-    assert rule.signs or rule.exit_codes or rule.id in ("code.exception", "code.exit", "node.lost")
-    assert rule.page == "" or rule.page in {page.id for page in all_pages()}
-    for advice in rule.todo:
-        for command in re.findall(r"\borch [^;:,()]+", advice):
+def test_every_signature_has_its_words_and_can_be_recognised() -> None:
+    assert {signature.id for signature in SIGNATURES} == set(ADVICE)
+    silent = {one.id for one in SIGNATURES if not (one.patterns or one.exit_codes)}
+    assert silent == {"code.exception", "code.exit", "node.lost"}
+
+
+@pytest.mark.parametrize("advice", ADVICE.values(), ids=lambda advice: advice.id)
+def test_what_an_advice_says_to_do_can_be_done(advice: Advice) -> None:
+    """Its commands exist with their options, and its page too."""
+    assert advice.todo
+    assert advice.page == "" or advice.page in {page.id for page in all_pages()}
+    for line in advice.todo:
+        for command in re.findall(r"\borch [^;:,()]+", line):
             words = shlex.split(command.split(" -- ")[0].replace("…", ""))[1:]
             assert words[0] in COMMANDS, command
             declared = typer.main.get_command(build_app(words[0])).commands[words[0]]  # type: ignore[attr-defined]  # a group
@@ -274,9 +279,10 @@ def test_what_a_rule_says_to_do_can_be_done(rule: object) -> None:
             assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, command
 
 
-def test_every_cause_is_in_the_manual() -> None:
+def test_every_cause_is_in_the_manual_with_its_owner() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "why.md").read_text()
-    assert [rule.id for rule in RULES if f"`{rule.id}`" not in manual] == []
+    owners = {"configuration": "configuration", "user": "you", "infrastructure": "infrastructure"}
+    assert [one.id for one in SIGNATURES if f"| `{one.id}` | {owners[one.owner]} |" not in manual] == []
 
 
 def test_lines_in_a_record(orch: Orch) -> None:

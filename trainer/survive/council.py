@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainer.survive.ending import FINAL, Ending, root_cause
+from contract.failures.owners import FINAL
+from trainer.survive.ending import Ending, root_cause
 
 SETTLE_S, PATIENT_SETTLE_S = 0.5, 5.0
 """After an end: time for the others to tell theirs; and where so far all only lost somebody, for that one to speak."""

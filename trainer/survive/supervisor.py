@@ -9,9 +9,10 @@ import time
 from types import FrameType
 from typing import IO
 
+from contract.failures.owners import EXIT_CODES
 from contract.log_lines import EVENT_MARK
 from trainer.survive.council import Again, Go, Order, Over, Tell
-from trainer.survive.ending import EXIT_CODES, Ending
+from trainer.survive.ending import Ending
 from trainer.survive.last_word import LastWord
 from trainer.survive.links import Guest, Host, Link
 from trainer.survive.options import Options

@@ -1,17 +1,19 @@
-"""All rules, from the particular to the general: the first that finds a sign gives the cause."""
+"""The words for every signature of `contract.failures`, by its id."""
 
 from __future__ import annotations
 
 from orchestrator.checks.causes import checkpoint, code, gpu, memory, nccl, network, start, storage
 
-RULES = (
-    *memory.RULES,
-    *gpu.RULES,
-    *nccl.RULES,
-    *checkpoint.RULES,
-    *code.RULES,
-    *start.RULES,
-    *storage.RULES,
-    *network.RULES,
-    *code.GENERAL,
-)
+ADVICE = {
+    advice.id: advice
+    for advice in (
+        *memory.ADVICE,
+        *gpu.ADVICE,
+        *nccl.ADVICE,
+        *checkpoint.ADVICE,
+        *code.ADVICE,
+        *start.ADVICE,
+        *storage.ADVICE,
+        *network.ADVICE,
+    )
+}

@@ -2,70 +2,49 @@
 
 from __future__ import annotations
 
-from orchestrator.checks.causes.rule import Rule
+from orchestrator.checks.causes.rule import Advice
 
-RULES = (
-    Rule(
+ADVICE = (
+    Advice(
         id="checkpoint.none_sound",
-        kind="configuration",
         what="every checkpoint of the run on {node} is damaged; the files were left as they are",
         todo=(
             "another copy: orch logs {run} names what is wrong with each; bring back a sound one",
             "or begin anew, the damaged ones set aside: orch resume {run} -- … --from-scratch",
         ),
-        signs=(r"no sound checkpoint is left",),
     ),
-    Rule(
+    Advice(
         id="checkpoint.of_another_run",
-        kind="configuration",
         what="the checkpoint on {node} was written by a run with other options or data",
         todo=("give the options it was trained with, another --name, or --from-scratch",),
-        signs=(r"does not fit this run:",),
     ),
-    Rule(
+    Advice(
         id="checkpoint.shape",
-        kind="user",
         what="the checkpoint's {name} has another shape ({saved}) than the model's ({built})",
         todo=("build the model with the options that the checkpoint was made with, or begin anew: --from-scratch",),
-        signs=(
-            r"size mismatch for (?P<name>\S+): copying a param with shape (?P<saved>\S+\[[^\]]*\]\)?) from checkpoint,"
-            r" the shape in current model is (?P<built>\S+\[[^\]]*\]\)?)",
-        ),
     ),
-    Rule(
+    Advice(
         id="checkpoint.keys",
-        kind="user",
         what="the checkpoint is of another model: it lacks weights, or has some that this model does not know",
         todo=(
             "a `module.` before every name: it was saved from DistributedDataParallel; save model.module.state_dict()",
             "else build the same model, or load with strict=False",
         ),
-        signs=(r"(?:Missing|Unexpected) key\(s\) in state_dict",),
     ),
-    Rule(
+    Advice(
         id="checkpoint.weights_only",
-        kind="user",
         what="the checkpoint holds more than tensors and plain values: torch.load refuses it, as it could run code",
         todo=(
             "if you made the file: torch.load(path, weights_only=False), then save state_dict() alone",
             "or name the class: torch.serialization.add_safe_globals([Class])",
         ),
-        signs=(r"Weights only load failed", r"Unsupported (?:global|operand)", r"UnpicklingError: invalid load key"),
     ),
-    Rule(
+    Advice(
         id="checkpoint.damaged",
-        kind="infrastructure",
         what="a checkpoint on {node} is cut short or damaged",
         todo=(
             "take the one before it; docker run … python -m trainer verify RUN/checkpoints says which are sound",
             "write to another name first and rename: a machine that loses power leaves half a file",
-        ),
-        signs=(
-            r"PytorchStreamReader failed",
-            r"failed finding central directory",
-            r"EOFError: Ran out of input",
-            r"zipfile\.BadZipFile",
-            r"was written, but does not read back",
         ),
     ),
 )

@@ -51,6 +51,8 @@ class Heard:
     record: RunRecord
     tails: dict[str, deque[tuple[int | None, str]]] = field(default_factory=dict)
     reported: dict[str, str] = field(default_factory=dict)
+    causes: dict[str, str] = field(default_factory=dict)
+    """The signature that each found for its failure."""
     frames: dict[str, str] = field(default_factory=dict)
     """Where each says that it failed."""
     failed: list[EndedBadly] = field(default_factory=list)
@@ -71,9 +73,11 @@ class Heard:
             return
         if event.kind == "failed" and said.node not in self.reported:
             self.reported[said.node] = f"{event.values.get('error', 'error')}: {event.values.get('message', '')}"
+            self.causes[said.node] = str(event.values.get("cause") or "")
             self.frames[said.node] = str(event.values.get("frame") or "")
         if event.kind == "epoch":  # a new life: what failed in the one before was not the end
             self.reported.pop(said.node, None)
+            self.causes.pop(said.node, None)
             self.frames.pop(said.node, None)
             self.stopped = False
         self.stopped |= event.kind == "stopped"
@@ -105,6 +109,7 @@ class Heard:
                 oom_killed=container.oom_killed if container else False,
                 lines=tuple(self.tails.get(happening.node, ())),
                 reported=lost or self.reported.get(happening.node, ""),
+                cause=self.causes.get(happening.node, ""),
                 frame=self.frames.get(happening.node, ""),
             )
         )

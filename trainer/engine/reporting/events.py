@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import trainer
 from contract.log_lines import EVENT_MARK
 from trainer.config import Place
-from trainer.survive.ending import class_of
+from trainer.survive.ending import classify_exception
 
 
 class Events:
@@ -55,8 +55,9 @@ class Events:
         self._write(self._err, f"{self._place.name}: {line}")
 
     def failed(self, error: BaseException) -> None:
+        found = classify_exception(error)
         about = {"error": type(error).__name__, "message": str(error), "frame": _last_frame(error)}
-        self.emit("failed", **{"class": class_of(error)}, **about)
+        self.emit("failed", **{"class": found.owner, "cause": found.id}, **about)
         self._write(self._err, f"{self._place.name}: {type(error).__name__}: {error}")
 
     def _write(self, stream: TextIO, line: str) -> None:

@@ -1,0 +1,38 @@
+"""One known failure: its id, its owner, and the lines or exit codes by which it is recognised."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from contract.failures.owners import Owner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    id: str
+    """`AREA.NAME`."""
+    owner: Owner
+    patterns: tuple[str, ...] = ()
+    """Regular expressions, each searched in one line; one match suffices. Their named groups go into the text of the
+    cause. None may take more than linear time: repetitions inside of them are bounded."""
+    exit_codes: tuple[int, ...] = ()
+    """Exit codes (negative: a signal) of a rank that wrote nothing by which it could be recognised."""
+    lost_peer: bool = False
+    """Whether it can follow from the end of another rank: then a failure of another node is the cause, not this one."""
+    nearer: tuple[str, ...] = ()
+    """Areas whose signatures say more, where one of them is found in the lines before or in an earlier exception."""
+
+    @property
+    def area(self) -> str:
+        return self.id.partition(".")[0]
+
+    def search(self, line: str) -> re.Match[str] | None:
+        """The first pattern's match in this line."""
+        return next((found for pattern in self.patterns if (found := _compiled(pattern).search(line))), None)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)

@@ -1,0 +1,166 @@
+"""Container, controller and screen give one answer to the same lines: recorded by the project, and reported by others.
+
+`reported.yaml` holds error lines that users of PyTorch wrote into public threads, a few of each, with the cause that
+was found there. Rows with `generic: true` are those whose lines do not tell the cause: nothing wrong may be said.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from contract.failures.classify import SIGNATURES, FailedRank, classify
+from contract.log_lines import split_rank
+from orchestrator.checks.failure import EndedBadly, is_consequence, root_cause
+from orchestrator.render.consequences import Consequences
+from orchestrator.specs.happening import Said
+from tests.cases.why.reading import LOGS, read_case
+from trainer.survive.ending import read_ending
+
+RECORDED = Path(__file__).parents[2] / "fixtures" / "torchrun"
+SUMMARY = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-02_15:04:05
+  host      : alpha
+  rank      : 0 (local_rank: 0)
+  exitcode  : {code} (pid: 77)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reported:
+    """One row."""
+
+    id: str
+    owner: str
+    source: str
+    own: tuple[str, ...]
+    agent: tuple[str, ...]
+    exit_code: int
+    kernel: tuple[str, ...]
+    generic: bool
+
+    @property
+    def lines(self) -> list[str]:
+        """As in the container's log."""
+        own = [f"[rank0]: {line}" for line in self.own]
+        return [*own, *self.agent, *SUMMARY.format(code=self.exit_code).splitlines()]
+
+
+def reported() -> list[Reported]:
+    rows = YAML(typ="safe").load(Path(__file__).with_name("reported.yaml"))
+    return [
+        Reported(
+            id=row["id"],
+            owner=row["owner"],
+            source=row["source"],
+            own=tuple(row.get("own", "").splitlines()),
+            agent=tuple(row.get("agent", "").splitlines()),
+            kernel=tuple(row.get("kernel", "").splitlines()),
+            exit_code=row.get("exit_code", 1),
+            generic=row.get("generic", False),
+        )
+        for row in rows
+    ]
+
+
+ROWS = reported()
+
+
+def ended(lines: list[str], kernel: tuple[str, ...] = (), node: str = "alpha", code: int = 1) -> EndedBadly:
+    return EndedBadly(
+        node=node,
+        node_rank=0,
+        first_rank=0,
+        exit_code=code,
+        oom_killed=False,
+        lines=tuple(map(split_rank, lines)),
+        kernel=kernel,
+    )
+
+
+def folded(lines: list[str]) -> bool:
+    """Whether the screen replaces the last traceback of rank 0 by a line."""
+    fold = Consequences({})
+    told = [Said(time="", node="alpha", node_rank=0, rank=rank, text=text) for rank, text in map(split_rank, lines)]
+    shown = [said for one in told for said in fold.hear(one)] + list(fold.rest())
+    return not any("Traceback (most recent call last)" in said.text for said in shown)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.id}-{row.source.partition('github.com/')[2]}")
+def test_a_failure_that_others_reported(row: Reported) -> None:
+    failure = root_cause([ended(row.lines, row.kernel)])
+    assert failure is not None
+    assert failure.cause is not None
+    assert (failure.cause.id, failure.cause.kind) == (row.id, row.owner)
+    assert "?" not in failure.cause.what
+    if not row.kernel:
+        container = read_ending("alpha", 1, row.lines, first_rank=0)
+        assert (container.cause, container.kind) == (row.id, row.owner)
+        assert container.because_of_others == is_consequence(ended(row.lines))
+
+
+def test_the_reported_cases_are_many_and_nine_in_ten_are_told_apart() -> None:
+    assert len(ROWS) >= 71
+    told_apart = [row for row in ROWS if not row.generic]
+    assert len(told_apart) >= 0.9 * len(ROWS)
+    assert {row.id for row in ROWS if row.generic} <= {"code.exception", "code.exit", "data.worker_exited"}
+    assert not {row.id for row in told_apart} & {"code.exception", "code.exit"}
+    assert all(re.match(r"https://\S+$", row.source) for row in ROWS)
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+def test_a_recorded_log_is_read_alike_everywhere(path: Path) -> None:
+    """By each node's part of it."""
+    _, *parts = path.read_text().split("--- ")
+    signatures = {signature.id: signature for signature in SIGNATURES}
+    for part in (part for part in parts if not part.startswith("kernel ")):
+        title, *lines = part.splitlines()
+        seat, code = int(title.split()[1]), int(title.split()[2].removeprefix("exit="))
+        if code == 0:
+            continue
+        container = read_ending("alpha", code, lines, first_rank=seat)
+        node = EndedBadly(
+            node="alpha", node_rank=seat, first_rank=seat, exit_code=code, oom_killed=False,
+            lines=tuple(map(split_rank, lines)),
+        )  # fmt: skip
+        failure = root_cause([node])
+        assert failure is not None
+        assert failure.cause is not None
+        assert (container.cause, container.kind) == (failure.cause.id, failure.cause.kind)
+        assert container.kind == signatures[container.cause].owner
+        assert container.because_of_others == is_consequence(node)
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.log")), ids=lambda path: path.stem)
+def test_what_torchrun_wrote_is_read_alike_everywhere(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    container, failure = read_ending("alpha", 1, lines, first_rank=0), root_cause([ended(lines)])
+    assert failure is not None
+    assert failure.cause is not None
+    assert (container.cause, container.kind) == (failure.cause.id, failure.cause.kind)
+    assert container.because_of_others == is_consequence(ended(lines))
+
+
+TRACEBACK = ("Traceback (most recent call last):", '  File "/workspace/code/train.py", line 9, in main')
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.own and not row.kernel], ids=lambda row: f"{row.id}-{row.source[-12:]}"
+)
+def test_the_screen_folds_what_only_lost_a_peer_and_nothing_else(row: Reported) -> None:
+    error = row.own[-1] if "Error" in row.own[-1] else f"RuntimeError: {row.own[-1]}"
+    lines = [f"[rank0]: {line}" for line in (*TRACEBACK, error)]
+    found = classify(FailedRank(own=(*TRACEBACK, error), exit_code=1))
+    assert found is not None
+    assert folded(lines) == found.lost_peer
+
+
+def test_every_signature_is_covered() -> None:
+    recorded = {read_case(path).cause for path in LOGS.glob("*.log")}
+    assert {one.id for one in SIGNATURES} - recorded - {row.id for row in ROWS} == {"node.lost", "node.frozen"}
