@@ -7,12 +7,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import JsonOption
+from orchestrator.cli.consent import agreed
+from orchestrator.cli.options import JsonOption, YesOption
 from orchestrator.cli.report import say
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
 
 if TYPE_CHECKING:
     from orchestrator.lab.node import NodeStatus
@@ -86,11 +89,18 @@ def down(
     name: Annotated[
         str | None, typer.Option(help="Remove the lab of this name, whoever brought it up.", show_default=False)
     ] = None,
+    yes: YesOption = False,
     as_json: JsonOption = False,
-) -> None:
-    """Remove the lab and its disks; images stay."""
+) -> int:
+    """Remove the lab and its disks; images stay.
+
+    Asks where runs have left checkpoints on them: to keep one, orch checkpoints pull RUN.
+    """
     from orchestrator.lab.down import down as take_down
 
+    if not _may_be_lost(name, yes=yes):
+        say("nothing was removed")
+        return EXIT_INTERRUPTED
     gone = take_down(name)
     if as_json:
         typer.echo(json.dumps({"removed": gone}))
@@ -98,6 +108,45 @@ def down(
         say(f"removed {thing}")
     if not gone:
         say("no lab is up: nothing to remove")
+    return EXIT_OK
+
+
+def _may_be_lost(name: str | None, *, yes: bool) -> bool:
+    """Whether what lies on the machines of the lab, and on no other, may go with them."""
+    from orchestrator.lab.down import strange_folders
+    from orchestrator.lab.state import inventory_file
+
+    if yes:
+        return True
+    lost = [f"the lab {name} was brought up from {folder}" for folder in (strange_folders(name) if name else ())]
+    if inventory_file().exists():
+        lost += _kept_there(inventory_file())
+    for line in lost:
+        say(line)
+    return not lost or agreed("Remove the lab with all that lies on it?", yes=False)
+
+
+def _kept_there(inventory: Path) -> list[str]:
+    """What the machines hold that nobody has elsewhere, as far as they answer; a line each."""
+    from orchestrator.cli.context import load_inventory
+    from orchestrator.fleet.checkpoints.survey import places_in, survey
+    from orchestrator.fleet.connect import connected
+
+    try:
+        lab = load_inventory(inventory).inventory
+    except ConfigError as error:
+        return [f"what lies on its machines is not known: {error.message}"]
+    with connected(lab.nodes) as nodes:
+        found = survey(nodes, places_in(lab.nodes, lab.project))
+    runs = list(dict.fromkeys(one.run_id for one in found.held))
+    lines = [f"{_number(runs)} with checkpoints on its machines: {', '.join(runs)}"] if runs else []
+    lines += [f"  → to keep one on this computer: orch checkpoints pull {runs[0]}"] if runs else []
+    silent = ", ".join(found.unreachable)
+    return lines + ([f"what lies on {silent} is not known: no answer"] if silent else [])
+
+
+def _number(runs: Sequence[str]) -> str:
+    return f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
 
 
 def status(as_json: JsonOption = False) -> None:
@@ -113,7 +162,6 @@ def shell(
 ) -> None:
     """Log in on a machine."""
     from orchestrator.lab.control import shell_command
-    from orchestrator.specs.errors import ConfigError
 
     argv = shell_command(node, command or ())
     try:

@@ -27,6 +27,17 @@ def remove_lab(name: str | None, *, own: bool) -> list[str]:
     return gone
 
 
+def strange_folders(name: str) -> list[str]:
+    """Folders of other users, or of other states, that remember a lab of this name on this engine."""
+    known = _known()
+    if known and known.engine == "process":
+        return []
+    with docker_host() as client:
+        held = client.containers.list(all=True, filters={"label": f"{LABEL}={name}"})
+        folders = {container.labels.get(FOLDER_LABEL, "?") for container in held}
+    return sorted(folders - {str(lab_folder())})
+
+
 def _known() -> Lab | None:
     try:
         return load_lab()

@@ -43,10 +43,10 @@ def folder(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory
             assert lab("up", "--nodes", "2", "--name", NAME, "--link", "100mbit") == 0
             yield state / "orch" / "lab"
         finally:
-            assert lab("down") == 0
+            assert lab("down", "--yes") == 0
         assert leftovers(engine) == []
         assert not (state / "orch" / "lab").exists()
-        assert lab("down") == 0  # nothing to do is no error
+        assert lab("down", "--yes") == 0  # nothing to do is no error
 
 
 def lab(*arguments: str) -> int:
@@ -209,7 +209,7 @@ def test_a_lab_of_another_folder_is_left_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert lab("down") == 0
+    assert lab("down", "--yes") == 0
     assert lab("up", "--name", NAME, "--nodes", "2") == 6
     assert str(folder) in capsys.readouterr().err
     assert len(leftovers(engine)) == 5  # two machines, two disks, one network

@@ -146,4 +146,4 @@ def a_lab(folder: Path, nodes: int, figure: Callable[[str], None]) -> Iterator[O
             figure(f"orch {' '.join(words[:2])}: {done.seconds:.0f} s")
         yield command
     finally:
-        command("lab", "down")
+        command("lab", "down", "--yes")

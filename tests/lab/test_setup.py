@@ -48,7 +48,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orch]:
         as_root("sed -i 's/ulimit -/: ulimit -/' /etc/init.d/docker")  # a lab's machine may not raise its own limits
         yield command
     finally:
-        command("lab", "down")
+        command("lab", "down", "--yes")
 
 
 def test_without_rights_the_commands_are_shown_and_nothing_is_done(bare: Orch) -> None:

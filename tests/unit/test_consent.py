@@ -13,7 +13,10 @@ import typer
 from orchestrator.cli import build_app
 from orchestrator.cli.consent import agreed, answering_by
 from orchestrator.fleet.runs.launch import launch
+from orchestrator.lab.state import lab_folder
 from orchestrator.nodes.fake import FakeNode
+from orchestrator.nodes.local import LocalNode
+from orchestrator.nodes.processes.engine import ProcessEngine
 from orchestrator.specs.errors import UsageError
 from tests import lan
 from tests.shelves import RUN, Shelves, steps_in, write_checkpoint
@@ -91,6 +94,16 @@ def shelved(orch: Orch, tmp_path: Path) -> Scene:
     return here, (RUN, "--keep", "1"), lambda: steps_in(here.root("alpha"))
 
 
+def lab_with_a_model(orch: Orch, tmp_path: Path) -> Scene:
+    """Processes of this computer: their disks are folders of the lab's."""
+    assert orch("lab", "up", "--nodes", "3", "--engine", "process").code == 0
+    disk = lab_folder() / "nodes" / "alpha" / "lab"
+    for step in (20, 40):
+        write_checkpoint(disk, step)
+    here = lan.Lan({name: LocalNode(name, engine=ProcessEngine(name)) for name in THREE})  # type: ignore[arg-type]  # real ones
+    return here, (), lambda: steps_in(disk)
+
+
 SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("launch",): idle,
     ("resume",): ended,
@@ -102,6 +115,7 @@ SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("firewall", "remove"): opened,
     ("doctor",): faulty,
     ("checkpoints", "prune"): shelved,
+    ("lab", "down"): lab_with_a_model,
 }
 """By command: where it has something to change. `trust` asks a person to look at a key: tests/contract/test_ssh.py."""
 
@@ -154,6 +168,31 @@ def test_somebody_who_says_no_is_heard(
     ran = orch(*command, *words, *as_json, on=here, says=False)
     assert ran.asked, ran.err
     assert json.dumps(changes(), default=str) == before
+
+
+def test_a_lab_that_holds_models_says_which_and_how_to_keep_them(orch: Orch, tmp_path: Path) -> None:
+    here, _, steps = lab_with_a_model(orch, tmp_path)
+    asked = orch("lab", "down", on=here, says=False)
+    assert (asked.code, steps()) == (130, [20, 40])
+    assert f"1 run with checkpoints on its machines: {RUN}\n" in asked.err
+    assert f"→ to keep one on this computer: orch checkpoints pull {RUN}\n" in asked.err
+    assert asked.asked == ("Remove the lab with all that lies on it?",)
+    gone = orch("lab", "down", "--yes", on=here, says=None)
+    assert (gone.code, lab_folder().exists()) == (0, False)
+
+
+def test_a_lab_without_models_goes_without_a_question(orch: Orch) -> None:
+    assert orch("lab", "up", "--nodes", "3", "--engine", "process").code == 0
+    here = lan.Lan({name: LocalNode(name, engine=ProcessEngine(name)) for name in THREE})  # type: ignore[arg-type]  # real ones
+    gone = orch("lab", "down", on=here, says=None)
+    assert (gone.code, gone.asked, lab_folder().exists()) == (0, (), False)
+
+
+def test_a_machine_of_the_lab_that_does_not_answer_may_hold_one(orch: Orch) -> None:
+    assert orch("lab", "up", "--nodes", "1", "--engine", "process").code == 0
+    gone = orch("lab", "down", on=lan.Lan({"alpha": lan.silent("alpha")}), says=None)
+    assert (gone.code, lab_folder().exists()) == (2, True)
+    assert "what lies on alpha is not known: no answer" in gone.err
 
 
 def test_it_is_granted_without_a_question() -> None:
