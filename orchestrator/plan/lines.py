@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from contract.run_folder import AGENTS_TOKEN
 from orchestrator.plan.secrets import secret_lines
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.inventory import NodeSpec
@@ -23,17 +24,24 @@ def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
         yield f"# note: {note}"
     if hidden := sorted(filter(is_sensitive, plan.environment)):
         yield f"# values not shown, and taken from your shell by these lines: {', '.join(hidden)}"
+    several = plan.nnodes > 1
+    if several:
+        yield "# what its nodes know each other by: new for each attempt, the same on all nodes"
+        yield "token=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
     for part in plan.nodes:
         yield f"# rank {part.first_rank}: {part.node} ({part.device}{_by(part)})"
-        yield from node_lines(part, nodes[part.node], plan.run_id, plan.secrets)
+        yield from node_lines(part, nodes[part.node], plan.run_id, plan.secrets, with_token=several)
 
 
-def node_lines(part: NodePlan, node: NodeSpec, run_id: str, secrets: Sequence[Secret]) -> Iterator[str]:
-    """What is done on one node."""
+def node_lines(
+    part: NodePlan, node: NodeSpec, run_id: str, secrets: Sequence[Secret], *, with_token: bool
+) -> Iterator[str]:
+    """What is done on one node. `with_token`: the shell's variable `token` is handed over."""
     folders = " ".join(_path(f"{part.folder}/{inner}") for inner in ("Data", "data", f"runs/{run_id}/code"))
     of_secrets = part.container.labels.get(LABEL_SECRETS, "")
     if node.engine == "process" or node.connection == "local":
         yield f"mkdir -p {folders}"
+        yield from _token_lines(part, run_id, ["sh", "-c"] if with_token else [])
         yield from secret_lines(secrets, of_secrets, ["sh", "-c"])
         is_process = node.engine == "process"
         yield shlex.join(process_words(part.container) if is_process else ["docker", *run_words(part.container)])
@@ -42,8 +50,16 @@ def node_lines(part: NodePlan, node: NodeSpec, run_id: str, secrets: Sequence[Se
     reach = [*(["-p", str(node.port)] if node.port != 22 else []), *(["-i", node.identity] if node.identity else [])]
     jump = ["-J", node.jump] if node.jump else []
     yield shlex.join(["ssh", *reach, *jump, target, f"mkdir -p {folders}"])
+    yield from _token_lines(part, run_id, ["ssh", *reach, *jump, target] if with_token else [])
     yield from secret_lines(secrets, of_secrets, ["ssh", *reach, *jump, target])
     yield shlex.join(["docker", "-H", f"ssh://{target}:{node.port}", *run_words(part.container)])
+
+
+def _token_lines(part: NodePlan, run_id: str, reach: Sequence[str]) -> Iterator[str]:
+    """printf is the shell's own, so that no list of processes shows what it prints."""
+    if reach:
+        file = _path(f"{part.folder}/runs/{run_id}/{AGENTS_TOKEN}")
+        yield f'printf %s "$token" | {shlex.join([*reach, f"umask 077 && cat > {file}"])}'
 
 
 def run_words(spec: ContainerSpec) -> tuple[str, ...]:

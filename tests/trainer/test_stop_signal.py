@@ -13,12 +13,13 @@ import pytest
 PROGRAM = """
 import ctypes, time
 from trainer.engine.stop_signal import StopSignal
-with StopSignal() as stop:
+with StopSignal({one_wish_s}) as stop:
     print("ready", flush=True)
     while not stop.asked:
         time.sleep(0.01)
     print("asked", flush=True)
     while {stubborn}:
+        print("saving", flush=True)
         ctypes.CDLL(None).sleep(60)
 print("left", flush=True)
 """
@@ -28,8 +29,8 @@ print("left", flush=True)
 def start(child_environ: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
 
-    def run(*, stubborn: bool) -> subprocess.Popen[str]:
-        program = PROGRAM.format(stubborn=stubborn)
+    def run(*, stubborn: bool, one_wish_s: float = 5) -> subprocess.Popen[str]:
+        program = PROGRAM.format(stubborn=stubborn, one_wish_s=one_wish_s)
         processes.append(
             subprocess.Popen((sys.executable, "-c", program), env=child_environ, stdout=subprocess.PIPE, text=True)
         )
@@ -52,10 +53,21 @@ def test_the_first_signal_asks(start, number) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_the_second_signal_ends_at_once_even_while_the_main_thread_hangs(start, number, code) -> None:
-    process = start(stubborn=True)
+def test_a_later_signal_ends_at_once_even_while_the_main_thread_hangs(start, number, code) -> None:
+    process = start(stubborn=True, one_wish_s=0)
     process.send_signal(number)
     assert process.stdout.readline() == "asked\n"
     process.send_signal(number)
     process.communicate(timeout=20)
     assert process.returncode == code
+
+
+def test_signals_that_come_together_are_one(start) -> None:
+    """To the whole process group, and by torchrun once more: the checkpoint is being written."""
+    process = start(stubborn=True)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "asked\n"
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)

@@ -5,7 +5,6 @@ In torchrun's place stands a script that needs no torch; with the real one they 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -21,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from contract.run_folder import AGENTS_TOKEN
+
 NAMES = ("alpha", "beta", "gamma")
 PACKAGES = str(Path(__file__).parents[2])
 RANK = """
@@ -29,6 +30,10 @@ from pathlib import Path
 from trainer.survive import beat
 rank, epoch, folder = sys.argv[1], os.environ["ORCH_EPOCH"], Path(sys.argv[2])
 def leave(*_):
+    if (folder / f"saving-{rank}").exists():
+        os._exit(1)
+    (folder / f"saving-{rank}").touch()
+    time.sleep(0.5)
     (folder / f"saved-{rank}").touch()
     sys.exit(1)
 signal.signal(signal.SIGTERM, leave)
@@ -51,6 +56,18 @@ while not (folder / "enough").exists():
         raise ValueError("no such label")
     time.sleep(0.05)
 """
+
+
+LAUNCHER = """
+import signal, subprocess, sys
+rank = subprocess.Popen([sys.executable, *sys.argv[1:]])
+def leave(*_):
+    rank.terminate()
+    sys.exit(1)
+signal.signal(signal.SIGTERM, leave)
+sys.exit(rank.wait())
+"""
+"""In torchrun's place: it passes a signal on, and leaves before its rank."""
 
 
 def free_port() -> int:
@@ -95,13 +112,15 @@ class Lan:
     started: list[Node] = field(default_factory=list)
     """All of them, ended ones too."""
     paths: str = PACKAGES
+    launcher: str = ""
     options: tuple[str, ...] = ("--silence", "3", "--frozen", "2", "--absence", "30")
 
     def start(self, *ranks: int, attempt: int = 0) -> None:
         for rank in ranks or range(3):
             words = ("--nodes", ",".join(NAMES), "--node-rank", str(rank), "--first-rank", str(rank))
             where = ("--address", "127.0.0.1", "--port", str(self.port), *self.options)
-            command = (sys.executable, "-u", str(self.folder / "rank.py"), str(rank), str(self.folder))
+            launcher = ("-c", self.launcher) if self.launcher else ()
+            command = (sys.executable, *launcher, "-u", str(self.folder / "rank.py"), str(rank), str(self.folder))
             process = subprocess.Popen(
                 (sys.executable, "-m", "trainer.survive", *words, *where, "--", *command),
                 env={
@@ -111,6 +130,7 @@ class Lan:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                start_new_session=True,
             )  # fmt: skip
             self.nodes[rank] = Node(rank, process)
             self.started.append(self.nodes[rank])
@@ -143,6 +163,7 @@ class Lan:
 @pytest.fixture
 def lan(tmp_path: Path) -> Iterator[Lan]:
     (tmp_path / "rank.py").write_text(RANK)
+    (tmp_path / AGENTS_TOKEN).write_text("ab" * 32)
     lan = Lan(tmp_path)
     try:
         yield lan
@@ -344,17 +365,26 @@ def test_who_never_comes_is_named(lan: Lan) -> None:
     assert lan.nodes[0].events("over")[0]["node"] == "gamma"
 
 
-@pytest.mark.parametrize(
-    "junk", [b"GET / HTTP/1.1\r\n\r\n", b'{"run": "other.0", "node_rank": 1}\n', b"[1]\n", b"{" * 70000]
-)
-def test_strangers_are_not_listened_to(lan: Lan, junk: bytes) -> None:
+def test_nodes_without_the_token_do_not_begin(lan: Lan) -> None:
+    (lan.folder / AGENTS_TOKEN).unlink()
+    lan.start(0, 1)
+    assert lan.codes() == [3, 3]
+    for node in lan.nodes.values():
+        node.reader.join()
+        assert (
+            "error: the token of this attempt, with which its nodes know each other, cannot be read" in node.lines[-1]
+        )
+
+
+@pytest.mark.parametrize("launcher", ["", LAUNCHER])
+def test_a_signal_to_the_whole_process_group_is_one_however_often_it_comes(lan: Lan, launcher: str) -> None:
+    """As of a shell or a scheduler, `kill -TERM -PGID`; also where torchrun does not wait for its ranks any more."""
+    lan.launcher = launcher
     lan.start()
     lan.until_epoch(1)
-    with socket.create_connection(("127.0.0.1", lan.port)) as stranger:
-        stranger.sendall(junk)
-        stranger.shutdown(socket.SHUT_WR)
-        stranger.settimeout(15)
-        with contextlib.suppress(ConnectionResetError):
-            assert stranger.recv(100) == b""
-    lan.finish()
-    assert not lan.nodes[0].events("again")
+    for _ in range(3):
+        for node in lan.nodes.values():
+            os.killpg(node.process.pid, signal.SIGTERM)
+        lan.until(lambda: all((lan.folder / f"saving-{rank}").exists() for rank in range(3)))
+    assert lan.codes() == [143, 143, 143]
+    assert sorted(path.name for path in lan.folder.glob("saved-*")) == ["saved-0", "saved-1", "saved-2"]

@@ -86,9 +86,14 @@ def test_a_plan_survives_its_json(drawn: tuple[Plan, dict[str, NodeSpec]]) -> No
 def test_lines_hold_every_value_whole(drawn: tuple[Plan, dict[str, NodeSpec]]) -> None:
     """A shell gets from each line the words that are meant, and nothing more."""
     plan, specs = drawn
-    commands = [line for line in plan_lines(plan, specs) if not line.startswith("#")]
+    lines = [line for line in plan_lines(plan, specs) if not line.startswith("#")]
+    tokens = [line for line in lines if "token" in line]
+    assert len(tokens) == (1 + plan.nnodes if plan.nnodes > 1 else 0)
+    commands = [line for line in lines if line not in tokens]
     assert len(commands) == 2 * plan.nnodes
-    for part, folders, run in zip(plan.nodes, commands[::2], commands[1::2], strict=True):
+    for part, folders, run, token in zip(plan.nodes, commands[::2], commands[1::2], tokens[1:] or [""], strict=True):
+        file = f"cat > {shlex.quote(f'{part.folder}/runs/{plan.run_id}/agents.token')}"
+        assert not token or shlex.split(token)[-1] == f"umask 077 && {file}"
         words = shlex.split(run)
         start = words.index("run")
         assert tuple(words[start:]) == run_words(part.container)

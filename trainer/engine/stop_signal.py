@@ -1,22 +1,26 @@
-"""A wish to stop, by SIGTERM or SIGINT. The loop asks for it; a second signal does not wait for the loop."""
+"""A wish to stop, by SIGTERM or SIGINT. The loop asks for it; another signal, 5 s later, does not wait for the loop."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 WATCHED = (signal.SIGTERM, signal.SIGINT)
+ONE_WISH_S = 5.0
+"""Signals within this time are one: torchrun passes on what a scheduler has sent to every process itself."""
 
 
 class StopSignal:
     """Python's handlers run in the main thread between two bytecodes: never while it waits in a collective
     whose peer is gone. So a thread of our own reads them from the pipe that the C handler writes to."""
 
-    def __init__(self) -> None:
+    def __init__(self, one_wish_s: float = ONE_WISH_S) -> None:
         self.asked = False
+        self._one_wish_s = one_wish_s
         self._previous: dict[signal.Signals, Any] = {}
         self._previous_descriptor = -1
         self._pipe = (-1, -1)
@@ -39,10 +43,13 @@ class StopSignal:
         os.close(self._pipe[1])  # the thread reads the end of the pipe, and ends
 
     def _watch(self, descriptor: int) -> None:
+        first_asked = 0.0
         while received := os.read(descriptor, 1):
             if received[0] in WATCHED:
-                if self.asked:
+                now = time.monotonic()
+                if self.asked and now - first_asked > self._one_wish_s:
                     os._exit(128 + received[0])
+                first_asked = first_asked or now
                 self.asked = True
         os.close(descriptor)
 

@@ -29,6 +29,10 @@ class Options:
     """Of the run."""
     command: tuple[str, ...]
     """torchrun with its arguments."""
+    save_s: float = 60.0
+    """That ranks which are told to stop may take for a last checkpoint."""
+    interface: str = ""
+    """Towards the other nodes; empty where it was not asked."""
 
     @property
     def node(self) -> str:
@@ -73,4 +77,6 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         stuck_s=given.stuck,
         folder=Path(environ.get("ORCH_RUN_DIR") or "."),
         command=tuple(given.command),
+        save_s=float(environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") or 60),
+        interface=environ.get("GLOO_SOCKET_IFNAME", ""),
     )

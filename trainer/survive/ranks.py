@@ -51,6 +51,9 @@ class Ranks:
         self._options = options
         self._lines = 0
         self._frozen = ""
+        self._saving: list[psutil.Process] = []
+        """Ranks that were told to stop and may write a checkpoint."""
+        self._save_until = 0.0
         self._standstill = Standstill(min(options.stuck_s, options.frozen_s / 2), time.monotonic())
         self._asked: tuple[Question, float] | None = None
         """Where the ranks stand, and the seconds without progress of which that is to be told."""
@@ -74,13 +77,18 @@ class Ranks:
         self._tails: list[deque[str]] = [deque(maxlen=KEPT_LINES) for _ in streams]
         each = zip(streams, self._tails, strict=True)
         self._pumps = [threading.Thread(target=self._pump, args=(*stream, tail), daemon=True) for stream, tail in each]
-        for pump in self._pumps:
-            pump.start()
+        try:
+            for pump in self._pumps:
+                pump.start()
+        except RuntimeError:  # no thread left: nobody would read what the ranks write
+            self._pumps = [pump for pump in self._pumps if pump.is_alive()]
+            self.kill()
+            raise
 
     def ending(self) -> Ending | None:
         """How it ended; None while it has not."""
         code = self._process.poll()
-        if code is None:
+        if code is None or (time.monotonic() < self._save_until and psutil.wait_procs(self._saving, timeout=0)[1]):
             return None
         self.kill()
         node, first_rank = self._options.node, self._options.first_rank
@@ -130,7 +138,10 @@ class Ranks:
         return [] if self._frozen else silent[:1]
 
     def ask_to_stop(self) -> None:
-        """SIGTERM: ranks write a checkpoint and end."""
+        """SIGTERM: ranks write a checkpoint and end, also where torchrun, signalled twice, does not wait for them."""
+        self._save_until = time.monotonic() + self._options.save_s
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._saving = psutil.Process(self._process.pid).children()
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
@@ -161,7 +172,8 @@ class Ranks:
                 text = line.removesuffix("\n")
                 tail.append(f"{prefix}{text[:KEPT_LETTERS]}")
                 self._lines += 1
-                self._write(out, f"{prefix}{text}\n".encode())
+                with contextlib.suppress(Exception):  # a line that is lost; a rank whose pipe nobody reads would hang
+                    self._write(out, f"{prefix}{text}\n".encode())
 
 
 def _environment(epoch: int, beats: Path) -> dict[str, str]:

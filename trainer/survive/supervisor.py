@@ -22,6 +22,8 @@ from trainer.survive.voice import Voice
 LOOK_S = 0.25
 PATIENCE_S = 5.0
 """That the last lines are waited for, where nobody takes them."""
+ONE_WISH_S = 5.0
+"""Signals to stop within this time are one: a scheduler, a shell and an engine may each send their own."""
 CHECKPOINT = f'{EVENT_MARK}{{"event": "checkpoint"'.encode()
 
 
@@ -34,6 +36,7 @@ class Supervisor:
         self._epoch = 0
         self._asked = 0
         """How often this node was told to stop."""
+        self._first_asked = 0.0
         self._over: Ending | None = None
         self._last_word = LastWord(options.folder, options.node_rank, options.run)
 
@@ -51,7 +54,8 @@ class Supervisor:
         adopt_orphans()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        self._link = link = Guest(self._options) if self._options.node_rank else Host(self._options)
+        kind = Guest if self._options.node_rank else Host
+        self._link = link = kind(self._options, self._voice.note)
         self._last_word.reserve()
         link.ready(self._epoch)
         try:
@@ -70,7 +74,7 @@ class Supervisor:
         if isinstance(order, Go) and not self._ranks and not self._asked:
             self._epoch = order.epoch
             self._say("epoch")
-            self._ranks = Ranks(self._options, self._epoch, self._write)
+            self._start(link)
         elif isinstance(order, Again):
             if self._ranks:
                 self._ranks.kill()
@@ -84,6 +88,16 @@ class Supervisor:
             self._over = order.ending
         elif isinstance(order, Tell) and not self._options.node_rank:
             self._say(order.kind, **order.values)
+
+    def _start(self, link: Link) -> None:
+        try:
+            self._ranks = Ranks(self._options, self._epoch, self._write)
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # no memory, thread or descriptor is left: the others are to know
+            reason = f"the ranks could not be started: {error}"
+            link.ended(Ending(kind="infrastructure", node=self._options.node, reason=reason))
 
     def _look(self, link: Link) -> None:
         if not self._ranks:
@@ -114,7 +128,11 @@ class Supervisor:
         return EXIT_CODES[self._over.kind]
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Once: ranks write a checkpoint and end. Twice: without."""
+        """Once: ranks write a checkpoint and end. Again, after a while: without."""
+        now = time.monotonic()
+        if self._asked and now - self._first_asked < ONE_WISH_S:
+            return
+        self._first_asked = self._first_asked or now
         self._asked += 1
         if self._asked > 2 and self._ranks:  # the first is counted twice, once it is passed on
             self._ranks.kill()

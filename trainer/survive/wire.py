@@ -1,103 +1,81 @@
-"""Lines of JSON between the supervisors of a run.
-
-Who reaches the port could tell a run to end or to start again, no more: torch's own store, which listens beside it for
-as long as ranks train, is open to anybody too, and to worse (pytorch/pytorch SECURITY.md). Both want a firewall.
-"""
+"""Lines of JSON between the agents of a run: bounded in length, in number and in time. One thread uses a connection."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import socket
-import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from typing import Any
 
-LONGEST = 64 * 1024
+MOST_LINES, WINDOW_S = 256, 10.0
+"""Of one connection in this time. A heartbeat comes every 2 s; after a minute's cut, 30 at once."""
 SEND_S = 5.0
-HELLO_S = 10.0
 
 Message = Mapping[str, Any]
 
 
 class Line:
-    """One connection. `hear` gets each message, and None when it is lost; from a thread of its own."""
+    """One connection."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    LONGEST = 64 * 1024
+    """Bytes of a line: an ending with its reason needs up to 50 KiB, where every letter is escaped."""
+
+    def __init__(self, connected: socket.socket, longest: int = LONGEST) -> None:
         self._socket = connected
-        connected.settimeout(SEND_S)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.longest = longest
+        self.heard = time.monotonic()
         self._rest = b""
+        self._lines, self._window = 0, self.heard
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     def send(self, message: Message) -> bool:
-        """Whether it could be sent; where not, the connection is closed."""
+        """Whether it could be sent; where not, reading from the connection finds its end."""
         try:
+            self._socket.settimeout(SEND_S)
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
-            self.close()
+            self.shut()
             return False
         return True
 
-    def listen(self, hear: Callable[[Message | None], None]) -> None:
-        def read() -> None:
-            with contextlib.suppress(OSError, ValueError):
-                while message := self.next():
-                    hear(message)
-            hear(None)
-
-        threading.Thread(target=read, daemon=True).start()
-
-    def next(self, timeout_s: float | None = None) -> Message | None:
-        """The next message; None at the end.
-
-        OSError: the connection broke, or nothing came in time. ValueError: what came is no message.
-        """
-        while b"\n" not in self._rest:
-            try:
-                self._socket.settimeout(timeout_s or SEND_S)
-                piece = self._socket.recv(LONGEST)
-            except TimeoutError:
-                if timeout_s:
-                    raise
-                continue
-            self._rest += piece
-            if not piece or len(self._rest) > LONGEST:
-                return None
-        text, _, self._rest = self._rest.partition(b"\n")
+    def receive(self, timeout_s: float) -> list[bytes]:
+        """The lines that have come, after this time at the latest. ConnectionError: it has ended, or is to be ended, as
+        its text says."""
         try:
-            message = json.loads(text)
-        except RecursionError:
-            raise ValueError("not a message: nested too deep") from None
-        if not isinstance(message, dict):
-            raise ValueError(f"not a message: {message!r}")
-        return message
+            self._socket.settimeout(timeout_s)
+            piece = self._socket.recv(self.LONGEST)
+        except (TimeoutError, BlockingIOError):
+            return []
+        if not piece:
+            raise ConnectionError("it was closed")
+        self.heard = time.monotonic()
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if max(map(len, (*lines, self._rest))) > self.longest:
+            raise ConnectionError(f"a line has more than {self.longest} bytes")
+        if self.heard - self._window > WINDOW_S:
+            self._lines, self._window = 0, self.heard
+        self._lines += len(lines)
+        if self._lines > MOST_LINES:
+            raise ConnectionError(f"more than {MOST_LINES} lines in {WINDOW_S:.0f} s")
+        return lines
 
-    def close(self) -> None:
+    def next(self, deadline: float) -> bytes:
+        """One line, of a peer that sends no second one unasked. OSError: none came before this (monotonic) time."""
+        while (left := deadline - time.monotonic()) > 0:
+            if lines := self.receive(left):
+                return lines[0]
+        raise TimeoutError("no answer")
+
+    def shut(self) -> None:
+        """Both ways; whoever reads from it finds the end."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.shut()
         self._socket.close()
-
-
-def serve(address: str, port: int, welcome: Callable[[Line], None]) -> socket.socket:
-    """Listen there, each connection in a thread; OSError where the port is taken."""
-    try:
-        door = socket.create_server((address, port))
-    except OSError as error:
-        if error.errno != errno.EADDRNOTAVAIL:  # the address is a router's or a forwarded one, and none of ours
-            raise
-        door = socket.create_server(("", port))
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):  # until it is closed
-            while True:
-                connected, _ = door.accept()
-                threading.Thread(target=welcome, args=(Line(connected),), daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    return door
-
-
-def call(address: str, port: int) -> Line:
-    """OSError where nobody answers."""
-    return Line(socket.create_connection((address, port), timeout=SEND_S))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.agents_token import place_token
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
@@ -27,6 +28,9 @@ def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[Seated, ...]
         id = container.id if container else nodes[part.node].engine.create(part.container)
         secrets = secrets_of(part.container.labels)
         seated.append(Seated(node=nodes[part.node], node_rank=part.node_rank, container=id, secrets=secrets))
+    if all(container.state is State.CREATED for container in held.values()):  # else each has its token
+        for placed in place_token([(nodes[part.node], part) for part in plan.nodes], plan.run_id):
+            placed.value()
     asleep = [seat for seat in seated if seat.node.name not in held or held[seat.node.name].state is State.CREATED]
     for outcome in fan_out(asleep, lambda seat: seat.node.engine.start(seat.container), timeout_s=START_S):
         outcome.value()

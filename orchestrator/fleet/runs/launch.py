@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.runs.agents_token import place_token
 from orchestrator.fleet.runs.bring import Store, baggage_of, bring
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets, require_values, secret_values, secrets_of
@@ -75,6 +76,7 @@ def launch(
     try:
         _all(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
         _create_all(parts, made, rest)
+        _all(place_token(parts, plan.run_id))  # now that no other launch of this run can do so
         seated = tuple(sorted(made, key=lambda seat: seat.node_rank))
         _all(fan_out(seated, lambda seat: seat.node.engine.start(seat.container)))
     except BaseException:  # Ctrl-C too: all or none
