@@ -59,7 +59,7 @@ def adopt(
         engine=engine,
     )
     told = (lambda _told: None) if as_json else tell_line
-    with rejoined(loaded.inventory, run, engine, told, finish=True) as attended:
+    with rejoined(loaded.inventory, run, engine, told, ask=not as_json, finish=True) as attended:
         plan = attended.plan
         run_id, names = plan.run_id, ", ".join(seat.node.name for seat in attended.seated)
         say(f"run {run_id} is up on {names}")

@@ -34,8 +34,10 @@ def clean(
         outcomes = clean_nodes([*nodes, *stand_ins(specs)], run_id=run)
     removed: dict[str, list[str]] = {}
     for outcome in outcomes:
-        if not outcome.error:  # a machine and the process that stood in for it have one name
-            removed.setdefault(outcome.item.name, []).extend(outcome.result or [])
+        if outcome.result:  # a machine and the process that stood in for it have one name
+            removed.setdefault(outcome.item.name, []).extend(outcome.result.removed)
+            for line in outcome.result.not_understood:
+                say(f"note: {line}")
     if as_json:
         typer.echo(json.dumps({"removed": removed}))
     failed = [outcome.error for outcome in outcomes if outcome.error]

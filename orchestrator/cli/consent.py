@@ -26,6 +26,11 @@ def require_consent(*, yes: bool, look_first: str = "") -> None:
                          hint=f"add --yes to agree{look}")  # fmt: skip
 
 
+def can_ask() -> bool:
+    """Whether there is a terminal, or what stands for one."""
+    return _person() is not None
+
+
 def agreed(question: str, *, yes: bool, default: bool = False) -> bool:
     """Whether somebody agrees. The question goes to stderr: with `--json` too, stdout is left for data."""
     require_consent(yes=yes)

@@ -46,7 +46,6 @@ def logs(
     """
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs
-    from orchestrator.fleet.runs.records import plan_of
     from orchestrator.fleet.watching.follow import follow as follow_run
     from orchestrator.render.consequences import peers
     from orchestrator.render.log_lines import LogPrinter, has_several_ranks
@@ -64,7 +63,7 @@ def logs(
             names=source.names,
             as_json=as_json,
             several_ranks=has_several_ranks(lines),
-            fold=None if as_json or node or grep or rank is not None else peers(plan_of(source.record)),
+            fold=None if as_json or node or grep or rank is not None else peers(source.record.plan()),
         )
         for said in lines:
             printer.print(said)

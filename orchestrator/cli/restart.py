@@ -26,6 +26,7 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED
 if TYPE_CHECKING:
     from orchestrator.cli.launching.stopping import AtHand
     from orchestrator.specs.inventory import Inventory
+    from orchestrator.specs.plan import Plan
 
 EXAMPLES = """Examples:
 
@@ -55,7 +56,7 @@ def restart(
     Checks, plans and asks while the run still goes on: what is refused then leaves it going. Where a node cannot be
     stopped, nothing is started.
     """
-    from orchestrator.cli.launching.steps import carry_out
+    from orchestrator.cli.launching.steps import carry_out, earlier_plan
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped
 
     require_consent(yes=yes)
@@ -72,20 +73,21 @@ def restart(
     )
     with at_hand(loaded.inventory.nodes, run) as running:
         wanted = Wanted(resume=running.run.run_id, nodes=nodes, engine=engine)
-        if not _foreseen(loaded.inventory, wanted, manner, running):
+        earlier = earlier_plan(loaded.inventory, wanted, manner)
+        if not _foreseen(loaded.inventory, wanted, manner, running, earlier):
             say(f"nothing was stopped: run {running.run.run_id} is as it was")
             return EXIT_INTERRUPTED
         stopped = stop_everywhere(running, timeout_s=timeout)
     stopped.require_all()
     tell_stopped(stopped)
-    return carry_out(loaded.inventory, wanted, replace(manner, confirmed=True))
+    return carry_out(loaded.inventory, wanted, replace(manner, confirmed=True), earlier=earlier)
 
 
-def _foreseen(inventory: Inventory, wanted: Wanted, manner: Manner, running: AtHand) -> bool:
+def _foreseen(inventory: Inventory, wanted: Wanted, manner: Manner, running: AtHand, earlier: Plan | None) -> bool:
     """Whether the next attempt can be planned, all nodes are fit for it, and somebody agrees to it as it would be."""
     from orchestrator.cli.launching.screen import confirm
     from orchestrator.cli.launching.steps import ready
 
-    with ready(inventory, wanted, manner, ending=True) as (_, _, plan, _):
+    with ready(inventory, wanted, manner, earlier, ending=True) as (_, _, plan, _):
         of = f", launched by {running.stranger}," if running.stranger else ""
         return manner.confirmed or confirm(plan, f"Stop run {plan.run_id}{of} and start it again so?")

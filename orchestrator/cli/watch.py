@@ -45,5 +45,6 @@ def watch(
     loaded = load_inventory(inventory)
     # Ctrl-C ends this watcher, and starts no other in its place.
     manner = Manner(dry_run=False, forecast=False, as_json=as_json, detach=False, confirmed=True, watch=False)
-    with rejoined(loaded.inventory, run, engine, (lambda _told: None) if as_json else tell_line) as attended:
+    told = (lambda _told: None) if as_json else tell_line
+    with rejoined(loaded.inventory, run, engine, told, ask=not as_json) as attended:
         return see_through(replace(attended, looks=1), manner, out_of_sight_s=float(out_of_sight))

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from orchestrator.lab.inventory_text import inventory_text
 from orchestrator.lab.sizing import suited_limits
-from orchestrator.lab.state import Lab, LabNode, inventory_file, lab_folder, save_lab, write_file
+from orchestrator.lab.state import Lab, LabNode, inventory_file, lab_folder, save_lab
+from orchestrator.nodes.state_files import replace_file
 
 FIRST_HOST = 11
 """alpha is 127.0.0.11, as it is .11 on the network of containers."""
@@ -22,6 +23,6 @@ def create(name: str, names: tuple[str, ...], report: Callable[[str], None]) -> 
     memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MIB
     limits = suited_limits(len(nodes), cpus=cpus, memory_mib=memory_mib)
     save_lab(lab)
-    write_file(inventory_file(), inventory_text(lab, limits, lab_folder()))
+    replace_file(inventory_file(), inventory_text(lab, limits, lab_folder()))
     report(f"{len(nodes)} nodes, each a process of this computer")
     return lab

@@ -15,6 +15,7 @@ from typing import Literal
 from platformdirs import user_state_path
 
 from orchestrator.lab.link import UNSHAPED
+from orchestrator.nodes.state_files import private_folder, replace_file
 from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
 
 USER = "orch"
@@ -83,17 +84,7 @@ def require_lab() -> Lab:
 
 
 def save_lab(lab: Lab) -> None:
-    write_file(_lab_file(), json.dumps(asdict(lab), indent=2) + "\n")
-
-
-def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Whole or not at all; never readable by others for a moment where `mode` forbids it."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-        file.write(text)
-    fresh.replace(path)
+    replace_file(_lab_file(), json.dumps(asdict(lab), indent=2) + "\n")
 
 
 def forget_lab() -> bool:
@@ -106,8 +97,7 @@ def forget_lab() -> bool:
 @contextmanager
 def exclusive() -> Iterator[None]:
     """Two commands must not build and take down the same lab at once."""
-    parent = lab_folder().parent
-    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    parent = private_folder(lab_folder().parent)
     handle = os.open(parent, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -32,9 +32,9 @@ from orchestrator.lab.state import (
     lab_folder,
     load_lab,
     save_lab,
-    write_file,
 )
 from orchestrator.lab.subnet import node_address
+from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.errors import ConflictError, DeadlineError, UsageError
 
 DEFAULT_NAME = "lab"
@@ -193,8 +193,8 @@ def _create_nodes(client: docker.DockerClient, lab: Lab, image: str, size: Machi
 
 
 def _write_keys(user_key: KeyPair, host_keys: dict[str, KeyPair]) -> None:
-    write_file(identity_file(), user_key.private, mode=0o600)
-    write_file(known_hosts_file(), "".join(known_hosts_line(address, key) for address, key in host_keys.items()))
+    replace_file(identity_file(), user_key.private)
+    replace_file(known_hosts_file(), "".join(known_hosts_line(address, key) for address, key in host_keys.items()))
 
 
 def _write_inventory(client: docker.DockerClient, lab: Lab, size: MachineSize) -> None:
@@ -202,7 +202,7 @@ def _write_inventory(client: docker.DockerClient, lab: Lab, size: MachineSize) -
     info = client.info()
     cpus = float(info.get("NCPU") or os.cpu_count() or 1)
     limits = suited_limits(len(lab.nodes), cpus=cpus, memory_mib=info["MemTotal"] // _MIB, own=size)
-    write_file(inventory_file(), inventory_text(lab, limits, lab_folder()))
+    replace_file(inventory_file(), inventory_text(lab, limits, lab_folder()))
 
 
 @contextmanager

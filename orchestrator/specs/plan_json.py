@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,7 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import RUN_ID
-from orchestrator.specs.secret import redacted
+from orchestrator.specs.run_labels import LONGEST_NAME, MOST_ATTEMPTS, MOST_NODES
+from orchestrator.specs.secret import NAME, redacted
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
@@ -33,8 +35,52 @@ def from_json(text: str, *, where: str) -> Plan:
     try:
         plan = TypeAdapter(Plan).validate_json(text)  # made here: it takes 70 ms, and a launch reads no plan
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
-        raise ConfigError(f"{where} is not a plan of this version", problems=problems) from error
-    if not re.fullmatch(RUN_ID, plan.run_id):
-        raise ConfigError(f"{where} is not a plan of this version", problems=[f"run_id: {plan.run_id!r} is no id"])
+        found = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
+        raise _no_plan(where, found) from error
+    if problems := list(_problems(plan)):
+        raise _no_plan(where, problems)
     return plan
+
+
+def _problems(plan: Plan) -> Iterator[str]:
+    """Values that no plan of ours has. Its text may be a node's: names become folders, numbers are counted up to."""
+    if not re.fullmatch(RUN_ID, plan.run_id):
+        yield f"run_id: {plan.run_id!r} is no id"
+    for name, digest in (("code_digest", plan.code_digest), ("data_digest", plan.data_digest)):
+        if not re.fullmatch(r"([0-9a-f]{16})?", digest):
+            yield f"{name}: {digest!r} is no digest"
+    if len(plan.user) > LONGEST_NAME:
+        yield f"user: longer than {LONGEST_NAME} characters"
+    if not 1 <= len(plan.nodes) <= MOST_NODES or len({part.node for part in plan.nodes}) != len(plan.nodes):
+        yield f"nodes: expected 1 to {MOST_NODES}, each once"
+    for part in plan.nodes:
+        if not (0 <= part.node_rank < MOST_NODES and 1 <= part.nproc_per_node <= MOST_RANKS):
+            yield f"nodes: {part.node!r} has node_rank {part.node_rank} and {part.nproc_per_node} processes"
+    for secret in plan.secrets:
+        if not NAME.fullmatch(secret.name):
+            yield f"secrets: {secret.name!r} is no name of a secret"
+    for name, most in _MOST.items():
+        if not 0 <= (number := getattr(plan, name)) <= most:
+            yield f"{name}: {number} is not from 0 to {most}"
+
+
+MOST_RANKS = 1024
+"""Processes of one node."""
+_MOST = {
+    "attempt": MOST_ATTEMPTS,
+    "nnodes": MOST_NODES,
+    "world_size": MOST_NODES * MOST_RANKS,
+    "master_port": 65535,
+    "supervisor_port": 65535,
+    "max_restarts": 1_000_000,
+    "node_timeout_s": 100_000_000,
+    "min_nodes": MOST_NODES,
+    "replicas": MOST_NODES,
+}
+SHOWN = 20
+"""Problems of one file that are listed."""
+
+
+def _no_plan(where: str, problems: Sequence[str]) -> ConfigError:
+    more = [f"… and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+    return ConfigError(f"{where} is not a plan of this version", problems=[*problems[:SHOWN], *more])

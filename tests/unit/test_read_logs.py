@@ -22,7 +22,7 @@ SAYS = ("[rank0]: one", "[rank1]: two", "agent three")
 
 def source(run_id: str = "r1", **acting: Any) -> Any:
     here = lan.lan(*TWO, says=SAYS, **acting)
-    launch(here.nodes, lan.plan(TWO, RunIdentity(run_id=run_id, user="ana", started_at="2026")))
+    launch(here.nodes, lan.plan(TWO, RunIdentity(run_id=run_id, user="ana", started_at=lan.IDENTITY.started_at)))
     return resolve_logs(list(here.nodes.values()), None)
 
 

@@ -35,6 +35,7 @@ def half_launched(here: lan.Lan) -> str:
     plan = lan.plan(THREE, project="here")
     for node in here.nodes.values():
         node.answers = {("sh", "-c", recall._READ, "*"): (0, to_json(plan), ""), **node.answers}
+    RunRecord(plan.run_id).save_intent(plan)
     alpha, beta = here.nodes["alpha"].engine, here.nodes["beta"].engine
     alpha.start(alpha.create(plan.nodes[0].container))
     beta.create(plan.nodes[1].container)

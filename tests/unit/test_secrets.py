@@ -14,7 +14,6 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.cli.launching.watching import spawning_by
 from orchestrator.fleet.connect import connecting_by
-from orchestrator.fleet.runs import recall
 from orchestrator.fleet.runs import secrets as handed
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
@@ -23,8 +22,7 @@ from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.secrets import secrets_folder
 from orchestrator.specs.errors import CommandFailedError, ConfigError, EngineError
-from orchestrator.specs.plan import Mount, NodePlan
-from orchestrator.specs.plan_json import to_json
+from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import REDACTED, Secret, is_sensitive, veil_over
@@ -377,36 +375,3 @@ def test_a_label_of_a_stranger_removes_nothing(folder: str) -> None:
     with pytest.raises(ConfigError, match="names no folder of secrets"):
         remove_secrets(node, folder)
     assert node.calls == []
-
-
-@pytest.mark.parametrize("words", [("launch", "--resume"), ("resume",)], ids=" ".join)
-def test_a_plan_of_a_node_gets_nothing_that_the_command_line_does_not_say(
-    words: tuple[str, ...],
-    orch: Orch,
-    asked: tuple[str, ...],
-    state: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As a node that means harm would write it: its plan asks for this computer's key and token."""
-    monkeypatch.setenv("GH_TOKEN", VALUE)
-    (tmp_path / "id_ed25519").write_text(OTHER)
-    mount = Mount(source="/", target="/host")
-    secrets = (Secret(name="KEY", file=str(tmp_path / "id_ed25519")), Secret(name="HF_TOKEN"))
-    plan = lan.plan(THREE, secrets=secrets, environment={"GH_TOKEN": "hidden-by-the-plan"}, mounts=(mount,))
-    here = lan.lan(*THREE, says=(event("done", step=1),))
-    kept = keeper(here)
-    for node in here.nodes.values():
-        node.answers[("sh", "-c", recall._READ, "*")] = (0, to_json(plan), "")
-
-    resume = (*words, plan.run_id, "--detach")
-    ran = orch(*resume, on=here)
-    assert (ran.code, here.containers, any(kept.values())) == (3, {}, False)
-    assert ran.err == (
-        f"error: run {plan.run_id} was launched from another computer, and asks for what this one did not agree to\n"
-        "  --secret KEY\n  --secret HF_TOKEN\n  --env GH_TOKEN=…\n  --mount /:/host\n"
-        "  → if that is as it should be, say it on the command line\n"
-    )
-    said = ("--secret", "HF_TOKEN", "--secret", f"KEY={tmp_path / 'key.pem'}", "--env", "GH_TOKEN=mine-own-token")
-    assert orch(*resume, *said, "--mount", "/srv:/host:ro", on=here).code == 0
-    assert OTHER.encode() in kept["alpha"].values()

@@ -79,7 +79,7 @@ def test_clean_removes_what_ended_and_keeps_its_lines() -> None:
 
     outcomes = clean(list(here.nodes.values()))
 
-    assert [outcome.value() for outcome in outcomes] == [["ended"]] * 3
+    assert [outcome.value().removed for outcome in outcomes] == [("ended",)] * 3
     assert here.containers == {name: ["orch-run"] for name in THREE}
     assert [said.text for said in RunRecord("ended").lines()] == ["bye"] * 3
 
@@ -88,7 +88,7 @@ def test_clean_of_one_run_alone() -> None:
     here = lan.lan("alpha")
     for run_id in ("one", "two"):
         running(here, run_id)
-    assert clean(list(here.nodes.values()), run_id="one")[0].value() == ["one"]
+    assert clean(list(here.nodes.values()), run_id="one")[0].value().removed == ("one",)
     assert here.containers == {"alpha": ["orch-run"]}
 
 

@@ -115,7 +115,8 @@ def export(
                                  hint=f"orch checkpoints verify {chosen}")  # fmt: skip
         one, plan = sound[0], RunRecord(chosen).plan()
         node = next(node for node in asked.nodes if node.name == one.node)
-        used = [part.container.image for part in plan.nodes if part.node == one.node] if plan else []
+        parts = plan.nodes if plan else ()
+        used = [image for part in parts if part.node == one.node and (image := part.container.image)]
         request = LaunchRequest(project=asked.inventory.project, nodes=())
         image = image_for(node, [*used, request.image_tag("cpu"), request.image_tag("cuda")])
         limits = asked.inventory.node(one.node).limits

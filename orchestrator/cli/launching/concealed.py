@@ -1,7 +1,6 @@
 """What a launch is told that nobody else is to read: its secrets, and variables that look like some.
 
-A resumed run has what the earlier attempt had. But a plan that comes from a node is a stranger's word: it must not make
-this computer give away its variables and files, nor show the nodes' folders, unless the command line says so too.
+A resumed run has what the earlier attempt had, as far as its plan is granted it (`grants`).
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from pathlib import Path
 
 from orchestrator.cli.launching.words import Wanted
 from orchestrator.cli.report import say
-from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.errors import UsageError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.secret import NAME, REDACTED, Secret, is_sensitive
 
@@ -28,24 +26,6 @@ def known_again(earlier: Plan, assigned: Mapping[str, str], own_environment: Map
     the command line does not say them."""
     concealed = _concealed(earlier) - set(assigned)
     return {**earlier.environment, **{name: own_environment[name] for name in concealed if own_environment.get(name)}}
-
-
-def require_own_word(wanted: Wanted, earlier: Plan, assigned: Mapping[str, str]) -> None:
-    """ConfigError where a plan that this computer did not write asks for what only its user may give."""
-    if RunRecord(earlier.run_id).plan() is not None:
-        return
-    said = {_secret(word).name for word in wanted.secrets}
-    unsaid = [
-        *(f"--secret {secret.name}" for secret in earlier.secrets if secret.name not in said),
-        *(f"--env {name}=…" for name in sorted(_concealed(earlier) - set(assigned))),
-        *(f"--mount {mount.source}:{mount.target}" for mount in earlier.mounts if not wanted.mounts),
-    ]
-    if unsaid:
-        raise ConfigError(
-            f"run {earlier.run_id} was launched from another computer, and asks for what this one did not agree to",
-            problems=unsaid,
-            hint="if that is as it should be, say it on the command line",
-        )
 
 
 def hint_at_secrets(assigned: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from orchestrator.cli.launching.command_words import default_data
-from orchestrator.cli.launching.concealed import asked_secrets, hint_at_secrets, known_again, require_own_word
+from orchestrator.cli.launching.concealed import asked_secrets, hint_at_secrets, known_again
 from orchestrator.cli.launching.words import DEFAULT_COMMAND, Wanted
 from orchestrator.fleet.runs.upload import folder_digest
 from orchestrator.plan.command import brings_own_code
@@ -20,7 +20,7 @@ from orchestrator.specs.selection import select_nodes
 
 LANGUAGE = ("LANG", "LC_ALL")
 """Handed on, so that the trainer speaks the user's language."""
-MAX_RESTARTS, NODE_TIMEOUT_S, ABSENCE_S = 3, 120, 900
+MAX_RESTARTS, NODE_TIMEOUT_S, REPLICAS, ABSENCE_S = 3, 120, 1, 900
 """A node that stays away is given up by whoever watches the run, before the others tire of waiting for it."""
 FIRST_PROCESS_ADDRESS = IPv4Address("127.0.0.11")
 
@@ -43,8 +43,6 @@ def build_request(
     data = wanted.data or (None if earlier else default_data())
     assigned = dict(map(_assignment, wanted.environment))
     hint_at_secrets(assigned)
-    if earlier:
-        require_own_word(wanted, earlier, assigned)
     request = LaunchRequest(
         project=inventory.project,
         nodes=chosen_nodes(inventory, wanted, earlier),
@@ -66,7 +64,7 @@ def build_request(
         max_restarts=_first(wanted.max_restarts, earlier and earlier.max_restarts, MAX_RESTARTS),
         node_timeout_s=node_timeout_s,
         min_nodes=_first(wanted.min_nodes, earlier and earlier.min_nodes, 0),
-        replicas=_first(wanted.replicas, earlier and earlier.replicas, 1),
+        replicas=_first(wanted.replicas, earlier and earlier.replicas, REPLICAS),
         absence_s=max(ABSENCE_S, node_timeout_s + 60),
     )
     return _with_content(request, earlier)

@@ -18,6 +18,7 @@ from orchestrator.checks.preflight import data_missing
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.earlier import Earlier, earlier_attempt
+from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.watching import Attended, leave_to_a_watcher, see_through
 from orchestrator.cli.launching.words import Manner, Wanted
@@ -28,7 +29,6 @@ from orchestrator.fleet.gather import assumed_facts, gather_facts
 from orchestrator.fleet.readiness.port_holder import with_holder
 from orchestrator.fleet.readiness.quick_look import look_before_launch
 from orchestrator.fleet.runs.launch import launch as start_all
-from orchestrator.fleet.runs.recall import recall_plan
 from orchestrator.fleet.runs.secrets import require_values
 from orchestrator.fleet.watching.replan import Company
 from orchestrator.nodes.seam import Node
@@ -51,8 +51,8 @@ from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 
 
-def carry_out(inventory: Inventory, wanted: Wanted, manner: Manner) -> int:
-    """From the command line's words to a run, or to the lines of one."""
+def carry_out(inventory: Inventory, wanted: Wanted, manner: Manner, *, earlier: Plan | None = None) -> int:
+    """From the command line's words to a run, or to the lines of one. `earlier`: as `earlier_plan` gave it."""
     if manner.forecast and (wanted.resume or manner.detach):
         other = "--resume" if wanted.resume else "--detach"
         raise UsageError(
@@ -65,7 +65,8 @@ def carry_out(inventory: Inventory, wanted: Wanted, manner: Manner) -> int:
         from orchestrator.cli.launching.auto_nodes import with_best_nodes
 
         wanted = with_best_nodes(inventory, wanted, manner)
-    with ready(inventory, wanted, manner) as (nodes, request, plan, left):
+    earlier = earlier or earlier_plan(inventory, wanted, manner)
+    with ready(inventory, wanted, manner, earlier) as (nodes, request, plan, left):
         if manner.dry_run:
             specs = {spec.name: spec for spec in request.nodes}
             typer.echo(to_json(plan).rstrip() if manner.as_json else "\n".join(plan_lines(plan, specs)))
@@ -82,9 +83,18 @@ def carry_out(inventory: Inventory, wanted: Wanted, manner: Manner) -> int:
         return _run(nodes, plan, request, manner, left)
 
 
+def earlier_plan(inventory: Inventory, wanted: Wanted, manner: Manner) -> Plan | None:
+    """The plan of the run to be resumed, as far as it is granted; None for a new run."""
+    if not wanted.resume:
+        return None
+    machines = with_engine(inventory, wanted.engine)
+    with connected(machines.nodes) as everyone:
+        return plan_to_continue(everyone, machines, wanted, ask=not manner.confirmed, dry_run=manner.dry_run)
+
+
 @contextmanager
 def ready(
-    inventory: Inventory, wanted: Wanted, manner: Manner, *, ending: bool = False
+    inventory: Inventory, wanted: Wanted, manner: Manner, earlier: Plan | None, *, ending: bool = False
 ) -> Iterator[tuple[Sequence[Node], LaunchRequest, Plan, Earlier | None]]:
     """Nodes, request, checked plan and what an earlier attempt left: all that comes before anything is changed.
 
@@ -92,9 +102,6 @@ def ready(
     """
     data_command = must_run("orch resume" if wanted.resume else "orch launch", wanted)
     machines = with_engine(inventory, wanted.engine)
-    by_name = {spec.name: spec for spec in machines.nodes}
-    with connected(machines.nodes) as everyone:
-        earlier = recall_plan(everyone, by_name, machines.project, wanted.resume) if wanted.resume else None
     request = replace(build_request(machines, wanted, earlier, os.environ), data_command=data_command)
     require_values(request.secrets, request.environment, os.environ)
     if manner.forecast:

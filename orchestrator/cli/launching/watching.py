@@ -24,6 +24,7 @@ from orchestrator.fleet.watching.one_watcher import only_watcher
 from orchestrator.fleet.watching.replan import Company
 from orchestrator.fleet.watching.watch import Ears, Watch, watch
 from orchestrator.nodes.seam import Node
+from orchestrator.nodes.state_files import open_private
 from orchestrator.plan.recovery import Told
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, RunFailedError
 from orchestrator.specs.plan import Plan
@@ -112,8 +113,7 @@ def leave_to_a_watcher(plan: Plan, manner: Manner) -> None:
 
 def spawn(argv: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
     """A process that nobody waits for, with these variables beside ours."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as out:
+    with open_private(log) as out:
         subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 
+from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.measurement import Measurement, core, read_measurement
 
 
@@ -20,13 +21,10 @@ def measurements_folder() -> Path:
 
 def keep(measurement: Measurement) -> Path:
     """Write it, in place of an older one of the same workload on the same nodes."""
-    folder = measurements_folder()
-    folder.mkdir(parents=True, exist_ok=True)
     what = json.dumps([measurement.project, core(measurement.command), sorted(measurement.nodes)])
-    file = folder / f"{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(measurement)), encoding="utf-8")
-    return partial.replace(file)
+    file = measurements_folder() / f"{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
+    replace_file(file, json.dumps(asdict(measurement)))
+    return file
 
 
 def recall(project: str, command: Sequence[str], nodes: Sequence[str]) -> Measurement | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +10,7 @@ from pathlib import Path as File
 from platformdirs import user_state_path
 from pydantic import TypeAdapter, ValidationError
 
+from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.examined import Examined
 from orchestrator.specs.network import NetworkFacts, Path
 
@@ -50,18 +50,14 @@ def keep(fleet: Sequence[Examined], now: datetime) -> None:
     for node in fleet:
         if node.facts and (node.network or node.paths):
             nodes[node.name] = SeenNetwork(at=now, address=node.facts.address, network=node.network, paths=node.paths)
-    file = record_file()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_suffix(".new")
-    aside.write_bytes(_FORM.dump_json(DoctorRecord(nodes=nodes)))
-    aside.replace(file)
+    replace_file(record_file(), _FORM.dump_json(DoctorRecord(nodes=nodes)))
 
 
 def recall(now: datetime) -> DoctorRecord | None:
     """What is on record, without what is too old; None where nothing is left, or it cannot be read."""
     try:
         record = _FORM.validate_json(record_file().read_bytes())
-    except (FileNotFoundError, ValidationError, json.JSONDecodeError):
+    except (OSError, ValidationError):
         return None
     young = {name: seen for name, seen in record.nodes.items() if 0 <= (now - seen.at).total_seconds() <= MAX_AGE_S}
     return DoctorRecord(nodes=young) if young else None

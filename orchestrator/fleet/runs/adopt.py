@@ -21,12 +21,21 @@ START_S = 60.0
 def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[Seated, ...]:
     """All containers of the plan, running. Raises the first node's error; what was started then goes on."""
     held = {member.node: member.container for member in run.members if member.container}
-    _require_no_secret(plan, [part.node for part in plan.nodes if part.node not in held])
+    if run.attempt != plan.attempt:
+        held = {}
+    lacking = [part for part in plan.nodes if part.node not in held]
+    _require_no_secret(plan, [part.node for part in lacking])
+    if any(not part.container.image for part in lacking):
+        raise ConflictError(
+            f"run {plan.run_id} was launched from another computer, and has no container yet on "
+            f"{', '.join(part.node for part in lacking)}",
+            hint=f"orch stop {plan.run_id}, then: orch resume {plan.run_id}",
+        )
     seated = []
     for part in plan.nodes:
         container = held.get(part.node)
         id = container.id if container else nodes[part.node].engine.create(part.container)
-        secrets = secrets_of(part.container.labels)
+        secrets = secrets_of((container or part.container).labels)
         seated.append(Seated(node=nodes[part.node], node_rank=part.node_rank, container=id, secrets=secrets))
     if all(container.state is State.CREATED for container in held.values()):  # else each has its token
         for placed in place_token([(nodes[part.node], part) for part in plan.nodes], plan.run_id):

@@ -10,7 +10,7 @@ from orchestrator.checks.waiting import moment
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.read_logs import Filter, LogSource, gather_lines, resolve_logs
-from orchestrator.fleet.runs.records import plan_of, recorded_runs
+from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.probes.kernel_probe import kernel_lines
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.plan import Plan
@@ -24,7 +24,7 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callabl
     if wanted is None and (newer := _newer_here(source)):
         source = resolve_logs(nodes, newer)
     lines = gather_lines(source, Filter())
-    plan = plan_of(source.record)
+    plan = source.record.plan()
     seats = list(source.seated)
     containers = fan_out(seats, lambda seat: seat.node.engine.container(seat.container), timeout_s=TIMEOUT_S)
     kernel = fan_out(seats, lambda seat: _kernel(seat, plan), timeout_s=TIMEOUT_S)
@@ -42,8 +42,8 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callabl
 
 def _newer_here(source: LogSource) -> str:
     """A run of this controller that began after the newest that the nodes show, its containers gone; or empty."""
-    plans = [plan for record in recorded_runs()[:1] if (plan := plan_of(record))]
-    shown = plan_of(source.record)
+    plans = [plan for record in recorded_runs()[:1] if (plan := record.plan())]
+    shown = source.record.plan()
     return plans[0].run_id if plans and shown and plans[0].started_at > shown.started_at else ""
 
 

@@ -33,8 +33,8 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Held:
-    """A container that a node shows."""
+class Held:
+    """A container of a run that a node shows."""
 
     node: str
     facts: ContainerFacts
@@ -49,22 +49,31 @@ def find_runs(nodes: Sequence[Node]) -> Found:
     """Ask every node for the containers that bear a run's label."""
     outcomes = fan_out(nodes, lambda node: node.engine.containers({labels.LABEL_RUN: ""}), timeout_s=TIMEOUT_S)
     unreachable = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
-    latest = datetime.now(timezone.utc) + CLOCKS_DIFFER
-    held: dict[str, list[_Held]] = {}
-    strange = []
-    for node, facts in ((outcome.item.name, facts) for outcome in outcomes for facts in outcome.result or ()):
-        try:
-            says = read_labels(facts.labels, latest=latest)
-        except ValueError as error:
-            strange.append(f"{node}: container {facts.name} is not understood and left out: {error}")
-        else:
-            held.setdefault(says.run_id, []).append(_Held(node=node, facts=facts, says=says))
+    held: dict[str, list[Held]] = {}
+    strange: list[str] = []
+    for outcome in outcomes:
+        of_runs, others = told_apart(outcome.item.name, outcome.result or ())
+        strange += others
+        for one in of_runs:
+            held.setdefault(one.says.run_id, []).append(one)
     runs = [_with_lost(_assemble(run_id, shown), unreachable) for run_id, shown in held.items()]
     return Found(
         runs=tuple(sorted(runs, key=lambda run: _moment(run.started_at), reverse=True)),
         unreachable=unreachable,
         not_understood=tuple(strange),
     )
+
+
+def told_apart(node: str, containers: Sequence[ContainerFacts]) -> tuple[list[Held], list[str]]:
+    """Those of runs, and a line for each other one."""
+    latest = datetime.now(timezone.utc) + CLOCKS_DIFFER
+    held, strange = [], []
+    for facts in containers:
+        try:
+            held.append(Held(node=node, facts=facts, says=read_labels(facts.labels, latest=latest)))
+        except ValueError as error:
+            strange.append(f"{node}: container {facts.name} is not understood and left out: {error}")
+    return held, strange
 
 
 def choose_run(found: Found, wanted: str | None) -> Run:
@@ -132,7 +141,7 @@ def seats_of(run: Run, nodes: Mapping[str, Node]) -> tuple[Seated, ...]:
     )
 
 
-def _assemble(run_id: str, held: Sequence[_Held]) -> Run:
+def _assemble(run_id: str, held: Sequence[Held]) -> Run:
     """The newest attempt, as most of its containers describe it."""
     attempt = max(one.says.attempt for one in held)
     newest = [one for one in held if one.says.attempt == attempt]

@@ -6,7 +6,6 @@ import shlex
 from dataclasses import dataclass
 
 from orchestrator.fleet.runs.records import recorded_runs
-from orchestrator.specs.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +24,14 @@ def remembered() -> list[Past]:
     past = []
     for record in recorded_runs():
         state, reason = record.outcome() or ("unknown", "its end was not seen from here")
-        try:
-            plan = record.plan()
-        except ConfigError as error:  # one bad file hides no other run
-            past.append(Past(run_id=record.run_id, state=state, reason=error.message, started_at="", command=""))
-            continue
-        if plan:
-            command = shlex.join(plan.command)
-            past.append(
-                Past(run_id=plan.run_id, state=state, reason=reason, started_at=plan.started_at, command=command)
+        plan = record.plan()
+        past.append(
+            Past(
+                run_id=record.run_id,
+                state=state,
+                reason=reason if plan else record.unreadable or "its launch was cut short",
+                started_at=plan.started_at if plan else "",
+                command=shlex.join(plan.command) if plan else "",
             )
+        )
     return past

@@ -72,6 +72,8 @@ def launch(
     for outcome in fan_out(parts, _must_be_free):  # before data is copied for a run that is then refused
         outcome.value()
     _prepare(nodes, plan, fresh, elsewhere, on_step)
+    record = RunRecord(plan.run_id)
+    record.save_intent(plan)
     made: list[Seated] = []
     try:
         _all(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
@@ -82,8 +84,9 @@ def launch(
     except BaseException:  # Ctrl-C too: all or none
         fan_out(made, lambda seat: seat.node.engine.remove(seat.container))
         fan_out(parts, lambda item: remove_secrets(item[0], secrets_of(item[1].container.labels)))
+        record.forget_intent()
         raise
-    RunRecord(plan.run_id).save_plan(plan)  # not before: a launch that was refused is no run
+    record.save_plan(plan)  # not before: a launch that was refused is no run
     for seat in seated:
         on_step(seat.node.name, "container started")
     return seated

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO
 
 from platformdirs import user_state_path
 
 from orchestrator.fleet.runs.secrets import veil_of
+from orchestrator.nodes.state_files import open_private, replace_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.happening import Said
@@ -21,6 +24,8 @@ from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run import RUN_ID
 from orchestrator.specs.secret import Veil
 
+PLAN, INTENT = "plan.json", "launching.json"
+"""What was launched, and what is being launched."""
 STOPPING, NEXT = "stopping", "next.json"
 """Marks in a run's folder, which the next attempt takes away."""
 
@@ -40,28 +45,61 @@ class RunRecord:
         self.run_id = run_id
         self.folder = runs_folder() / run_id
 
+    def save_intent(self, plan: Plan) -> None:
+        """Before the first container of this plan is made: a launch that is cut short was this computer's."""
+        self._keep(INTENT, to_json(plan))
+
+    def forget_intent(self) -> None:
+        """The launch was undone. A folder that held nothing else goes too: a launch that was refused is no run."""
+        (self.folder / INTENT).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
+
     def save_plan(self, plan: Plan) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "plan.json").write_text(to_json(plan), encoding="utf-8")
-        for name in ("outcome.json", "forecast.json", STOPPING, NEXT):  # those of an earlier attempt
+        """Its containers run."""
+        self._keep(PLAN, to_json(plan))
+        for name in ("outcome.json", "forecast.json", STOPPING, NEXT, INTENT):  # those of an earlier attempt
             (self.folder / name).unlink(missing_ok=True)
 
     def plan(self) -> Plan | None:
-        file = self.folder / "plan.json"
-        return from_json(file.read_text(encoding="utf-8"), where=str(file)) if file.is_file() else None
+        """Of the attempt that was launched last; None where there is none that can be read."""
+        return self._read_plan(PLAN)[0]
+
+    def plan_from(self, attempt: int) -> Plan | None:
+        """Of this attempt, where this computer launched it or began to; else the newest that it did."""
+        plans = [plan for plan, _ in map(self._read_plan, (PLAN, INTENT)) if plan]
+        return max(plans, key=lambda plan: (plan.attempt == attempt, plan.attempt), default=None)
+
+    @property
+    def unreadable(self) -> str:
+        """Why the plan on record cannot be read; empty where it can, or where there is none."""
+        return self._read_plan(PLAN)[1]
+
+    def _read_plan(self, name: str) -> tuple[Plan | None, str]:
+        file = self.folder / name
+        try:
+            return from_json(file.read_text(encoding="utf-8"), where=str(file)), ""
+        except FileNotFoundError:
+            return None, ""
+        except (OSError, UnicodeDecodeError) as error:
+            return None, f"{file} cannot be read: {error}"
+        except ConfigError as error:  # of another version of orch, or damaged: as good as lost
+            return None, error.message
+
+    def _keep(self, name: str, text: str) -> None:
+        replace_file(self.folder / name, text)
 
     @cached_property
     def veil(self) -> Veil:
         """Hides in the run's lines what its plan calls secret, as far as this controller knows it."""
-        plan = plan_of(self)
+        plan = self.plan()
         return veil_of(plan) if plan else Veil()
 
     def open_log(self, node: str) -> IO[str]:
         """The file that this node's lines are appended to, each on a line of its own even after a crash."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"{node}.log.jsonl"
         cut_short = file.is_file() and file.read_bytes()[-1:] not in (b"", b"\n")
-        log = file.open("a", encoding="utf-8")
+        log = TextIOWrapper(open_private(file), encoding="utf-8")
         if cut_short:
             log.write("\n")
         return log
@@ -82,38 +120,34 @@ class RunRecord:
         yield from sorted(kept, key=lambda said: (said.time, said.node_rank))
 
     def save_forecast(self, forecast: Forecast) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "forecast.json").write_text(json.dumps(asdict(forecast)), encoding="utf-8")
+        self._keep("forecast.json", json.dumps(asdict(forecast)))
 
     def forecast(self) -> Forecast | None:
         """What was expected of the run, where this controller heard it."""
         try:
             return read_forecast(json.loads((self.folder / "forecast.json").read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return None
 
     def save_outcome(self, state: str, reason: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "outcome.json").write_text(json.dumps({"state": state, "reason": reason}), encoding="utf-8")
+        self._keep("outcome.json", json.dumps({"state": state, "reason": reason}))
 
     def mark_stopping(self) -> None:
         """Somebody stops this run: whoever watches it leaves what ends alone."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / STOPPING).touch()
+        self._keep(STOPPING, "")
 
     def is_stopping(self) -> bool:
         return (self.folder / STOPPING).exists()
 
     def mark_next(self, nodes: Sequence[str]) -> None:
         """The run is stopped to go on with these: a watcher that dies in between leaves it to the next."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / NEXT).write_text(json.dumps(list(nodes)), encoding="utf-8")
+        self._keep(NEXT, json.dumps(list(nodes)))
 
     def next(self) -> tuple[str, ...]:
         """Nodes that the run was to go on with; empty where nothing is left half-done."""
         try:
             return tuple(map(str, json.loads((self.folder / NEXT).read_text(encoding="utf-8"))))
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return ()
 
     def outcome(self) -> tuple[str, str] | None:
@@ -121,19 +155,16 @@ class RunRecord:
         try:
             kept = json.loads((self.folder / "outcome.json").read_text(encoding="utf-8"))
             return kept["state"], kept["reason"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
-def plan_of(record: RunRecord) -> Plan | None:
-    """Its plan, where there is one that can be read."""
-    try:
-        return record.plan()
-    except ConfigError:  # a plan of another version of orch: the log beside it is as good as ever
-        return None
-
-
 def recorded_runs() -> list[RunRecord]:
-    """Newest first, by the time of their plan."""
-    plans = sorted(runs_folder().glob("*/plan.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    return [RunRecord(file.parent.name) for file in plans]
+    """Newest first, by the time of their plan. Folders that bear no run's name are not ours."""
+    written: dict[str, float] = {}
+    for file in (*runs_folder().glob(f"*/{PLAN}"), *runs_folder().glob(f"*/{INTENT}")):
+        name = file.parent.name
+        if re.fullmatch(RUN_ID, name):
+            with suppress(OSError):  # it went away just now
+                written[name] = max(written.get(name, 0.0), file.stat().st_mtime)
+    return [RunRecord(name) for name in sorted(written, key=lambda name: written[name], reverse=True)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.runs.collect import collect_logs
+from orchestrator.fleet.runs.find_runs import told_apart
 from orchestrator.fleet.runs.launch import Seated, discard
 from orchestrator.fleet.runs.progress import last_checkpoint
 from orchestrator.fleet.runs.records import RunRecord
@@ -14,7 +15,6 @@ from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.run import ContainerFacts, State
-from orchestrator.specs.run_labels import understood
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +52,27 @@ def stop_run(
     return Stopped(outcomes=outcomes, checkpoint_step=step)
 
 
-def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, list[str]], ...]:
+@dataclass(frozen=True, kw_only=True)
+class Cleaned:
+    """What cleaning one node came to."""
+
+    removed: tuple[str, ...]
+    """The run of each container."""
+    not_understood: tuple[str, ...]
+
+
+def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, Cleaned], ...]:
     """Remove the containers of ended runs, or of those whose id begins with `run_id`; their logs are kept first."""
 
-    def clear(node: Node) -> list[str]:
-        ended = [
-            (says, facts)
-            for facts in node.engine.containers({labels.LABEL_RUN: ""})
-            if (says := understood(facts.labels)) and facts.state in (State.SUCCEEDED, State.FAILED)
-        ]
-        mine = [(says, facts) for says, facts in ended if says.run_id.startswith(run_id)]
-        for says, facts in mine:
-            seat = Seated(node=node, node_rank=says.node_rank, container=facts.id, secrets=secrets_of(facts.labels))
-            collect_logs([seat], RunRecord(says.run_id))
+    def clear(node: Node) -> Cleaned:
+        held, strange = told_apart(node.name, node.engine.containers({labels.LABEL_RUN: ""}))
+        ended = [one for one in held if one.facts.state in (State.SUCCEEDED, State.FAILED)]
+        wanted = [one for one in ended if one.says.run_id.startswith(run_id)]
+        for one in wanted:
+            secrets = secrets_of(one.facts.labels)
+            seat = Seated(node=node, node_rank=one.says.node_rank, container=one.facts.id, secrets=secrets)
+            collect_logs([seat], RunRecord(one.says.run_id))
             discard(seat)
-        return [says.run_id for says, _ in mine]
+        return Cleaned(removed=tuple(one.says.run_id for one in wanted), not_understood=tuple(strange))
 
     return fan_out(nodes, clear)

@@ -7,9 +7,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from typing import IO
 
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.nodes.state_files import open_private
 from orchestrator.specs.errors import ConflictError
 
 LOCK = "watcher.lock"
@@ -19,8 +21,7 @@ LOOK_EVERY_S = 0.5
 @contextmanager
 def only_watcher(record: RunRecord, *, tries: int = 1, rest: Callable[[float], object] = time.sleep) -> Iterator[None]:
     """Within it, this process watches the run. ConflictError: another does, and went on doing so for `tries` looks."""
-    record.folder.mkdir(parents=True, exist_ok=True)
-    with (record.folder / LOCK).open("a+", encoding="ascii") as lock:
+    with TextIOWrapper(open_private(record.folder / LOCK), encoding="ascii") as lock:
         while not _taken(lock):
             tries -= 1
             if tries <= 0:

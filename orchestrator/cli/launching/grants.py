@@ -1,0 +1,195 @@
+"""The plan that a run continues with, and what of it this computer's user has agreed to.
+
+The own record of a run is the user's word. A plan that was read from a node is data: whoever may write there can put
+any secret, mount, command or node into it. It is granted what the own record or the command line grants. The rest is
+shown and asked about on a terminal, and refused elsewhere; secrets, variables that look like some and mounts are never
+asked about: they have to be on the command line.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import typer
+
+from orchestrator.cli.consent import agreed, can_ask
+from orchestrator.cli.launching.request import LANGUAGE, MAX_RESTARTS, NODE_TIMEOUT_S, REPLICAS
+from orchestrator.cli.launching.words import Wanted
+from orchestrator.cli.report import say
+from orchestrator.fleet.checkpoints.survey import places_in
+from orchestrator.fleet.runs.recall import Recalled, recall
+from orchestrator.nodes.seam import Node
+from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.plan import ContainerSpec, Mount, NodePlan, Plan
+from orchestrator.specs.run import LABEL_SECRETS
+from orchestrator.specs.secret import REDACTED, is_sensitive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Something that a node's plan has and nobody here has agreed to."""
+
+    options: tuple[str, ...]
+    """The words of a command line that grant it."""
+    must_be_said: bool = False
+    """Whether an answer to a question is not enough."""
+
+
+def plan_to_continue(
+    nodes: Sequence[Node], inventory: Inventory, wanted: Wanted, *, ask: bool, attempt: int = 0, dry_run: bool = False
+) -> Plan:
+    """The plan of the run `wanted.resume`: this computer's own, or a node's as far as it is granted.
+
+    `ask`: whether a person at the terminal may be asked. `dry_run`: nothing will be started, so nobody is. ConfigError
+    names what was not granted; typer.Abort where the person said no.
+    """
+    specs = {spec.name: spec for spec in inventory.nodes}
+    found = recall(nodes, specs, inventory.project, wanted.resume, attempt=attempt)
+    if not found.node:
+        return found.plan
+    claims = tuple(_claims(found, inventory, wanted))
+    must_be_said = any(claim.must_be_said for claim in claims)
+    asked = ask and can_ask() and not must_be_said
+    if claims and not (asked or (dry_run and not must_be_said)):
+        raise _refusal(found, claims, can_be_asked=not must_be_said)
+    plan = _without_foreign_words(found, inventory)
+    if claims and asked and not dry_run:
+        for line in _shown(found, plan, wanted):
+            say(line)
+        if not agreed("Continue with this plan?", yes=False):
+            raise typer.Abort
+    return plan
+
+
+def _claims(found: Recalled, inventory: Inventory, wanted: Wanted) -> Iterator[Claim]:
+    """Everything that neither the own record nor the command line grants."""
+    plan, own = found.plan, found.own
+    yield from _of_the_controller(plan, own, wanted)
+    names = list(dict.fromkeys((*(part.node for part in plan.nodes), *plan.away)))
+    granted = {*(part.node for part in own.nodes), *own.away} if own else set()
+    if not wanted.nodes and not set(names) <= granted:
+        known = {spec.name for spec in inventory.nodes}
+        yield Claim(options=("--nodes", ",".join(name for name in names if name in known) or "NAMES"))
+    said = _names(wanted.environment)
+    for name, value in plan.environment.items():
+        if not (is_sensitive(name) or name in LANGUAGE or name in said or (own and own.environment.get(name) == value)):
+            yield Claim(options=("--env", f"{name}={value}"))
+    if not wanted.workdir and plan.own_code and not (own and own.own_code and own.code_digest == plan.code_digest):
+        yield Claim(options=("--workdir", "FOLDER"))
+    if not wanted.data and plan.data_digest and not (own and own.data_digest == plan.data_digest):
+        yield Claim(options=("--data", "FOLDER"))
+    if not wanted.profile and plan.profile and not (own and own.profile == plan.profile):
+        yield Claim(options=("--profile", plan.profile))
+    numbers = (
+        ("--max-restarts", wanted.max_restarts, plan.max_restarts, own.max_restarts if own else MAX_RESTARTS),
+        ("--node-timeout", wanted.node_timeout_s, plan.node_timeout_s, own.node_timeout_s if own else NODE_TIMEOUT_S),
+        ("--min-nodes", wanted.min_nodes, plan.min_nodes, own.min_nodes if own else 0),
+        ("--replicas", wanted.replicas, plan.replicas, own.replicas if own else REPLICAS),
+    )
+    for option, of_the_line, of_the_plan, granted_number in numbers:
+        if of_the_line is None and of_the_plan != granted_number:
+            yield Claim(options=(option, str(of_the_plan)))
+    if not wanted.command and plan.command != (own.command if own else ()):
+        yield Claim(options=("--", *plan.command))  # the last: nothing comes after a command
+
+
+def _of_the_controller(plan: Plan, own: Plan | None, wanted: Wanted) -> Iterator[Claim]:
+    """What this computer would give away, or show of its nodes."""
+    granted = {secret.name for secret in own.secrets} if own else set()
+    for secret in plan.secrets:
+        if secret.name not in granted | _names(wanted.secrets):
+            yield Claim(options=("--secret", secret.name), must_be_said=True)
+    known = set(own.environment) if own else set()
+    for name in sorted(filter(is_sensitive, plan.environment)):
+        if name not in known | _names(wanted.environment):
+            yield Claim(options=("--env", f"{name}=…"), must_be_said=True)
+    for mount in plan.mounts:
+        if not wanted.mounts and not (own and mount in own.mounts):
+            yield Claim(options=("--mount", _mount_words(mount)), must_be_said=True)
+
+
+def _without_foreign_words(found: Recalled, inventory: Inventory) -> Plan:
+    """The plan without what a node has no say in: files and folders of this computer, places on other nodes."""
+    plan, own = found.plan, found.own
+    places = places_in(inventory.nodes, inventory.project)
+    names = {secret.name for secret in plan.secrets}
+    return replace(
+        plan,
+        project=inventory.project,
+        secrets=tuple(secret for secret in own.secrets if secret.name in names) if own else (),
+        environment={
+            name: REDACTED if is_sensitive(name) else value
+            for name, value in plan.environment.items()
+            if name not in LANGUAGE
+        },
+        code_origin=own.code_origin if own and own.code_digest == plan.code_digest else "",
+        data_origin=own.data_origin if own and own.data_digest == plan.data_digest else "",
+        nodes=tuple(_part(part, places[part.node]) for part in plan.nodes if part.node in places),
+        away=tuple(name for name in plan.away if name in places),
+        notes=(),
+    )
+
+
+def _part(part: NodePlan, folder: str) -> NodePlan:
+    """One node's part, in the folder that the inventory names; it has no container that could be created from it."""
+    labels = {name: text for name, text in part.container.labels.items() if name != LABEL_SECRETS}
+    nothing = ContainerSpec(name=part.container.name, image="", command=(), environment={}, labels=labels)
+    return replace(part, folder=folder, container=nothing)
+
+
+def _refusal(found: Recalled, claims: Sequence[Claim], *, can_be_asked: bool) -> ConfigError:
+    run_id, said = found.plan.run_id, [shlex.join(claim.options).replace("'--'", "--") for claim in claims]
+    why = f"{found.unreadable}; " if found.unreadable else ""
+    asked = "on a terminal the same command asks; elsewhere, " if can_be_asked else ""
+    line = ["orch resume", run_id, *([] if can_ask() else ["--yes"]), *said]
+    return ConfigError(
+        f"{why}the plan of run {run_id} was read from {found.node} and is not this computer's own: "
+        "it has what you have not agreed to here",
+        problems=said,
+        hint=f"{asked}if all of it is as it should be, and the run has ended: {' '.join(line)}",
+    )
+
+
+def _shown(found: Recalled, plan: Plan, wanted: Wanted) -> Iterator[str]:
+    """All that would run, exactly: the plan with the command line's words over it."""
+    yield f"The plan of run {plan.run_id} was read from {found.node}: this computer has not made it."
+    if found.unreadable:
+        yield f"  note: {found.unreadable}"
+    yield f"  command      {shlex.join(wanted.command or plan.command)}"
+    yield f"  nodes        {wanted.nodes or ', '.join(part.node for part in plan.nodes)}"
+    if plan.away and not wanted.nodes:
+        yield f"  away         {', '.join(plan.away)}"
+    device = "cpu or cuda, by the device of each node"
+    yield f"  image        orch/{plan.project}:{wanted.profile or plan.profile or device}"
+    said = _names(wanted.environment)
+    for word in (*(f"{name}={value}" for name, value in plan.environment.items() if name not in said),
+                 *(f"{name}=… as said" for name in sorted(said))):  # fmt: skip
+        yield f"  environment  {word}"
+    for mount in wanted.mounts or map(_mount_words, plan.mounts):
+        yield f"  mount        {mount}"
+    for name in sorted({secret.name for secret in plan.secrets} | _names(wanted.secrets)):
+        yield f"  secret       {name}"
+    if wanted.workdir or plan.own_code:
+        yield f"  code         {wanted.workdir or f'as the nodes hold it, {plan.code_digest}'}"
+    if wanted.data or plan.data_digest:
+        yield f"  data         {wanted.data or f'as the nodes hold it, {plan.data_digest}'}"
+    timeout_s = _said(wanted.node_timeout_s, plan.node_timeout_s)
+    yield f"  restarts     {_said(wanted.max_restarts, plan.max_restarts)}; a node is given up after {timeout_s} s"
+    at_least = _said(wanted.min_nodes, plan.min_nodes) or "all"
+    yield f"  needs        {at_least} of the nodes; copies of each checkpoint: {_said(wanted.replicas, plan.replicas)}"
+
+
+def _said(of_the_line: int | None, of_the_plan: int) -> int:
+    return of_the_plan if of_the_line is None else of_the_line
+
+
+def _mount_words(mount: Mount) -> str:
+    return f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"
+
+
+def _names(assignments: Sequence[str]) -> set[str]:
+    """The part of each before its `=`."""
+    return {word.partition("=")[0] for word in assignments}

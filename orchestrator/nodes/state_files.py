@@ -1,0 +1,46 @@
+"""Files that this computer keeps for itself: readable by their user alone, and replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder, made if need be; each folder that is made on the way is of mode 0700, and so is this one."""
+    for one in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+        with suppress(FileExistsError):  # somebody else made it just now
+            one.mkdir(mode=0o700)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
+    return folder
+
+
+def replace_file(file: Path, content: str | bytes, *, mode: int = 0o600) -> None:
+    """Write the content beside the file, to the disk, then give it the file's name: a reader finds the old or the new,
+    after a power cut too."""
+    private_folder(file.parent)
+    aside = file.with_name(f".{file.name}.{os.getpid()}.new")
+    aside.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as new:
+            new.write(content.encode("utf-8") if isinstance(content, str) else content)
+            new.flush()
+            os.fsync(new.fileno())
+        aside.replace(file)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def open_private(file: Path) -> IO[bytes]:
+    """A file to append to and to read, of mode 0600 if it is new."""
+    private_folder(file.parent)
+    return os.fdopen(os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+b")
