@@ -49,6 +49,7 @@ def logs(
     from orchestrator.fleet.watching.follow import follow as follow_run
     from orchestrator.render.consequences import peers
     from orchestrator.render.log_lines import LogPrinter, has_several_ranks
+    from orchestrator.render.recovery import recovery_line
 
     try:
         wanted = Filter(node=node, rank=rank, since=_moment(since), tail=tail, grep=re.compile(grep))
@@ -58,7 +59,7 @@ def logs(
         source = resolve_logs(nodes, run)
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
-        lines = gather_lines(source, wanted)
+        lines = gather_lines(source, wanted, note=lambda text: say(f"note: {text}"))
         printer = LogPrinter(
             names=source.names,
             as_json=as_json,
@@ -76,6 +77,8 @@ def logs(
                     printer.print(happening)
                 elif isinstance(happening, Tick | Ended):
                     printer.rest()
+                elif line := recovery_line(happening):
+                    say(line)
         except KeyboardInterrupt:
             say(f"\nrun {source.run_id} goes on\n  → orch stop {source.run_id}")
             return EXIT_INTERRUPTED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.plan.recovery import GiveUp, OutOfSight, PlanAnew, StartAgain, StopRest, TakeIn, Told
 from orchestrator.specs.event import Event, parse_event
-from orchestrator.specs.happening import Back, Lost, Removed, Replanned, Said
+from orchestrator.specs.happening import Back, Lost, Removed, Replanned, Said, Unkept
 
 WORTH_A_LINE_S = 60
 """Without progress: a shorter pause is an evaluation, or a script that writes now and then."""
@@ -25,6 +25,8 @@ def recovery_line(told: Told) -> str:
         plan = told.plan
         names = ", ".join(part.node for part in plan.nodes)
         return f"✓ goes on as attempt {plan.attempt} on {names}; master {plan.master}"
+    if isinstance(told, Unkept):
+        return f"! {told.reason}; the run goes on, and is followed as before"
     return _of_decision(told)
 
 

@@ -57,6 +57,10 @@ class ConfigError(OrchError):
         self.problems = tuple(problems)
 
 
+class UnkeptError(ConfigError):
+    """Lines of a run cannot be written down on this computer."""
+
+
 class PreflightError(OrchError):
     """A node is out of reach or unfit; nothing was started."""
 

@@ -66,8 +66,15 @@ class Replanned:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unkept:
+    """What is followed is not written down on this computer any more, or not all of it: told once."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tick:
     """Nothing happened for a while: time to look at the clock."""
 
 
-Happening = Said | Ended | Lost | Back | Removed | Replanned | Tick
+Happening = Said | Ended | Lost | Back | Removed | Replanned | Unkept | Tick

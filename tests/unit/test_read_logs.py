@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.fleet.runs.collect import as_json
+from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs
 from orchestrator.fleet.runs.records import RunRecord

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.fleet.runs.collect import as_json, collect_logs
+from orchestrator.fleet.runs.collect import collect_logs
 from orchestrator.fleet.runs.history import remembered
+from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.watching.one_watcher import only_watcher
@@ -61,7 +62,9 @@ def test_lines_are_merged_in_order_of_time() -> None:
     keep(record, lines[2], lines[1], lines[0])
     assert list(record.lines()) == lines
     assert list(record.lines("alpha")) == [lines[0], lines[2]]
-    assert (record.last_time("alpha"), record.last_time("gamma")) == (lan.moment(4), "")
+    assert (record.last_time("alpha"), record.last_time("gamma")) == (lines[0].time, "")
+    assert list(record.newest("alpha")) == [lines[0], lines[2]]
+    assert record.names == ("alpha", "beta")
 
 
 def test_two_followers_of_one_run_keep_each_line_once() -> None:

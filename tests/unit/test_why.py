@@ -17,7 +17,6 @@ from orchestrator.checks.causes.rule import Advice
 from orchestrator.checks.story import Evidence, Story, tell
 from orchestrator.cli import COMMANDS, build_app
 from orchestrator.cli.finding_pages import all_pages
-from orchestrator.fleet.runs.collect import as_json
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.probes.kernel_probe import SCRIPT
 from orchestrator.render.why import why_lines
@@ -290,6 +289,7 @@ def test_lines_in_a_record(orch: Orch) -> None:
     record = RunRecord("old-1")
     record.save_plan(lan.plan(THREE))
     with record.open_log("alpha") as log:
-        log.writelines(as_json(said(number, line.partition(": ")[2])) for number, line in enumerate(SAYS))
+        for number, line in enumerate(SAYS):
+            log.keep(said(number, line.partition(": ")[2]))
     ran = orch("why", "old-1", on=lan.lan(*THREE))
     assert "ValueError: label 11" in ran.out

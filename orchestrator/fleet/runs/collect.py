@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from contract.log_lines import split_rank
 from orchestrator.fleet.fan_out import Outcome, fan_out
@@ -12,6 +10,7 @@ from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.seam import LogLine
+from orchestrator.specs.errors import UnkeptError
 from orchestrator.specs.happening import Said
 from orchestrator.specs.secret import Veil
 
@@ -22,20 +21,20 @@ def said_of(seat: Seated, line: LogLine, veil: Veil) -> Said:
     return Said(time=line.time, node=seat.node.name, node_rank=seat.node_rank, rank=rank, text=veil.hide(text))
 
 
-def as_json(said: Said) -> str:
-    """One line of a record's log file."""
-    return json.dumps(asdict(said), ensure_ascii=False) + "\n"
-
-
 def collect_logs(seated: Sequence[Seated], record: RunRecord) -> tuple[Outcome[Seated, int], ...]:
-    """Append what each container wrote since the newest line on record; the number of new lines."""
+    """Append what each container wrote since the line of it that was kept last; the number of new lines. The outcome is
+    an `UnkeptError` where they could not be written down."""
 
     def bring(seat: Seated) -> int:
-        last = record.last_time(seat.node.name)
-        with record.open_log(seat.node.name) as kept:
+        last = record.last_time(seat.node.name, seat.container)
+        with record.open_log(seat.node.name, seat.container) as kept:
             veil = veil_at(seat.node, seat.secrets, record.veil)
-            new = [as_json(said_of(seat, line, veil)) for line in seat.node.engine.logs(seat.container, since=last)]
-            kept.writelines(new)
-        return len(new)
+            number = 0
+            for line in seat.node.engine.logs(seat.container, since=last):
+                kept.keep(said_of(seat, line, veil))
+                number += 1
+        if kept.problem:
+            raise UnkeptError(kept.problem)
+        return number
 
     return fan_out(seated, bring)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.fleet.runs.collect import collect_logs
@@ -11,9 +11,12 @@ from orchestrator.fleet.runs.find_runs import Found, choose_run, find_runs, seat
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.seam import Node
-from orchestrator.specs.errors import OrchError
+from orchestrator.specs.errors import OrchError, UnkeptError
 from orchestrator.specs.happening import Said
 from orchestrator.specs.run import State
+
+LOOK_BEYOND = 1000
+"""Lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +56,7 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
     found = find_runs(nodes)
     recorded = _recorded(found, wanted)
     if recorded is not None:
-        names = sorted({said.node for said in recorded.lines()})
-        return _source(recorded, (), tuple(names), found, running=False)
+        return _source(recorded, (), recorded.names, found, running=False)
     run = choose_run(found, wanted)
     by_name = {node.name: node for node in nodes}
     seated = seats_of(run, by_name)
@@ -62,17 +64,33 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
     return _source(RunRecord(run.run_id), seated, tuple(names), found, running=run.state is State.RUNNING)
 
 
-def gather_lines(source: LogSource, wanted: Filter) -> list[Said]:
-    """All lines that pass, in order of time; the nodes' newest are brought to the record first."""
-    collect_logs(source.seated, source.record)
-    passing = [said for said in source.record.lines() if wanted.passes(said)]
+def gather_lines(source: LogSource, wanted: Filter, note: Callable[[str], object] = lambda _text: None) -> list[Said]:
+    """All lines that pass, in order of time; the nodes' newest are brought to the record first. `note` is told where
+    they cannot be written down here."""
+    collected = collect_logs(source.seated, source.record)
+    for problem in dict.fromkeys(str(one.error) for one in collected if isinstance(one.error, UnkeptError)):
+        note(problem)
     if wanted.tail is None:
-        return passing
-    last: list[Said] = []
-    for name in {said.node for said in passing}:
-        own = [said for said in passing if said.node == name]
-        last += own[max(0, len(own) - wanted.tail) :]
+        return [said for said in source.record.lines() if wanted.passes(said)]
+    names = [name for name in source.record.names if wanted.node in ("", name)]
+    last = [said for name in names for said in _newest(source.record.newest(name), wanted, wanted.tail)]
     return sorted(last, key=lambda said: (said.time, said.node_rank))
+
+
+def _newest(lines: Iterator[Said], wanted: Filter, number: int) -> list[Said]:
+    """So many of one node that pass, from lines that come newest first. Two followers of a run keep the same lines, not
+    quite in one order: some more are looked at."""
+    found: dict[Said, None] = {}
+    beyond = 0
+    for said in lines:
+        beyond += len(found) >= number
+        if beyond > LOOK_BEYOND:
+            break
+        if wanted.passes(said):
+            found[said] = None
+    own = list(reversed(found))
+    own.sort(key=lambda said: said.time)
+    return own[max(0, len(own) - number) :]
 
 
 def _recorded(found: Found, wanted: str | None) -> RunRecord | None:

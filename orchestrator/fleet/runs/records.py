@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
-from io import TextIOWrapper
 from pathlib import Path
-from typing import IO
 
 from platformdirs import user_state_path
 
+from orchestrator.fleet.runs.kept_lines import KeptLog, kept_lines, last_kept, names_kept, newest_lines
 from orchestrator.fleet.runs.secrets import veil_of
-from orchestrator.nodes.state_files import open_private, replace_file
+from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.happening import Said
@@ -95,29 +94,28 @@ class RunRecord:
         plan = self.plan()
         return veil_of(plan) if plan else Veil()
 
-    def open_log(self, node: str) -> IO[str]:
-        """The file that this node's lines are appended to, each on a line of its own even after a crash."""
-        file = self.folder / f"{node}.log.jsonl"
-        cut_short = file.is_file() and file.read_bytes()[-1:] not in (b"", b"\n")
-        log = TextIOWrapper(open_private(file), encoding="utf-8")
-        if cut_short:
-            log.write("\n")
-        return log
+    def open_log(self, node: str, container: str = "") -> KeptLog:
+        """Where the lines of this container of a node are appended."""
+        return KeptLog(self.folder, node, container)
 
-    def last_time(self, node: str) -> str:
-        """Time of the newest line kept of this node; empty where there is none."""
-        return max((said.time for said in self.lines(node)), default="")
+    def last_time(self, node: str, container: str = "") -> str:
+        """Time of the line of this container that was kept last; empty where none was."""
+        last = last_kept(self.folder, node, container)
+        return last.time if last else ""
 
     def lines(self, node: str | None = None) -> Iterator[Said]:
         """The lines kept, in order of time; a last line cut short by a crash is left out."""
-        kept: dict[Said, None] = {}  # two followers of one run keep the same lines twice
-        for file in sorted(self.folder.glob(f"{node or '*'}.log.jsonl")):
-            for text in file.read_text(encoding="utf-8", errors="replace").split("\n"):  # a line may hold U+2028
-                try:
-                    kept[Said(**json.loads(text))] = None
-                except (ValueError, TypeError):
-                    continue
+        kept = dict.fromkeys(kept_lines(self.folder, node))  # two followers of one run keep the same lines twice
         yield from sorted(kept, key=lambda said: (said.time, said.node_rank))
+
+    def newest(self, node: str) -> Iterator[Said]:
+        """Those of a node as they were kept, the newest first."""
+        return newest_lines(self.folder, node)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Nodes of which lines are kept."""
+        return names_kept(self.folder)
 
     def save_forecast(self, forecast: Forecast) -> None:
         self._keep("forecast.json", json.dumps(asdict(forecast)))

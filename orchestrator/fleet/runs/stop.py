@@ -14,6 +14,7 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
+from orchestrator.specs.errors import UnkeptError
 from orchestrator.specs.run import ContainerFacts, State
 
 
@@ -43,10 +44,10 @@ def stop_run(
     record.mark_stopping()
     outcomes = fan_out(seated, end, timeout_s=timeout_s + 30.0)
     ended = [outcome.item for outcome in outcomes if outcome.error is None]
-    collect_logs(ended, record)
+    unkept = [one.item.node.name for one in collect_logs(ended, record) if isinstance(one.error, UnkeptError)]
     told = last_checkpoint(record)
     step = told[0] if told else None
-    fan_out(ended, discard)
+    fan_out([seat for seat in ended if seat.node.name not in unkept], discard)  # their engines keep the lines
     if record.outcome() is None:  # a run that had ended before stays what it was
         record.save_outcome("stopped", f"checkpoint of step {step}" if step is not None else "no checkpoint")
     return Stopped(outcomes=outcomes, checkpoint_step=step)
@@ -71,7 +72,9 @@ def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, Cle
         for one in wanted:
             secrets = secrets_of(one.facts.labels)
             seat = Seated(node=node, node_rank=one.says.node_rank, container=one.facts.id, secrets=secrets)
-            collect_logs([seat], RunRecord(one.says.run_id))
+            (collected,) = collect_logs([seat], RunRecord(one.says.run_id))
+            if isinstance(collected.error, UnkeptError):
+                raise collected.error
             discard(seat)
         return Cleaned(removed=tuple(one.says.run_id for one in wanted), not_understood=tuple(strange))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from orchestrator.fleet.fan_out import fan_out
@@ -120,13 +121,14 @@ class _Attending:
         if outcome.then is None:
             here = [seat for name, seat in self._seats.items() if name not in heard.lost]
             fan_out(here, lambda seat: remove_secrets(seat.node, seat.secrets), timeout_s=STOP_S)
-            heard.record.save_outcome(outcome.word, outcome.failure.reason if outcome.failure else "")
+            with suppress(OSError):  # a disk that is full was told of when the lines did not fit
+                heard.record.save_outcome(outcome.word, outcome.failure.reason if outcome.failure else "")
         return outcome
 
     def _start_again(self, seat: Seated) -> None:
         """Where it cannot be started, whoever listens to it finds out why."""
         fan_out([seat], lambda seat: seat.node.engine.start(seat.container), timeout_s=START_S)
-        self._following.listen(seat, since=self._heard.record.last_time(seat.node.name))
+        self._following.listen(seat, since=self._heard.record.last_time(seat.node.name, seat.container))
 
     def _stop(self, names: Sequence[str]) -> list[Lost]:
         """All at once: one node stopped alone leaves the others in torchrun's exit barrier.

@@ -10,14 +10,14 @@ from threading import Event, Thread
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.collect import as_json, said_of
+from orchestrator.fleet.runs.collect import said_of
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.happening import Back, Ended, Happening, Lost, Removed, Tick
+from orchestrator.specs.happening import Back, Ended, Happening, Lost, Removed, Tick, Unkept
 from orchestrator.specs.run import State
 from orchestrator.specs.run_labels import understood
 
@@ -33,14 +33,14 @@ Pause = Callable[[float], object]
 """Waits so many seconds, or until nobody follows any more."""
 
 
-def follow(seated: Sequence[Seated], record: RunRecord, *, since: str = "", tick_s: float = 0.5) -> Iterator[Happening]:
-    """Merge the nodes as they speak, until each has ended or is lost. Lines are kept in the record.
+def follow(seated: Sequence[Seated], record: RunRecord, *, tick_s: float = 0.5) -> Iterator[Happening]:
+    """Merge the nodes as they speak, from where the record ends, until each has ended or is lost. Lines are kept there.
 
     A container that Docker starts again goes on being followed.
     """
     following = Following(record, tick_s=tick_s)
     for seat in seated:
-        following.listen(seat, since=max(since, record.last_time(seat.node.name)))
+        following.listen(seat, since=record.last_time(seat.node.name, seat.container))
     return following.happenings()
 
 
@@ -71,6 +71,7 @@ class Following:
 
     def happenings(self) -> Iterator[Happening]:
         """As they come, a `Tick` now and then, until nothing is listened to any more."""
+        unkept = set[str]()
         try:
             while self._open_ends:
                 try:
@@ -78,6 +79,10 @@ class Following:
                 except Empty:
                     yield Tick()
                     continue
+                if isinstance(happening, Unkept):
+                    if happening.reason in unkept:
+                        continue
+                    unkept.add(happening.reason)
                 if isinstance(happening, Ended | Removed) or (isinstance(happening, Lost) and not self._patient):
                     self._open_ends -= 1
                 yield happening
@@ -187,17 +192,22 @@ class _Hearing:
 
     def until_its_end(self) -> None:
         seat = replace(self._seat, container=self.container)
-        with self._record.open_log(seat.node.name) as kept:
-            newest = self._record.last_time(seat.node.name)
+        with self._record.open_log(seat.node.name, seat.container) as kept:
+            known = self._record.last_time(seat.node.name, seat.container)  # lines up to it are kept already
+            known = "" if known == self._last else known
             veil = veil_at(seat.node, seat.secrets, self._record.veil)
             while True:
                 for line in seat.node.engine.logs(seat.container, follow=True, since=self._last):
                     said = said_of(seat, line, veil)
-                    if line.time > newest:
-                        kept.write(as_json(said))
-                        kept.flush()
+                    known = "" if line.time > known else known
+                    if not known:
+                        kept.keep(said)
+                    known = "" if line.time == known else known
                     self._last = line.time
                     self._queue.put(said)
+                    if kept.problem:
+                        self._queue.put(Unkept(reason=kept.problem))
+                        kept.problem = ""
                 if self._runs_on(seat):
                     continue
                 facts = seat.node.engine.wait(seat.container)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
@@ -87,7 +88,8 @@ class Heard:
             self.samples_per_step = event.values.get("samples_per_step")
         if event.kind == "forecast" and event.rank == 0 and (forecast := read_forecast(event.values)):
             self.forecast = forecast
-            self.record.save_forecast(forecast)  # at once: `orch status` shows it while the run goes on
+            with suppress(OSError):  # a disk that is full was told of when the lines did not fit
+                self.record.save_forecast(forecast)  # at once: `orch status` shows it while the run goes on
         if event.kind in ("step", "evaluation", "checkpoint", "stopped", "done"):
             self.last_event = event
             self.of_forecast = event.values.get("of_forecast", self.of_forecast)

@@ -1,0 +1,185 @@
+"""The lines of a run as this controller keeps them: files of a bounded size, read forwards, or from their end.
+
+A container has a file of its own, so that its log is read on from the last line kept of it. When it is full the next
+one begins; the first and the newest stay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from orchestrator.nodes.state_files import private_folder
+from orchestrator.specs.happening import Said
+
+MIB = 1024 * 1024
+FILE_BYTES = 64 * MIB
+FILES = 4
+"""Of one container: what its beginning and its end say is what tells of a failure."""
+LONGEST = 8 * MIB
+"""Bytes of a line in a file: a line of the log has at most 1 MiB, each character of it at most six bytes here."""
+BLOCK = 64 * 1024
+_NAME = re.compile(
+    r"(?P<node>[^@]+?)(?:@(?P<container>[\w-]{1,12}))?\.log(?:\.(?P<number>[0-9]{1,6}))?\.jsonl", re.ASCII
+)
+_KINDS = {"time": str, "node": str, "node_rank": int, "text": str}
+
+
+class KeptLog:
+    """Where the lines of one container are appended. Never raises: what could not be kept is told by `problem`, once,
+    and then nothing more is kept, so that the next look at the log goes on from the last line that was."""
+
+    def __init__(self, folder: Path, node: str, container: str = "") -> None:
+        self.problem = ""
+        self._folder, self._stem = folder, f"{node}@{_short(container)}" if container else node
+        self._descriptor, self._size, self._number = -1, 0, 1
+        try:
+            private_folder(folder)
+            self._open(max((number for _, number in self._files()), default=1))
+        except OSError as error:
+            self._give_up(error)
+
+    def keep(self, said: Said) -> None:
+        self.write(as_json(said))
+
+    def write(self, lines: str) -> None:
+        """Whole lines, each with its newline."""
+        if self._descriptor < 0:
+            return
+        content = lines.encode("utf-8", "backslashreplace")  # which is JSON too
+        try:
+            if self._size + len(content) > FILE_BYTES and self._size:
+                self._next()
+            written = os.write(self._descriptor, content)
+            self._size += written
+            if written < len(content):
+                written += os.write(self._descriptor, content[written:])  # says why the rest does not fit
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __enter__(self) -> KeptLog:
+        return self
+
+    def __exit__(self, *_ended: object) -> None:
+        self.close()
+
+    def _open(self, number: int) -> None:
+        file = self._folder / (f"{self._stem}.log.jsonl" if number == 1 else f"{self._stem}.log.{number}.jsonl")
+        self._descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        self._size, self._number = os.fstat(self._descriptor).st_size, number
+        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
+            os.write(self._descriptor, b"\n")  # a crash cut the last line short
+
+    def _next(self) -> None:
+        self.close()
+        self._open(self._number + 1)
+        for file, _ in sorted(self._files(), key=lambda found: found[1])[1 : 1 - FILES]:
+            file.unlink(missing_ok=True)
+            self.problem = (
+                f"{self._stem.partition('@')[0]} has written more than {FILES * FILE_BYTES // MIB} MiB of lines: of "
+                "those kept here the beginning and the end stay, the middle is removed"
+            )
+
+    def _files(self) -> list[tuple[Path, int]]:
+        return [(file, number) for file, stem, number in _all_files(self._folder) if stem == self._stem]
+
+    def _give_up(self, error: OSError) -> None:
+        self.close()
+        self.problem = f"lines cannot be kept on this computer any more ({error.strerror or error}): {self._folder}"
+
+
+def as_json(said: Said) -> str:
+    """One line of a file."""
+    return json.dumps(asdict(said), ensure_ascii=False) + "\n"
+
+
+def names_kept(folder: Path) -> tuple[str, ...]:
+    """Nodes of which lines are kept."""
+    return tuple(sorted({stem.partition("@")[0] for file, stem, _ in _all_files(folder) if file.stat().st_size}))
+
+
+def kept_lines(folder: Path, node: str | None = None) -> Iterator[Said]:
+    """File by file, each in the order in which its lines came; what is no line, such as one cut short, is left out."""
+    for file in _files_of(folder, node):
+        with file.open("rb") as reading:
+            while raw := reading.readline(LONGEST):
+                if said := _said(raw):
+                    yield said
+
+
+def newest_lines(folder: Path, node: str) -> Iterator[Said]:
+    """Those of one node, the newest first."""
+    for file in reversed(_files_of(folder, node)):
+        for raw in _backwards(file):
+            if said := _said(raw):
+                yield said
+
+
+def last_kept(folder: Path, node: str, container: str) -> Said | None:
+    """The line of this container that was kept last."""
+    stem = f"{node}@{_short(container)}" if container else node
+    for file, _, _ in reversed([found for found in _all_files(folder) if found[1] == stem]):
+        for raw in _backwards(file):
+            if said := _said(raw):
+                return said
+    return None
+
+
+def _files_of(folder: Path, node: str | None) -> list[Path]:
+    """In the order in which they were begun."""
+    found = [file for file, stem, _ in _all_files(folder) if node in (None, stem.partition("@")[0])]
+    return sorted(found, key=_begun)
+
+
+def _all_files(folder: Path) -> list[tuple[Path, str, int]]:
+    """File, node and container, number; those of one container in order."""
+    found = []
+    for file in folder.glob("*.jsonl"):
+        if name := _NAME.fullmatch(file.name):
+            stem = f"{name['node']}@{name['container']}" if name["container"] else name["node"]
+            found.append((file, stem, int(name["number"] or 1)))
+    return sorted(found, key=lambda one: one[1:])
+
+
+def _begun(file: Path) -> str:
+    """Time of its first line."""
+    with file.open("rb") as reading:
+        said = _said(reading.readline(LONGEST))
+    return said.time if said else ""
+
+
+def _backwards(file: Path) -> Iterator[bytes]:
+    """Its lines, the last first."""
+    with file.open("rb") as reading:
+        position, rest = reading.seek(0, os.SEEK_END), b""
+        while position:
+            step = min(BLOCK, position)
+            position -= step
+            reading.seek(position)
+            first, *whole = (reading.read(step) + rest).split(b"\n")
+            yield from reversed(whole)
+            rest = first if len(first) <= LONGEST else b""
+        yield rest
+
+
+def _said(raw: bytes) -> Said | None:
+    try:
+        values: dict[str, Any] = json.loads(raw)
+        sound = all(type(values[name]) is kind for name, kind in _KINDS.items())
+        return Said(**values) if sound and isinstance(values["rank"], int | None) else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _short(container: str) -> str:
+    return re.sub(r"[^\w-]", "-", container[:12], flags=re.ASCII)

@@ -1,0 +1,157 @@
+"""The lines that the controller keeps: within a size, on a disk that may be full, no log read twice."""
+
+from __future__ import annotations
+
+import os
+import time
+import tracemalloc
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from orchestrator.fleet.runs import kept_lines
+from orchestrator.fleet.runs.kept_lines import KeptLog, newest_lines
+from orchestrator.fleet.runs.kept_lines import kept_lines as kept
+from orchestrator.fleet.runs.read_logs import Filter, _newest
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.specs.happening import Said
+from tests import lan
+from tests.lan import event
+from tests.unit.conftest import THREE, Orch, detached
+
+SMALL = 4096
+
+
+def said(number: int, text: str = "") -> Said:
+    return Said(time=lan.moment(number), node="alpha", node_rank=0, rank=0, text=text or f"line {number}")
+
+
+def write(folder: Path, numbers: range, container: str = "c1") -> str:
+    with KeptLog(folder, "alpha", container) as log:
+        for number in numbers:
+            log.keep(said(number))
+    return log.problem
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_lines, "FILE_BYTES", SMALL)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_log_that_is_too_long_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
+    assert write(tmp_path, range(100)) == ""
+    assert "alpha has written more than" in write(tmp_path, range(100, 1000))
+    numbers = [int(line.text.split()[1]) for line in kept(tmp_path)]
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= kept_lines.FILES * SMALL
+    gaps = [(first, second) for first, second in pairwise(numbers) if second != first + 1]
+    assert (numbers[0], numbers[-1], len(gaps)) == (0, 999, 1)
+    assert gaps[0][0] > 20
+    assert gaps[0][1] < 960
+    assert [line.text for line in newest_lines(tmp_path, "alpha")] == [f"line {number}" for number in numbers[::-1]]
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    write(tmp_path / "run", range(3))
+    (file,) = (tmp_path / "run").iterdir()
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_what_is_no_line_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, range(2))
+    (file,) = tmp_path.iterdir()
+    with file.open("ab") as log:
+        log.write(b'\xff\n[]\n7\n{"time": 7, "node": "alpha", "node_rank": 0, "rank": 0, "text": ""}\n' + b"[" * 99999)
+    write(tmp_path, range(2, 4))
+    assert [line.text for line in kept(tmp_path)] == [f"line {number}" for number in range(4)]
+    assert [line.text for line in newest_lines(tmp_path, "alpha")] == [f"line {number}" for number in (3, 2, 1, 0)]
+
+
+def test_text_that_cannot_be_encoded_is_kept(tmp_path: Path) -> None:
+    with KeptLog(tmp_path, "alpha") as log:
+        log.keep(said(1, "caf\udce9"))
+    assert ([line.text for line in kept(tmp_path)], log.problem) == (["caf\udce9"], "")
+
+
+def test_the_last_lines_of_many_take_the_time_of_the_last_lines(tmp_path: Path) -> None:
+    lines = "".join(kept_lines.as_json(said(number % 3600, f"line {number}")) for number in range(50_000))
+    with KeptLog(tmp_path, "alpha") as log:
+        log.write(lines)
+    tracemalloc.start()
+    began = time.process_time()
+    found = _newest(newest_lines(tmp_path, "alpha"), Filter(tail=3), 3)
+    took, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == 3
+    assert took < 0.5
+    assert peak < 4 * 1024 * 1024
+
+
+WRITE = os.write
+
+
+def full(descriptor: int, content: bytes) -> int:
+    """A disk that has room for no line of a log."""
+    if b'"node_rank"' in content:
+        raise OSError(28, "No space left on device")
+    return WRITE(descriptor, content)
+
+
+@pytest.mark.parametrize("words", [("launch", "--no-watch"), ("launch",), ("launch", "--json")])
+def test_a_full_disk_is_told_once_and_the_following_goes_on(
+    orch: Orch, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(os, "write", full)
+    here = lan.lan(*THREE, says=("[rank0]: hi", event("done", step=1)), ends_with=0)
+    ran = orch(*words, on=here)
+    assert ran.code == 0
+    assert ran.err.count("No space left on device") == (0 if "--json" in words else 1)
+
+    again = orch("logs", on=here)
+    assert again.err.count("No space left on device") == 1
+    monkeypatch.undo()
+
+
+def test_what_could_not_be_kept_is_not_removed_from_the_nodes(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = lan.lan(*THREE, says=("[rank0]: hi",), ends_with=0)
+    run = detached(orch, here)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        assert orch("clean", on=here).code == 5
+        assert orch("stop", run, on=here).code in (0, 5)
+    assert len(here.containers) == 3
+    assert orch("logs", run, on=here).out.count("hi") == 3
+
+
+def test_the_log_of_the_next_attempt_is_read_from_its_beginning(tmp_path: Path) -> None:
+    write(tmp_path, range(600, 610), "first")
+    with KeptLog(tmp_path, "alpha", "second") as log:
+        log.keep(said(300))
+    record = RunRecord("r")
+    record.folder = tmp_path
+    assert record.last_time("alpha", "first") == lan.moment(609)
+    assert record.last_time("alpha", "second") == lan.moment(300)
+    assert record.last_time("alpha", "third") == ""
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_clock_that_is_set_back_loses_no_line(orch: Orch, follow: bool) -> None:
+    here = lan.lan(*THREE, says=(), ends_with=None)
+    detached(orch, here)
+    engine = here.nodes["beta"].engine
+    (container,) = engine.made
+    engine.write(container, lan.moment(600), "[rank1]: before")
+    if follow:
+        orch("logs", on=here)
+    engine.write(container, lan.moment(300), "[rank1]: after the clock was set back")
+    engine.write(container, lan.moment(301), "[rank1]: the reason")
+    if follow:
+        for name in THREE:
+            (one,) = here.nodes[name].engine.made
+            here.nodes[name].engine.finish(one, 1)
+        assert orch("watch", on=here).code == 1
+    for _ in range(2):
+        out = orch("logs", on=here).out
+        shown = sorted(out.replace("[1 beta ] ", "").splitlines())
+        assert shown == ["after the clock was set back", "before", "the reason"]
