@@ -4,7 +4,8 @@
 
 `data`: the folder that the training would read, null where it is not on this computer. Answer, as JSON on stdout:
 `help`, where the words ask for it; `refused`, what the trainer would say before it ends, with its exit code in `code`;
-`hint`, what to do then; `needs`, the command that makes the data which the training reads, where none was given.
+`hint`, what to do then; `needs`, the command that makes the data which the training reads, where none was given;
+`replaces`, what `data` holds of another workload, where the words prepare data there.
 
 Needs Python alone, no package: the controller has no torch. Run in the folder of the user's code.
 """
@@ -33,6 +34,7 @@ class Answer:
     code: int = 0
     hint: str = ""
     needs: str = ""
+    replaces: str = ""
 
 
 def answer(asked: Mapping[str, Any]) -> Answer:
@@ -44,11 +46,14 @@ def answer(asked: Mapping[str, Any]) -> Answer:
         return Answer(help=shown.getvalue())
     except TrainerError as error:
         return Answer(refused=str(error), code=error.exit_code)
+    kind = next((kind for kind in KINDS if given.command in kind.read_by), None)
+    if kind and given.action == "prepare" and asked["data"]:
+        other = kind_of(Path(asked["data"]))
+        return Answer(replaces=other if other != kind.name else "")
     if not hasattr(given, "check"):
         return Answer()
     elsewhere = given.data_dir or getattr(given, "images", None) or "TRAINER_DATA_DIR" in asked["environment"]
     data = Path(asked["data"]) if asked["data"] and not elsewhere else None
-    kind = next((kind for kind in KINDS if given.command in kind.read_by), None)
     if data and kind and (other := kind_of(data)) and other != kind.name:
         return _other_data(given.command, kind, other, data)
     if data and kind and not (data / MANIFEST).is_file() and not any(data.rglob("*.pt")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 
 from trainer import workloads
 from trainer.config import BACKENDS, Place
-from trainer.errors import TrainerError, UsageError
+from trainer.errors import ConfigurationError, TrainerError, UsageError
 from trainer.option_layers import layered
 
 TOOLS = ("test-ddp", "monitor", "verify", "export")
@@ -28,6 +29,7 @@ def main(argv: Sequence[str]) -> int:
     # libgomp's threads spin while they wait, at the cost of whoever else wants the cores: five ranks on two
     # cores took 221 s for what they do in 17 s when threads sleep. libgomp reads it once, as torch loads it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    given = argparse.Namespace()
     try:
         given = parse(argv, os.environ)
         run: Command = given.run
@@ -35,6 +37,11 @@ def main(argv: Sequence[str]) -> int:
     except TrainerError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.errno != errno.ENOSPC or getattr(given, "action", "") != "prepare":
+            raise
+        print(f"error: {given.data_dir}: no space left on its disk", file=sys.stderr)
+        return ConfigurationError.exit_code
     except KeyboardInterrupt:
         return 130
 
@@ -67,10 +74,15 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if refused := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             message += _meant(refused[1], re.findall(r"[\w.+-]+", refused[2]))
+        elif message.startswith("the following arguments are required"):
+            options = list(self._option_string_actions)
+            strange = [word for word in self._words if word.startswith("--") and word.partition("=")[0] not in options]
+            message += "".join(f"; unknown is {word}{_meant(word, options)}" for word in strange)
         raise UsageError(message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Note which options there are: what a mistyped one can have meant. The innermost parser speaks last."""
+        self._words = list(args or ())
         given, unknown = super().parse_known_args(args, namespace)
         if getattr(given, "options", None) is None:
             given.options = list(self._option_string_actions)

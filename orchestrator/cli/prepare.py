@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption
+from orchestrator.cli.launching.command_words import WORDS_LAST, command_words, look_at
+from orchestrator.cli.launching.words import DEFAULT_DATA
+from orchestrator.cli.options import InventoryOption, YesOption
 from orchestrator.cli.report import say
-from orchestrator.specs.errors import EXIT_OK, ConfigError, PreflightError, UsageError
+from orchestrator.plan.prepare import Source
+from orchestrator.specs.errors import EXIT_OK, ConfigError, OrchError, PreflightError, UsageError
 from orchestrator.specs.inventory import NodeSpec
-
-if TYPE_CHECKING:
-    from orchestrator.plan.prepare import Source
 
 EXAMPLES = """Examples:
 
@@ -34,10 +37,11 @@ PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("prepare", epilog=EXAMPLES, no_args_is_help=False)(prepare)
+    app.command("prepare", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(prepare)
 
 
 def prepare(
+    context: typer.Context,
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- WORKLOAD …]", help="For another workload than gpt2, with its `prepare` options."),
@@ -46,37 +50,60 @@ def prepare(
         list[str] | None,
         typer.Option("--text", metavar="spanish|PATH", help="A file or folder of text; repeat for more."),
     ] = None,
-    data: Annotated[Path, typer.Option("--data", help="Where the prepared data goes.")] = Path("Data"),
+    data: Annotated[Path, typer.Option("--data", help="Where the prepared data goes.")] = DEFAULT_DATA,
     vocab_size: Annotated[int | None, typer.Option("--vocab-size", min=300, help="Entries of the tokenizer.")] = None,
     engine: Annotated[str, typer.Option("--engine", help="docker, or process: no container.")] = "docker",
     inventory: InventoryOption = None,
+    yes: YesOption = False,
 ) -> int:
     """Turn text into memory-mapped tokens in ./Data, in the image that will train; or other data, after `--`.
 
     Without --text it fetches real Spanish text from Debian's packages. After `--` stands a workload of the trainer with
     the options of its own `prepare`; files and folders among them are brought into the container, read-only. `orch
-    launch` copies ./Data to every node that lacks it. What is prepared already is kept.
+    launch` copies ./Data to every node that lacks it. What is prepared already is kept; data of another workload is
+    replaced only where you agree.
     """
+    words = list(command_words(context, command))
+    if words and (text or vocab_size):
+        raise UsageError("--text and --vocab-size are gpt2's: after `--` give the workload's own options")
+    workload, *rest = words or ["gpt2"]
+    rest = rest[1:] if rest[:1] == ["prepare"] else rest
+    for source in [] if words else text or NAMED_SOURCES:
+        rest += ["--text", source if source in NAMED_SOURCES else _existing(source)]
+    if vocab_size is not None:
+        rest += ["--vocab-size", str(vocab_size)]
+    sources = with_sources(rest)
+    loaded = load_inventory(inventory).inventory
+    _may_be_written(data, [workload, "prepare", *rest], yes=yes)
+    _run(sources, workload, data, project=loaded.project, engine=engine)
+    chosen = [] if data == DEFAULT_DATA else ["--data", str(data)]
+    after = ["--", workload] if words else []
+    say(f"  → {shlex.join(['orch', 'launch', '--nodes', str(len(loaded.nodes)), *chosen, *after])}")
+    return EXIT_OK
+
+
+def _may_be_written(data: Path, words: Sequence[str], *, yes: bool) -> None:
+    """See that the trainer takes the words, and ask before data of another workload is replaced."""
+    checked = look_at(words, prog="orch prepare --", data=data)
+    if checked.replaces:
+        say(f"{data} holds {checked.replaces}, which would be removed\n  → --data OTHER   # keeps both")
+        if not agreed(f"Replace what {data} holds?", yes=yes):
+            raise typer.Abort
+
+
+def _run(words: Sequence[str | Source], workload: str, data: Path, *, project: str, engine: str) -> None:
+    """The container. A folder that was made for it goes where it fails."""
     from orchestrator.fleet.connect import connect
     from orchestrator.fleet.prepare import prepare as run_prepare
-    from orchestrator.plan.prepare import Source, prepare_container
+    from orchestrator.plan.prepare import prepare_container, user_paths
     from orchestrator.specs.request import LaunchRequest
 
-    project = load_inventory(inventory).inventory.project
-    if command and (text or vocab_size):
-        raise UsageError("--text and --vocab-size are gpt2's: after `--` give the workload's own options")
-    words: list[str | Source] = []
-    for source in [] if command else text or NAMED_SOURCES:
-        words += ["--text", source if source in NAMED_SOURCES else Source(path=_existing(source))]
-    if vocab_size is not None:
-        words += ["--vocab-size", str(vocab_size)]
-    workload, *rest = command or ["gpt2"]
-    words += with_sources(rest[1:] if rest[:1] == ["prepare"] else rest)
     node = connect(NodeSpec(name="controller", address="127.0.0.1", connection="local", engine=_kind(engine)))
     tag = LaunchRequest(project=project, nodes=()).image_tag("cpu")
     image = None if engine == "process" else node.engine.image(tag)
     if image is None and engine != "process":
         raise PreflightError(f"this computer does not have the image {tag}", hint="orch build")
+    made = not data.exists()
     data.mkdir(parents=True, exist_ok=True)
     spec = prepare_container(
         image=image.id if image else "",
@@ -86,9 +113,14 @@ def prepare(
         user=f"{os.getuid()}:{os.getgid()}",
         environment={name: os.environ[name] for name in PROXIES if os.environ.get(name)},
     )
-    run_prepare(node.engine, spec, lambda line: say(line.text))
-    say(f"  → orch launch --nodes 5 --data {data}" + (f" -- {workload}" if command else ""))
-    return EXIT_OK
+    try:
+        run_prepare(node.engine, spec, lambda text: say(user_paths(text, spec, data, words)))
+    except BaseException as error:
+        if made:
+            shutil.rmtree(data, ignore_errors=True)
+        if isinstance(error, OrchError):
+            error.message = user_paths(error.message, spec, data, words)
+        raise
 
 
 def _kind(engine: str) -> Literal["docker", "process"]:
@@ -101,8 +133,6 @@ def _kind(engine: str) -> Literal["docker", "process"]:
 
 def with_sources(words: Sequence[str]) -> list[str | Source]:
     """Each word that names something that is there, alone or after `--option=`, as what is to be brought along."""
-    from orchestrator.plan.prepare import Source
-
     found: list[str | Source] = []
     for word in words:
         if word.partition("=")[0] == "--data-dir":
@@ -110,7 +140,7 @@ def with_sources(words: Sequence[str]) -> list[str | Source]:
         option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         path = Path(value).expanduser()
         here = bool(value) and path.exists()
-        found.append(Source(path=str(path.resolve()), option=option + equals) if here else word)
+        found.append(Source(path=str(path.resolve()), option=option + equals, typed=value) if here else word)
     return found
 
 
@@ -118,4 +148,4 @@ def _existing(source: str) -> str:
     path = Path(source).expanduser()
     if not path.exists():
         raise ConfigError(f"--text {source}: no such file or folder")
-    return str(path.resolve())
+    return source

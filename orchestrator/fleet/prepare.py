@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.nodes.seam import Engine, LogLine
-from orchestrator.specs.errors import ConfigError, RunFailedError
+from orchestrator.nodes.seam import Engine
+from orchestrator.specs.errors import ConfigError, RunFailedError, UsageError
 from orchestrator.specs.plan import ContainerSpec
 
-TRAINER_CONFIG_ERROR = 3
+ERROR = "error: "
+"""Begins the trainer's own account of what is wrong; no line after it is about anything else."""
+MOST_LINES = 50
+"""Of that account."""
 
 
-def prepare(engine: Engine, spec: ContainerSpec, on_line: Callable[[LogLine], None]) -> None:
-    """Run the container to its end; it is removed whatever happens. Raises with its last line where it fails."""
+def prepare(engine: Engine, spec: ContainerSpec, on_line: Callable[[str], None]) -> None:
+    """Run the container to its end; it is removed whatever happens. What it says is wrong becomes the error."""
     container = engine.create(spec)
-    last = ""
+    wrong: list[str] = []
     try:
         engine.start(container)
         for line in engine.logs(container, follow=True):
-            on_line(line)
-            last = line.text or last
+            if wrong or line.text.startswith(ERROR):
+                wrong.append(line.text)
+            else:
+                on_line(line.text)
         ended = engine.wait(container)
     finally:
         engine.remove(container)
-    if ended.exit_code == TRAINER_CONFIG_ERROR:
-        raise ConfigError(f"preparing the data failed: {last}")
-    if ended.exit_code != 0:
-        raise RunFailedError(f"preparing the data failed with exit code {ended.exit_code}: {last}")
+    if ended.exit_code == 0:
+        for text in wrong:
+            on_line(text)
+        return
+    said = "\n".join(wrong[:MOST_LINES]).removeprefix(ERROR)
+    kinds = {kind.exit_code: kind for kind in (UsageError, ConfigError)}
+    if said and ended.exit_code in kinds:
+        raise kinds[ended.exit_code](said)
+    raise RunFailedError(said or f"preparing the data failed with exit code {ended.exit_code}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from orchestrator.specs.errors import UsageError
 
 CONTAINER_WORKSPACE = "/workspace"
+CONTAINER_DATA = f"{CONTAINER_WORKSPACE}/Data"
 SHUTDOWN_TIMEOUT_S = 60
 """How long torchrun lets ranks write their last checkpoint after SIGTERM (its default is 30)."""
 STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from orchestrator.plan.command import (
+    CONTAINER_DATA,
     CONTAINER_WORKSPACE,
     SHUTDOWN_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -127,7 +128,7 @@ def _data(request: LaunchRequest, folder: str) -> tuple[Mount, ...]:
     if not request.data_digest:
         return ()
     source = f"{folder}/data/{request.data_digest}"
-    return (Mount(source=source, target=f"{CONTAINER_WORKSPACE}/Data", read_only=True),)
+    return (Mount(source=source, target=CONTAINER_DATA, read_only=True),)
 
 
 def _environment(
@@ -135,7 +136,7 @@ def _environment(
 ) -> dict[str, str]:
     # The trainer looks for data in its working directory, which is the user's code for a module of theirs.
     elsewhere = request.own_code and request.data_digest and not is_own_script(request.command)
-    data = {"TRAINER_DATA_DIR": f"{CONTAINER_WORKSPACE}/Data"} if elsewhere else {}
+    data = {"TRAINER_DATA_DIR": CONTAINER_DATA} if elsewhere else {}
     interface = {"GLOO_SOCKET_IFNAME": seat.interface, "NCCL_SOCKET_IFNAME": seat.interface} if seat.interface else {}
     return {
         # as the seed's guide names them; torchrun's own flags decide

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from orchestrator.plan.command import CONTAINER_WORKSPACE
+from orchestrator.plan.command import CONTAINER_DATA, CONTAINER_WORKSPACE
 from orchestrator.specs.plan import ContainerSpec, Mount
 
+NAME = "orch-prepare"
 SOURCES = f"{CONTAINER_WORKSPACE}/sources"
 
 
@@ -18,6 +20,8 @@ class Source:
     path: str
     option: str = ""
     """What stands before it in the same word: `--images=`."""
+    typed: str = ""
+    """The path as the user wrote it."""
 
 
 def prepare_container(
@@ -30,7 +34,7 @@ def prepare_container(
     environment: Mapping[str, str],
 ) -> ContainerSpec:
     """`words` as for the trainer's `WORKLOAD prepare`; sources are seen read-only, under their own names."""
-    inside_data = f"{CONTAINER_WORKSPACE}/Data"  # absolute, so that a process in place of a container finds it too
+    inside_data = CONTAINER_DATA  # absolute, so that a process in place of a container finds it too
     inside, mounts = list[str](), [Mount(source=data_dir, target=inside_data)]
     for number, word in enumerate(words):
         if isinstance(word, Source):
@@ -40,7 +44,7 @@ def prepare_container(
         else:
             inside.append(word)
     return ContainerSpec(
-        name="orch-prepare",
+        name=NAME,
         image=image,
         command=("python", "-m", "trainer", workload, "prepare", *inside, "--data-dir", inside_data),
         environment=environment,
@@ -48,3 +52,12 @@ def prepare_container(
         mounts=tuple(mounts),
         user=user,
     )
+
+
+def user_paths(text: str, spec: ContainerSpec, data: Path, words: Sequence[str | Source]) -> str:
+    """What the container says, with the paths that the user typed in place of those that it sees."""
+    typed = {word.path: word.typed or word.path for word in words if isinstance(word, Source)}
+    for mount in sorted(spec.mounts, key=lambda mount: len(mount.target), reverse=True):
+        shown = str(data) if mount.target == CONTAINER_DATA else typed.get(mount.source, mount.source)
+        text = text.replace(mount.target, shown)
+    return text

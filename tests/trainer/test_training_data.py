@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import struct
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.cli import main
 from trainer.data import shards, spanish, tokenizer, trace_shards
 from trainer.data.debian import Apt
 from trainer.data.order import Shuffled, share
@@ -210,9 +212,28 @@ def test_manual_pages_that_only_point_elsewhere_are_left_out(tmp_path: Path) -> 
 
 
 def test_the_input_decides_the_fingerprint(tmp_path: Path) -> None:
-    texts = [document("la palabra\n" * 100)]
+    texts = [document("la palabra\n" * 500)]
     made = [shards.prepare(texts, tmp_path / name, 270)[0].manifest for name in ("a", "b")]
     assert json.dumps(made[0]) == json.dumps(made[1])
+
+
+def test_text_of_which_no_sample_can_be_cut_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"too little text: \d tokens for"):
+        shards.prepare([document("Hola")], tmp_path / "Data", 270)
+    assert not (tmp_path / "Data").exists()
+
+
+def test_a_full_disk_is_named_while_data_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> dict[str, object]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shards, "store", full)
+    (tmp_path / "a.txt").write_text("la palabra\n" * 500)
+    words = ["gpt2", "prepare", "--text", str(tmp_path / "a.txt"), "--vocab-size", "270", "--data-dir", str(tmp_path)]
+    assert main(words) == 3
+    assert capsys.readouterr().err == f"error: {tmp_path}: no space left on its disk\n"
 
 
 def test_data_of_another_workload_is_told_apart(data_dir: Path, tmp_path: Path) -> None:

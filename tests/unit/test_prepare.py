@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.prepare import with_sources
-from orchestrator.plan.prepare import Source, prepare_container
+from orchestrator.plan.prepare import Source, prepare_container, user_paths
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.plan import Mount
+from tests.unit.conftest import Orch
 
 
 def test_files_and_folders_among_the_words_are_brought_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +19,8 @@ def test_files_and_folders_among_the_words_are_brought_along(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     words = with_sources(["--images", "photos", "--csv=a b.csv", "--image-size", "64", "--grey", "demo"])
     assert words == [
-        "--images", Source(path=str(tmp_path / "photos")), Source(path=str(tmp_path / "a b.csv"), option="--csv="),
+        "--images", Source(path=str(tmp_path / "photos"), typed="photos"),
+        Source(path=str(tmp_path / "a b.csv"), option="--csv=", typed="a b.csv"),
         "--image-size", "64", "--grey", "demo",
     ]  # fmt: skip
 
@@ -54,3 +56,71 @@ def test_sources_are_read_only_under_their_own_names() -> None:
         Mount(source=photos, target=f"{inside}/1/photos", read_only=True),
         Mount(source=photos, target=f"{inside}/2/photos", read_only=True),
     )
+
+
+def test_what_the_container_says_is_told_in_the_users_paths() -> None:
+    words = ["--csv", Source(path="/home/ana/my texts/a.csv", typed="my texts/a.csv")]
+    spec = prepare_container(
+        image="", workload="text", words=words, data_dir="/home/ana/mine/Data", user="1:1", environment={}
+    )
+    said = "/workspace/sources/1/a.csv:3: nothing in comentario\n/workspace/Data: prepared"
+    assert user_paths(said, spec, Path("mine/Data"), words) == (
+        "my texts/a.csv:3: nothing in comentario\nmine/Data: prepared"
+    )
+
+
+# ── The command, with the trainer as a process ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def texts(orch: Orch) -> Path:
+    """A text that is long enough, in the folder in which `orch` is called."""
+    text = Path("cuentos.txt")
+    text.write_text("\n".join(f"En un lugar {n} de la Mancha, de cuyo nombre no quiero acordarme." for n in range(60)))
+    return text
+
+
+def test_the_next_line_has_the_numbers_and_paths_of_the_user(orch: Orch, texts: Path) -> None:
+    ran = orch("prepare", "--engine", "process", "--text", str(texts), "--vocab-size", "300", "--data", "mis datos")
+    assert ran.code == 0, ran.err
+    assert "  → orch launch --nodes 3 --data 'mis datos'\n" in ran.err
+    assert "mis datos: prepared: " in ran.err
+    assert "note: little text: train with --seq-len" in ran.err
+
+
+def test_an_error_is_said_once_and_leaves_no_folder(orch: Orch, texts: Path) -> None:
+    texts.write_text("Hola")
+    ran = orch("prepare", "--engine", "process", "--text", str(texts), "--vocab-size", "300")
+    assert ran.code == 3
+    assert ran.err.count("too little text") == ran.err.count("error: ") == 1
+    assert not Path("Data").exists()
+
+
+def test_data_of_another_workload_is_replaced_only_where_somebody_agrees(orch: Orch, texts: Path) -> None:
+    Path("Data").mkdir()
+    held = Path("Data/manifest.json")
+    held.write_text('{"kind": "images", "format": 1}')
+    words = ("prepare", "--engine", "process", "--text", str(texts), "--vocab-size", "300")
+    refused = orch(*words, says=None)
+    assert refused.code == 2
+    assert "Data holds images, which would be removed\n  → --data OTHER" in refused.err
+    declined = orch(*words, says=False)
+    assert (declined.code, declined.asked) == (130, ("Replace what Data holds?",))
+    assert "images" in held.read_text()
+    assert orch(*words, "--yes", says=None).code == 0
+    assert "tokens" in held.read_text()
+    assert orch(*words, says=None).code == 0  # of the same workload, and kept
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--", "gtp2"), "no workload 'gtp2' (did you mean gpt2?)"),
+        (("--", "vision", "--image", "photos"), "(did you mean --images?)"),
+        (("vision",), "the following arguments are required: --images"),
+    ],
+)
+def test_words_that_cannot_be_prepared_are_refused_here(orch: Orch, words: tuple[str, ...], said: str) -> None:
+    ran = orch("prepare", *words)  # with no engine that could be asked
+    assert (ran.code, said in ran.err) == (2, True), ran.err
+    assert not Path("Data").exists()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from trainer.data import tokenizer as bpe
 from trainer.data.order import Indices
@@ -26,6 +27,8 @@ from trainer.errors import ConfigurationError, UsageError
 SHARD_TOKENS = 1 << 26
 VALIDATION_SHARE = 0.02
 PIECE_CHARACTERS = 8192
+SHORTEST_SAMPLE = 8
+"""Tokens: shorter ones teach nothing about a language."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +65,18 @@ def prepare(
     if there := Prepared.kept(folder, input_sha256=fingerprint):
         return there, False
 
-    folder.mkdir(parents=True, exist_ok=True)
     train_pieces, validation_pieces = split(documents)
     tokenizer = tokenizer or bpe.train(train_pieces, vocab_size)
+    encoded = {"train": tokenizer.encode_batch(train_pieces), "validation": tokenizer.encode_batch(validation_pieces)}
+    _must_be_enough(encoded)
+    folder.mkdir(parents=True, exist_ok=True)
     tokenizer_entry = store(folder, "tokenizer", ".json", tokenizer.to_str(pretty=True).encode())
     size = tokenizer.get_vocab_size()
     dtype = np.dtype("<u2") if size <= 1 << 16 else np.dtype("<u4")
     end = tokenizer.token_to_id(bpe.END_OF_TEXT)
     splits: dict[str, dict[str, Any]] = {}
     for name, pieces in (("train", train_pieces), ("validation", validation_pieces)):
-        encoded = tokenizer.encode_batch(pieces)
-        tokens = np.concatenate([np.array([*piece.ids, end], dtype) for piece in encoded])
+        tokens = np.concatenate([np.array([*piece.ids, end], dtype) for piece in encoded[name]])
         shards = []
         for start in range(0, len(tokens), SHARD_TOKENS):
             shard = tokens[start : start + SHARD_TOKENS]
@@ -88,6 +92,17 @@ def prepare(
         "splits": splits,
     }
     return Prepared.finish(folder, manifest), True
+
+
+def _must_be_enough(encoded: Mapping[str, Sequence[Encoding]]) -> None:
+    """Before anything is written: a split of which no sample can be cut would be refused by every training."""
+    for name, pieces in encoded.items():
+        tokens = sum(len(piece.ids) + 1 for piece in pieces)
+        if tokens <= SHORTEST_SAMPLE:
+            raise ConfigurationError(
+                f"too little text: {tokens} tokens for {name}, and a sample takes {SHORTEST_SAMPLE} and one more at the"
+                f" least (a share of {VALIDATION_SHARE:.0%} is for validation)"
+            )
 
 
 def split(documents: list[Document]) -> tuple[list[str], list[str]]:

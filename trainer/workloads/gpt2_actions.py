@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import Place
+from trainer.data.token_windows import longest_window
 from trainer.errors import ConfigurationError, UsageError
 from trainer.workloads import Actions
 
@@ -20,6 +21,8 @@ TEMPERATURE = 0.6
 """Low, as small models know few words well; a large one may be given more."""
 TOP_K = 50
 VOCABULARY = 16384
+SHORTEST_PRESET = 64
+"""Tokens of a sample of the smallest presets."""
 TOKENIZER = "tokenizer.json"
 """In a checkpoint."""
 
@@ -80,6 +83,8 @@ def _prepare(given: argparse.Namespace, _place: Place) -> int:
         f" {splits['train']['tokens']} tokens to train, {splits['validation']['tokens']} to validate,"
         f" vocabulary {data.vocab_size}, {data.manifest['bytes_per_token']:.2f} bytes per token"
     )
+    if (longest := min(longest_window(data.manifest, name) for name in splits)) < SHORTEST_PRESET:
+        print(f"note: little text: train with --seq-len {longest} or less, or prepare more")
     return 0
 
 

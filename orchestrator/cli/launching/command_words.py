@@ -12,14 +12,13 @@ import typer
 
 from orchestrator.cli.launching.words import DEFAULT_COMMAND, DEFAULT_DATA, Wanted
 from orchestrator.cli.report import say
-from orchestrator.plan.command import CONTAINER_WORKSPACE, brings_own_code, is_own_script
+from orchestrator.plan.command import CONTAINER_DATA, brings_own_code, is_own_script
 from orchestrator.plan.launchers import without_launcher
 from orchestrator.specs.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.fleet.planning.look_ahead import Checked
 
-CONTAINER_DATA = f"{CONTAINER_WORKSPACE}/Data"
 WORDS_LAST = {"allow_interspersed_args": False}
 """Settings of a command whose last argument is a COMMAND: what follows its first word belongs to it, as with docker."""
 WORDS_AFTER_AN_ARGUMENT = {"ignore_unknown_options": True}
@@ -39,7 +38,7 @@ def command_words(context: typer.Context, command: Sequence[str] | None) -> tupl
     if note:
         say(note)
     if kept and not is_own_script(kept) and {"-h", "--help"} & set(kept):
-        typer.echo(_asked(kept, prog=f"orch {context.command.name} --").help.rstrip())
+        typer.echo(look_at(kept, prog=f"orch {context.command.name} --").help.rstrip())
         raise typer.Exit
     return kept
 
@@ -58,7 +57,7 @@ def must_run(prog: str, wanted: Wanted) -> str:
             hint="orch prepare   # makes ./Data, which a launch takes by itself",
         )
     brought = any(mount.split(":")[1:2] == [CONTAINER_DATA] for mount in wanted.mounts)
-    checked = _asked(
+    checked = look_at(
         words,
         prog=f"{prog} --",
         data=wanted.data or (None if wanted.resume or brought else default_data()),
@@ -73,7 +72,7 @@ def default_data() -> Path | None:
     return DEFAULT_DATA if (DEFAULT_DATA / "manifest.json").is_file() else None
 
 
-def _asked(words: Sequence[str], **how: Any) -> Checked:
+def look_at(words: Sequence[str], **how: Any) -> Checked:
     """Imported here, so that `orch launch --help` stays quick."""
     from orchestrator.fleet.planning.look_ahead import look_ahead
     from orchestrator.nodes.local import LocalNode

@@ -21,6 +21,8 @@ class Checked:
 
     help: str = ""
     """What they ask to be shown instead of a run."""
+    replaces: str = ""
+    """What the folder holds of another workload, where the words prepare data there."""
     needs: str = ""
     """The command that makes the data which they read and which this computer does not have; empty otherwise."""
 
@@ -41,7 +43,7 @@ def look_ahead(
     try:
         answer = json.loads(ran.stdout)
         refused, hint, code = str(answer["refused"]), str(answer["hint"]), int(answer["code"])
-        checked = Checked(help=str(answer["help"]), needs=str(answer["needs"]))
+        checked = Checked(**{name: str(answer[name]) for name in ("help", "needs", "replaces")})
     except (ValueError, KeyError, TypeError):
         said = (ran.stderr.strip().splitlines() or ["its answer is not understood"])[-1]
         raise ConfigError(
