@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.specs.errors import UsageError
+from orchestrator.specs.plan import Plan
 
 CONTAINER_WORKSPACE = "/workspace"
 CONTAINER_DATA = f"{CONTAINER_WORKSPACE}/Data"
 SHUTDOWN_TIMEOUT_S = 60
 """How long torchrun lets ranks write their last checkpoint after SIGTERM (its default is 30)."""
 STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15
+
+
+def launch_words(plan: Plan) -> tuple[str, ...]:
+    """The launch of this plan as one types it: nodes, folders and the words after `--`."""
+    folders = (("--workdir", plan.code_origin if plan.own_code else ""), ("--data", plan.data_origin))
+    given = (word for option, folder in folders if folder for word in (option, folder))
+    return ("orch", "launch", "--nodes", ",".join(part.node for part in plan.nodes), *given, "--", *plan.command)
 
 
 def is_own_script(command: Sequence[str]) -> bool:

@@ -123,7 +123,7 @@ def _show(plan: Plan, outcome: RunOutcome, verdict: Verdict | None, *, as_json: 
     elif failure:
         from orchestrator.cli.launching.screen import tell_failure
 
-        tell_failure(plan, failure, resumable=False)
+        tell_failure(plan, failure)
     else:
         say("✗ the test ended without a verdict: is the image older than this orch?\n  → orch build")
 

@@ -61,7 +61,7 @@ def measure(inventory: Inventory, wanted: Wanted, *, quiet: bool) -> Measurement
     if errand.outcome.failure:
         from orchestrator.cli.launching.screen import tell_failure
 
-        tell_failure(plan, errand.outcome.failure, resumable=False)
+        tell_failure(plan, errand.outcome.failure)
         raise RunFailedError("the measurement failed", hint=f"orch logs {plan.run_id}")
     if measurement is None:
         raise RunFailedError("the trainer ended without a measurement: is its image older than this orch?",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from orchestrator.cli.report import say
 from orchestrator.fleet.watching.arrivals import arrived
 from orchestrator.fleet.watching.heard import RunOutcome
 from orchestrator.nodes.seam import Node
+from orchestrator.plan.command import launch_words
 from orchestrator.plan.recovery import Told
 from orchestrator.render import phases
 from orchestrator.render.consequences import Consequences, peers
@@ -189,15 +191,16 @@ def tell_end(plan: Plan, outcome: RunOutcome, manner: Manner) -> None:
     if manner.as_json:
         typer.echo(outcome_json(plan, outcome))
     elif outcome.failure:
-        tell_failure(plan, outcome.failure, resumable=not manner.forecast)
+        then = "" if manner.forecast else _next_step(plan, outcome.failure, checkpoint=outcome.checkpoint)
+        tell_failure(plan, outcome.failure, then)
     elif manner.forecast:
         _tell_forecast(outcome)
     else:
         _tell_success(plan, outcome)
 
 
-def tell_failure(plan: Plan, failure: Failure, *, resumable: bool) -> None:
-    """The first failure by name."""
+def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
+    """The first failure by name, and what to do `then`."""
     say(f"\n✗ run {plan.run_id} failed: {headline(failure)}")
     for line in failure.lines:
         say(f"    {line}")
@@ -205,11 +208,22 @@ def tell_failure(plan: Plan, failure: Failure, *, resumable: bool) -> None:
         say(f"  {failure.cause.what}")
         say(f"  → {failure.cause.todo[0]}")  # the rest is for `orch why`
     say(f"  the other ranks were stopped\n  → orch logs {plan.run_id} --node {failure.node}")
-    if resumable:
-        left = [part.node for part in plan.nodes if part.node != failure.node]
-        without = f"   without {failure.node}: --nodes {','.join(left)}" if failure.exit_code is None and left else ""
-        say(f"  → orch resume {plan.run_id}{without}")
+    if then:
+        say(f"  → {then}")
     say(f"  → orch why {plan.run_id}")
+
+
+def _next_step(plan: Plan, failure: Failure, *, checkpoint: bool) -> str:
+    """A resume, where it can help: it repeats the words of the launch, and the code unless other code is given."""
+    cause = failure.cause
+    if cause and cause.launch_again and not checkpoint:
+        return f"correct that, then launch again: {shlex.join(launch_words(plan))}"
+    code = f" --workdir {shlex.quote(plan.code_origin)}" if plan.own_code and plan.code_origin else ""
+    if cause and cause.kind == "user" and code:
+        return f"with the corrected code: orch resume {plan.run_id}{code}"
+    left = [part.node for part in plan.nodes if part.node != failure.node]
+    without = f"   without {failure.node}: --nodes {','.join(left)}" if failure.exit_code is None and left else ""
+    return f"orch resume {plan.run_id}{without}"
 
 
 def _tell_forecast(outcome: RunOutcome) -> None:

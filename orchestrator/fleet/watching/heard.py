@@ -37,6 +37,8 @@ class RunOutcome:
     then: PlanAnew | TakeIn | None = None
     """What the run is to go on with; None where it ended."""
     samples_per_step: int | None = None
+    checkpoint: bool = False
+    """Whether a checkpoint of the trainer is there to resume from."""
 
     @property
     def word(self) -> str:
@@ -66,6 +68,7 @@ class Heard:
     forecast: Forecast | None = None
     of_forecast: float | None = None
     samples_per_step: int | None = None
+    checkpoint: bool = False
 
     def say(self, said: Said) -> None:
         event = parse_event(said.text, said.rank)
@@ -82,6 +85,7 @@ class Heard:
             self.frames.pop(said.node, None)
             self.stopped = False
         self.stopped |= event.kind == "stopped"
+        self.checkpoint |= event.kind in ("checkpoint", "resumed")
         if event.kind == "over" and (self.verdict is None or self.verdict.values.get("class") in PEACEFUL):
             self.verdict = event
         if event.kind == "joined":
@@ -131,6 +135,7 @@ class Heard:
             of_forecast=self.of_forecast,
             then=last if isinstance(last, PlanAnew | TakeIn) else None,
             samples_per_step=self.samples_per_step,
+            checkpoint=self.checkpoint,
         )
 
     def _failure(self, last: object, *, stopped: bool) -> Failure | None:

@@ -1,0 +1,60 @@
+"""What a failed launch offers to do next: a resume only where it can help, and lines that can be pasted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import lan
+from tests.unit.conftest import THREE, Orch
+
+MISSING = "[rank0]: python: can't open file '/workspace/code/trian.py': [Errno 2] No such file or directory"
+NO_MODULE = "[rank0]: ModuleNotFoundError: No module named 'einops'"
+CHECKPOINT = lan.event("checkpoint", step=40, path="/workspace/runs/x/checkpoints/step-00000040")
+
+
+@pytest.mark.parametrize("says", [MISSING, NO_MODULE], ids=["no script", "no module"])
+def test_a_wrong_word_is_not_repeated_by_a_resume(orch: Orch, says: str) -> None:
+    ran = orch("launch", "--no-watch", on=lan.lan(*THREE, says=(says,), ends_with=2))
+    assert ran.code == 1
+    assert "orch resume" not in ran.err
+    assert "  → correct that, then launch again: orch launch --nodes alpha,beta,gamma -- gpt2" in ran.err
+
+
+def test_where_there_is_a_checkpoint_a_resume_helps(orch: Orch) -> None:
+    ran = orch("launch", "--no-watch", "--name", "x", on=lan.lan(*THREE, says=(CHECKPOINT, NO_MODULE), ends_with=1))
+    assert "launch again" not in ran.err
+    assert "  → orch resume x" in ran.err
+
+
+def test_code_is_resumed_with_the_corrected_code(orch: Orch, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "train.py").write_text("raise ValueError\n")
+    says = ("[rank0]: AssertionError: label 11",)
+    words = ("launch", "--no-watch", "--workdir", str(mine), "--", "python", "train.py")
+    ran = orch(*words, on=lan.lan(*THREE, says=says, ends_with=1))
+    assert "  → with the corrected code: orch resume " in ran.err
+    assert f" --workdir {mine}\n" in ran.err
+
+
+def test_a_gpu_that_failed_is_resumed_as_it_was(orch: Orch) -> None:
+    says = ("[rank0]: RuntimeError: CUDA error: uncorrectable ECC error encountered",)
+    ran = orch("launch", "--no-watch", on=lan.lan(*THREE, says=says, ends_with=1))
+    assert "a GPU of alpha has memory that fails" in ran.err
+    assert "  → orch resume " in ran.err
+
+
+def test_why_names_the_missing_script_and_the_fix(orch: Orch) -> None:
+    """Also by the supervisors' verdict, whose reason is the line itself."""
+    over = {"class": "configuration", "node": "alpha", "rank": 0, "exit_code": 2, "cause": "start.script_missing"}
+    here = lan.lan(*THREE, says=(MISSING, lan.event("over", **over, reason=MISSING[9:])), ends_with=3)
+    assert orch("launch", "--no-watch", "--name", "x", on=here).code == 1
+    told = orch("why", on=here).out
+    assert "there is no file /workspace/code/trian.py in the container on alpha" in told
+    assert "  evidence  python: can't open file '/workspace/code/trian.py'" in told
+    assert "orch launch --workdir FOLDER -- python SCRIPT" in told
+    cause = json.loads(orch("why", "--json", on=here).out)["failure"]["cause"]
+    assert (cause["id"], cause["kind"]) == ("start.script_missing", "configuration")
