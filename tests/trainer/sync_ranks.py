@@ -20,6 +20,7 @@ from trainer.engine.group import Group
 from trainer.engine.process_group import leave
 from trainer.engine.sync import kept, ladder
 from trainer.engine.sync.strategy import Kept, Sync
+from trainer.engine.weights import share_weights
 
 OPTIONS = TrainOptions(
     sync_every=3, sync_warmup=2, sync_codec="int8", sync_density=0.25, sync_rank=2, checkpoint_every=0, lr=1e-2
@@ -111,7 +112,7 @@ def corrected(group: Group) -> float:
     """The spread of weights that differed by rank, once rank 0's are everybody's."""
     torch.manual_seed(group.place.rank)
     net = Net()
-    group.share_weights(net)
+    share_weights(net, group)
     return spread(group, list(net.parameters()))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from trainer.engine.group import Group
 from trainer.engine.optimizing.optimizer import build_optimizer
 from trainer.engine.sync.buckets import LARGEST, SMALLEST, Bucket, before_the_last, by_backward
 from trainer.engine.sync.ladder import ladder
-from trainer.engine.trials.measure import codec_s, optimizer_s
+from trainer.engine.trials.measure import codec_s, links, optimizer_s
 
 FIVE = Group(place=Place(world_size=5), backend="gloo", device=torch.device("cpu"))
 
@@ -78,3 +80,27 @@ def test_what_the_last_bucket_holds_cannot_hide() -> None:
     assert overlap["powersgd"] == pytest.approx(1 - 3100 / (3100 + 800 + 1600))  # of what its factors send
     assert overlap["local"] == overlap["diloco"] == 0
     assert before_the_last([5]) == 0
+
+
+class MadeAtFirstUse(Group):
+    """Three ranks on links of 10 GB/s, with NCCL's habit: a connection takes a second to make when it is first used."""
+
+    used: ClassVar[set[int]] = set()
+
+    def shift(self, tensor: torch.Tensor, by: int) -> float:
+        if by in self.used:
+            return len(tensor) / 1e10
+        self.used.add(by)
+        return 1.0
+
+    def each(self, number: float) -> list[float]:
+        return [number] * self.place.world_size
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        pass
+
+
+def test_making_a_connection_is_not_taken_for_its_speed() -> None:
+    group = MadeAtFirstUse(place=Place(world_size=3), backend="nccl", device=torch.device("cpu"))
+    rates = links(group)
+    assert rates[rates > 0].tolist() == pytest.approx([1e10, 1e10])

@@ -24,6 +24,7 @@ MAY_BE_LONG = {"trainer/engine/loop.py:_loop": "the training loop is linear, to 
 TOUCH_DISTRIBUTED = {
     "trainer/engine/group.py",
     "trainer/engine/process_group.py",
+    "trainer/engine/transfers.py",
     "trainer/engine/loop.py",
     "trainer/tools/test_ddp.py",
     "trainer/survive/logs_specs.py",

@@ -21,6 +21,7 @@ from trainer.engine.together import Together, by_speed, come_together, must_meas
 from trainer.engine.trials.measure import Own, optimizer_s
 from trainer.engine.trials.surroundings import look_around
 from trainer.engine.trials.tuning import Bench
+from trainer.engine.weights import share_weights
 
 LONG_S, LONGER_S = 1.5, 4.0
 """Of measuring what a sample takes: before a training, and for `--forecast`, whose figures serve later plans."""
@@ -83,7 +84,7 @@ def _ready(
     if options.find_lr:
         run.search_lr(bench, optimizer)
         return None
-    run.group.share_weights(model)
+    share_weights(model, run.group)
     whose = ladder.Whose(model=model, optimizer=optimizer, options=options, group=run.group)
     sync = ladder.build(together.sync, whose, start.step, static_graph=_static_graph(run, cut))
     sync.weight = cut.weight

@@ -4,38 +4,50 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import Store
 
 from trainer.config import Place
+from trainer.engine.transfers import Arriving, Work, arriving, straight
 from trainer.errors import ConfigurationError, TrainerError
 from trainer.survive import beat
 
 OVER = "over"
+BOTH = "cpu:gloo,cuda:nccl"
+"""torch's name for a process group that sends CPU tensors by gloo and CUDA tensors by NCCL."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The ranks that train together; alone, every collective gives back what it got."""
+    """The ranks that train together; alone, every collective gives back what it got.
+
+    Numbers and weights travel by gloo from CPU memory, whatever the backend: NCCL carries gradients alone (DDP's or the
+    exchange's), so that no two of its communicators are ever in use at once (docs/adr/0026).
+    """
 
     place: Place
     backend: str
-    """gloo, nccl, or none for a rank alone."""
+    """What carries gradients: gloo, nccl, or none for a rank alone."""
     device: torch.device
-    """Where tensors must lie to be sent."""
+    """Where tensors must lie to be sent by `backend`."""
     handle: ProcessGroup | None = None
     """torch's own, where it is not the one of all processes."""
     ranks: tuple[int, ...] = ()
     """Each rank's number among all processes, where that is another."""
     store: Store | None = None
     """What all processes share besides collectives."""
+    without_gpu: tuple[str, ...] = ()
+    """The ranks for which `backend` is gloo although others have a GPU."""
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
+    """To be entered around `start_…`, where several threads start collectives: see sync/turns.py."""
 
     @property
     def alone(self) -> bool:
@@ -46,7 +58,7 @@ class Group:
         """Each number summed over all ranks."""
         if self.alone:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        tensor = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(tensor, group=self.handle)
         return [float(number) for number in tensor.tolist()]
 
@@ -61,7 +73,7 @@ class Group:
         """Each number as it is on the rank where it is smallest."""
         if self.alone:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        tensor = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self.handle)
         return [float(number) for number in tensor.tolist()]
 
@@ -70,13 +82,13 @@ class Group:
         """(total, columns): every rank's rows, one rank's after another's, each rank having its share of `total`."""
         if self.alone:
             return mine
-        columns = torch.tensor([mine.shape[1]], device=self.device)
+        columns = torch.tensor([mine.shape[1]])
         dist.all_reduce(columns, dist.ReduceOp.MAX, group=self.handle)  # a rank without a row does not know
-        whole = torch.zeros(total, int(columns), dtype=mine.dtype, device=self.device)
+        whole = torch.zeros(total, int(columns), dtype=mine.dtype)
         first = total * self.place.rank // self.place.world_size
         whole[first : first + len(mine), : mine.shape[1]] = mine
         dist.all_reduce(whole, group=self.handle)
-        return whole.cpu()
+        return whole
 
     @beat.exchange("all_reduce")
     def all_reduce(self, tensor: Tensor) -> None:
@@ -88,44 +100,40 @@ class Group:
         if sent is not tensor:
             tensor.copy_(sent)
 
-    @beat.exchange("all_to_all")
     def all_to_all(self, sent: Tensor) -> Tensor:
         """(ranks, …) of like shape: row r goes to rank r, and row r of the answer came from there."""
-        mine = sent.to(self.device)
-        received = torch.empty_like(mine)
-        if self.backend == "gloo":
-            self._straight(list(mine), received)
-        else:
-            dist.all_to_all_single(received, mine, group=self.handle)
-        return received.to(sent.device)
+        return self.start_all_to_all(sent)()
 
-    @beat.exchange("all_gather")
     def all_gather(self, sent: Tensor) -> Tensor:
         """(ranks, …): what each rank has sent."""
+        return self.start_all_gather(sent)()
+
+    @beat.exchange("all_to_all")
+    def start_all_to_all(self, sent: Tensor) -> Arriving:
+        """`all_to_all`, without waiting for the others."""
+        mine = sent.to(self.device)
+        received = torch.empty_like(mine)
+        if mine.is_cuda:
+            work = [dist.all_to_all_single(received, mine, group=self.handle, async_op=True)]
+        else:
+            work = self._straight(list(mine), received)
+        return arriving("all_to_all", work, received, sent)
+
+    @beat.exchange("all_gather")
+    def start_all_gather(self, sent: Tensor) -> Arriving:
+        """`all_gather`, without waiting for the others."""
         mine = sent.to(self.device)
         received = torch.empty(self.place.world_size, *mine.shape, dtype=mine.dtype, device=mine.device)
-        if self.backend == "gloo":
-            self._straight([mine] * self.place.world_size, received)
+        if mine.is_cuda:
+            rows = received.flatten(0, 1) if mine.dim() else received
+            work = [_all_gather(rows, mine, group=self.handle, async_op=True)]
         else:
-            _all_gather(received.flatten(0, 1) if mine.dim() else received, mine, group=self.handle)
-        return received.to(sent.device)
+            work = self._straight([mine] * self.place.world_size, received)
+        return arriving("all_gather", work, received, sent)
 
-    def _straight(self, sent: Sequence[Tensor], received: Tensor) -> None:
-        """`sent[r]` to rank r, and what comes from there into `received[r]`, all at once and both ways.
-
-        gloo's own all-to-all and all-gather leave a link idle in one direction for part of the time: they reach 58 to
-        73 % of a gigabit link between five nodes and half of it between two, this 80 to 98 % (docs/benchmarks.md).
-        """
-        ranks, own = self.place.world_size, self.place.rank
-        everyone = self.ranks or range(ranks)
-        peers = [(own + by) % ranks for by in range(1, ranks)]
-        # Those who wait to receive before anybody sends need no buffer in between.
-        coming = [dist.irecv(received[rank], everyone[rank], self.handle) for rank in reversed(peers)]
-        going = [dist.isend(sent[rank], everyone[rank], self.handle) for rank in peers]
-        received[own] = sent[own]
-        for work in [*coming, *going]:
-            if work is not None:
-                work.wait()
+    def _straight(self, sent: Sequence[Tensor], received: Tensor) -> list[Work]:
+        everyone = self.ranks or range(self.place.world_size)
+        return straight(sent, received, everyone, self.place.rank, self.handle)
 
     @beat.exchange("reduce_scatter")
     def reduce_scatter(self, sent: Tensor) -> Tensor:
@@ -176,10 +184,11 @@ class Group:
         """Every rank's, by rank; of each the first 64 bytes."""
         if self.alone:
             return [text]
-        letters = torch.zeros(64, dtype=torch.uint8)
+        letters = torch.zeros(1, 64, dtype=torch.uint8)
         mine = text.encode()[:64]
-        letters[: len(mine)] = torch.tensor(list(mine), dtype=torch.uint8)
-        return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in self.all_gather(letters)]
+        letters[0, : len(mine)] = torch.tensor(list(mine), dtype=torch.uint8)
+        rows = self.rows(letters, self.place.world_size)
+        return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
     @beat.exchange(beat.RESTING)
     def outlast(self) -> None:
@@ -199,12 +208,29 @@ class Group:
         if self.store is not None:
             self.store.set(OVER, "1")
 
-    def branch(self) -> Group:
-        """The same ranks over connections of their own, for a thread of its own: within one group all ranks must ask
-        for the same collectives in the same order. To be called by all of them."""
-        group = self._of(range(self.place.world_size))
-        assert group is not None  # noqa: S101  # this rank is one of all
-        return group
+    def branches(self, number: int) -> list[Group]:
+        """The same ranks for `number` threads that start collectives at once. To be called by all of them.
+
+        By gloo each thread has connections of its own. By NCCL they share one communicator, made and connected here and
+        not by a thread in the first step; its collectives are to be started in `turn`s.
+        """
+        by_nccl = self.device.type == "cuda"
+        made = [self._of(range(self.place.world_size)) for _ in range(1 if by_nccl else number)]
+        branches = [group for group in made if group is not None]  # this rank is one of all
+        for group in branches:
+            group.connect()
+        return [branches[at % len(branches)] for at in range(number)]
+
+    def connect(self) -> None:
+        """Make NCCL's connections now, by all ranks at once: it makes them at a collective's first use, for which
+        others would wait in a measurement or in the first step."""
+        if self.device.type != "cuda":
+            return
+        probe = torch.ones(self.place.world_size, 1, device=self.device)
+        self.all_to_all(probe)
+        self.all_gather(probe[0])
+        self.all_reduce(probe)
+        torch.cuda.synchronize(self.device)
 
     def only(self, ranks: Sequence[int]) -> Group | None:
         """The group of these ranks alone, None for the others. To be called by all of these."""
@@ -217,8 +243,9 @@ class Group:
         if self.place.rank not in ranks:
             return None
         timeout = timedelta(seconds=self.place.pg_timeout_s)
-        # Those who are left out of a run do not take part in making its groups.
-        handle = dist.new_group(list(chosen), timeout, self.backend, use_local_synchronization=True)
+        # Those who are left out of a run do not take part in making its groups: see process_group.join.
+        backend = BOTH if self.backend == "nccl" else self.backend
+        handle = dist.new_group(list(chosen), timeout, backend, use_local_synchronization=True)
         place = replace(self.place, rank=ranks.index(self.place.rank), world_size=len(ranks))
         backend = self.backend if len(ranks) > 1 else "none"
         return replace(self, place=place, backend=backend, handle=handle, ranks=chosen)
@@ -228,7 +255,7 @@ class Group:
         """Rank 0's values into everybody's `tensor`, wherever it lies."""
         if self.alone:
             return
-        sent = tensor.to(self.device)
+        sent = tensor.cpu()
         dist.broadcast(sent, src=self.ranks[0] if self.ranks else 0, group=self.handle)
         if sent is not tensor:
             tensor.copy_(sent)
@@ -250,35 +277,17 @@ class Group:
 
     def must_agree(self, subject: str, text: str) -> None:
         """Refuse to train if a rank differs from rank 0, before the difference shows as a wrong loss."""
-        differing = self._differing(hashlib.sha256(text.encode()).digest())
+        differing = self.differing(hashlib.sha256(text.encode()).digest())
         ranks = [str(rank) for rank, differs in enumerate(differing) if differs]
         if ranks:
             raise ConfigurationError(f"rank {', '.join(ranks)} has other {subject} than rank 0: make them the same")
 
-    def _differing(self, digest: bytes) -> list[float]:
+    def differing(self, digest: bytes) -> list[float]:
         """For each rank 1 where its digest is not rank 0's."""
-        mine = torch.tensor(list(digest), dtype=torch.int64, device=self.device)
+        mine = torch.tensor(list(digest), dtype=torch.int64)
         theirs = mine.clone()
         self.broadcast(theirs)
         return self.each(float(not torch.equal(mine, theirs)))
-
-    def share_weights(self, model: nn.Module) -> None:
-        """Rank 0's weights and buffers to all. Built from the same seed they are there already, and half a gigabyte
-        need not cross the LAN: a checksum says so."""
-        if self.alone:
-            return
-        state = model.state_dict()
-        if not any(self._differing(_checksum(state.values()))):
-            return
-        for tensor in state.values():
-            self.broadcast(tensor)
-
-
-def _checksum(tensors: Iterable[Tensor]) -> bytes:
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.digest()
 
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name since torch 2.13

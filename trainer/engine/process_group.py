@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from trainer.config import Place
-from trainer.engine.group import Group
+from trainer.engine.group import BOTH, Group
 from trainer.errors import ConfigurationError, TrainerError
 from trainer.survive import beat
 
@@ -32,18 +32,22 @@ def join(place: Place, device: torch.device, backend: str) -> Iterator[Group]:
     try:
         store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))
         store.set_timeout(timeout)
-        chosen = _choose_backend(place, device, backend, store)
+        chosen, without_gpu = _choose_backend(place, device, backend, store)
+        # No device is bound to it (device_id): torch would then split each further group from this one (ncclCommSplit),
+        # and wait for all ranks to enter that, also for those who are left out of the run.
         dist.init_process_group(
-            chosen,
+            BOTH if chosen == "nccl" else chosen,
             store=PrefixStore("trainer", store),
             rank=place.rank,
             world_size=place.world_size,
             timeout=timeout,
-            device_id=device if chosen == "nccl" else None,
         )
         where = device if chosen == "nccl" else torch.device("cpu")
-        group = Group(place=place, backend=chosen, device=where, store=PrefixStore("trainer", store))
+        group = Group(
+            place=place, backend=chosen, device=where, store=PrefixStore("trainer", store), without_gpu=without_gpu
+        )
         present = int(group.sum([1.0])[0])
+        group.connect()
     except (RuntimeError, ValueError) as error:
         raise TrainerError(
             f"{place.name} could not join the others at {place.master or 'MASTER_ADDR:MASTER_PORT'}"
@@ -78,10 +82,12 @@ def expected_backend(place: Place, device: torch.device, backend: str) -> str:
     return "gloo" if backend == "auto" and device.type != "cuda" else backend
 
 
-def _choose_backend(place: Place, device: torch.device, backend: str, store: Store) -> str:
-    """One backend serves all ranks: nccl only if every one of them has a GPU."""
+def _choose_backend(place: Place, device: torch.device, backend: str, store: Store) -> tuple[str, tuple[str, ...]]:
+    """One backend serves all ranks: nccl only if every one of them has a GPU. With it those that have none, where some
+    have one."""
     if backend != "auto":
-        return backend
-    store.set(f"gpu/{place.rank}", str(int(device.type == "cuda")))
-    votes = [store.get(f"gpu/{rank}") == b"1" for rank in range(place.world_size)]
-    return "nccl" if all(votes) else "gloo"
+        return backend, ()
+    store.set(f"device/{place.rank}", f"{device.type} {place.label}")
+    votes = [store.get(f"device/{rank}").decode(errors="replace").split(" ", 1) for rank in range(place.world_size)]
+    without = tuple(label for kind, label in votes if kind != "cuda")
+    return "gloo" if without else "nccl", without if len(without) < len(votes) else ()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from trainer.engine.group import Group
 from trainer.engine.sync.buckets import Bucket, by_backward
 from trainer.engine.sync.strategy import Kept, State, Sync
-from trainer.engine.sync.stream import Stream
+from trainer.engine.sync.stream import Sent, Stream
+from trainer.engine.sync.turns import Turns
 
 STREAMS = 4
 """Some encode while others' buckets are on their way: of a gigabit link four use 87 to 95 %, two 81 to 91 %."""
@@ -21,6 +23,10 @@ STREAMS = 4
 
 class Mean(Protocol):
     """The mean over all ranks of a bucket's flat vector, and what it keeps for the next time."""
+
+    @property
+    def collectives(self) -> int:
+        """That each mean takes, one after another: the same number on all ranks."""
 
     def mean(self, flat: Tensor) -> None: ...
     def state(self) -> State: ...
@@ -37,12 +43,16 @@ class EveryStep(Sync):
         self.group = group
         self._buckets = by_backward(model.parameters())
         self.layout = f"buckets of {'+'.join(str(bucket.count) for bucket in self._buckets)}"
-        streams = [Stream(group, self._buckets[0].device) for _ in range(min(STREAMS, len(self._buckets)))]
-        self._stream_of = [streams[number % len(streams)] for number in range(len(self._buckets))]
-        self._means = [mean_of(*pair) for pair in zip(self._buckets, (s.group for s in self._stream_of), strict=True)]
+        groups = group.branches(min(STREAMS, len(self._buckets)))
+        self._streams = [Stream(self._buckets[0].device) for _ in groups]
+        self._means = [
+            mean_of(bucket, replace(groups[number % len(groups)], turn=partial(self._take_turn, number)))
+            for number, bucket in enumerate(self._buckets)
+        ]
+        self._turns = Turns([mean.collectives for mean in self._means], len(groups))
         self._missing: list[int] = []
         """Gradients that each bucket still waits for; empty where none are to go out."""
-        self._sent: list[Future[None]] = []
+        self._sent: list[Sent] = []
         for number, bucket in enumerate(self._buckets):
             arrived = self._arrived(number)
             for parameter in bucket.parameters:
@@ -86,11 +96,18 @@ class EveryStep(Sync):
         bucket, mean = self._buckets[number], self._means[number]
 
         def average() -> None:
-            flat = bucket.gradients()
-            mean.mean(flat)
-            bucket.set_gradients(flat)
+            try:
+                flat = bucket.gradients()
+                mean.mean(flat)
+                bucket.set_gradients(flat)
+            except BaseException as failure:
+                self._turns.fail(failure)
+                raise
 
-        self._sent.append(self._stream_of[number].submit(average))
+        self._sent.append(self._streams[number % len(self._streams)].submit(average))
+
+    def _take_turn(self, number: int) -> AbstractContextManager[None]:
+        return self._turns.take(number)
 
 
 def part_of(kept: Kept, prefix: str) -> Kept:

@@ -43,6 +43,8 @@ class Codecs:
 class Exchange:
     """For vectors of `count` values, always the same ones."""
 
+    collectives = 2
+
     def __init__(
         self, codecs: Codecs, group: Group, count: int, device: torch.device, *, feedback: bool = True
     ) -> None:
@@ -62,7 +64,9 @@ class Exchange:
             self._ungiven.zero_()
         unsent.view(-1)[: self._count] += flat
         payloads = torch.stack([codecs.there.encode(row) for row in unsent])
-        received = self._group.all_to_all(payloads)
+        with self._group.turn():
+            arriving = self._group.start_all_to_all(payloads)
+        received = arriving()
         total = unsent[own].clone()  # its own part is not encoded: it does not travel
         for rank in range(self._ranks):
             if rank != own:
@@ -72,8 +76,10 @@ class Exchange:
         unsent.view(-1)[self._count :] = 0.0  # beyond the vector's end there is nothing to make up for
 
         averaged = total.div_(self._ranks).add_(self._ungiven)
-        given = self._group.all_gather(codecs.back.encode(averaged))
-        for rank, payload in enumerate(given):
+        encoded = codecs.back.encode(averaged)
+        with self._group.turn():
+            arriving = self._group.start_all_gather(encoded)
+        for rank, payload in enumerate(arriving()):
             values = codecs.back.decode(payload, self._part)
             if rank == own:
                 self._ungiven = averaged - values
@@ -81,7 +87,8 @@ class Exchange:
             at = rank * self._part
             flat[at : at + self._part] = values[: max(0, self._count - at)]
         for error in (unsent, self._ungiven):
-            if not math.isfinite(float(error.sum())):  # an overflow is told by the gradient, once; here it would stay
+            # An overflow is told by the gradient, once; here it would stay. On a GPU, to look first is to wait for it.
+            if error.is_cuda or not math.isfinite(float(error.sum())):
                 error.nan_to_num_(0.0, 0.0, 0.0)
 
     def state(self) -> State:

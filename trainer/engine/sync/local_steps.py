@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -18,9 +17,9 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from trainer.engine.sync.buckets import Bucket, fragments
-from trainer.engine.sync.every_step import EveryStep, MeanOf, part_of
+from trainer.engine.sync.every_step import EveryStep, Mean, MeanOf, part_of
 from trainer.engine.sync.strategy import Kept, State, Sync
-from trainer.engine.sync.stream import Stream
+from trainer.engine.sync.stream import Sent, Stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,9 @@ class LocalSteps(Sync):
         self._warm, self._group, self._optimizer, self._rounds = warm, warm.group, optimizer, rounds
         self._step = step
         parts = fragments(self.model.parameters(), rounds.fragments)
-        stream = Stream(warm.group, parts[0].device)
-        self._fragments = [_Fragment(part, mean_of, stream, rounds) for part in parts]
+        # One thread: it starts the fragments' collectives in the order in which all ranks submit them.
+        stream, (group,) = Stream(parts[0].device), warm.group.branches(1)
+        self._fragments = [_Fragment(part, mean_of(part, group), stream, rounds) for part in parts]
 
     @property
     def averages(self) -> bool:
@@ -137,17 +137,17 @@ class _OnTheWay:
     """Of this rank, when they set out."""
     moved: Tensor
     """From this rank's weights back to the common ones; once arrived, the mean of all ranks'."""
-    sent: Future[None] | None
+    sent: Sent | None
 
 
 class _Fragment:
     """Weights that are exchanged together: a copy of what is common to all, and how it moves."""
 
-    def __init__(self, bucket: Bucket, mean_of: MeanOf, stream: Stream, rounds: Rounds) -> None:
+    def __init__(self, bucket: Bucket, mean: Mean, stream: Stream, rounds: Rounds) -> None:
         self.bucket = bucket
         self.common = bucket.weights()
         self.exchanged_at = 0
-        self._mean = mean_of(bucket, stream.group)
+        self._mean = mean
         self._stream = stream
         self._outer = SGD([self.common], lr=rounds.lr, momentum=rounds.momentum, nesterov=rounds.momentum > 0)
         self.momentum = torch.zeros_like(self.common) if rounds.momentum else torch.empty(0)

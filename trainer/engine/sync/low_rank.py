@@ -45,6 +45,11 @@ class LowRank:
         self._q = [torch.randn(n, rank, generator=chance).to(device) for _, n in self._sides.values()]
         self._residuals = [torch.zeros(side, device=device) for side in self._sides.values()]
 
+    @property
+    def averages(self) -> int:
+        """Of a reduction, one after another: of P's and what is sent as it is, then of Q's."""
+        return bool(self._sides or self._whole) + bool(self._sides)
+
     def reduce(self, gradients: Sequence[Tensor], all_reduce: AllReduce) -> None:
         """Puts nearly the mean of all ranks' gradients (float32, contiguous) in place of this rank's.
 

@@ -23,6 +23,10 @@ class Factors:
         self._shapes = [parameter.shape for parameter in bucket.parameters]
         self._low_rank = LowRank(self._shapes, rank=rank, seed=seed, device=bucket.device)
 
+    @property
+    def collectives(self) -> int:
+        return Exchange.collectives * self._low_rank.averages
+
     def mean(self, flat: Tensor) -> None:
         pieces = torch.split(flat, [shape.numel() for shape in self._shapes])
         gradients = [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]

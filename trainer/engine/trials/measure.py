@@ -15,6 +15,7 @@ from trainer.config import TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.sync.buckets import Bucket, cut
 from trainer.engine.sync.ladder import Rung, ladder
+from trainer.engine.transfers import Arriving
 from trainer.engine.trials.surroundings import Surroundings
 from trainer.forecast.measured import Cost, Measured, NodeSpeed, Pattern
 
@@ -110,6 +111,7 @@ def links(group: Group) -> Tensor:
     best = torch.zeros(ranks, ranks, dtype=torch.float64)
     size = SMALLEST
     for by in list(range(1, ranks))[:SHIFTS]:
+        group.shift(torch.empty(SMALLEST, dtype=torch.uint8), by)  # not timed: the first one makes the connection
         while True:
             seconds = group.shift(torch.empty(size, dtype=torch.uint8), by)
             slowest = max(group.each(seconds))
@@ -195,11 +197,11 @@ def _mean_s(work: Callable[[], None]) -> float:
 class Echo(Group):
     """Peers that send what they are sent."""
 
-    def all_to_all(self, sent: Tensor) -> Tensor:
-        return sent
+    def start_all_to_all(self, sent: Tensor) -> Arriving:
+        return lambda: sent
 
-    def all_gather(self, sent: Tensor) -> Tensor:
-        return sent.expand(self.place.world_size, *sent.shape)
+    def start_all_gather(self, sent: Tensor) -> Arriving:
+        return lambda: sent.expand(self.place.world_size, *sent.shape)
 
     def all_reduce(self, tensor: Tensor) -> None:
         tensor.mul_(self.place.world_size)

@@ -1,0 +1,183 @@
+"""The exchange's real threads, with the collectives of each rank in one queue, as a GPU's are in a CUDA stream: one
+holds up those behind it until all ranks are there. `torchrun … -m tests.trainer.one_queue [cpu|cuda|nccl]`: by gloo
+from the CPU, by gloo from a GPU that the ranks share, by NCCL from a GPU for each rank."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from trainer.config import Place, TrainOptions
+from trainer.engine.group import Group
+from trainer.engine.process_group import join, leave
+from trainer.engine.sync import ladder
+from trainer.engine.sync.strategy import Sync
+from trainer.engine.tell import tell
+from trainer.engine.transfers import Arriving
+from trainer.engine.weights import share_weights
+
+STREAMING = TrainOptions(sync_every=4, sync_fragments=2, sync_delay=1, sync_warmup=2)
+WAYS = {"int4+8": TrainOptions(), "powersgd": TrainOptions(), "diloco": STREAMING}
+STEPS = 8
+STUCK_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneQueue(Group):
+    queue: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    started: list[str] = field(default_factory=list)
+
+    def start_all_to_all(self, sent: Tensor) -> Arriving:
+        return self._queued("all_to_all", sent, lambda: Group.start_all_to_all(self, sent)())
+
+    def start_all_gather(self, sent: Tensor) -> Arriving:
+        return self._queued("all_gather", sent, lambda: Group.start_all_gather(self, sent)())
+
+    def _queued(self, name: str, sent: Tensor, collective: Callable[[], Tensor]) -> Arriving:
+        self.started.append(f"{name} of {sent.shape[-1]}")
+        return self.queue.submit(collective).result
+
+
+class Net(nn.Module):
+    """Layers of different sizes, so that each bucket is known by its own; large enough for several buckets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256 + 8 * number) for number in range(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        total: Tensor = sum(layer(x).square().mean() for layer in self.layers)
+        return total
+
+
+def train(way: str, group: Group, device: torch.device) -> list[Tensor]:
+    """The weights after some steps."""
+    torch.manual_seed(0)
+    net = Net().to(device)
+    optimizer = SGD(net.parameters(), lr=0.01)
+    whose = ladder.Whose(model=net, optimizer=optimizer, options=WAYS[way], group=group)
+    sync: Sync = ladder.build(way, whose, 0, static_graph=False)
+    _reverse_threads(sync, group.place.rank)
+    for step in range(1, STEPS + 1):
+        chance = torch.Generator().manual_seed(10 * step + group.place.rank)
+        with sync.gradients(last=True):
+            sync.model(torch.randn(4, 256, generator=chance).to(device)).backward()
+        sync.finish()
+        told = tell(group, [1.0], 1.0, False, 0.1, True)
+        assert told.sums == [group.place.world_size]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        sync.stepped(step)
+    sync.settle()
+    return [parameter.detach().cpu() for parameter in net.parameters()]
+
+
+def _reverse_threads(sync: Sync, rank: int) -> None:
+    """The thread that is ready first on one rank is the last on the other."""
+    for number, mean in enumerate(getattr(getattr(sync, "_warm", sync), "_means", [])):
+        usual, late_s = mean.mean, 0.004 * (number % 4 if rank == 0 else 3 - number % 4)
+
+        def slow(flat: Tensor, usual: Callable[[Tensor], None] = usual, late_s: float = late_s) -> None:
+            time.sleep(late_s)
+            usual(flat)
+
+        mean.mean = slow
+
+
+def numbers_need_no_gpu(group: Group) -> None:
+    """What tells the ranks the state of the run does not pass through the device whose queue the exchange fills: no
+    tensor of numbers can come back from this one."""
+    nowhere = replace(group, device=torch.device("meta"))
+    ranks = group.place.world_size
+    assert nowhere.sum([1.0]) == [ranks]
+    assert nowhere.each(group.place.rank) == list(range(ranks))
+    assert nowhere.least([float(group.place.rank)]) == [0.0]
+    assert nowhere.texts(f"rank {group.place.rank}") == [f"rank {rank}" for rank in range(ranks)]
+    assert nowhere.broadcast_text(f"from {group.place.rank}") == "from 0"
+    assert nowhere.rows(torch.ones(1, 2), ranks).tolist() == [[1.0, 1.0]] * ranks
+    nowhere.must_agree("options", "the same")
+    weights = nn.Linear(2, 2)
+    share_weights(weights, nowhere)
+    nowhere.barrier()
+
+
+def _give_up(queued: OneQueue) -> None:
+    sys.stderr.write(f"rank {queued.place.rank} is stuck; it started last {queued.started[-9:]}\n")
+    os._exit(3)
+
+
+def digest(told: object) -> str:
+    return hashlib.sha256(repr(told).encode()).hexdigest()
+
+
+def by_gloo(place: Place, device: torch.device) -> dict[str, object]:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    free = Group(place=place, backend="gloo", device=torch.device("cpu"))
+    numbers_need_no_gpu(free)
+    queued = OneQueue(place=place, backend="gloo", device=torch.device("cpu"))
+    told = {}
+    with not_for_ever(queued):
+        for way in WAYS:
+            del queued.started[:]
+            weights = train(way, queued, device)
+            orders = queued.texts(digest(queued.started))
+            told[way] = {
+                "collectives": len(queued.started),
+                "one order": len(set(orders)) == 1,
+                "as without the queue": all(map(torch.equal, weights, train(way, free, device))),
+                "alike": alike(weights, free),
+            }
+        free.barrier()
+    return told
+
+
+def by_nccl(place: Place, device: torch.device) -> dict[str, object]:
+    torch.cuda.set_device(device)
+    with join(place, device, "auto") as group, not_for_ever(group):
+        return {way: {"backend": group.backend, "alike": alike(train(way, group, device), group)} for way in WAYS}
+
+
+def alike(weights: list[Tensor], group: Group) -> bool:
+    return len(set(group.texts(digest([tensor.tolist() for tensor in weights])))) == 1
+
+
+@contextmanager
+def not_for_ever(group: Group) -> Iterator[None]:
+    def give_up() -> None:
+        sys.stderr.write(f"rank {group.place.rank} is stuck; it started last {getattr(group, 'started', [])[-9:]}\n")
+        os._exit(3)
+
+    stuck = threading.Timer(STUCK_S, give_up)
+    stuck.daemon = True
+    stuck.start()
+    yield
+    stuck.cancel()
+
+
+def main(where: str = "cpu") -> int:
+    place = Place.from_environ(os.environ)
+    if where == "nccl":
+        told = by_nccl(place, torch.device("cuda", place.local_rank))
+    else:
+        told = by_gloo(place, torch.device(where))
+    if place.rank == 0:
+        sys.stdout.write(json.dumps(told) + "\n")
+    return leave(place, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
