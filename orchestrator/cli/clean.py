@@ -24,7 +24,8 @@ def clean(
 ) -> int:
     """Remove the containers of ended runs from all nodes; their logs are kept on this computer.
 
-    Runs that go on are not touched, nor are checkpoints, data and images.
+    Runs that go on are not touched, nor are checkpoints, data and images. What is left of a run that was stopped from
+    this computer while a node was away is stopped there, and removed.
     """
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.stop import clean as clean_nodes
@@ -36,6 +37,8 @@ def clean(
     for outcome in outcomes:
         if outcome.result:  # a machine and the process that stood in for it have one name
             removed.setdefault(outcome.item.name, []).extend(outcome.result.removed)
+            for run_id in outcome.result.left_over:
+                say(f"{outcome.item.name}: what was left of run {run_id}, stopped while this node was away, is ended")
             for line in outcome.result.not_understood:
                 say(f"note: {line}")
     if as_json:

@@ -18,13 +18,13 @@ def register(app: typer.Typer) -> None:
 
 def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
     """List runs, newest first: those whose containers the nodes hold, then those that only this computer remembers."""
+    from orchestrator.cli.launching.stopping import half_way
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.find_runs import find_runs
     from orchestrator.fleet.runs.history import remembered
-    from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
-    from orchestrator.render.runs import half_launched_line, half_stopped_line, run_data, runs_table
+    from orchestrator.render.runs import run_data, runs_table
 
     specs = load_inventory(inventory).inventory.nodes
     with connected(specs) as nodes:
@@ -47,8 +47,8 @@ def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
     if found.runs:
         stdout().print(runs_table(found.runs))
     for run in found.runs:
-        if run.half_launched:
-            say((half_stopped_line if RunRecord(run.run_id).is_stopping() else half_launched_line)(run))
+        if line := half_way(run):
+            say(line)
     for old in past:
         line = f"{old.run_id}  {old.state}  {old.started_at[:16]}  {old.command}  ({old.reason})"
         stdout().print(printable(line), markup=False)

@@ -35,12 +35,13 @@ def status(
     A run is as healthy as its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are lost.
     """
     from orchestrator.checks.slow_ranks import slow_ranks
+    from orchestrator.cli.launching.stopping import half_way
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.find_runs import choose_run, find_runs, seats_of
     from orchestrator.fleet.runs.progress import forecast_of, last_event
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.render.console import stdout
-    from orchestrator.render.runs import half_launched_line, half_stopped_line, run_data, run_table
+    from orchestrator.render.runs import run_data, run_table
 
     with connected_for(load_inventory(inventory).inventory.nodes, run) as nodes:
         found = find_runs(nodes)
@@ -59,7 +60,7 @@ def status(
         names = [member.node for member in chosen.members]
         for slow in slow_ranks(last, names) if chosen.state is State.RUNNING else ():
             say(f"! {slow.what}\n  → {slow.todo(chosen.run_id)}")
-    if chosen.half_launched:
-        say((half_stopped_line if RunRecord(chosen.run_id).is_stopping() else half_launched_line)(chosen))
+    if line := half_way(chosen):
+        say(line)
     codes = {State.FAILED: RunFailedError.exit_code, State.LOST: PartialError.exit_code}
     return codes.get(chosen.state, EXIT_OK)

@@ -10,6 +10,7 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.launching.words import Manner
 from orchestrator.cli.options import EngineOption, InventoryOption, JsonOption, RunArgument
+from orchestrator.specs.errors import PartialError
 
 A_DAY_S = 24 * 3600
 
@@ -41,10 +42,17 @@ def watch(
     """
     from orchestrator.cli.launching.rejoin import rejoined
     from orchestrator.cli.launching.watching import see_through, tell_line
+    from orchestrator.fleet.runs.records import RunRecord
 
     loaded = load_inventory(inventory)
     # Ctrl-C ends this watcher, and starts no other in its place.
     manner = Manner(dry_run=False, forecast=False, as_json=as_json, detach=False, confirmed=True, watch=False)
     told = (lambda _told: None) if as_json else tell_line
     with rejoined(loaded.inventory, run, engine, told, ask=not as_json) as attended:
+        plan = attended.plan
+        if RunRecord(plan.run_id).was_stopped(plan.attempt):
+            raise PartialError(
+                f"run {plan.run_id} was stopped while a node was away: what still runs of it is not to be watched",
+                hint=f"end it: orch stop {plan.run_id}",
+            )
         return see_through(replace(attended, looks=1), manner, out_of_sight_s=float(out_of_sight))

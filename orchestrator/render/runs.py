@@ -75,7 +75,7 @@ def runs_table(runs: tuple[Run, ...]) -> Table:
 def half_stopped_line(run: Run) -> str:
     """For a run that was stopped while some of its nodes did not answer."""
     left = ", ".join(member.node for member in run.members if member.state in (State.RUNNING, State.CREATED))
-    return f"run {run.run_id} was stopped, but not on {left}\n  → orch stop {run.run_id}"
+    return f"run {run.run_id} was stopped, but not on {left}\n  → orch stop {run.run_id}   or: orch clean"
 
 
 def half_launched_line(run: Run) -> str:

@@ -162,7 +162,7 @@ def test_5_stopped_on_some_nodes_only(orch: Orch) -> None:
     assert ran.code == 5
     assert json.loads(ran.out) == {"run_id": run_id, "stopped": ["alpha", "gamma"], "checkpoint_step": None}
     assert f"run {run_id} stopped on alpha, gamma (no checkpoint), but may still run on beta" in ran.err
-    left = f"run {run_id} was stopped, but not on beta\n  → orch stop {run_id}"
+    left = f"run {run_id} was stopped, but not on beta\n  → orch stop {run_id}   or: orch clean\n"
     assert left in orch("status", on=here).err
     assert left in orch("runs", on=here).err
 

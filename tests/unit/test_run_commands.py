@@ -13,8 +13,9 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.watching.one_watcher import only_watcher
 from orchestrator.fleet.watching.wait import Clock, wait_for
 from orchestrator.nodes.probes import probe
-from orchestrator.specs.errors import DeadlineError
+from orchestrator.specs.errors import DeadlineError, NodeUnreachableError
 from orchestrator.specs.plan_json import to_json
+from orchestrator.specs.request import RunIdentity
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
@@ -243,6 +244,47 @@ def test_of_two_runs_of_mine_one_must_be_named(orch: Orch) -> None:
     assert all(run_id in ran.err for run_id in both)
     assert orch("stop", both[0], on=here).code == 0
     assert set(here.containers) == {"beta"}
+
+
+@pytest.mark.parametrize("ends", [("stop",), ("clean",)], ids=" ".join)
+def test_a_node_that_was_away_as_its_run_was_stopped_is_named_when_it_is_back(orch: Orch, ends: tuple[str]) -> None:
+    here = lan.lan(*lan.NAMES[:4], says=(event("checkpoint", step=40, verified=True),), ends_with=None)
+    with Path("inventory.yaml").open("a") as file:
+        file.write(f"  delta: {{address: {lan.address_of('delta')}}}\n")
+    run_id = json.loads(orch("launch", "--detach", "--json", "--nodes", "3", on=here).out)["run_id"]
+    away = NodeUnreachableError("no answer in 5 s", node="?")
+    beta, delta = here.nodes["beta"].engine, here.nodes["delta"].engine
+    beta.failures["containers"] = delta.failures["containers"] = away
+
+    stopped = orch("stop", run_id, on=here)
+    assert stopped.code == 5
+    assert f"run {run_id} stopped on alpha, gamma (checkpoint of step 40), but may still run on beta\n" in stopped.err
+    assert "Docker starts it again with the machine" in stopped.err
+    assert f"  → once beta can be reached: orch stop {run_id}   (or orch clean)\n" in stopped.err
+
+    del beta.failures["containers"], delta.failures["containers"]
+    for command in ("status", "runs"):
+        assert f"run {run_id} was stopped, but not on beta\n  → orch stop {run_id}" in orch(command, on=here).err
+    watched = orch("watch", run_id, on=here)
+    assert (watched.code, f"run {run_id} was stopped" in watched.err) == (5, True)
+    ended = orch(*ends, *((run_id,) if ends == ("stop",) else ()), on=here)
+    assert (ended.code, here.containers) == (0, {}), ended.err
+    if ends == ("clean",):
+        assert f"beta: what was left of run {run_id}, stopped while this node was away, is ended" in ended.err
+
+
+def test_what_another_controller_resumed_since_is_not_cleaned_away(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = detached(orch, here)
+    assert orch("stop", run_id, on=here).code == 0
+    assert RunRecord(run_id).was_stopped(0)
+    identity = RunIdentity(run_id=run_id, user="bea", started_at="2026-01-02T15:04:05+00:00", attempt=1)
+    for part in lan.plan(THREE, identity, project="here").nodes:
+        engine = here.nodes[part.node].engine
+        engine.start(engine.create(part.container))
+    assert orch("clean", on=here).code == 0
+    assert sorted(here.containers) == sorted(THREE)
+    assert "was stopped" not in orch("status", on=here).err
 
 
 # ── A launch that was cut short ──────────────────────────────────────────────────────────────────────────────────────

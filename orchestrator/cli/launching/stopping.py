@@ -14,6 +14,7 @@ from orchestrator.fleet.runs.find_runs import Found, choose_run, find_runs, only
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.nodes.seam import Node
+from orchestrator.render.runs import half_launched_line, half_stopped_line
 from orchestrator.specs.errors import PartialError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.run import Run
@@ -35,12 +36,15 @@ class StoppedRun:
         return "no checkpoint" if self.checkpoint_step is None else f"checkpoint of step {self.checkpoint_step}"
 
     def require_all(self) -> None:
-        """PartialError: it may still run somewhere."""
+        """PartialError: it may still run somewhere, and what becomes of it there."""
         if self.left:
             done = f"stopped on {', '.join(self.nodes)} ({self.kept}), but " if self.nodes else ""
+            names = ", ".join(self.left)
             raise PartialError(
-                f"run {self.run_id} {done}may still run on {', '.join(self.left)}",
-                hint=f"when they answer again: orch stop {self.run_id}",
+                f"run {self.run_id} {done}may still run on {names}\n"
+                "  a container that is left there waits for the others in vain; if its machine was switched off,\n"
+                "  Docker starts it again with the machine. It keeps other runs off that node until it is ended",
+                hint=f"once {names} can be reached: orch stop {self.run_id}   (or orch clean)",
             )
 
 
@@ -93,10 +97,28 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
     failed = [outcome.error for outcome in done.outcomes if outcome.error]
     for error in failed:
         report_error(error)
-    silent = [name for name in found.unreachable if name not in {seat.node.name for seat in seated}]
+    silent = _may_hold(chosen, [name for name in found.unreachable if name not in {seat.node.name for seat in seated}])
     return StoppedRun(
         run_id=chosen.run_id,
         nodes=tuple(outcome.item.node.name for outcome in done.outcomes if not outcome.error),
         checkpoint_step=done.checkpoint_step,
         left=(*(error.node for error in failed), *(silent if len(seated) < chosen.nnodes else ())),
     )
+
+
+def _may_hold(run: Run, names: Sequence[str]) -> list[str]:
+    """Those of these nodes that have a part in the run, as far as its plan is known here; all of them otherwise."""
+    plan = RunRecord(run.run_id).plan()
+    if plan is None or plan.attempt != run.attempt:
+        return list(names)
+    return [name for name in names if name in {part.node for part in plan.nodes}]
+
+
+def half_way(run: Run) -> str:
+    """What to do about a run that goes on where it was stopped, or runs on some of its nodes only; empty otherwise."""
+    record = RunRecord(run.run_id)
+    if run.is_going and record.was_stopped(run.attempt):
+        return half_stopped_line(run)
+    if run.half_launched:
+        return (half_stopped_line if record.is_stopping() else half_launched_line)(run)
+    return ""

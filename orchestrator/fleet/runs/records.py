@@ -137,6 +137,11 @@ class RunRecord:
     def is_stopping(self) -> bool:
         return (self.folder / STOPPING).exists()
 
+    def was_stopped(self, attempt: int) -> bool:
+        """Whether this attempt was stopped from here: what still runs of it is left over from when a node was away."""
+        plan = self.plan()  # another controller may have begun a newer attempt since
+        return self.is_stopping() and self.outcome() is not None and plan is not None and attempt <= plan.attempt
+
     def mark_next(self, nodes: Sequence[str]) -> None:
         """The run is stopped to go on with these: a watcher that dies in between leaves it to the next."""
         self._keep(NEXT, json.dumps(list(nodes)))

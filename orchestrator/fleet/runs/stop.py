@@ -17,6 +17,9 @@ from orchestrator.specs import run as labels
 from orchestrator.specs.errors import UnkeptError
 from orchestrator.specs.run import ContainerFacts, State
 
+LEFT_STOP_S = 10
+"""What is left alone of a run waits for its peers, and has nothing to save."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped:
@@ -59,23 +62,35 @@ class Cleaned:
 
     removed: tuple[str, ...]
     """The run of each container."""
+    left_over: tuple[str, ...]
+    """Of these, runs that were stopped while the node was away, and still ran there."""
     not_understood: tuple[str, ...]
 
 
 def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, Cleaned], ...]:
-    """Remove the containers of ended runs, or of those whose id begins with `run_id`; their logs are kept first."""
+    """Remove the containers of ended runs, or of those whose id begins with `run_id`; their logs are kept first.
+
+    A run that was stopped from here while a node was away has ended, too: what still runs of it there is stopped.
+    """
 
     def clear(node: Node) -> Cleaned:
         held, strange = told_apart(node.name, node.engine.containers({labels.LABEL_RUN: ""}))
-        ended = [one for one in held if one.facts.state in (State.SUCCEEDED, State.FAILED)]
-        wanted = [one for one in ended if one.says.run_id.startswith(run_id)]
-        for one in wanted:
+        wanted = [one for one in held if one.says.run_id.startswith(run_id)]
+        ended = [one for one in wanted if one.facts.state in (State.SUCCEEDED, State.FAILED)]
+        left = [one for one in wanted if one not in ended and RunRecord(one.says.run_id).was_stopped(one.says.attempt)]
+        for one in left:
+            node.engine.stop(one.facts.id, LEFT_STOP_S)
+        for one in (*ended, *left):
             secrets = secrets_of(one.facts.labels)
             seat = Seated(node=node, node_rank=one.says.node_rank, container=one.facts.id, secrets=secrets)
             (collected,) = collect_logs([seat], RunRecord(one.says.run_id))
             if isinstance(collected.error, UnkeptError):
                 raise collected.error
             discard(seat)
-        return Cleaned(removed=tuple(one.says.run_id for one in wanted), not_understood=tuple(strange))
+        return Cleaned(
+            removed=tuple(one.says.run_id for one in (*ended, *left)),
+            left_over=tuple(one.says.run_id for one in left),
+            not_understood=tuple(strange),
+        )
 
     return fan_out(nodes, clear)
