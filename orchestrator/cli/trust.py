@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.consent import agreed, can_ask
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, YesOption
-from orchestrator.cli.report import say
-from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError, UsageError
+from orchestrator.cli.report import report_error, say
+from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.selection import select_nodes
+
+if TYPE_CHECKING:
+    from paramiko import PKey
+
+ANSWER_S = 5.0
+TIMEOUT_S = 40.0
+"""For all nodes, which are asked at once; a name takes its time to be resolved."""
 
 
 def register(app: typer.Typer) -> None:
@@ -26,38 +33,66 @@ def trust(
 ) -> int:
     """Show the host key of each node and put it on record if you accept it.
 
-    A key that has changed is refused always: remove the old line by hand if you know why.
+    A key that has changed is always refused, also where only its type has: remove the old line by hand if you know why.
+    Exit code 5 where some nodes could not be trusted, 4 where none could.
     """
-    for spec in select_nodes(load_inventory(inventory).inventory, nodes=nodes, labels=()):
-        if spec.connection == "ssh":
-            _trust(spec, yes=yes)
-    return EXIT_OK
+    from orchestrator.fleet.fan_out import fan_out
+
+    specs = [
+        spec
+        for spec in select_nodes(load_inventory(inventory).inventory, nodes=nodes, labels=())
+        if spec.connection == "ssh"
+    ]
+    failed: list[OrchError] = []
+    for outcome in fan_out(specs, _shown_by, timeout_s=TIMEOUT_S):
+        try:
+            _trust(outcome.item, *outcome.value(), yes=yes)
+        except UsageError:
+            raise
+        except OrchError as error:
+            error.node = error.node or outcome.item.name
+            report_error(error)
+            failed.append(error)
+    if not failed:
+        return EXIT_OK
+    if len(failed) == len(specs):
+        return failed[0].exit_code
+    raise PartialError(f"{len(failed)} of {len(specs)} nodes were not looked at, or not trusted")
 
 
-def _trust(spec: NodeSpec, *, yes: bool) -> None:
-    from orchestrator.nodes.host_keys import accept, fingerprint, known_key, offered_key
+def _shown_by(spec: NodeSpec) -> tuple[str, PKey]:
+    """Its address, and the key that it shows there."""
+    from getpass import getuser
+
+    from orchestrator.nodes.host_keys import offered_key
     from orchestrator.nodes.ssh import resolve
+    from orchestrator.nodes.ssh_keys import Keys
+    from orchestrator.nodes.ssh_refusal import REFUSALS, Attempt, refusal
 
     address = resolve(spec)
     try:
-        key = offered_key(address, spec.port)
-    except OSError as error:
-        raise NodeUnreachableError(f"{spec.address}:{spec.port} no answer ({error})", node=spec.name) from error
-    known = known_key(address, spec.port, key.get_name())
-    if known == key:
+        return address, offered_key(address, spec.port, timeout_s=ANSWER_S)
+    except REFUSALS as error:
+        no_keys = Keys(files=(), in_agent=frozenset())  # nobody logs in
+        raise refusal(
+            Attempt(spec=spec, user=spec.user or getuser(), error=error, waited_s=ANSWER_S, keys=no_keys)
+        ) from error
+
+
+def _trust(spec: NodeSpec, address: str, key: PKey, *, yes: bool) -> None:
+    from orchestrator.nodes.host_keys import accept, changed_key, fingerprint, known_keys, where_to_compare
+
+    known = known_keys(address, spec.port)
+    if key in known:
         say(f"{spec.name}: known already, {fingerprint(key)}")
         return
-    if known is not None:
-        raise NodeUnreachableError(
-            f"its host key has CHANGED: it was {fingerprint(known)}, it now shows {fingerprint(key)}",
-            node=spec.name,
-            hint=f"if the machine was installed anew: ssh-keygen -R '{address}', then orch trust {spec.name}",
-        )
+    if known:
+        raise changed_key(spec.name, address, spec.port, known, key)
     say(f"{spec.name} {address}:{spec.port} shows {fingerprint(key)}")
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError("nobody is there to look at the key", hint=f"orch trust {spec.name} --yes")
-        if not typer.confirm("Is that its key?", default=False, err=True):
-            say(f"{spec.name}: not accepted")
-            return
-    say(f"{spec.name}: kept in {accept(address, spec.port, key)}")
+    say(f"  compare it with what this shows on {spec.name} itself: {where_to_compare(key)}")
+    if not yes and not can_ask():
+        raise UsageError("nobody is there to look at the key", hint=f"orch trust {spec.name} --yes")
+    if agreed("Is that its key?", yes=yes):
+        say(f"{spec.name}: kept in {accept(address, spec.port, key)}")
+    else:
+        say(f"{spec.name}: not accepted")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import paramiko
 from platformdirs import user_config_path, user_state_path
 
+from orchestrator.nodes.state_files import open_private
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.reach import Reach
 
@@ -51,14 +52,15 @@ class RefuseUnknown(paramiko.MissingHostKeyPolicy):
             f"{hostname} shows an unknown host key: {fingerprint(key)}",
             reach=Reach.KEY_UNKNOWN,
             node=self._node,
-            hint=f"compare it with the machine's own (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), "
-            f"then: orch trust {self._node}",
+            hint=f"compare it with the machine's own ({where_to_compare(key)}), then: orch trust {self._node}",
         )
 
 
-def changed_key(node: str, port: int, error: paramiko.BadHostKeyException) -> NodeUnreachableError:
+def changed_key(
+    node: str, host: str, port: int, known: Sequence[paramiko.PKey], shown: paramiko.PKey
+) -> NodeUnreachableError:
     """The machine shows another key than it did: no option of ours goes past this."""
-    entries = dict.fromkeys((entry_name(error.hostname, port), error.hostname))  # a jump host has a port of its own
+    entries = dict.fromkeys((entry_name(host, port), host))  # a jump host has a port of its own
     removals = [
         f"ssh-keygen -f {shlex.quote(str(file))} -R {shlex.quote(entry)}"
         for file in known_files()
@@ -66,43 +68,66 @@ def changed_key(node: str, port: int, error: paramiko.BadHostKeyException) -> No
         if paramiko.HostKeys(str(file)).lookup(entry)
     ]
     return NodeUnreachableError(
-        f"the host key of {error.hostname} has CHANGED: it was {fingerprint(error.expected_key)}, "
-        f"it now shows {fingerprint(error.key)}",
+        f"the host key of {host} has CHANGED: it was {' or '.join(map(fingerprint, known))}, "
+        f"it now shows {fingerprint(shown)}",
         reach=Reach.KEY_CHANGED,
         node=node,
-        hint="somebody may be in between. If the machine was installed anew, remove its old key: "
+        hint="somebody may be in between. If the machine was reinstalled or given another key, remove the old one: "
         f"{'; '.join(removals)}; then: orch trust {node}",
     )
 
 
+EXCHANGE_S = 15.0
+"""For the exchange of keys once a machine answers: a small one computes for seconds."""
+
+
 def offered_key(address: str, port: int, *, timeout_s: float = 5.0) -> paramiko.PKey:
-    """The key that a machine shows, without logging in."""
+    """The key that a machine shows, without logging in: one of a type that is on record, where it has one.
+
+    Raises OSError, EOFError or SSHException where no SSH server answers.
+    """
     with socket.create_connection((address, port), timeout=timeout_s) as connection:
         transport = paramiko.Transport(connection)
         try:
-            transport.start_client(timeout=timeout_s)
+            security = transport.get_security_options()
+            known = [name for key in known_keys(address, port) for name in ALGORITHMS.get(key.get_name(), ())]
+            preferred = [name for name in known if name in security.key_types]
+            security.key_types = tuple(dict.fromkeys((*preferred, *security.key_types)))
+            transport.start_client(timeout=EXCHANGE_S)
             return transport.get_remote_server_key()
         finally:
             transport.close()
 
 
-def known_key(address: str, port: int, kind: str) -> paramiko.PKey | None:
-    """The key of this kind that is on record for the machine."""
+ALGORITHMS = {
+    "ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256"),
+    **{name: (name,) for name in ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")},
+}
+"""By the name of a key, the signatures that prove it."""
+
+
+def known_keys(address: str, port: int) -> tuple[paramiko.PKey, ...]:
+    """All keys that are on record for the machine, of whatever type."""
     keys = paramiko.HostKeys()
     for file in known_files():
         keys.load(str(file))
     recorded = keys.lookup(entry_name(address, port))
-    return recorded.get(kind) if recorded else None
+    found = [recorded.get(kind) for kind in recorded] if recorded else []
+    return tuple(key for key in found if key is not None)
+
+
+def where_to_compare(key: paramiko.PKey) -> str:
+    """What shows the same fingerprint on the machine itself."""
+    kind = key.get_name().removeprefix("ssh-").partition("-")[0]
+    return f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
 
 
 def accept(address: str, port: int, key: paramiko.PKey) -> Path:
     """Put a key on record; the file it went to. Appended in one write, so that what is there is never lost."""
     file = own_file()
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    line = f"{entry_name(address, port)} {key.get_name()} {key.get_base64()}\n"
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
+    line = f"{entry_name(address, port)} {key.get_name()} {key.get_base64()}\n".encode()
+    with open_private(file) as known:
+        known.seek(0)
+        unfinished = known.read()[-1:] not in (b"", b"\n")  # a line that somebody wrote without its end
+        known.write(b"\n" + line if unfinished else line)
     return file

@@ -43,7 +43,7 @@ def refusal(attempt: Attempt) -> NodeUnreachableError:
     """The error to raise for it; its kind is told by the exception's type and what was there, never by its words."""
     error, spec = attempt.error, attempt.spec
     if isinstance(error, paramiko.BadHostKeyException):
-        return host_keys.changed_key(spec.name, spec.port, error)
+        return host_keys.changed_key(spec.name, error.hostname, spec.port, [error.expected_key], error.key)
     if attempt.at_login:
         return _login(attempt)
     reach = _kind(error)

@@ -108,3 +108,14 @@ def test_its_file_is_for_the_nodes_user_alone_and_replaces_the_one_before(tmp_pa
     assert stat.S_IMODE((folder / AGENTS_TOKEN).stat().st_mode) == 0o600
     assert len((folder / AGENTS_TOKEN).read_bytes()) == 2 * agents_token.BYTES
     assert [path.name for path in folder.iterdir()] == [AGENTS_TOKEN]
+
+
+def test_a_folder_in_the_nodes_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the inventory writes it, where nobody asked the node for its home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "orch" / "runs" / "first").mkdir(parents=True)
+    nodes = [LocalNode("alpha"), LocalNode("beta")]
+    parts = [(node, replace(part, folder="~/orch")) for node, part in zip(nodes, plan_of(1).nodes, strict=False)]
+    for placed in agents_token.place_token(parts, "first"):
+        placed.value()
+    assert (tmp_path / "orch" / "runs" / "first" / AGENTS_TOKEN).is_file()

@@ -16,11 +16,12 @@ from orchestrator.specs.plan import NodePlan
 
 BYTES = 32
 
-# A constant for the node's shell; $1 folder of the run, $2 name of the file, $3 node: several may share the folder. The
-# token comes on stdin.
+# A constant for the node's shell; $1 folder of the run (which may begin with ~), $2 name of the file, $3 node: several
+# may share the folder. The token comes on stdin.
 _PLACE = """
 umask 077
-cat > "$1/.$2.$3" && mv -f "$1/.$2.$3" "$1/$2"
+folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
+cat > "$folder/.$2.$3" && mv -f "$folder/.$2.$3" "$folder/$2"
 """
 
 
