@@ -104,6 +104,14 @@ def lab_with_a_model(orch: Orch, tmp_path: Path) -> Scene:
     return here, (), lambda: steps_in(disk)
 
 
+def data_of_another_workload(orch: Orch, tmp_path: Path) -> Scene:
+    held, text = Path("Data/manifest.json"), Path("text.txt")
+    held.parent.mkdir()
+    held.write_text('{"kind": "images", "format": 1}')
+    text.write_text("Había una vez. " * 1000)
+    return lan.lan(*THREE), ("--text", str(text)), held.read_text
+
+
 SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("launch",): idle,
     ("resume",): ended,
@@ -116,8 +124,13 @@ SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("doctor",): faulty,
     ("checkpoints", "prune"): shelved,
     ("lab", "down"): lab_with_a_model,
+    ("prepare",): data_of_another_workload,
 }
 """By command: where it has something to change. `trust` asks a person to look at a key: tests/contract/test_ssh.py."""
+
+WAYS = [(command, json) for command in SCENES for json in ((), ("--json",)) if not (json and command == ("prepare",))]
+"""`prepare` makes data and has no state to report."""
+each_way = pytest.mark.parametrize(("command", "as_json"), WAYS, ids=lambda words: " ".join(words) or "words")
 
 
 def options() -> Iterator[tuple[tuple[str, ...], set[str]]]:
@@ -144,8 +157,7 @@ def test_every_command_that_asks_is_in_the_table(all_options: dict[tuple[str, ..
     assert all("-y" in names for names in all_options.values() if "--yes" in names)
 
 
-@pytest.mark.parametrize("command", SCENES, ids=" ".join)
-@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["words", "json"])
+@each_way
 def test_without_a_terminal_nothing_is_changed_unless_it_is_granted(
     orch: Orch, tmp_path: Path, command: tuple[str, ...], as_json: tuple[str, ...]
 ) -> None:
@@ -158,8 +170,7 @@ def test_without_a_terminal_nothing_is_changed_unless_it_is_granted(
         assert ran.out == ""
 
 
-@pytest.mark.parametrize("command", SCENES, ids=" ".join)
-@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["words", "json"])
+@each_way
 def test_somebody_who_says_no_is_heard(
     orch: Orch, tmp_path: Path, command: tuple[str, ...], as_json: tuple[str, ...]
 ) -> None:
