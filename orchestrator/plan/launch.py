@@ -89,7 +89,11 @@ def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_not
         yield port_note
     assumed = [node.name for node in order if facts[node.name].assumed]
     if assumed:
-        yield f"not asked, so the inventory's word is taken: {', '.join(assumed)}"
+        yield f"not asked: {', '.join(assumed)}; their lines are a guess from the inventory (user id, interface, GPUs)"
+    loopback = [node.name for node in order if facts[node.name].address.startswith("127.")]
+    if 0 < len(loopback) < len(order):
+        others = ", ".join(node.name for node in order if node.name not in loopback)
+        yield f"{', '.join(loopback)}: the address 127.… leads {others} to themselves; write the one on the LAN"
     devices = {device_of(node, facts[node.name]) for node in order}
     if len(devices) > 1:
         yield "nodes with and without GPU in one run: gloo serves both"

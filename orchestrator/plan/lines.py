@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from contract.run_folder import AGENTS_TOKEN
 from orchestrator.plan.secrets import secret_lines
@@ -13,6 +14,8 @@ from orchestrator.specs.plan import ContainerSpec, NodePlan, Plan
 from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import Secret, is_sensitive
 
+_HOME = "\0"
+"""Stands for a home that was not asked for: no word of a command line holds it."""
 SCRATCH = "/tmp:rw,exec,nosuid,nodev,mode=1777"  # noqa: S108  # a path inside the container
 
 
@@ -39,12 +42,13 @@ def node_lines(
     """What is done on one node. `with_token`: the shell's variable `token` is handed over."""
     folders = " ".join(_path(f"{part.folder}/{inner}") for inner in ("Data", "data", f"runs/{run_id}/code"))
     of_secrets = part.container.labels.get(LABEL_SECRETS, "")
+    container = _marked(part)
     if node.engine == "process" or node.connection == "local":
         yield f"mkdir -p {folders}"
         yield from _token_lines(part, run_id, ["sh", "-c"] if with_token else [])
         yield from secret_lines(secrets, of_secrets, ["sh", "-c"])
         is_process = node.engine == "process"
-        yield shlex.join(process_words(part.container) if is_process else ["docker", *run_words(part.container)])
+        yield _joined(process_words(container) if is_process else ["docker", *run_words(container)], "HOME")
         return
     target = f"{node.user}@{part.address}" if node.user else part.address
     reach = [*(["-p", str(node.port)] if node.port != 22 else []), *(["-i", node.identity] if node.identity else [])]
@@ -52,7 +56,10 @@ def node_lines(
     yield shlex.join(["ssh", *reach, *jump, target, f"mkdir -p {folders}"])
     yield from _token_lines(part, run_id, ["ssh", *reach, *jump, target] if with_token else [])
     yield from secret_lines(secrets, of_secrets, ["ssh", *reach, *jump, target])
-    yield shlex.join(["docker", "-H", f"ssh://{target}:{node.port}", *run_words(part.container)])
+    if part.folder.startswith("~/"):  # this shell would put its own home in the place of the node's
+        ask = shlex.join(["ssh", *reach, *jump, target, 'printf %s "$HOME"'])
+        yield f"home=$({ask})"
+    yield _joined(["docker", "-H", f"ssh://{target}:{node.port}", *run_words(container)], "home")
 
 
 def _token_lines(part: NodePlan, run_id: str, reach: Sequence[str]) -> Iterator[str]:
@@ -102,6 +109,26 @@ def process_words(spec: ContainerSpec) -> tuple[str, ...]:
 
 def _by(part: NodePlan) -> str:
     return f" by {part.interface}" if part.interface else ""
+
+
+def _marked(part: NodePlan) -> ContainerSpec:
+    """The container with a mark for the home in which its own folders lie, where nobody asked which one that is."""
+    if not part.folder.startswith("~/"):
+        return part.container
+    mounts = (
+        replace(mount, source=_HOME + mount.source[1:]) if f"{mount.source}/".startswith(f"{part.folder}/") else mount
+        for mount in part.container.mounts
+    )
+    return replace(part.container, mounts=tuple(mounts))
+
+
+def _joined(words: Sequence[str], home: str) -> str:
+    """One line for a shell, each word quoted; `home` names the variable that stands for the marked home."""
+    split = (word.partition(_HOME) for word in words)
+    return " ".join(
+        f'{shlex.quote(before) if before else ""}"${home}"{shlex.quote(after)}' if mark else shlex.quote(before)
+        for before, mark, after in split
+    )
 
 
 def _path(path: str) -> str:

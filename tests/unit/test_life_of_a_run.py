@@ -57,7 +57,7 @@ def test_dry_run_of_machines_out_of_reach(orch: Orch) -> None:
     here = lan.Lan({name: lan.silent(name) for name in THREE})
     ran = orch("launch", "--dry-run", on=here)
     assert ran.code == 0
-    assert "# note: not asked, so the inventory's word is taken: alpha, beta, gamma" in ran.out
+    assert "# note: not asked: alpha, beta, gamma; their lines are a guess from the inventory" in ran.out
 
 
 def test_an_error_of_a_node_does_not_move_the_cursor(orch: Orch) -> None:
