@@ -94,7 +94,7 @@ def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, fac
 def _supervisor(request: LaunchRequest, seat: Seat) -> tuple[str, ...]:
     """What starts torchrun, again where it must, and ends with the other nodes' (docs/adr/0022)."""
     return (
-        "python", "-m", "trainer.survive",
+        "python", "-P", "-m", "trainer.survive",  # -P: the working folder is the user's, who may have a `trainer`, too
         "--nodes", ",".join(seat.names),
         "--node-rank", str(seat.node_rank),
         "--first-rank", str(seat.first_rank),
@@ -137,6 +137,8 @@ def _environment(
     # The trainer looks for data in its working directory, which is the user's code for a module of theirs.
     elsewhere = request.own_code and request.data_digest and not is_own_script(request.command)
     data = {"TRAINER_DATA_DIR": CONTAINER_DATA} if elsewhere else {}
+    # The ranks' folder is not to be searched before the image for the trainer; a script of the user's needs its own.
+    ours = {} if is_own_script(request.command) else {"PYTHONSAFEPATH": "1"}
     interface = {"GLOO_SOCKET_IFNAME": seat.interface, "NCCL_SOCKET_IFNAME": seat.interface} if seat.interface else {}
     return {
         # as the seed's guide names them; torchrun's own flags decide
@@ -150,6 +152,7 @@ def _environment(
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_TIMEOUT_S),
         **interface,
         **data,
+        **ours,
         "ORCH_RUN_ID": identity.run_id,
         "ORCH_ATTEMPT": str(identity.attempt),
         "ORCH_NODE": node,

@@ -116,8 +116,8 @@ def test_every_command_that_is_launched(command: str) -> None:
 def test_every_supervisor_knows_its_place() -> None:
     for rank, part in enumerate(parts(("gpt2",), max_restarts=2)):
         command = part.container.command
-        assert command[:3] == ("python", "-m", "trainer.survive")
-        options = survive.read(command[3:], part.container.environment)
+        assert command[:4] == ("python", "-P", "-m", "trainer.survive")
+        options = survive.read(command[4:], part.container.environment)
         assert (options.node, options.node_rank, options.first_rank) == (part.node, rank, part.first_rank)
         assert (options.address, options.port, options.restarts, options.absence_s) == ("10.0.0.11", 12356, 2, 900)
         assert options.names == ("alpha", "beta", "gamma")

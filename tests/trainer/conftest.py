@@ -66,6 +66,7 @@ NEED_TORCH = [
     "traces_stream",
     "traces_training",
     "traces_workers",
+    "torchrun",
     "trainer_monitor",
     "training",
     "training_data",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,13 @@ def test_a_module_of_the_working_folder_and_a_package_are_found(tmp_path: Path, 
     (tmp_path / "my_own_pkg" / "tasks.py").write_text("def build(): return 7", "utf-8")
     monkeypatch.chdir(tmp_path)
     assert find("my_own_pkg.tasks:build")() == 7
+
+
+def test_a_file_called_as_a_module_of_ours_is_found(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "trainer.py").write_text("def build(): return 7", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert find("trainer.py:build")() == 7
+    assert "trainer.workloads.custom" in sys.modules
 
 
 def test_a_workload_of_ones_own_is_taken_as_it_is(call, tmp_path: Path, monkeypatch) -> None:

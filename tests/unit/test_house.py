@@ -28,8 +28,10 @@ TOUCH_DISTRIBUTED = {
     "trainer/engine/loop.py",
     "trainer/tools/test_ddp.py",
     "trainer/survive/logs_specs.py",
+    "trainer/survive/torchrun.py",
 }
-"""`loop` and `test_ddp` for `record` alone, which writes torchrun's error file; `logs_specs` for its own seam."""
+"""`loop` and `test_ddp` for `record` alone, which writes torchrun's error file; `logs_specs` and `torchrun` for its own
+seams."""
 
 
 def parsed(path: Path) -> ast.Module:

@@ -8,6 +8,7 @@ import io
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,9 @@ LISTEN_S = 5.0
 KILL_S = 15.0
 """How long killed processes may take to be gone; one that a driver holds never is, and ends with its container."""
 _PR_SET_CHILD_SUBREAPER = 36
+_RUN = "import runpy, sys; sys.path.remove(''); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+OUR_MODULE = ("-P", "-m") if sys.version_info >= (3, 11) else ("-c", _RUN)
+"""Words of Python that run a module of this package, whatever lies in the working folder, which is the user's."""
 
 
 def adopt_orphans() -> None:
@@ -60,14 +64,20 @@ class Ranks:
         self._write = write
         self._beats = Path(tempfile.mkdtemp(prefix="beats-"))
         self._streams = Streams(ranks_of(options.command))
+        self.is_done = False
+        """Whether all ranks have ended well; torchrun stays until all other nodes' have, too."""
+        self._ear, mouth = socket.socketpair()
+        self._ear.setblocking(False)
         self._process = subprocess.Popen(
-            torchrun_line(options.command, epoch, self._streams.folder),
+            torchrun_line(options.command, epoch, self._streams.folder, mouth.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_environment(epoch, self._beats),
             start_new_session=True,
+            pass_fds=(mouth.fileno(),),
         )
+        mouth.close()
         outs = {OUT: sys.stdout.buffer, ERR: sys.stderr.buffer}
         streams: list[tuple[Any, IO[bytes], str]] = [
             (stream, outs[name], f"[rank{options.first_rank + local_rank}]: ")
@@ -86,7 +96,10 @@ class Ranks:
             raise
 
     def ending(self) -> Ending | None:
-        """How it ended; None while it has not."""
+        """How the ranks ended; None while they have not. To be asked until it is told."""
+        if self.is_done or self._says_done():
+            self.is_done = True
+            return Ending(kind="done", node=self._options.node, exit_code=0)
         code = self._process.poll()
         if code is None or (time.monotonic() < self._save_until and psutil.wait_procs(self._saving, timeout=0)[1]):
             return None
@@ -94,6 +107,12 @@ class Ranks:
         node, first_rank = self._options.node, self._options.first_rank
         last = [line for tail in self._tails for line in list(tail)]
         return read_ending(node, code, last, first_rank=first_rank, frozen=self._frozen)
+
+    def _says_done(self) -> bool:
+        try:
+            return self._ear.recv(16) == b"done"
+        except OSError:  # nothing yet
+            return False
 
     def look(self) -> dict[str, Any]:
         """The news of these ranks, as an event: `stuck` with the place of each, `moving` again; empty where there is
@@ -159,6 +178,7 @@ class Ranks:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"processes {', '.join(str(child.pid) for child in children)} do not die")
         self._process.wait()
+        self._ear.close()
         self._streams.close()
         deadline = time.monotonic() + LISTEN_S
         for pump in self._pumps:
@@ -183,11 +203,12 @@ def _environment(epoch: int, beats: Path) -> dict[str, str]:
     return {**os.environ, **ours}
 
 
-def torchrun_line(argv: Sequence[str], epoch: int, streams: Path) -> list[str]:
+def torchrun_line(argv: Sequence[str], epoch: int, streams: Path, descriptor: int) -> list[str]:
     """torchrun's command line for this epoch: a straggler of an earlier one must not meet the ranks of this."""
     words = list(argv)
     if words[0] == "torchrun":
-        words = [sys.executable, "-m", "torch.distributed.run", *through_pipes(words, streams)[1:]]
+        ours = (*OUR_MODULE, "trainer.survive.torchrun", str(descriptor))
+        words = [sys.executable, *ours, *through_pipes(words, streams)[1:]]
     if "--rdzv-id" in words:
         place = words.index("--rdzv-id") + 1
         words[place] = f"{words[place]}.{epoch}"

@@ -100,7 +100,7 @@ class Supervisor:
             link.ended(Ending(kind="infrastructure", node=self._options.node, reason=reason))
 
     def _look(self, link: Link) -> None:
-        if not self._ranks:
+        if not self._ranks or self._ranks.is_done:
             return
         if news := self._ranks.look():
             self._say(**news)
@@ -108,13 +108,13 @@ class Supervisor:
             self._asked += 1
             self._ranks.ask_to_stop()
         if ending := self._ranks.ending():
-            self._ranks = None
+            self._ranks = self._ranks if self._ranks.is_done else None
             if self._asked:
                 ending = Ending(kind="stopped", node=self._options.node, reason="it was told to stop")
             link.ended(ending)
 
     def _may_leave(self) -> bool:
-        return self._asked > 0 and self._ranks is None
+        return self._asked > 0 and (self._ranks is None or self._ranks.is_done)
 
     def _leave(self) -> int:
         if self._over is None:

@@ -10,7 +10,9 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import Place, TrainOptions
@@ -146,7 +148,7 @@ def find(named: str | None) -> Callable[..., Any]:
     if str(folder.absolute()) not in sys.path:
         sys.path.insert(0, str(folder.absolute()))
     try:
-        found = getattr(import_module(name), function, None)
+        found = getattr(_module(name, file), function, None)
     except Exception as error:  # whatever a stranger's module does while it is imported
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise UsageError(f"--module {named}: no module {name} in {folder.absolute()} or installed") from None
@@ -168,6 +170,19 @@ def _named(named: str | None) -> tuple[str, str]:
     if file.suffix == ".py" and not file.is_file():
         raise UsageError(f"--module {named}: there is no {file.absolute()}")
     return module, function
+
+
+def _module(name: str, file: Path) -> ModuleType:
+    """By its name; a file called as a module that is here already, `trainer.py` for one, by its place."""
+    known = sys.modules.get(name)
+    if known is None or file.suffix != ".py" or Path(known.__file__ or "").absolute() == file.absolute():
+        return import_module(name)
+    spec = spec_from_file_location(f"custom_{name}", file.absolute())
+    assert spec  # noqa: S101  # there is a loader for .py
+    assert spec.loader  # noqa: S101
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Custom(Workload):

@@ -18,8 +18,12 @@ def _the_next_one() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
+before = set(sys.modules)
 with contextlib.suppress(ImportError):  # a Python of the user's that does not know this package
     from trainer.survive import stacks
 
     stacks.register(os.environ)
+for name in set(sys.modules) - before:  # the user's program may have a module of that name
+    if name.partition(".")[0] in ("trainer", "contract"):
+        del sys.modules[name]
 _the_next_one()
