@@ -25,7 +25,7 @@ EXAMPLES = """Examples:
 
 orch doctor
 
-orch doctor --node beta,gamma --only network,clock.skew
+orch doctor --nodes beta,gamma --only network,clock.skew
 
 orch doctor --fix
 """
@@ -37,7 +37,9 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     inventory: InventoryOption = None,
-    node: Annotated[str | None, typer.Option("--node", metavar="NAMES", help="Only these nodes: alpha,beta.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", "--node", metavar="NAMES", help="Only these nodes: alpha,beta.")
+    ] = None,
     only: Annotated[
         str, typer.Option("--only", metavar="AREA|ID,…", help="Only these findings: network, or clock.skew.")
     ] = "",
@@ -57,13 +59,13 @@ def doctor(
         require_consent(yes=yes, look_first="orch doctor")
     words = _words(only)
     loaded = load_inventory(inventory)
-    specs = select_nodes(loaded.inventory, nodes=node, filename=str(loaded.path))
+    specs = select_nodes(loaded.inventory, nodes=nodes, filename=str(loaded.path))
     request = LaunchRequest(project=loaded.inventory.project, nodes=specs, master_port=loaded.inventory.master_port)
-    with connected(specs) as nodes:
-        report = _look(nodes, request, words, quiet=as_json)
-        if fix and (mended := _mend(nodes, report, loaded.path, asking=not yes)):
+    with connected(specs) as reached:
+        report = _look(reached, request, words, quiet=as_json)
+        if fix and (mended := _mend(reached, report, loaded.path, asking=not yes)):
             say(f"{mended} mended; looking again")
-            report = _look(nodes, request, words, quiet=as_json)
+            report = _look(reached, request, words, quiet=as_json)
     _show(report, as_json=as_json)
     return PreflightError.exit_code if report.unfit else EXIT_OK
 

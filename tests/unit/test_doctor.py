@@ -181,7 +181,7 @@ def test_ways_that_could_not_be_tried_for_want_of_the_image_are_no_second_findin
 
 def test_only_what_is_needed_is_asked(orch: Orch) -> None:
     here = lan.lan("alpha", "beta", "gamma")
-    ran = orch("doctor", "--only", "rest", "--node", "alpha", "--json", on=here)
+    ran = orch("doctor", "--only", "rest", "--nodes", "alpha", "--json", on=here)
     report = json.loads(ran.out)
     assert set(report["stage_seconds"]) == NEEDED["rest"]
     assert [node["spec"]["name"] for node in report["nodes"]] == ["alpha"]
