@@ -36,12 +36,15 @@ class LastHeard:
 
 
 def moment(time: str) -> float:
-    """Seconds since 1970 of a line's time, which has up to nine digits of a second."""
-    parts = re.fullmatch(r"(?P<whole>[^.Z+]+?)(?P<part>\.\d+)?(?P<zone>Z|[+-]\d\d:\d\d)?", time)
+    """Seconds since 1970 of a line's time, which has up to nine digits of a second; 0 for what is no time."""
+    parts = re.fullmatch(r"(?P<whole>[^.Z+]+?)(?P<part>\.[0-9]{1,18})?(?P<zone>Z|[+-]\d\d:\d\d)?", time)
     if not parts:
         return 0.0
     zone = (parts["zone"] or "Z").replace("Z", "+00:00")
-    return datetime.fromisoformat(parts["whole"] + zone).timestamp() + float(parts["part"] or 0)
+    try:
+        return datetime.fromisoformat(parts["whole"] + zone).timestamp() + float(parts["part"] or 0)
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def last_heard(lines: Sequence[Said], plan: Plan | None, now: float) -> tuple[LastHeard, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.cli.report import say
 from orchestrator.lab.state import inventory_file
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.inventory import Inventory, NodeSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_yaml import MAX_BYTES
 
@@ -31,6 +31,21 @@ def load_inventory(path: Path | None) -> LoadedInventory:
     """The inventory meant: `-i`, else $ORCH_INVENTORY, else the lab's while one is up, else ./inventory.yaml."""
     found = find_inventory(path)
     return LoadedInventory(inventory=parse_inventory(read_file(found), filename=str(found)), path=found)
+
+
+def known_nodes(path: Path | None, run: str | None) -> tuple[NodeSpec, ...]:
+    """Those of the inventory; none where there is no inventory any more, but a record of the run (of any, where none is
+    named), which answers then."""
+    from orchestrator.fleet.runs.records import recorded_runs
+
+    try:
+        return tuple(load_inventory(path).inventory.nodes)
+    except ConfigError as error:
+        kept = any(run is None or record.run_id.startswith(run) for record in recorded_runs())
+        if path is not None or error.problems or not kept:
+            raise
+        say(f"note: {error.message}; this rests on the logs that were collected here")
+        return ()
 
 
 def find_inventory(path: Path | None) -> Path:

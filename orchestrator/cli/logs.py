@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.context import load_inventory
+from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from orchestrator.specs.happening import Ended, Said, Tick
+
+if TYPE_CHECKING:
+    from orchestrator.fleet.runs.read_logs import LogSource
 
 EXAMPLES = """Examples:
 
@@ -36,6 +39,9 @@ def logs(
     since: Annotated[str, typer.Option("--since", metavar="TIME|10m", help="Only lines after this.")] = "",
     tail: Annotated[int | None, typer.Option("--tail", min=0, help="Only the last lines of each node.")] = None,
     grep: Annotated[str, typer.Option("--grep", metavar="REGEX", help="Only lines that match.")] = "",
+    timestamps: Annotated[
+        bool, typer.Option("-t", "--timestamps", help="Each line with its time, in your zone.")
+    ] = False,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
@@ -55,14 +61,16 @@ def logs(
         wanted = Filter(node=node, rank=rank, since=_moment(since), tail=tail, grep=re.compile(grep))
     except re.error as error:
         raise UsageError(f"--grep {grep}: not a regular expression: {error}") from error
-    with connected_for(load_inventory(inventory).inventory.nodes, run) as nodes:
+    with connected_for(known_nodes(inventory, run), run) as nodes:
         source = resolve_logs(nodes, run)
+        _must_be_of(source, node, rank)
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
         lines = gather_lines(source, wanted, note=lambda text: say(f"note: {text}"))
         printer = LogPrinter(
             names=source.names,
             as_json=as_json,
+            timestamps=timestamps,
             several_ranks=has_several_ranks(lines),
             fold=None if as_json or node or grep or rank is not None else peers(source.record.plan()),
         )
@@ -72,7 +80,7 @@ def logs(
         if not follow or not source.running:
             return EXIT_OK
         try:
-            for happening in follow_run(source.seated, source.record):
+            for happening in follow_run(source.to_follow, source.record, patient=True):
                 if isinstance(happening, Said) and wanted.passes(happening):
                     printer.print(happening)
                 elif isinstance(happening, Tick | Ended):
@@ -85,11 +93,22 @@ def logs(
     return EXIT_OK
 
 
+def _must_be_of(source: LogSource, node: str, rank: int | None) -> None:
+    """UsageError for a node or a rank that the run has not, as far as that is known: nothing shown is no answer."""
+    plan = source.record.plan()
+    planned = [part.node for part in plan.nodes] if plan else []
+    names = sorted({*source.names, *planned, *source.unreachable})
+    if node and node not in names:
+        raise UsageError(f"run {source.run_id} has no node {node!r}; it has {', '.join(names) or 'none'}")
+    if rank is not None and plan and not 0 <= rank < plan.world_size:
+        raise UsageError(f"run {source.run_id} has no rank {rank}; it has 0 to {plan.world_size - 1}")
+
+
 def _moment(text: str) -> str:
     """`10m`, `2h`, `30s`, `1d` ago, or a time in ISO 8601, as log lines write it."""
     if not text:
         return ""
-    if match := re.fullmatch(r"(\d+)([smhd])", text):
+    if match := re.fullmatch(r"([0-9]{1,6})([smhd])", text):
         unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
         moment = datetime.now(timezone.utc) - timedelta(**{unit: int(match[1])})
     else:

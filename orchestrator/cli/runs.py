@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import typer
 
-from orchestrator.cli.context import load_inventory
+from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say
-from orchestrator.specs.errors import EXIT_OK
+from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError, PartialError
+
+EXIT_UNREACHABLE = NodeUnreachableError.exit_code
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +20,10 @@ def register(app: typer.Typer) -> None:
 
 
 def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
-    """List runs, newest first: those whose containers the nodes hold, then those that only this computer remembers."""
+    """List runs, newest first: those whose containers the nodes hold, then those that only this computer remembers.
+
+    Exit code 0; 4 where no node answered, 5 where some did not: they may hold runs that are not listed.
+    """
     from orchestrator.cli.launching.stopping import half_way
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.find_runs import find_runs
@@ -25,31 +31,41 @@ def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
     from orchestrator.render.runs import run_data, runs_table
+    from orchestrator.render.times import started
 
-    specs = load_inventory(inventory).inventory.nodes
+    specs = known_nodes(inventory, None)
     with connected(specs) as nodes:
         found = find_runs([*nodes, *stand_ins(specs)])
     for name, problem in found.unreachable.items():
         say(f"note: {name}: {problem.message}")
     for line in found.not_understood:
         say(f"note: {line}")
+    silent_all = len(found.unreachable) == len(specs)
+    code = EXIT_OK if not found.unreachable else EXIT_UNREACHABLE if silent_all else PartialError.exit_code
     shown = {run.run_id for run in found.runs}
     past = [past for past in remembered() if past.run_id not in shown]
     if as_json:
-        ended = [
-            {"run_id": run.run_id, "state": run.state, "reason": run.reason, "command": run.command} for run in past
-        ]
-        typer.echo(json.dumps({"runs": [run_data(run) for run in found.runs], "remembered": ended}, indent=2))
-        return EXIT_OK
+        silent = {name: problem.message for name, problem in found.unreachable.items()}
+        told = {"runs": list(map(run_data, found.runs)), "remembered": list(map(asdict, past)), "unreachable": silent}
+        typer.echo(json.dumps(told, indent=2))
+        return code
     if not found.runs and not past:
-        say("no runs yet\n  → orch launch --nodes 5")
-        return EXIT_OK
+        say(_none(code))
+        return code
     if found.runs:
         stdout().print(runs_table(found.runs))
     for run in found.runs:
         if line := half_way(run):
             say(line)
     for old in past:
-        line = f"{old.run_id}  {old.state}  {old.started_at[:16]}  {old.command}  ({old.reason})"
+        line = f"{old.run_id}  {old.state}  {started(old.started_at)}  {old.command}  ({old.reason})"
         stdout().print(printable(line), markup=False)
-    return EXIT_OK
+    return code
+
+
+def _none(code: int) -> str:
+    """Where no run is shown: there is none, or nobody could say so."""
+    if code == EXIT_OK:
+        return "no runs yet\n  → orch launch --nodes 5"
+    who = "no node answered" if code == EXIT_UNREACHABLE else "the nodes that answered know of no run"
+    return f"{who}, and no run is on record on this computer\n  → orch doctor"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.context import load_inventory
+from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
 from orchestrator.specs.run import State
+
+if TYPE_CHECKING:
+    from orchestrator.specs.past_run import PastRun
 
 EXAMPLES = """Examples:
 
@@ -33,22 +36,27 @@ def status(
     """Show how a run is, node by node, its last step, and how near it comes to its forecast.
 
     A run is as healthy as its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are lost.
+    A run that no node shows is told from the record on this computer, with its time.
     """
     from orchestrator.checks.slow_ranks import slow_ranks
     from orchestrator.cli.launching.stopping import half_way
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.find_runs import choose_run, find_runs, seats_of
+    from orchestrator.fleet.runs.past_run import past_run
     from orchestrator.fleet.runs.progress import forecast_of, last_event
+    from orchestrator.fleet.runs.read_logs import recorded_only
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.render.console import stdout
     from orchestrator.render.runs import run_data, run_table
 
-    with connected_for(load_inventory(inventory).inventory.nodes, run) as nodes:
+    with connected_for(known_nodes(inventory, run), run) as nodes:
         found = find_runs(nodes)
         for name, problem in found.unreachable.items():
             say(f"note: {name}: {problem.message}")
         for line in found.not_understood:
             say(f"note: {line}")
+        if recorded := recorded_only(found, run):
+            return _of_the_record(past_run(recorded, found.unreachable), as_json=as_json)
         chosen = choose_run(found, run)
         seats = seats_of(chosen, {node.name: node for node in nodes})
         forecast = forecast_of(seats, RunRecord(chosen.run_id))
@@ -64,3 +72,18 @@ def status(
         say(line)
     codes = {State.FAILED: RunFailedError.exit_code, State.LOST: PartialError.exit_code}
     return codes.get(chosen.state, EXIT_OK)
+
+
+def _of_the_record(past: PastRun, *, as_json: bool) -> int:
+    """Of a run that no node shows: what this computer heard of it last."""
+    from orchestrator.render.console import stdout
+    from orchestrator.render.printable import printable
+    from orchestrator.render.runs import past_data, past_lines
+
+    if as_json:
+        typer.echo(json.dumps(past_data(past), indent=2))
+    else:
+        for line in past_lines(past):
+            stdout().print(printable(line), markup=False)
+    known = {State.FAILED.value: RunFailedError.exit_code, State.SUCCEEDED.value: EXIT_OK, "stopped": EXIT_OK}
+    return known.get(past.state, PartialError.exit_code)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.context import load_inventory
+from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption
-from orchestrator.cli.report import say
-from orchestrator.specs.errors import EXIT_OK, ConfigError
-from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.errors import EXIT_OK
 
 EXAMPLES = """Examples:
 
@@ -42,7 +39,7 @@ def why(
     from orchestrator.render.printable import printable
     from orchestrator.render.why import why_json, why_lines
 
-    with connected_for(_nodes(inventory, run), run) as nodes:
+    with connected_for(known_nodes(inventory, run), run) as nodes:
         story = tell(gather_evidence(nodes, run))
     if as_json:
         typer.echo(why_json(story))
@@ -51,17 +48,3 @@ def why(
     for line in why_lines(story):
         console.print(printable(line), markup=False)
     return EXIT_OK
-
-
-def _nodes(inventory: Path | None, run: str | None) -> tuple[NodeSpec, ...]:
-    """Those of the inventory; none where there is no inventory any more, but a record of the run."""
-    from orchestrator.fleet.runs.records import recorded_runs
-
-    try:
-        return tuple(load_inventory(inventory).inventory.nodes)
-    except ConfigError as error:
-        kept = any(run is None or record.run_id.startswith(run) for record in recorded_runs())
-        if inventory is not None or not kept:
-            raise
-        say(f"note: {error.message}; this rests on the logs that were collected here")
-        return ()

@@ -12,6 +12,7 @@ from rich.text import Text
 from orchestrator.render.consequences import Consequences
 from orchestrator.render.console import colour_of, stdout
 from orchestrator.render.printable import printable
+from orchestrator.render.times import stamp
 from orchestrator.specs.event import parse_event
 from orchestrator.specs.happening import Said
 
@@ -51,6 +52,7 @@ class LogPrinter:
         names: Sequence[str],
         as_json: bool,
         several_ranks: bool = False,
+        timestamps: bool = False,
         fold: Mapping[str, str] | None = None,
     ) -> None:
         """`fold`: who has which address, where what follows from another rank's end is to be a line; None: all is
@@ -59,6 +61,7 @@ class LogPrinter:
         self._width = max(map(len, names), default=0)
         self._as_json = as_json
         self._several_ranks = several_ranks
+        self._timestamps = timestamps
         self._console = stdout()
 
     def print(self, said: Said) -> None:
@@ -74,4 +77,5 @@ class LogPrinter:
         if self._as_json:
             self._console.out(log_json(said), highlight=False)
         elif not is_event(said):
-            self._console.print(log_line(said, width=self._width, several_ranks=self._several_ranks))
+            line = log_line(said, width=self._width, several_ranks=self._several_ranks)
+            self._console.print(Text.assemble(printable(stamp(said.time)), " ", line) if self._timestamps else line)

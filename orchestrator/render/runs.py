@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -12,8 +13,10 @@ from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
+from orchestrator.render.times import stamp, started, zone
 from orchestrator.specs.event import Event
 from orchestrator.specs.forecast import Forecast
+from orchestrator.specs.past_run import PastRun
 from orchestrator.specs.run import Member, Run, State
 
 STYLES = {
@@ -38,7 +41,7 @@ def run_table(run: Run, last: Event | None, forecast: Forecast | None = None) ->
     }
     left_out = {out.node: f"left out: {out.why}" for out in forecast.left_out} if forecast else {}
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in ("rank", "node", "state", "exit", "started", "restarts", "why"):
+    for column in ("rank", "node", "state", "exit", f"started ({zone()})", "restarts", "why"):
         table.add_column(column, justify="right" if column in ("rank", "exit", "restarts") else "left")
     for member in run.members:
         container = member.container
@@ -47,7 +50,7 @@ def run_table(run: Run, last: Event | None, forecast: Forecast | None = None) ->
             Text(member.node, colour_of(member.node_rank)),
             Text(member.state.value, STYLES[member.state]),
             "" if container is None or container.exit_code is None else str(container.exit_code),
-            _plain(_clock(container.started_at)) if container else "",
+            started(container.started_at) if container else "",
             str(container.restarts) if container else "",
             _plain(_why(member) or left_out.get(member.node, "") or slow.get(member.node, "")),
         )
@@ -57,7 +60,7 @@ def run_table(run: Run, last: Event | None, forecast: Forecast | None = None) ->
 def runs_table(runs: tuple[Run, ...]) -> Table:
     """Many runs, a line each."""
     table = Table(box=None, pad_edge=False)
-    for column in ("run", "state", "nodes", "by", "started", "command"):
+    for column in ("run", "state", "nodes", "by", f"started ({zone()})", "command"):
         table.add_column(column)
     for run in runs:
         running = sum(member.state is State.RUNNING for member in run.members)
@@ -66,10 +69,40 @@ def runs_table(runs: tuple[Run, ...]) -> Table:
             Text(run.state.value, STYLES[run.state]),
             f"{running}/{run.nnodes} up" if running else str(run.nnodes),
             _plain(run.user),
-            _plain(_clock(run.started_at)),
+            started(run.started_at),
             _plain(run.command),
         )
     return table
+
+
+def past_lines(past: PastRun) -> Iterator[str]:
+    """A run that no node shows, for people."""
+    silent = f"; {', '.join(past.unreachable)} did not answer" if past.unreachable else ""
+    progress = _progress(past.last_event)
+    yield f"run {past.run_id}  {past.state}" + (f"  {progress}" if progress else "")
+    yield f"as of {stamp(past.as_of)}, from the record on this computer: no node shows it now{silent}"
+    if past.reason:
+        yield past.reason
+    if past.started_at:
+        yield f"started {started(past.started_at)} ({zone()}) on {', '.join(past.nodes)}: {past.command}"
+    yield f"  → orch logs {past.run_id}"
+
+
+def past_data(past: PastRun) -> dict[str, Any]:
+    """The same for programs."""
+    last = past.last_event
+    return {
+        "run_id": past.run_id,
+        "state": past.state,
+        "reason": past.reason,
+        "as_of": past.as_of,
+        "started_at": past.started_at,
+        "command": past.command,
+        "nodes": list(past.nodes),
+        "last_event": last and {"kind": last.kind, **last.values},
+        "forecast": past.forecast and asdict(past.forecast),
+        "unreachable": {name: problem.message for name, problem in past.unreachable.items()},
+    }
 
 
 def half_stopped_line(run: Run) -> str:
@@ -150,8 +183,3 @@ def _why(member: Member) -> str:
 def _plain(words: str) -> Text:
     """What a label or an engine says is no markup: a command may hold `[/b]`."""
     return Text(printable(words))
-
-
-def _clock(time: str) -> str:
-    """Date and minute; the rest is noise to a person."""
-    return time[:16].replace("T", " ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from contract.log_lines import split_rank
@@ -24,12 +24,16 @@ LOOK_AHEAD = 1000
 def last_event(seated: Sequence[Seated], forecast: Forecast | None = None) -> Event | None:
     """The last event that tells of progress, of rank 0, or of the first that a forecast let train; None where it has
     made none, or cannot be asked."""
+    leading = [seat for seat in seated if (forecast.led_by(seat.node.name) if forecast else seat.node_rank == 0)]
+    return newest_progress(event for seat in leading for event in _events(seat, tail=LOOK_BACK))
+
+
+def newest_progress(events: Iterable[Event]) -> Event | None:
+    """The last of them that tells of progress, with the figures that it leaves to earlier ones."""
     newest = None
-    for seat in seated:
-        if forecast.led_by(seat.node.name) if forecast else seat.node_rank == 0:
-            for event in _events(seat, tail=LOOK_BACK):
-                if event.kind in PROGRESS:
-                    newest = _with_figures(event, newest) if newest else event
+    for event in events:
+        if event.kind in PROGRESS:
+            newest = _with_figures(event, newest) if newest else event
     return newest
 
 

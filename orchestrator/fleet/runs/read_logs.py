@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.fleet.runs.collect import collect_logs
 from orchestrator.fleet.runs.find_runs import Found, choose_run, find_runs, seats_of
@@ -28,7 +28,13 @@ class LogSource:
     seated: tuple[Seated, ...]
     names: tuple[str, ...]
     running: bool
+    away: tuple[Seated, ...] = ()
+    """Its nodes that do not answer, as far as the record names them: their containers are not known."""
     unreachable: Mapping[str, OrchError]
+
+    @property
+    def to_follow(self) -> tuple[Seated, ...]:
+        return (*self.seated, *self.away)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +60,27 @@ class Filter:
 def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
     """Find a run on the nodes; one whose containers are gone, in this controller's record."""
     found = find_runs(nodes)
-    recorded = _recorded(found, wanted)
+    recorded = recorded_only(found, wanted)
     if recorded is not None:
         return _source(recorded, (), recorded.names, found, running=False)
     run = choose_run(found, wanted)
     by_name = {node.name: node for node in nodes}
     seated = seats_of(run, by_name)
     names = [member.node for member in run.members if member.container]
-    return _source(RunRecord(run.run_id), seated, tuple(names), found, running=run.state is State.RUNNING)
+    up = any(member.state is State.RUNNING for member in run.members)
+    running = run.state is State.RUNNING or (run.state is State.LOST and up)
+    source = _source(RunRecord(run.run_id), seated, tuple(names), found, running=running)
+    return replace(source, away=_away(source, by_name))
+
+
+def _away(source: LogSource, nodes: Mapping[str, Node]) -> tuple[Seated, ...]:
+    """Nodes of the plan on record that did not answer."""
+    plan = source.record.plan()
+    return tuple(
+        Seated(node=nodes[part.node], node_rank=part.node_rank, container="")
+        for part in (plan.nodes if plan else ())
+        if part.node in source.unreachable and part.node in nodes
+    )
 
 
 def gather_lines(source: LogSource, wanted: Filter, note: Callable[[str], object] = lambda _text: None) -> list[Said]:
@@ -93,7 +112,7 @@ def _newest(lines: Iterator[Said], wanted: Filter, number: int) -> list[Said]:
     return own[max(0, len(own) - number) :]
 
 
-def _recorded(found: Found, wanted: str | None) -> RunRecord | None:
+def recorded_only(found: Found, wanted: str | None) -> RunRecord | None:
     """The record of a run that no node shows any more: the newest of all where no run is named."""
     on_nodes = [run.run_id for run in found.runs]
     if any(wanted is None or run_id.startswith(wanted) for run_id in on_nodes):

@@ -33,22 +33,51 @@ Pause = Callable[[float], object]
 """Waits so many seconds, or until nobody follows any more."""
 
 
-def follow(seated: Sequence[Seated], record: RunRecord, *, tick_s: float = 0.5) -> Iterator[Happening]:
+def follow(
+    seated: Sequence[Seated],
+    record: RunRecord,
+    *,
+    tick_s: float = 0.5,
+    patient: bool = False,
+    pause: Pause | None = None,
+) -> Iterator[Happening]:
     """Merge the nodes as they speak, from where the record ends, until each has ended or is lost. Lines are kept there.
+    A patient follower waits for a node that is lost as long as another one goes on.
 
     A container that Docker starts again goes on being followed.
     """
-    following = Following(record, tick_s=tick_s)
+    following = Following(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True)
     for seat in seated:
         following.listen(seat, since=record.last_time(seat.node.name, seat.container))
-    return following.happenings()
+    away, ended = set[str](), set[str]()
+    for happening in following.happenings():
+        yield happening
+        if isinstance(happening, Lost):
+            away.add(happening.node)
+        elif isinstance(happening, Back):
+            away.discard(happening.node)
+        elif isinstance(happening, Ended | Removed):
+            ended.add(happening.node)
+        if ended and {seat.node.name for seat in seated} <= away | ended:
+            return
 
 
 class Following:
-    """What is said on several nodes, merged. A node that is lost ends its part; a patient follower waits for it."""
+    """What is said on several nodes, merged. A node that is lost ends its part; a patient follower waits for it.
 
-    def __init__(self, record: RunRecord, *, tick_s: float = 0.5, patient: bool = False, pause: Pause | None = None):
-        self._record, self._tick_s, self._patient = record, tick_s, patient
+    `from_record`: what is on record is known, also of a container that is found only when its node answers again.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        *,
+        tick_s: float = 0.5,
+        patient: bool = False,
+        pause: Pause | None = None,
+        from_record: bool = False,
+    ) -> None:
+        self._record, self._tick_s, self._patient, self._from_record = record, tick_s, patient, from_record
         self._queue: SimpleQueue[Happening] = SimpleQueue()
         self._closed = Event()
         self._pause = pause or self._closed.wait
@@ -142,6 +171,8 @@ class Following:
             self._queue.put(Back(node=name, node_rank=rank, container=held[-1]))
         else:
             self._pause(FIRST_PAUSE_S)  # an engine that breaks off again and again is not asked without a rest
+        if self._from_record and not hearing.container:
+            hearing.last = self._record.last_time(name, held[-1])
         hearing.container = held[-1]
         if not held[-1]:
             self._queue.put(Removed(node=name, node_rank=rank))
@@ -185,7 +216,7 @@ class _Hearing:
     def __init__(
         self, seat: Seated, record: RunRecord, queue: SimpleQueue[Happening], since: str, pause: Pause
     ) -> None:
-        self._seat, self._record, self._queue, self._last, self._pause = seat, record, queue, since, pause
+        self._seat, self._record, self._queue, self.last, self._pause = seat, record, queue, since, pause
         self.container = seat.container
         self.in_touch = Event()
         self.in_touch.set()
@@ -194,16 +225,16 @@ class _Hearing:
         seat = replace(self._seat, container=self.container)
         with self._record.open_log(seat.node.name, seat.container) as kept:
             known = self._record.last_time(seat.node.name, seat.container)  # lines up to it are kept already
-            known = "" if known == self._last else known
+            known = "" if known == self.last else known
             veil = veil_at(seat.node, seat.secrets, self._record.veil)
             while True:
-                for line in seat.node.engine.logs(seat.container, follow=True, since=self._last):
+                for line in seat.node.engine.logs(seat.container, follow=True, since=self.last):
                     said = said_of(seat, line, veil)
                     known = "" if line.time > known else known
                     if not known:
                         kept.keep(said)
                     known = "" if line.time == known else known
-                    self._last = line.time
+                    self.last = line.time
                     self._queue.put(said)
                     if kept.problem:
                         self._queue.put(Unkept(reason=kept.problem))

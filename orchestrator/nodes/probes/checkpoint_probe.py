@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Node
 from orchestrator.specs.checkpoint import (
+    FILES_LIMIT,
     MANIFEST,
     MANIFEST_LIMIT,
     Held,
@@ -20,6 +21,7 @@ from orchestrator.specs.checkpoint import (
     read_manifest,
     step_of,
 )
+from orchestrator.specs.numbers import whole
 
 TIMEOUT_S = 30.0
 
@@ -82,8 +84,8 @@ def parse(text: str, *, node: str) -> Iterator[Held]:
     run, step = "", None
     for line in text.split("\n"):  # not splitlines: a manifest may hold U+2028
         key, _, value = line.partition("=")
-        if key == "now" and value.isdecimal():
-            now = int(value)
+        if key == "now":
+            now = whole(value) or 0
         elif key == "run":
             run, step = value if is_run_id(PurePosixPath(value).name) else "", None
         elif key == "best":
@@ -117,8 +119,9 @@ def _note(found: _Found, key: str, value: str) -> None:
     if key == "file":
         size, _, rest = value.partition(" ")
         written, _, name = rest.partition(" ")
-        if size.isdecimal() and written.isdecimal():
-            found.sizes[name], found.written[name] = int(size), int(written)
+        bytes_, second = whole(size), whole(written)
+        if bytes_ is not None and second is not None and len(found.sizes) < FILES_LIMIT:
+            found.sizes[name], found.written[name] = bytes_, second
     elif key == "sha256":
         found.sha256 = value
     elif key == "manifest":

@@ -1,0 +1,28 @@
+"""A run of which only the record of this controller tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.specs.errors import OrchError
+from orchestrator.specs.event import Event
+from orchestrator.specs.forecast import Forecast
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastRun:
+    """What the record of a run holds."""
+
+    run_id: str
+    state: str
+    reason: str
+    as_of: str
+    """Time of the newest thing on record, ISO 8601 with offset."""
+    started_at: str
+    command: str
+    nodes: tuple[str, ...]
+    last_event: Event | None
+    forecast: Forecast | None
+    unreachable: Mapping[str, OrchError]
+    """Nodes that gave no answer: the run may be there."""

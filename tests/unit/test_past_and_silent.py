@@ -1,0 +1,124 @@
+"""What is told of runs where nodes are silent, or nothing but the record is left."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.watching.follow import follow
+from orchestrator.render import times
+from orchestrator.specs.happening import Back, Happening, Lost, Said, Tick
+from tests import lan
+from tests.lan import event
+from tests.unit.conftest import THREE, Orch, detached
+from tests.unit.scene import Scene
+
+SAYS = ("[rank0]: hello", event("step", step=7, loss=1.25))
+
+
+def silenced(here: lan.Lan, *names: str) -> lan.Lan:
+    """The same LAN, some of its machines out of reach."""
+    now = lan.Lan(nodes=dict(here.nodes))
+    for name in names:
+        now.nodes[name] = lan.silent(name)
+    return now
+
+
+@pytest.mark.parametrize(("names", "code"), [((), 0), (("beta",), 5), (THREE, 4)])
+def test_runs_says_that_nodes_are_silent(orch: Orch, names: tuple[str, ...], code: int) -> None:
+    here = silenced(lan.lan(*THREE), *names)
+    ran = orch("runs", on=here)
+    assert (ran.code, "no runs yet" in ran.err) == (code, not names)
+    told = orch("runs", "--json", on=here)
+    assert (told.code, list(json.loads(told.out)["unreachable"])) == (code, list(names))
+
+
+def test_status_of_a_run_that_no_node_shows(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=SAYS, ends_with=1)
+    run = json.loads(orch("launch", "--json", "--no-watch", on=here).out)["run_id"]
+    ran = orch("status", run, on=lan.lan(*THREE))
+    assert ran.code == 1
+    assert ran.out.startswith(f"run {run}  failed  step 7 · loss 1.250\nas of 20")
+    assert "from the record on this computer: no node shows it now\n" in ran.out
+    told = json.loads(orch("status", run, "--json", on=silenced(here, *THREE)).out)
+    assert (told["state"], told["last_event"]["step"], list(told["unreachable"])) == ("failed", 7, list(THREE))
+    assert datetime.fromisoformat(told["as_of"]).utcoffset() is not None
+
+
+def test_without_an_inventory_the_record_answers(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=SAYS)
+    run = json.loads(orch("launch", "--json", "--no-watch", on=here).out)["run_id"]
+    Path("inventory.yaml").unlink()
+    assert "[0 alpha] hello" in orch("logs", run).out
+    assert run in orch("runs").out
+    assert orch("status", run).out.startswith(f"run {run}  succeeded  step 7")
+    assert orch("status", "another").code == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(("--node", "delta"), "alpha, beta, gamma"), (("--rank", "9"), "0 to 2"), (("--rank", "-1"), "0 to 2")],
+)
+def test_logs_of_a_node_or_rank_that_the_run_has_not(orch: Orch, words: tuple[str, ...], says: str) -> None:
+    here = lan.lan(*THREE, says=SAYS)
+    detached(orch, here)
+    ran = orch("logs", *words, on=here)
+    assert ran.code == 2
+    assert says in ran.err
+
+
+def test_times_are_local_and_say_so(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/Bogota")
+    time.tzset()
+    try:
+        here = lan.lan(*THREE, says=("[rank0]: hello",))
+        detached(orch, here)
+        assert orch("logs", "-t", "--node", "alpha", on=here).out == ("2026-01-02T10:00:00.000-05:00 [0 alpha] hello\n")
+        assert "started (-05)" in orch("status", on=here).out
+        listed = orch("runs", on=here).out
+        assert "started (-05)" in listed
+        assert "just now" in listed
+        noon = datetime(2026, 1, 2, 17, tzinfo=timezone.utc).timestamp()
+        assert times.started("2026-01-02T15:00:00.5Z", noon) == "2026-01-02 10:00, 2 h ago"
+        assert times.started("2026-01-02T16:48:00Z", noon) == "2026-01-02 11:48, 12 min ago"
+        assert times.started("2026-01-01T15:00:00Z", noon) == "2026-01-01 10:00"
+        assert (times.started("x\x1b[2J", noon), times.started("", noon)) == ("", "")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_following_waits_for_a_node_that_is_away_and_goes_on_with_the_others(known: bool) -> None:
+    """`known`: whether its container was found before it went away."""
+    scene = Scene()
+    plan, seated = scene.begin()
+    if not known:
+        scene.engines["beta"].pull()
+        seated = tuple(seat if seat.node.name != "beta" else type(seat)(
+            node=seat.node, node_rank=seat.node_rank, container="") for seat in seated)  # fmt: skip
+    heard: list[Happening] = []
+    for happening in follow(seated, RunRecord(plan.run_id), patient=True, pause=scene.time.pause, tick_s=0.005):
+        heard.append(happening)
+        if isinstance(happening, Tick):
+            scene.time.pass_(10)
+        elif isinstance(happening, Said) and happening.node == "beta" and known:
+            scene.engines["beta"].pull()
+            known = False
+        elif isinstance(happening, Lost):
+            scene.say("alpha", "[rank0]: meanwhile")
+        elif isinstance(happening, Said) and happening.text == "meanwhile":
+            scene.engines["beta"].put_back()
+        elif isinstance(happening, Back):
+            scene.say("beta", "[rank1]: here again")
+        elif isinstance(happening, Said) and happening.text == "here again":
+            scene.finish()
+    texts = [happening.text for happening in heard if isinstance(happening, Said) and happening.node == "beta"]
+    assert [text for text in texts if "@orch" not in text] == ["here again"]
+    assert len(texts) == 2
+    assert [type(one) for one in heard if isinstance(one, Lost | Back)] == [Lost, Back]
