@@ -25,7 +25,7 @@ def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
     yield f"# master {plan.master} {plan.master_addr}:{plan.master_port}"
     for note in plan.notes:
         yield f"# note: {note}"
-    if hidden := sorted(filter(is_sensitive, plan.environment)):
+    if hidden := sorted(name for name, value in plan.environment.items() if is_sensitive(name, value)):
         yield f"# values not shown, and taken from your shell by these lines: {', '.join(hidden)}"
     several = plan.nnodes > 1
     if several:
@@ -89,7 +89,10 @@ def run_words(spec: ContainerSpec) -> tuple[str, ...]:
     for mount in spec.mounts:
         words += ["--volume", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
     for key, value in spec.environment.items():
-        words += ["--env", key if is_sensitive(key) else f"{key}={value}"]  # docker takes it from its own environment
+        words += [
+            "--env",
+            key if is_sensitive(key, value) else f"{key}={value}",
+        ]  # docker takes it from its own environment
     for key, value in spec.labels.items():
         words += ["--label", f"{key}={value}"]
     return (*words, spec.image, *spec.command)
@@ -102,7 +105,7 @@ def process_words(spec: ContainerSpec) -> tuple[str, ...]:
         "env",
         "-C",
         host.working_dir,
-        *(f"{key}={value}" for key, value in host.environment.items() if not is_sensitive(key)),
+        *(f"{key}={value}" for key, value in host.environment.items() if not is_sensitive(key, value)),
         *host.command,
     )
 

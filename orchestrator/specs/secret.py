@@ -11,8 +11,16 @@ from typing import Any
 REDACTED = "***"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """Of a variable and of a file: no shell, path or mount reads more into it."""
-_SENSITIVE = re.compile(r"_KEY$|TOKEN(?!IZER)|SECRET|PASSWORD", re.IGNORECASE)
+_SENSITIVE = re.compile(
+    r"_KEY$|APIKEY|PRIVATE_?KEY|TOKEN(?!IZER)|SECRET|CREDENTIAL|PASSWORD|PASSPHRASE|PASSWD"
+    r"|(?:^|_)PASS(?:_|$)|_PWD$|_PAT$|_DSN$",
+    re.IGNORECASE,
+)
 """TOKENIZERS_PARALLELISM is a switch of a library that many scripts use."""
+_LOGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://[^/\s:@]{0,256}:([^/\s@]{1,1024})@")
+"""Of an address: user and password before the host."""
+_OWN_PLACE = ("PWD", "OLDPWD")
+"""What a shell calls its folder."""
 SHORTEST_HIDDEN = 8
 """A shorter value stands in lines by chance, `128` in every second one."""
 
@@ -47,14 +55,24 @@ def veil_over(values: Iterable[str]) -> Veil:
     return Veil().and_over(values)
 
 
-def is_sensitive(variable: str) -> bool:
-    """Whether the name says so; `…_FILE` holds a path."""
-    return bool(_SENSITIVE.search(variable)) and not variable.upper().endswith("_FILE")
+def is_sensitive(variable: str, value: str = "") -> bool:
+    """Whether its name says so (`…_FILE` holds a path), or its value is an address with a password in it, or is hidden
+    already."""
+    if value == REDACTED or _LOGIN.match(value):
+        return True
+    name = variable.upper()
+    return bool(_SENSITIVE.search(name)) and not name.endswith("_FILE") and name not in _OWN_PLACE
 
 
 def concealed(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those whose name says so, with values that are known."""
-    return {name: value for name, value in variables.items() if is_sensitive(name) and value != REDACTED}
+    """Those that are sensitive, with values that are known."""
+    return {name: value for name, value in variables.items() if value != REDACTED and is_sensitive(name, value)}
+
+
+def hidden_of(value: str) -> tuple[str, ...]:
+    """What of a sensitive variable's value must not be seen: all of it, and the password of an address alone."""
+    found = _LOGIN.match(value)
+    return (value, found[1]) if found else (value,)
 
 
 def redacted(data: Any) -> Any:
@@ -75,4 +93,4 @@ def _veil(pieces: set[str]) -> Veil:
 
 
 def _hidden(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: REDACTED if is_sensitive(name) else value for name, value in environment.items()}
+    return {name: REDACTED if is_sensitive(name, value) else value for name, value in environment.items()}

@@ -15,7 +15,7 @@ from orchestrator.cli import main
 from orchestrator.cli.launching.watching import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs import secrets as handed
-from orchestrator.fleet.runs.launch import launch
+from orchestrator.fleet.runs.launch import _PREPARE, launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets
 from orchestrator.nodes.fake import Answer, FakeNode
@@ -23,6 +23,7 @@ from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.secrets import secrets_folder
 from orchestrator.specs.errors import CommandFailedError, ConfigError, EngineError
 from orchestrator.specs.plan import NodePlan
+from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import REDACTED, Secret, is_sensitive, veil_over
@@ -211,15 +212,80 @@ def test_without_secrets_a_plan_says_nothing_of_any(orch: Orch) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["WANDB_API_KEY", "HF_TOKEN", "hf_token", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "DB_PASSWORD", "MY_SECRETS"],
+    [
+        "WANDB_API_KEY",
+        "HF_TOKEN",
+        "hf_token",
+        "AWS_SECRET_ACCESS_KEY",
+        "PGPASSWORD",
+        "DB_PASSWORD",
+        "MY_SECRETS",
+        "MYSQL_PWD",
+        "WANDB_APIKEY",
+        "GITHUB_PAT",
+        "SSH_PASSPHRASE",
+        "REDIS_PASS",
+        "PRIVATE_KEY_PEM",
+        "SENTRY_DSN",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "ROOT_PASSWD",
+        "SSH_PRIVATEKEY",
+    ],
 )
 def test_names_that_tell(name: str) -> None:
     assert is_sensitive(name)
 
 
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "HF_TOKEN_FILE", "KEYBOARD", "MONKEY", "LANG", "GREETING"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TOKENIZERS_PARALLELISM",
+        "HF_TOKEN_FILE",
+        "KEYBOARD",
+        "MONKEY",
+        "LANG",
+        "GREETING",
+        "PWD",
+        "OLDPWD",
+        "PATH",
+        "COMPASS",
+        "BYPASS_CACHE",
+        "N_PASSES",
+        "PATCH_SIZE",
+        "DATABASE_URL",
+    ],
+)
 def test_names_that_do_not(name: str) -> None:
     assert not is_sensitive(name)
+
+
+@pytest.mark.parametrize(
+    ("value", "hidden"),
+    [
+        ("postgres://u:pw-of-the-database@db:5432/x", True),
+        ("redis://:only-a-password@cache", True),
+        ("amqp+tls://user:p%40ss@queue/", True),
+        ("https://example.org/a:b@c", False),
+        ("ssh://git@example.org/repository", False),
+        ("10.0.0.11:12355", False),
+        ("x" * 100_000 + "://:@", False),
+    ],
+)
+def test_an_address_with_a_password_is_hidden_whatever_its_variable_is_called(value: str, hidden: bool) -> None:
+    assert is_sensitive("PLACE", value) is hidden
+    plan = json.loads(to_json(lan.plan(environment={"PLACE": value})))
+    assert (plan["environment"]["PLACE"] == REDACTED) is hidden
+    assert (plan["nodes"][0]["container"]["environment"]["PLACE"] == REDACTED) is hidden
+
+
+def test_a_password_of_an_address_is_hidden_alone_too(orch: Orch, state: Path) -> None:
+    here = lan.lan(*THREE, says=("[rank0]: connecting with pw-of-the-database", event("done", step=1)))
+    ran = orch("launch", "--env", "DATABASE_URL=postgres://u:pw-of-the-database@db/x", on=here)
+    assert ran.code == 0
+    assert "[0 alpha] connecting with ***\n" in ran.out
+    assert "pw-of-the-database" not in ran.err + everything_written(state)
+    again = orch("resume", next((state / "runs").iterdir()).name, "--detach", on=here)
+    assert (again.code, "had DATABASE_URL, whose value no plan holds" in again.err) == (3, True)
 
 
 def test_a_sensitive_variable_reaches_the_container_and_is_hidden_elsewhere(orch: Orch, state: Path) -> None:
@@ -375,3 +441,15 @@ def test_a_label_of_a_stranger_removes_nothing(folder: str) -> None:
     with pytest.raises(ConfigError, match="names no folder of secrets"):
         remove_secrets(node, folder)
     assert node.calls == []
+
+
+def test_the_plan_on_a_node_is_for_its_user_alone(machine: LocalNode, tmp_path: Path) -> None:
+    """Also where an older version left one that others can read."""
+    plan = tmp_path / "runs" / "r-1" / "plan.json"
+    plan.parent.mkdir(parents=True)
+    plan.write_text("older")
+    plan.chmod(0o644)
+    words = [str(tmp_path), "r-1", "", ""]
+    assert machine.run(["sh", "-c", _PREPARE, "sh", *words], stdin=b"{}").exit_code == 0
+    assert (plan.read_text(), plan.stat().st_mode & 0o777) == ("{}", 0o600)
+    assert sorted(path.name for path in plan.parent.iterdir()) == ["code", "plan.json"]

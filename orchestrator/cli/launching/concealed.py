@@ -30,12 +30,12 @@ def known_again(earlier: Plan, assigned: Mapping[str, str], own_environment: Map
 
 def hint_at_secrets(assigned: Mapping[str, str]) -> None:
     """Said of `--env` alone: there a value ends up where others read it."""
-    for name in filter(is_sensitive, assigned):
+    for name in (name for name, value in assigned.items() if is_sensitive(name, value)):
         say(f"note: whoever may use Docker on a node can read {name}, by docker inspect\n  → --secret {name}")
 
 
 def _concealed(earlier: Plan) -> set[str]:
-    return {name for name, value in earlier.environment.items() if value == REDACTED and is_sensitive(name)}
+    return {name for name, value in earlier.environment.items() if value == REDACTED}
 
 
 def _secret(text: str) -> Secret:

@@ -75,7 +75,12 @@ def _claims(found: Recalled, inventory: Inventory, wanted: Wanted) -> Iterator[C
         yield Claim(options=("--nodes", ",".join(name for name in names if name in known) or "NAMES"))
     said = _names(wanted.environment)
     for name, value in plan.environment.items():
-        if not (is_sensitive(name) or name in LANGUAGE or name in said or (own and own.environment.get(name) == value)):
+        if not (
+            is_sensitive(name, value)
+            or name in LANGUAGE
+            or name in said
+            or (own and own.environment.get(name) == value)
+        ):
             yield Claim(options=("--env", f"{name}={value}"))
     if not wanted.workdir and plan.own_code and not (own and own.own_code and own.code_digest == plan.code_digest):
         yield Claim(options=("--workdir", "FOLDER"))
@@ -103,7 +108,7 @@ def _of_the_controller(plan: Plan, own: Plan | None, wanted: Wanted) -> Iterator
         if secret.name not in granted | _names(wanted.secrets):
             yield Claim(options=("--secret", secret.name), must_be_said=True)
     known = set(own.environment) if own else set()
-    for name in sorted(filter(is_sensitive, plan.environment)):
+    for name in sorted(name for name, value in plan.environment.items() if is_sensitive(name, value)):
         if name not in known | _names(wanted.environment):
             yield Claim(options=("--env", f"{name}=…"), must_be_said=True)
     for mount in plan.mounts:
@@ -121,7 +126,7 @@ def _without_foreign_words(found: Recalled, inventory: Inventory) -> Plan:
         project=inventory.project,
         secrets=tuple(secret for secret in own.secrets if secret.name in names) if own else (),
         environment={
-            name: REDACTED if is_sensitive(name) else value
+            name: REDACTED if is_sensitive(name, value) else value
             for name, value in plan.environment.items()
             if name not in LANGUAGE
         },

@@ -31,7 +31,9 @@ PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 # Constants for the node's shell; folders come in as arguments, the plan on stdin.
 # The answer: which of the run's data ($3) and code (its list, $4) are there.
 _PREPARE = """
-mkdir -p "$1/Data" "$1/data" "$1/runs/$2/code" && cat > "$1/runs/$2/plan.json" || exit 1
+mkdir -p "$1/Data" "$1/data" "$1/runs/$2/code" || exit 1
+plan=$1/runs/$2/plan.json
+(umask 077 && cat > "$plan.new") && mv -f "$plan.new" "$plan" || exit 1
 [ -d "$1/data/$3" ] && echo data
 [ -f "$1/runs/$2/$4" ] && echo code
 exit 0

@@ -16,7 +16,7 @@ from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.run import LABEL_SECRETS
-from orchestrator.specs.secret import REDACTED, Secret, Veil, is_sensitive, veil_over
+from orchestrator.specs.secret import REDACTED, Secret, Veil, hidden_of, is_sensitive, veil_over
 
 LARGEST = 512 * 1024
 _FOLDER = re.compile(r"(/dev/shm/orch-\d+)/([A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+)")
@@ -61,7 +61,7 @@ def require_values(secrets: Sequence[Secret], variables: Mapping[str, str], envi
     """ConfigError where this controller lacks what a launch would hand over: a secret, or the value of a variable that
     an earlier plan has not kept. To be asked before any node is."""
     secret_values(secrets, environment)
-    if missing := sorted(name for name, value in variables.items() if value == REDACTED and is_sensitive(name)):
+    if missing := sorted(name for name, value in variables.items() if value == REDACTED):
         raise ConfigError(
             f"the earlier attempt had {', '.join(missing)}, whose value no plan holds",
             hint=f"export {missing[0]}, or say it again: --env {missing[0]}=…",
@@ -105,8 +105,8 @@ def _known(plan: Plan, environment: Mapping[str, str]) -> Iterator[str]:
         with suppress(OSError, ValueError):  # as it was, or on the computer that launched it
             yield _value(secret, environment).decode(errors="replace")
     for name, value in plan.environment.items():
-        if is_sensitive(name):
-            yield environment.get(name, "") if value == REDACTED else value
+        if is_sensitive(name, value):
+            yield from hidden_of(environment.get(name, "") if value == REDACTED else value)
 
 
 def _value(secret: Secret, environment: Mapping[str, str]) -> bytes:

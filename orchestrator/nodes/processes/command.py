@@ -61,7 +61,9 @@ def _without_the_folder(words: tuple[str, ...]) -> tuple[str, ...]:
 def own_environment(own: Mapping[str, str], spec: ContainerSpec) -> dict[str, str]:
     """What the process inherits: no secrets, neither those that it is handed as files nor any other of the user's."""
     paths = [path for path in (own.get("PYTHONPATH", ""), str(PACKAGES)) if path]
-    open_to_it = {key: own[key] for key in own if not is_sensitive(key) and f"{key}_FILE" not in spec.environment}
+    open_to_it = {
+        key: own[key] for key in own if not is_sensitive(key, own[key]) and f"{key}_FILE" not in spec.environment
+    }
     return {**open_to_it, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
 
 
