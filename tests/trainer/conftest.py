@@ -20,6 +20,7 @@ from trainer.cli import main
 
 # The controller's environment has no torch; the image and its test environment do.
 NEED_TORCH = [
+    "agreement",
     "compiling",
     "custom",
     "distributed_training",

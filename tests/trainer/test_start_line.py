@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -38,12 +40,27 @@ def test_distributed() -> None:
     assert "MODO DISTRIBUIDO: rango 0 de 5" in start_line(CPU, place, "gloo", {"LANG": "es_AR"})
 
 
+def test_what_was_agreed_is_said_with_the_nodes_it_is_for() -> None:
+    everyones = (("alpha", torch.bfloat16), ("beta", torch.float16), ("gamma", torch.float32))
+    gpu = Hardware(device=torch.device("cuda", 0), threads=2, dtype=torch.bfloat16, onednn="", everyones=everyones)
+    place = Place(rank=0, world_size=3, node="alpha")
+    assert start_line(gpu, place, "gloo", {}, without_gpu=["gamma"]) == (
+        "🌐 DISTRIBUTED MODE: rank 0 of 3 (alpha): cuda:0, 2 threads, bfloat16, gloo (no GPU on gamma),"
+        " mixed precision (bfloat16: alpha; float16: beta; float32: gamma),"
+        " loss scaled on all ranks for the float16 of beta"
+    )
+    lowered = replace(CPU, lowered_for=("beta",), everyones=(("alpha", torch.float32), ("beta", torch.float32)))
+    assert "float32 (CPUs alike: no bfloat16 on beta), gloo" in start_line(lowered, place, "gloo", {})
+    assert "pérdida escalada en todos los rangos por el float16 de beta" in start_line(
+        gpu, place, "gloo", {"LANG": "es"}
+    )
+
+
 def test_a_cpu_computes_in_what_it_has() -> None:
     hardware = prepare_hardware(Place(), TrainOptions(), environ={"OMP_NUM_THREADS": "1"})
     if hardware.on_gpu:
         pytest.skip("this machine has a GPU")
     assert hardware.precision == ("bfloat16" if has_native_bf16() else "float32")
-    assert hardware.without_bf16_on_cpu().precision == "float32"
     assert hardware.onednn
     full = prepare_hardware(Place(), TrainOptions(amp=False), environ={"OMP_NUM_THREADS": "1"})
     assert full.precision == "float32"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-import torch
 from torch.optim import Optimizer
 
 from trainer import option_layers
@@ -14,6 +13,7 @@ from trainer.engine.checkpoints.resume import Progress, Trained, resume
 from trainer.engine.early_stopping import Watch
 from trainer.engine.feed import Cut
 from trainer.engine.guard import Guard
+from trainer.engine.optimizing.loss_scaler import LossScaler
 from trainer.engine.run import Run
 from trainer.engine.sync import kept, ladder
 from trainer.engine.sync.strategy import Sync
@@ -88,7 +88,7 @@ def _ready(
     whose = ladder.Whose(model=model, optimizer=optimizer, options=options, group=run.group)
     sync = ladder.build(together.sync, whose, start.step, static_graph=_static_graph(run, cut))
     sync.weight = cut.weight
-    if not run.hardware.on_gpu:  # where sums vary anyway
+    if run.group.backend != "nccl":  # where sums vary anyway; alike on all ranks, whatever each computes on
         bench.rehearse(sync.model, sync.rehearsals)
     if options.compile is True:
         run.compile()
@@ -112,7 +112,7 @@ def _trained(run: Run, optimizer: Optimizer) -> Trained:
     return Trained(
         model=run.workload.model,
         optimizer=optimizer,
-        scaler=torch.amp.GradScaler(hardware.device.type, enabled=hardware.dtype is torch.float16),
+        scaler=LossScaler(hardware.device.type, enabled=hardware.scales),
         guard=Guard(on_nan=options.on_nan, on_spike=options.on_spike, factor=options.spike_factor),
         watch=Watch(options.early_stopping or options.best, options.patience if options.early_stopping else 0),
     )

@@ -22,6 +22,7 @@ from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.saving import Saving
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.feed import Feed
+from trainer.engine.hardware.agreement import agree
 from trainer.engine.hardware.compiling import is_of_the_compiler
 from trainer.engine.hardware.device import prepare_hardware, start_line
 from trainer.engine.hardware.reproducible import determinism_explained, seed_everything
@@ -86,9 +87,8 @@ def _train(build: Build, options: TrainOptions, place: Place, events: Events, wr
 
     with join(place, hardware.device, options.backend) as group, StopSignal() as stop, determinism_explained():
         events.emit("joined", world_size=place.world_size, backend=group.backend, samples_per_step=per_step)
-        if options.precision == "auto" and group.sum([float(hardware.dtype is torch.bfloat16)])[0] < place.world_size:
-            hardware = hardware.without_bf16_on_cpu()  # a rank cannot: then all compute alike
-        events.say(start_line(hardware, place, group.backend))
+        hardware = agree(hardware, group, auto=options.precision == "auto")
+        events.say(start_line(hardware, place, group.backend, without_gpu=group.without_gpu))
         run = Run(
             workload=workload, options=options, place=place, hardware=hardware, group=group, events=events, stop=stop,
             writer=writer, per_step=per_step,
@@ -205,6 +205,8 @@ def _loop(begun: Beginning | None) -> None:
                 if verdict.message:
                     events.say(verdict.message)
                 if verdict.action == "go on":
+                    if not math.isfinite(norm):
+                        scaler.overflowed(optimizer)  # on another rank, where each steps by its own gradients
                     scaler.step(optimizer)
                 else:
                     buffers.put_back()

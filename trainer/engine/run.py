@@ -49,7 +49,9 @@ class Run:
 
     def optimizer(self) -> torch.optim.Optimizer:
         workload = self.workload
-        return build_optimizer(workload.model, workload.parameter_groups(), self.options, self.hardware.dtype)
+        return build_optimizer(
+            workload.model, workload.parameter_groups(), self.options, self.hardware.dtype_of_updates
+        )
 
     def evaluate(self, step: int, micro_batch: int, trained: Trained, sync: Sync, records: Records) -> bool:
         """Whether the model is the best so far."""

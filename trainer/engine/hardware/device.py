@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,6 +29,24 @@ class Hardware:
     onednn: str
     """Its version and the kernel that computed a convolution just now; empty where it computes none."""
     sdpa: str = "auto"
+    everyones: tuple[tuple[str, torch.dtype], ...] = ()
+    """Each rank's label and `dtype`, where there are several ranks."""
+    lowered_for: tuple[str, ...] = ()
+    """The ranks without bfloat16 for which CPUs that have it compute in float32."""
+
+    @property
+    def scales(self) -> bool:
+        """Whether the loss is scaled: on all ranks, if one of them computes in float16."""
+        return torch.float16 in self._dtypes
+
+    @property
+    def dtype_of_updates(self) -> torch.dtype:
+        """In which the optimizer multiplies: the same on all ranks."""
+        return self.dtype if len(self._dtypes) == 1 else torch.float32
+
+    @property
+    def _dtypes(self) -> set[torch.dtype]:
+        return {self.dtype, *(dtype for _, dtype in self.everyones)}
 
     @property
     def precision(self) -> str:
@@ -42,9 +60,6 @@ class Hardware:
     def peak_bytes(self) -> int:
         """Of GPU memory, so far; 0 on a CPU."""
         return torch.cuda.max_memory_allocated(self.device) if self.on_gpu else 0
-
-    def without_bf16_on_cpu(self) -> Hardware:
-        return self if self.on_gpu else replace(self, dtype=torch.float32)
 
     def move(self, batch: Batch) -> Batch:
         """To the device; from pinned memory while the CPU goes on."""
@@ -93,29 +108,55 @@ def _give_inductor_a_home() -> None:
     os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
 
 
-def start_line(hardware: Hardware, place: Place, backend: str, environ: Mapping[str, str] = os.environ) -> str:
+def start_line(
+    hardware: Hardware,
+    place: Place,
+    backend: str,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    without_gpu: Sequence[str] = (),
+) -> str:
+    """`without_gpu`: the ranks for which all exchange gradients by gloo."""
     spanish = (environ.get("LC_ALL") or environ.get("LANG") or "").startswith("es")
     words = _SPANISH if spanish else _ENGLISH
-    device, threads = hardware.device, hardware.threads
-    threads_text = words["thread" if threads == 1 else "threads"].format(threads)
+    threads_text = words["thread" if hardware.threads == 1 else "threads"].format(hardware.threads)
     if place.world_size > 1:
         node = f" ({place.node})" if place.node else ""
         rank = words["rank"].format(place.rank, place.world_size)
-        uses = f"{device}, {threads_text}, {hardware.precision}, {backend}"
-        return f"🌐 {words['distributed']}: {rank}{node}: {uses}"
+        uses = [str(hardware.device), threads_text, hardware.precision, backend, *_agreed(hardware, words)]
+        if hardware.lowered_for:
+            uses[2] += f" ({words['lowered'].format(', '.join(hardware.lowered_for))})"
+        if without_gpu:
+            uses[3] += f" ({words['no gpu'].format(', '.join(without_gpu))})"
+        return f"🌐 {words['distributed']}: {rank}{node}: {', '.join(uses)}"
     onednn = words["onednn"].format(hardware.onednn) if hardware.onednn else words["no onednn"]
-    uses = f"{words['using']} {device} {words['with']} {threads_text}"
-    line = f"💻 {words['local']}: {uses} · {hardware.precision}"
+    line = f"💻 {words['local']}: {words['using']} {hardware.device} {words['with']} {threads_text}"
+    line = f"{line} · {hardware.precision}"
     return line if hardware.on_gpu else f"{line} · {onednn}"
+
+
+def _agreed(hardware: Hardware, words: Mapping[str, str]) -> Iterator[str]:
+    """What ranks of different precision have in common."""
+    by_dtype: dict[str, list[str]] = {}
+    for label, dtype in hardware.everyones:
+        by_dtype.setdefault(str(dtype).removeprefix("torch."), []).append(label)
+    if len(by_dtype) > 1:
+        yield words["precisions"].format("; ".join(f"{dtype}: {', '.join(on)}" for dtype, on in by_dtype.items()))
+        if hardware.scales:
+            yield words["scaled"].format(", ".join(by_dtype["float16"]))
 
 
 _ENGLISH = {
     "local": "LOCAL MODE", "using": "using", "with": "with", "thread": "{} thread", "threads": "{} threads",
     "onednn": "oneDNN {} active", "no onednn": "no oneDNN", "distributed": "DISTRIBUTED MODE",
-    "rank": "rank {} of {}",
+    "rank": "rank {} of {}", "no gpu": "no GPU on {}", "lowered": "CPUs alike: no bfloat16 on {}",
+    "precisions": "mixed precision ({})",
+    "scaled": "loss scaled on all ranks for the float16 of {}",
 }  # fmt: skip
 _SPANISH = {
     "local": "MODO LOCAL", "using": "Usando", "with": "con", "thread": "{} hilo", "threads": "{} hilos",
     "onednn": "oneDNN {} activo", "no onednn": "sin oneDNN", "distributed": "MODO DISTRIBUIDO",
-    "rank": "rango {} de {}",
+    "rank": "rango {} de {}", "no gpu": "sin GPU en {}", "lowered": "las CPU iguales: sin bfloat16 en {}",
+    "precisions": "precisión mixta ({})",
+    "scaled": "pérdida escalada en todos los rangos por el float16 de {}",
 }  # fmt: skip
