@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from contract.run_folder import AGENTS_TOKEN
+from tests.strangers import Attack, attack
 
 NAMES = ("alpha", "beta", "gamma")
 PACKAGES = str(Path(__file__).parents[2])
@@ -363,6 +364,32 @@ def test_who_never_comes_is_named(lan: Lan) -> None:
     lan.start(0, 1)
     assert lan.codes() == [1, 1]
     assert lan.nodes[0].events("over")[0]["node"] == "gamma"
+
+
+def test_a_run_under_attack_goes_on_and_takes_its_nodes_back_in(lan: Lan) -> None:
+    """As `python -m benchmarks.strangers` in a lab, for seconds."""
+    lan.start()
+    lan.until_epoch(1)
+    attacks: list[Attack] = []
+    attacker = threading.Thread(
+        target=lambda: attacks.append(attack("127.0.0.1", lan.port, rate=100, seconds=5)), daemon=True
+    )
+    attacker.start()
+    lan.until(lambda: any("is no node of this run" in line for line in list(lan.nodes[0].lines)))
+    assert not lan.nodes[0].events("again")
+    lan.nodes[2].process.kill()
+    kill(lan.pid(2, 1))
+    lan.until(lambda: lan.nodes[0].events("again"))
+    lan.start(2)
+    lan.until_epoch(2)
+    assert attacker.is_alive()
+    attacker.join()
+    lan.finish()
+    (became,) = attacks
+    assert sum(became.begun.values()) > 300
+    assert became.answers == {b'{"asked": '}
+    assert len([line for line in lan.nodes[0].lines if "no node of this run" in line]) < 5
+    assert len(lan.nodes[0].events("again")) == 1
 
 
 def test_nodes_without_the_token_do_not_begin(lan: Lan) -> None:
