@@ -23,7 +23,7 @@ from trainer.survive.council import (
     Patience,
     Tell,
 )
-from trainer.survive.ending import Ending
+from trainer.survive.ending import Ending, read_ending
 
 NAMES = ("alpha", "beta", "gamma")
 
@@ -115,6 +115,46 @@ def test_what_a_person_must_mend_is_not_tried_again(kind: Outcome) -> None:
     meeting.ended(0, LOST)
     own = ending(kind, "beta", rank=1, reason="ValueError: no")
     assert [*meeting.ended(1, own), *meeting.after(SETTLE_S)] == [Over(ending=own)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "RuntimeError: CUDA error: unspecified launch failure",
+        "RuntimeError: CUDA error: unknown error",
+        "RuntimeError: Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost",
+        "NCCL WARN socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No route to host)",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+        "RuntimeError: write(): fd 29 failed with Input/output error",
+    ],
+)
+def test_what_another_try_can_repair_is_tried_again(line: str) -> None:
+    """By what a script wrote: nothing of it is the user's error."""
+    meeting = begun()
+    broken = read_ending("beta", 1, [f"[rank1]: {line}"], first_rank=1)
+    assert (broken.kind, broken.because_of_others) == ("infrastructure", False)
+    meeting.ended(0, LOST)
+    (again,) = [*meeting.ended(1, broken), *meeting.after(SETTLE_S)]
+    assert isinstance(again, Again)
+    assert again.cause == broken
+
+
+MESH = "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] Connect timeout"
+
+
+def test_closed_ports_end_the_run_unless_another_ranks_end_explains_them() -> None:
+    mesh = read_ending("alpha", 1, [f"[rank0]: {MESH}"], first_rank=0)
+    assert (mesh.kind, mesh.because_of_others) == ("configuration", True)
+    meeting = begun()
+    meeting.ended(0, mesh)
+    assert meeting.after(PATIENT_SETTLE_S) == [Over(ending=mesh)]
+    meeting = begun()
+    meeting.ended(0, mesh)
+    (again,) = [*meeting.ended(2, KILLED), *meeting.after(SETTLE_S)]
+    assert isinstance(again, Again)
+    assert again.cause == KILLED
+    assert meeting.ended(1, mesh) == []  # told too late: it follows from the end that was decided on
 
 
 def test_a_users_error_told_too_late_is_told_all_the_same() -> None:

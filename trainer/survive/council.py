@@ -120,7 +120,7 @@ class Council:
         if self.over:
             return []
         if not self._running:  # what it could not tell before: the others have lost it since
-            return self._close(ending) if ending.kind in FINAL else []
+            return self._close(ending) if ending.kind in FINAL and not ending.because_of_others else []
         if all(other.ending and other.ending.kind == "done" for other in self._seats):
             return self._close(ending)
         if ending.kind != "done" and self._decide_at is None:

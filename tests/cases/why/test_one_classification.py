@@ -20,6 +20,7 @@ from orchestrator.render.consequences import Consequences
 from orchestrator.specs.happening import Said
 from tests.cases.why.reading import LOGS, read_case
 from trainer.survive.ending import read_ending
+from trainer.survive.ending import root_cause as first_of
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "torchrun"
 SUMMARY = """\
@@ -145,6 +146,26 @@ def test_what_torchrun_wrote_is_read_alike_everywhere(path: Path) -> None:
     assert failure.cause is not None
     assert (container.cause, container.kind) == (failure.cause.id, failure.cause.kind)
     assert container.because_of_others == is_consequence(ended(lines))
+
+
+WATCHDOG = next(row for row in ROWS if row.id == "nccl.timeout" and row.exit_code == -6)
+"""Its survivors abort (SIGABRT), and may end before the rank that they waited for."""
+LOSE_A_PEER = {one.id for one in SIGNATURES if one.lost_peer}
+OWN = [row for row in ROWS if row.own and not row.kernel and row.id not in LOSE_A_PEER]
+
+
+@pytest.mark.parametrize("row", OWN, ids=lambda row: f"{row.id}-{row.source.partition('github.com/')[2]}")
+def test_a_survivor_that_ends_first_is_not_the_cause(row: Reported) -> None:
+    own = ended(row.lines)
+    survivor = ended(WATCHDOG.lines, node="beta")
+    for order in ((own, survivor), (survivor, own)):
+        failure = root_cause(order)
+        assert failure is not None
+        assert failure.cause is not None
+        assert (failure.node, failure.cause.id) == ("alpha", row.id)
+    both = (("beta", WATCHDOG.lines), ("alpha", row.lines))
+    endings = [read_ending(name, 1, lines, first_rank=0) for name, lines in both]
+    assert first_of(endings).node == first_of(endings[::-1]).node == "alpha"
 
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "/workspace/code/train.py", line 9, in main')
