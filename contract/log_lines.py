@@ -9,8 +9,13 @@ EVENT_MARK = "@orch "
 MAX_CHARS = 4096
 """Characters of a line that are searched: regular expressions would take minutes for a base64 picture of 1 MB."""
 _RANK_PREFIX = re.compile(r"\[rank([0-9]{1,9})\]:[ \t]?")
-"""Put before each line of a rank by the supervisor, and again before an uncaught exception by torch."""
+"""`rank_prefix`: before each line of a rank by the supervisor, and again before an uncaught exception by torch."""
 _CUT = " … "
+
+
+def rank_prefix(rank: int) -> str:
+    """What stands before each line of a rank."""
+    return f"[rank{rank}]: "
 
 
 def split_rank(text: str) -> tuple[int | None, str]:

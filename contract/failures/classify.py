@@ -171,6 +171,11 @@ def _once(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line.strip() for line in lines))[:MAX_EVIDENCE]
 
 
+def matches(line: str, *ids: str) -> bool:
+    """Whether one of these signatures is in the line."""
+    return any(_BY_ID[id].search(readable(line)) for id in ids)
+
+
 def is_stack_of_cpp(line: str) -> bool:
     """Whether it is a line of the C++ stack below a message of torch, or an empty one."""
     return not line.strip() or line.startswith(_CPP_FRAMES)

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from contract.failures.classify import matches
 from contract.log_lines import readable
 from orchestrator.specs.event import Event, parse_event
 from orchestrator.specs.happening import Said
 from orchestrator.specs.plan import Plan
 
-_TIMED_OUT = re.compile(
-    r"Timed out waiting \d+ms for|Wait timeout after \d+ms|collective operation timeout|Application timeout caused"
-)
 _COLLECTIVE = re.compile(r'distributed_c10d\.py", line \d+, in (?P<call>(?!wrapper|_)\w+)|OpType=(?P<op>\w+)')
 _COMPLETED = re.compile(r"last completed NCCL work: (?P<number>\d+)")
 LAST_WORD = 400
@@ -62,8 +60,8 @@ def last_heard(lines: Sequence[Said], plan: Plan | None, now: float) -> tuple[La
 def _heard(rank: int, node: str, told: Sequence[Said], now: float) -> LastHeard:
     if not told:
         return LastHeard(rank=rank, node=node, silent_s=None, word="")
-    timed_out = any(_TIMED_OUT.search(said.text) for said in told)
-    calls = [found["call"] or found["op"] for said in told if (found := _COLLECTIVE.search(said.text))]
+    timed_out = any(matches(said.text, "network.timeout", "nccl.timeout") for said in told)
+    calls = [found["call"] or found["op"] for said in told if (found := _COLLECTIVE.search(readable(said.text)))]
     return LastHeard(
         rank=rank,
         node=node,
@@ -133,7 +131,7 @@ def _in_collectives(lines: Sequence[Said], heard: Sequence[LastHeard]) -> Iterat
     completed = {
         said.rank: int(found["number"])
         for said in lines
-        if said.rank is not None and (found := _COMPLETED.search(said.text))
+        if said.rank is not None and (found := _COMPLETED.search(readable(said.text)))
     }
     if gave_up and len(set(completed.values())) > 1:
         behind = min(completed, key=lambda rank: completed[rank])

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import psutil
 
+from contract.log_lines import rank_prefix
 from trainer.survive import at_start, beat
 from trainer.survive.ending import Ending, read_ending
 from trainer.survive.options import Options
@@ -80,7 +81,7 @@ class Ranks:
         mouth.close()
         outs = {OUT: sys.stdout.buffer, ERR: sys.stderr.buffer}
         streams: list[tuple[Any, IO[bytes], str]] = [
-            (stream, outs[name], f"[rank{options.first_rank + local_rank}]: ")
+            (stream, outs[name], rank_prefix(options.first_rank + local_rank))
             for local_rank, name, stream in self._streams.readers
         ]
         streams += [(self._process.stdout, outs[OUT], ""), (self._process.stderr, outs[ERR], "")]
