@@ -21,7 +21,7 @@ from orchestrator.cli.options import (
     YesOption,
 )
 from orchestrator.cli.report import say
-from orchestrator.specs.errors import EXIT_INTERRUPTED
+from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 
 if TYPE_CHECKING:
     from orchestrator.cli.launching.stopping import AtHand
@@ -80,7 +80,14 @@ def restart(
         stopped = stop_everywhere(running, timeout_s=timeout)
     stopped.require_all()
     tell_stopped(stopped)
-    return carry_out(loaded.inventory, wanted, replace(manner, confirmed=True), earlier=earlier)
+    try:
+        return carry_out(loaded.inventory, wanted, replace(manner, confirmed=True), earlier=earlier)
+    except OrchError:
+        say(
+            f"run {stopped.run_id} is stopped ({stopped.kept}) and was not started again\n"
+            f"  → orch resume {stopped.run_id}"
+        )
+        raise
 
 
 def _foreseen(inventory: Inventory, wanted: Wanted, manner: Manner, running: AtHand, earlier: Plan | None) -> bool:

@@ -13,7 +13,7 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.watching.one_watcher import only_watcher
 from orchestrator.fleet.watching.wait import Clock, wait_for
 from orchestrator.nodes.probes import probe
-from orchestrator.specs.errors import DeadlineError, NodeUnreachableError
+from orchestrator.specs.errors import DeadlineError, EngineError, NodeUnreachableError
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
 from tests import lan
@@ -201,6 +201,16 @@ def test_a_restart_that_is_refused_leaves_the_run_going(
     assert not RunRecord(run_id).is_stopping()
 
 
+def test_a_restart_that_breaks_off_after_the_stop_says_how_to_resume(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = detached(orch, here)
+    here.nodes["beta"].engine.failures["create"] = EngineError("no room", node="beta")
+    ran = orch("restart", run_id, "--detach", "--yes", on=here)
+    assert (ran.code, here.containers) == (4, {})
+    assert f"run {run_id} is stopped (no checkpoint) and was not started again\n  → orch resume {run_id}\n" in ran.err
+    assert "error: beta: no room" in ran.err
+
+
 def test_restart_shows_the_plan_with_the_ports_that_the_run_gives_back(orch: Orch) -> None:
     here = lan.lan(*THREE, ends_with=None)
     run_id = detached(orch, here)
@@ -230,6 +240,13 @@ def test_without_a_name_only_the_one_run_of_mine_is_stopped(orch: Orch) -> None:
         assert "no run of yours goes on: name the run that you mean\n" in again.err
         assert f"  {theirs.run_id}  by ana  " in again.err
     assert set(here.containers) == {"beta", "gamma"}
+
+
+@pytest.mark.parametrize("command", [("stop",), ("restart", "--yes")], ids=lambda words: words[0])
+def test_where_no_node_answers_nothing_is_said_of_runs(orch: Orch, command: tuple[str, ...]) -> None:
+    ran = orch(*command, on=lan.Lan({name: lan.silent(name) for name in THREE}))
+    assert ran.code == 4
+    assert "no node that answered knows of a run, and alpha, beta, gamma did not answer\n  → orch doctor\n" in ran.err
 
 
 def test_of_two_runs_of_mine_one_must_be_named(orch: Orch) -> None:

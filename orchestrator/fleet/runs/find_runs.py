@@ -13,7 +13,7 @@ from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
-from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, UsageError
+from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, PreflightError, UsageError
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_labels import RunLabels, read_labels
 
@@ -105,6 +105,9 @@ def only_run_of(found: Found, user: str) -> Run:
     mine = [run for run in going if run.user == user]
     if len(mine) == 1:
         return mine[0]
+    if not found.runs and found.unreachable:
+        names = ", ".join(found.unreachable)
+        raise PreflightError(f"no node that answered knows of a run, and {names} did not answer", hint="orch doctor")
     if not found.runs:
         return choose_run(found, None)
     silent = f" ({', '.join(found.unreachable)} did not answer)" if found.unreachable else ""
