@@ -14,6 +14,10 @@ class TooLittleMemoryError(TrainerError):
     1, as it shows only in training: what can be told before is the configuration's."""
 
 
+class DriftError(TrainerError):
+    """The ranks no longer train one model, for no fault of the command: from the last checkpoint they do again."""
+
+
 class UsageError(TrainerError):
     """The command line asks for something that cannot be."""
 

@@ -49,6 +49,13 @@ TRAINING = (
         ),
     ),
     Signature(
+        id="training.drift",
+        owner="infrastructure",
+        patterns=(
+            r"(?P<problem>the weights of .{1,300} are no longer (?:the other ranks'|the same) after step [0-9]{1,12})",
+        ),
+    ),
+    Signature(
         id="data.differs",
         owner="configuration",
         patterns=(r"(?P<problem>rank [0-9][0-9, ]{0,80} has other .{1,200} than rank 0)",),

@@ -25,6 +25,7 @@ NEED_TORCH = [
     "custom",
     "distributed_training",
     "engine_options",
+    "drift",
     "export",
     "gpt2_computation",
     "gpt2_continued",

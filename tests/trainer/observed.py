@@ -52,6 +52,8 @@ class Wishes:
     slow_rank: int = 1
     validation_samples: int = 0
     """The first so many of the training samples."""
+    drifts_after: int = 0
+    """Forward passes after which the weights of `slow_rank` change by themselves; 0: never."""
     stuck_write: int = 0
     """Of its checkpoints, the one that is written half and no further; 0: none."""
 
@@ -114,6 +116,7 @@ class Observed(Workload):
         self._seen.parent.mkdir(parents=True, exist_ok=True)
         self._sample_s = wishes.sample_s[place.rank] if wishes.sample_s else 0.0
         self._slower_after = wishes.slower_after if place.rank == wishes.slow_rank else 0
+        self._drifts_after = wishes.drifts_after if place.rank == wishes.slow_rank else 0
         self._passes = 0
         self.model = Net(wishes, short=place.rank == wishes.short_rank)
         self.identity = {"workload": self.name}
@@ -134,6 +137,9 @@ class Observed(Workload):
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         x, y, weights, indices, positions = batch
         self._passes += 1
+        if 0 < self._drifts_after == self._passes:
+            with torch.no_grad():
+                self.model.up.weight.mul_(1.05)
         slower = 4 if 0 < self._slower_after < self._passes else 1
         time.sleep(slower * self._sample_s * len(x))
         told = {

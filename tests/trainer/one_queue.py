@@ -28,7 +28,7 @@ from trainer.engine.sync import ladder
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.tell import tell
 from trainer.engine.transfers import Arriving
-from trainer.engine.weights import share_weights
+from trainer.engine.weights import must_be_alike, share_weights
 
 STREAMING = TrainOptions(sync_every=4, sync_fragments=2, sync_delay=1, sync_warmup=2)
 WAYS = {"int4+8": TrainOptions(), "powersgd": TrainOptions(), "diloco": STREAMING}
@@ -82,6 +82,7 @@ def train(way: str, group: Group, device: torch.device) -> list[Tensor]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         sync.stepped(step)
+        must_be_alike(sync, group, step)
     sync.settle()
     return [parameter.detach().cpu() for parameter in net.parameters()]
 

@@ -36,6 +36,7 @@ from trainer.engine.run import Run
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.tell import tell
 from trainer.engine.trials.micro_batch import free_memory, is_out_of_memory
+from trainer.engine.weights import CHECKED_EVERY, must_be_alike
 from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
 from trainer.survive import beat
@@ -213,6 +214,8 @@ def _loop(begun: Beginning | None) -> None:
                 scaler.update()
                 optimizer.zero_grad(set_to_none=True)
             sync.stepped(step)
+            if step % CHECKED_EVERY == 0:
+                must_be_alike(sync, group, step)
 
             # ── What people and the orchestrator see of it ────────────────────────────────────────
             speed.count(workload.units(everyones))

@@ -14,6 +14,15 @@ ADVICE = (
         ),
     ),
     Advice(
+        id="training.drift",
+        what="{problem}",
+        todo=(
+            "the run restarts from its last checkpoint, which was written before they differed",
+            "if it comes again, look at the memory and the GPU of that node: orch doctor, orch check-gpus",
+            "a custom model whose weights change outside of its gradients must change alike on all ranks",
+        ),
+    ),
+    Advice(
         id="data.differs",
         launch_again=True,
         what="{problem}",

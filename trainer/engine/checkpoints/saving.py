@@ -23,6 +23,7 @@ from trainer.engine.checkpoints.snapshot import Snapshot
 from trainer.engine.run import Run
 from trainer.engine.sync import kept
 from trainer.engine.sync.strategy import Kept, State, Sync
+from trainer.engine.weights import must_be_alike
 from trainer.errors import TrainerError
 from trainer.survive import beat
 
@@ -69,6 +70,7 @@ class Saving:
         """On all ranks. `last`: nothing is trained afterwards, so that no copy is needed."""
         beat.part("checkpoint")
         began = time.perf_counter()
+        must_be_alike(self._sync, self._run.group, step)
         self.settle()
         aside = self._run.options.checkpoint_async and not last
         state = self._sync.state()

@@ -90,6 +90,9 @@ class LocalSteps(Sync):
             fragment.bucket.set_weights(fragment.common)
         return True
 
+    def shared(self) -> Sequence[Tensor]:
+        return super().shared() if self._step <= self._rounds.warmup else [one.common for one in self._fragments]
+
     @contextmanager
     def in_common(self) -> Iterator[None]:
         if self._step <= self._rounds.warmup:

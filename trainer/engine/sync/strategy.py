@@ -52,6 +52,10 @@ class Sync(ABC):
         """After the optimizer has taken `step`."""
         return
 
+    def shared(self) -> Sequence[Tensor]:
+        """What is the same on all ranks now, but for rounding."""
+        return list(self.model.parameters())
+
     def settle(self) -> bool:
         """Bring all ranks to the same weights, at the end. Whether that has moved the common ones."""
         return False
