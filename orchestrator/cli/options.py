@@ -49,7 +49,9 @@ SecretOption = Annotated[
         help="Your variable, or a file, as /run/secrets/NAME in the containers; kept nowhere.",
     ),
 ]
-WorkdirOption = Annotated[Path | None, typer.Option("--workdir", help="Folder of your code, copied to the nodes.")]
+WorkdirOption = Annotated[
+    Path | None, typer.Option("--workdir", help="Folder of your code, copied to every node; the current one otherwise.")
+]
 DataOption = Annotated[
     Path | None,
     typer.Option("--data", help="Prepared data, copied to nodes that lack it; ./Data where there is one."),

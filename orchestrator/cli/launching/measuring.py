@@ -10,9 +10,10 @@ from dataclasses import asdict, replace
 import typer
 
 from orchestrator.cli.launching.command_words import must_run
+from orchestrator.cli.launching.own_code import own_code
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.steps import identity_of, planned
-from orchestrator.cli.launching.words import Manner, Wanted
+from orchestrator.cli.launching.words import DEFAULT_COMMAND, Manner, Wanted
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep
@@ -49,7 +50,10 @@ def measure(inventory: Inventory, wanted: Wanted, *, quiet: bool) -> Measurement
 
     RunFailedError: the measurement failed, and how has been told.
     """
+    measuring(wanted.command or DEFAULT_COMMAND)  # a script of the user's cannot be measured: said at once
     data_command = must_run("orch bench", wanted)
+    if code := own_code(wanted):
+        say(f"code: {code}, copied for the measurement")
     machines = with_engine(inventory, wanted.engine)
     asked = build_request(machines, wanted, None, os.environ)
     request = replace(asked, command=measuring(asked.command), data_command=data_command)

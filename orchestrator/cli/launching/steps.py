@@ -19,9 +19,10 @@ from orchestrator.cli.consent import require_consent
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.earlier import Earlier, earlier_attempt
 from orchestrator.cli.launching.grants import plan_to_continue
+from orchestrator.cli.launching.own_code import may_be_copied, own_code
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.watching import Attended, leave_to_a_watcher, see_through
-from orchestrator.cli.launching.words import Manner, Wanted
+from orchestrator.cli.launching.words import DEFAULT_COMMAND, Manner, Wanted
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
@@ -100,9 +101,15 @@ def ready(
 
     `ending`: the earlier attempt still runs, and will have been stopped.
     """
+    if manner.forecast:
+        measuring(wanted.command or DEFAULT_COMMAND)  # a script of the user's cannot be measured: said at once
     data_command = must_run("orch resume" if wanted.resume else "orch launch", wanted)
+    if code := own_code(wanted):
+        may_be_copied(code, yes=manner.confirmed or manner.dry_run)
     machines = with_engine(inventory, wanted.engine)
     request = replace(build_request(machines, wanted, earlier, os.environ), data_command=data_command)
+    if code:
+        say(f"code: {code}, copied to {len(request.nodes)} node{'s' if len(request.nodes) > 1 else ''}")
     require_values(request.secrets, request.environment, os.environ)
     if manner.forecast:
         request = replace(request, command=measuring(request.command))

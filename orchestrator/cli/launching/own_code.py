@@ -1,0 +1,118 @@
+"""The user's code folder, looked at before it is copied: is the script in it, and is it what one would copy?"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from orchestrator.cli.consent import agreed
+from orchestrator.cli.launching.words import Wanted
+from orchestrator.cli.report import say
+from orchestrator.fleet.runs.upload import names_in
+from orchestrator.plan.command import brings_own_code, is_own_script, worker_command
+from orchestrator.specs.errors import ConfigError, UsageError
+
+ASKED_ABOVE = 50_000_000
+"""Bytes: a folder of code is smaller; a larger one holds data, models or a virtual environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCode:
+    """What is copied to every node."""
+
+    folder: Path
+    files: int
+    size: int
+
+    def __str__(self) -> str:
+        unit, scale = next(
+            (u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)) if self.size >= s or s == 1
+        )
+        files = "1 file" if self.files == 1 else f"{self.files:,} files"
+        where = str(self.folder) if self.folder.is_absolute() or str(self.folder) == "." else f"./{self.folder}"
+        return f"{where}, {files}, {self.size / scale:.3g} {unit}"
+
+
+def own_code(wanted: Wanted) -> OwnCode | None:
+    """The folder that a launch copies: --workdir, or the current one for code of the user's. None where it copies none.
+
+    UsageError or ConfigError: the script is not there, or the folder is a home or a whole disk.
+    """
+    folder = wanted.workdir or (Path() if brings_own_code(wanted.command) and not wanted.resume else None)
+    if folder is None or not folder.is_dir():  # the request says so, with the option that named it
+        return None
+    if Path.home().resolve().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{folder.resolve()} would be copied to every node, with all that lies in it",
+            hint=f"orch launch --workdir ./mine -- {shlex.join(wanted.command)}   # a folder with the code alone",
+        )
+    if is_own_script(wanted.command):
+        _must_hold(folder, worker_command(wanted.command))
+    names = names_in(folder)
+    return OwnCode(folder=folder, files=len(names), size=sum((folder / name).stat().st_size for name in names))
+
+
+def may_be_copied(code: OwnCode, *, yes: bool) -> None:
+    """Ask before a folder is copied that is larger than code is."""
+    if code.size > ASKED_ABOVE:
+        say(
+            f"code: {code}\n"
+            "  → orch launch --workdir FOLDER   # one with the code alone; data belongs to --data or --mount"
+        )
+        if not agreed("Copy all of it to every node?", yes=yes):
+            raise typer.Abort
+
+
+def _must_hold(folder: Path, words: Sequence[str]) -> None:
+    if words[0] == "-m":
+        return _must_hold_module(folder, words[1])
+    script = Path(words[0])
+    if script.is_absolute():
+        if script.is_relative_to(folder.resolve()) and script.is_file():
+            raise UsageError(
+                f"{script} has another path on the nodes",
+                hint=f"orch launch --workdir {folder} -- python {script.relative_to(folder.resolve())}",
+            )
+        return None  # of the image, or of a --mount
+    if (folder / script).is_file():
+        return None
+    if script.is_file():
+        raise ConfigError(
+            f"no {script} in {folder}: it takes a path inside the code folder",
+            hint=f"orch launch --workdir {script.parent} -- python {script.name}",
+        )
+    scripts = [str(path.relative_to(folder)) for path in (*folder.glob("*.py"), *folder.glob("*/*.py"))]
+    by_stem = {Path(name).stem: name for name in reversed(scripts)}
+    close = [by_stem[stem] for stem in difflib.get_close_matches(script.stem, by_stem, 1)]
+    meant = f"; did you mean {close[0]}?" if close else ""
+    raise ConfigError(
+        f"no {script} in {folder.resolve() if str(folder) == '.' else folder}{meant}",
+        hint=_corrected(folder, Path(close[0])) if close else "orch launch --workdir FOLDER -- python SCRIPT",
+    )
+
+
+def _corrected(folder: Path, script: Path) -> str:
+    where = folder / script.parent
+    chosen = "" if str(where) == "." else f"--workdir {shlex.quote(str(where))} "
+    return f"orch launch {chosen}-- python {shlex.quote(script.name)}"
+
+
+def _must_hold_module(folder: Path, module: str) -> None:
+    """A package that is not in the folder may be one of the image."""
+    path = folder.joinpath(*module.split("."))
+    if path.with_suffix(".py").is_file() or (path / "__main__.py").is_file():
+        return
+    top = folder / module.partition(".")[0]
+    if not top.is_dir() and not top.with_suffix(".py").is_file():
+        return
+    known = [".".join(file.relative_to(folder).with_suffix("").parts) for file in folder.glob("**/*.py")]
+    close = difflib.get_close_matches(module, known, 1)
+    raise ConfigError(
+        f"no module {module} in {folder}" + (f"; did you mean {close[0]}?" if close else ""),
+        hint=f"orch launch --workdir {folder} -- python -m {close[0] if close else 'MODULE'}",
+    )

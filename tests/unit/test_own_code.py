@@ -1,0 +1,71 @@
+"""The user's code folder: looked at before it is copied to all nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import lan
+from tests.unit.conftest import THREE, Orch
+
+
+def _code(folder: str = "mine") -> Path:
+    mine = Path(folder)
+    (mine / "pkg").mkdir(parents=True)
+    (mine / "train.py").write_text("print('hola')\n")
+    (mine / "pkg/model.py").write_text("width = 3\n")
+    return mine
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        ("--workdir mine -- python trian.py", "no trian.py in mine; did you mean train.py?", "mine -- python train.py"),
+        ("-- python train.py", "did you mean mine/train.py?", "orch launch --workdir mine -- python train.py"),
+        ("--workdir mine -- python mine/train.py", "a path inside the code folder", "mine -- python train.py"),
+        ("--workdir mine -- python -m pkg.modle", "in mine; did you mean pkg.model?", "python -m pkg.model"),
+        ("--workdir mine -- nothing.py", "no nothing.py in mine", "orch launch --workdir FOLDER"),
+    ],
+)  # fmt: skip
+def test_a_script_that_is_not_there_is_named_before_a_node_is_asked(
+    orch: Orch, words: str, said: str, hint: str
+) -> None:
+    _code()
+    ran = orch("launch", "-y", *words.split(), on=lan.Lan())
+    assert ran.code == 3
+    assert said in ran.err
+    assert hint in ran.err.split("→")[1]
+
+
+def test_what_is_copied_is_said(orch: Orch) -> None:
+    _code()
+    ran = orch("launch", "-y", "-d", "--workdir", "mine", "--", "python", "train.py", on=lan.lan(*THREE))
+    assert ran.code == 0
+    assert "code: ./mine, 2 files, 24 B, copied to 3 nodes\n" in ran.err
+    installed = orch(
+        "launch", "-y", "--dry-run", "--workdir", "mine", "--", "python", "-m", "torchvision.x", on=lan.lan(*THREE)
+    )
+    assert installed.code == 0  # no module of the folder: the image may have it
+
+
+def test_a_folder_larger_than_code_is_asked_about(orch: Orch) -> None:
+    mine = _code()
+    with (mine / "model.pt").open("wb") as file:
+        file.truncate(60_000_000)
+    words = ("launch", "--workdir", "mine", "--", "python", "train.py")
+    declined = orch(*words, on=lan.Lan(), says=False)
+    assert (declined.code, declined.asked) == (130, ("Copy all of it to every node?",))
+    assert "code: ./mine, 3 files, 60 MB" in declined.err
+
+
+@pytest.mark.parametrize("folder", ["~", "/"])
+def test_neither_the_home_nor_the_whole_disk_is_code(
+    orch: Orch, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "train.py").touch()
+    place = str(Path(folder).expanduser())
+    ran = orch("launch", "-y", "--workdir", place, "--", "python", "train.py", on=lan.Lan())
+    assert ran.code == 2
+    assert f"{place} would be copied to every node" in ran.err
