@@ -69,7 +69,8 @@ def up(
     lab_up.up(request, say)
     _show(control.status(), as_json=as_json)
     say(f"inventory: {inventory_file()}")
-    say(f"every command finds it while the lab is up; next: orch launch --nodes {nodes}")
+    first = "orch build   orch prepare" if engine.value == "docker" else "orch prepare --engine process"
+    say(f"every command finds it while the lab is up\n  → {first}   orch launch --nodes {nodes}")
 
 
 def _make_base() -> None:

@@ -66,6 +66,6 @@ def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
 def _none(code: int) -> str:
     """Where no run is shown: there is none, or nobody could say so."""
     if code == EXIT_OK:
-        return "no runs yet\n  → orch launch --nodes 5"
+        return "no runs yet\n  → orch launch"
     who = "no node answered" if code == EXIT_UNREACHABLE else "the nodes that answered know of no run"
     return f"{who}, and no run is on record on this computer\n  → orch doctor"

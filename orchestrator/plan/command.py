@@ -34,7 +34,7 @@ def brings_own_code(command: Sequence[str]) -> bool:
 def worker_command(command: Sequence[str]) -> tuple[str, ...]:
     """What torchrun starts for each rank: a script or `-m MODULE`, with its arguments."""
     if not command:
-        raise UsageError("no command to run", hint="orch launch --nodes 5 -- gpt2 --epochs 1")
+        raise UsageError("no command to run", hint="orch launch -- gpt2 --epochs 1")
     if not is_own_script(command):
         return ("-m", "trainer", *command)
     words = tuple(command[1:] if command[0] in ("python", "python3") else command)

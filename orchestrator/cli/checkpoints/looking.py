@@ -37,7 +37,7 @@ def ls(
         looked = hashed(asked.nodes, held, as_json=as_json) if verify else held
     _show(looked, as_json=as_json)
     if not looked and not as_json:
-        say("no checkpoints yet\n  → orch launch --nodes 5")
+        say("no checkpoints yet\n  → orch launch")
     return RunFailedError.exit_code if verify and any(one.problem for one in looked) else EXIT_OK
 
 

@@ -80,7 +80,8 @@ def push(
     if rather:
         say(f"note: {rather.node} holds step {rather.step}: orch resume goes on from that one")
     elif plan and name not in folders and name not in plan.away:
-        say(f"  → orch resume {kept.run_id} --nodes …,{name}   (it was no node of this run)")
+        names = ",".join((*(part.node for part in plan.nodes), name))
+        say(f"  → orch resume {kept.run_id} --nodes {names}   # {name} was no node of this run")
     else:
         say(f"  → orch resume {kept.run_id}")
     return EXIT_OK

@@ -31,7 +31,7 @@ def kept_here(
         of = f"of a run {run} " if run else ""
         raise ConfigError(
             f"{folder.resolve()}: no checkpoint {of}lies under runs in this folder",
-            hint="--from: the folder that `orch checkpoints pull --to` was given",
+            hint="orch checkpoints pull RUN --to FOLDER   # and then push with --from FOLDER",
         )
     chosen = run_meant(found.held, run)
     held = [one for one in found.held if one.run_id == chosen and step in (None, one.step)]

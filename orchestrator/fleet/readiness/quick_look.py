@@ -59,5 +59,5 @@ def _as_of(finding: Finding, at: datetime) -> Finding:
     return replace(
         finding,
         message=f"{finding.message} (as of {at.astimezone():%H:%M, %d %b}, orch doctor)",
-        fix=f"{finding.fix}; mended since? orch doctor looks again",
+        fix=f"{finding.fix}; fixed since? orch doctor",
     )

@@ -63,7 +63,8 @@ def carry_out(
 
     outcomes = fan_out(plans, work, timeout_s=WORK_TIMEOUT_S)
     return tuple(
-        outcome.result or SetUp(node=outcome.item.node, error=str(outcome.error), hint="orch setup once more goes on")
+        outcome.result
+        or SetUp(node=outcome.item.node, error=str(outcome.error), hint="orch setup   # continues where it stopped")
         for outcome in outcomes
     )
 
@@ -103,7 +104,7 @@ def _do(node: Node, step: Step, told: Told, clock: Clock) -> None:
     began = clock.now()
     told(node.name, step, None)
     answer = node.run(step.argv, stdin=step.stdin.encode(), timeout_s=step.timeout_s)
-    out = answer.check(step.why, hint="what was done stays; once that is mended, orch setup goes on from there")
+    out = answer.check(step.why, hint="orch setup   # once that is fixed; what was done stays")
     if step.only_key and primary_keys(out) != (step.only_key,):
         shown = ", ".join(primary_keys(out)) or "no key at all"
         raise CommandFailedError(

@@ -81,7 +81,7 @@ def choose_run(found: Found, wanted: str | None) -> Run:
     if wanted is None:
         if not found.runs:
             silent = f" ({', '.join(found.unreachable)} did not answer)" if found.unreachable else ""
-            raise ConfigError(f"no node knows of a run{silent}", hint="start one: orch launch --nodes 5")
+            raise ConfigError(f"no node knows of a run{silent}", hint="orch launch   # starts one")
         return found.runs[0]
     matching = [run for run in found.runs if run.run_id == wanted] or [
         run for run in found.runs if run.run_id.startswith(wanted)

@@ -1,0 +1,62 @@
+"""Hints are lines to paste: every `orch …` in one is understood by the program's own parser."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import orchestrator
+from orchestrator.cli import COMMANDS, build_app
+
+PACKAGE = Path(orchestrator.__file__).parent
+LINE = re.compile(r"(?:^|[\s(`:→])(orch (?:" + "|".join(COMMANDS) + r")\b[^`;→\n]*)")
+END = re.compile(r"   |, |: | \(|\)|…| orch ")
+"""Where prose follows the line, or another line does."""
+
+
+def _text(node: ast.expr) -> str:
+    """The string as it would come out, with a number in the place of each value."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "3" for part in node.values)  # type: ignore[misc]
+    if isinstance(node, ast.BinOp):
+        return _text(node.left) + _text(node.right)
+    return ""
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """File with line, and the `orch …` of each hint, fix and arrow in the package."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(file.read_text("utf-8"))
+        inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)} - {
+            id(node) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
+        }
+        for node in ast.walk(tree):
+            if id(node) in inner:
+                continue
+            named = isinstance(node, ast.keyword) and node.arg in ("hint", "fix")
+            text = _text(node.value) if isinstance(node, ast.keyword) and named else ""
+            if isinstance(node, ast.Constant | ast.JoinedStr) and "→ orch" in (said := _text(node)):
+                text = said
+            for line in LINE.findall(text):
+                yield f"{file.relative_to(PACKAGE)}:{node.lineno}", END.split(line)[0].split(" # ")[0].strip(" .,")
+
+
+@pytest.mark.parametrize(("place", "line"), sorted(set(hints())))
+def test_every_line_of_a_hint_is_understood(place: str, line: str) -> None:
+    words = shlex.split(line)[1:]
+    program = get_command(build_app(words[0]))
+    while hasattr(program, "commands"):
+        program = program.commands[words.pop(0)]
+    program.make_context("orch", words).close()
+
+
+def test_there_are_some() -> None:
+    assert len(set(hints())) > 60
