@@ -96,7 +96,8 @@ class SimulatedNode:
             raise self._refused("be created", error) from error
 
     def _privileges(self, size: MachineSize) -> dict[str, Any]:
-        """What a container needs to be a machine, and no more: `--privileged` would give away this computer."""
+        """What a container needs to be a machine. With SYS_ADMIN, all devices and neither seccomp nor AppArmor, root in
+        it is close to root on this computer, as with `--privileged`: a lab is for the user's own code."""
         name = resource_name(self._lab, self.name)
         config = self._client.api.create_host_config(
             init=True,

@@ -6,6 +6,7 @@ others, and 20.10 (Debian 11) is new enough. The NVIDIA Container Toolkit is in 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from orchestrator.plan.setup_nvidia import KEYRING, NAME_IT, key_tools, needs_source, toolkit_steps
@@ -55,7 +56,7 @@ def _refusal(facts: SetupFacts) -> tuple[str, str] | None:
         return (
             f"it runs {facts.system or 'a system that does not tell its name'}: orch setup knows Debian and Ubuntu",
             "install Docker Engine as that distribution's manual says (often the package docker or moby-engine),"
-            f" then on it: sudo systemctl enable --now docker && sudo usermod -aG docker {facts.user}",
+            f" then on it: sudo systemctl enable --now docker && sudo usermod -aG docker {shlex.quote(facts.user)}",
         )
     if facts.podman:
         return "its docker is Podman under that name", "on it: sudo apt-get remove podman-docker, then orch setup"
@@ -71,12 +72,12 @@ def _no_rights(facts: SetupFacts) -> dict[str, str]:
     if facts.rights is Rights.PASSWORD:
         return {
             "refused": f"sudo asks {facts.user} for a password there, and orch never does",
-            "hint": "paste the lines above on that machine, or allow it for now:"
-            f" echo '{facts.user} ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/orch-setup",
+            "hint": "log in there and paste the lines above: sudo asks for the password on that terminal",
         }
     return {
         "refused": f"{facts.user} cannot become root there: it has no sudo",
-        "hint": f"as root there: apt-get install sudo && usermod -aG sudo {facts.user}; or paste the lines above",
+        "hint": f"as root there: apt-get install sudo && usermod -aG sudo {shlex.quote(facts.user)};"
+        " or paste the lines above",
     }
 
 

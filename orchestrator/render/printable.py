@@ -8,6 +8,7 @@ _UNPRINTABLE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # escape sequences: colours, cursor movements
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # window titles and links
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # what is left of control characters, but tab and newline
+    r"|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # what turns the direction of the letters around it
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -47,16 +48,24 @@ def shown(what: RenderableType, *, terminal: bool = False) -> str:
         ("10%\r100%\r", "100%"),
         ("\r", ""),
         ("\x1bc", "c"),
+        ("safe\u202egpj.exe", "safegpj.exe"),
+        ("\u2066a\u2069 \u200eb\u200f \u061cc", "a b c"),
+        ("\u0627\u0644\u0639\u0631\u0628\u064a\u0629", "\u0627\u0644\u0639\u0631\u0628\u064a\u0629"),
     ],
 )
 def test_printable(text: str, left: str) -> None:
     assert printable(text) == left
 
 
-@given(st.text())
+TURNS = {"LRE", "LRO", "RLE", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+"""Of Unicode's classes, those of the signs that turn the direction of what follows."""
+
+
+@given(st.text() | st.text("ab\u202e\u2066\x1b[]0;m\x07"))
 def test_nothing_that_moves_the_cursor_is_left(text: str) -> None:
     left = printable(text)
     assert not any((ord(sign) < 32 and sign not in "\t\n") or 127 <= ord(sign) < 160 for sign in left)
+    assert not any(unicodedata.bidirectional(sign) in TURNS for sign in left)
     assert printable(left) == left
 
 

@@ -191,6 +191,16 @@ def test_what_is_refused_says_what_to_do_by_hand(facts: SetupFacts, reason: str,
     assert advice in plan.hint
 
 
+def test_nobody_is_told_to_let_a_user_become_root_without_a_password() -> None:
+    """A line for now would stay for ever; and the name in it is that machine's own word."""
+    hints = [
+        plan_setup(replace(BARE, user="ana; reboot", **changes), suffix="t").hint
+        for changes in ({"rights": Rights.PASSWORD}, {"rights": Rights.NONE}, {"distribution": "fedora"})
+    ]
+    assert not any("NOPASSWD" in hint for hint in hints)
+    assert [hint.count("ana; reboot") for hint in hints] == [hint.count("'ana; reboot'") for hint in hints] == [0, 1, 1]
+
+
 def test_lines_to_paste_ask_for_the_password_there() -> None:
     told = list(plan_text([plan_setup(replace(BARE, rights=Rights.PASSWORD), suffix="t")]))
     assert "  sudo systemctl enable --now docker" in told
