@@ -9,16 +9,16 @@ import torch
 from trainer.engine.weights import apart, checksum
 from trainer.models.gpt2 import GPT2, Shape
 
-SHAPE = Shape(layers=4, heads=4, width=256, seq_len=64, vocab_size=4096)
+SHAPE = Shape(layers=2, heads=4, width=256, seq_len=64, vocab_size=1024)
 
 
-def test_a_hundred_updates_on_a_gpu_and_on_a_cpu_are_no_drift() -> None:
+def test_many_updates_on_a_gpu_and_on_a_cpu_are_no_drift() -> None:
     sums = []
     for device in ("cpu", "cuda"):
         torch.manual_seed(0)
         model = GPT2(SHAPE).to(device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, fused=True)
-        for step in range(100):
+        for step in range(30):
             chance = torch.Generator().manual_seed(step)
             for parameter in model.parameters():  # the same gradient, as an exchange gives it
                 parameter.grad = torch.randn(parameter.shape, generator=chance).to(device)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -33,7 +34,7 @@ from trainer.engine.weights import must_be_alike, share_weights
 STREAMING = TrainOptions(sync_every=4, sync_fragments=2, sync_delay=1, sync_warmup=2)
 WAYS = {"int4+8": TrainOptions(), "powersgd": TrainOptions(), "diloco": STREAMING}
 STEPS = 8
-STUCK_S = 20.0
+STUCK_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +43,16 @@ class OneQueue(Group):
     started: list[str] = field(default_factory=list)
 
     def start_all_to_all(self, sent: Tensor) -> Arriving:
-        return self._queued("all_to_all", sent, lambda: Group.start_all_to_all(self, sent)())
+        return self._queued("all_to_all", sent, partial(Group.start_all_to_all, self))
 
     def start_all_gather(self, sent: Tensor) -> Arriving:
-        return self._queued("all_gather", sent, lambda: Group.start_all_gather(self, sent)())
+        return self._queued("all_gather", sent, partial(Group.start_all_gather, self))
 
-    def _queued(self, name: str, sent: Tensor, collective: Callable[[], Tensor]) -> Arriving:
+    def _queued(self, name: str, sent: Tensor, start: Callable[[Tensor], Arriving]) -> Arriving:
         self.started.append(f"{name} of {sent.shape[-1]}")
-        return self.queue.submit(collective).result
+        mine = sent.cpu()  # in the thread, and so the CUDA stream, that has encoded it
+        received = self.queue.submit(lambda: start(mine)())
+        return lambda: received.result().to(sent.device)
 
 
 class Net(nn.Module):
