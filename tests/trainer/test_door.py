@@ -225,7 +225,10 @@ def test_what_a_node_says_that_is_not_understood_is_dropped_with_a_line(heard: C
     here = heard()
     node = here.greet(1)
     here.until(lambda: here.news)
-    rubbish = (b'{"ready": Infinity}', b'{"ready": {"epoch": 1e300}}', b"[]", b'{"ended": {"ending": {"kind": []}}}')
+    rubbish = (
+        b'{"ready": Infinity}', b'{"ready": {"epoch": 1e300}}', b"[]", b'{"ended": {"ending": {"kind": []}}}',
+        b'{"ended": {"ending": {"kind": "user", "node": "gamma"}}}',  # in the name of another
+    )  # fmt: skip
     node.sendall(b"\n".join((*rubbish, b'{"ready": {"epoch": 4}}', b"")))
     here.until(lambda: here.news == [Came(node_rank=1), Said(node_rank=1, report=Ready(epoch=4))])
     assert [note.startswith("beta sent what is not understood: ") for note in here.notes] == [True] * len(rubbish)

@@ -7,7 +7,7 @@ import time
 from threading import Event, Thread
 from typing import Any
 
-from trainer.survive.voice import Voice
+from trainer.survive.voice import MOST, Voice
 
 
 class Deaf(io.BytesIO):
@@ -51,3 +51,25 @@ def test_a_line_that_cannot_be_written_is_lost_and_no_more() -> None:
 
     full = Full()
     Voice(full).pass_on(full, b"x\n")
+
+
+def test_of_what_comes_in_any_number_one_line_is_written_and_the_rest_is_counted() -> None:
+    out = io.BytesIO()
+    voice = Voice(out)
+    for number in range(1000):
+        voice.note("stranger", f"stranger {number}")
+    voice.note("other", "another matter")
+    voice.end(20)
+    assert out.getvalue() == b"stranger 0\nanother matter\n"
+
+
+def test_own_lines_that_nobody_takes_fill_no_memory() -> None:
+    deaf = Deaf()
+    voice = Voice(deaf)
+    for number in range(3 * MOST):
+        voice.say(f"{number}\n".encode())
+    deaf.allowed.set()
+    voice.end(20)
+    lines = deaf.getvalue().splitlines()
+    assert len(lines) <= MOST + 3
+    assert any(b"lines of this node's agent were lost" in line for line in lines)

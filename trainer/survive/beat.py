@@ -9,6 +9,7 @@ is about costs it an assignment (0.1 µs): the thread writes it down with the ne
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -70,12 +71,20 @@ def exchange(name: str) -> Iterator[None]:
 
 def _beat(path: Path) -> None:
     # One clock for all processes of a machine, which nobody sets.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    while True:
-        part, exchanges = _doing.part or "-", "+".join(sorted({*_doing.exchanges.copy().values()})) or "-"
-        about = f"{_doing.step:>10} {_doing.done:>12} {part:>{_WIDTH}.{_WIDTH}} {exchanges:>{_WIDTH}.{_WIDTH}}"
-        os.pwrite(descriptor, f"{os.getpid():>10} {time.monotonic():>20.3f} {about}\n".encode(), 0)
-        time.sleep(EVERY_S)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        while True:
+            os.pwrite(descriptor, _line(), 0)
+            time.sleep(EVERY_S)
+    except Exception as error:  # whatever it is: a rank that can give no sign is not to be taken for a frozen one
+        path.unlink(missing_ok=True)
+        print(f"this rank gives no sign of life any more: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _line() -> bytes:
+    part, exchanges = _doing.part or "-", "+".join(sorted({*_doing.exchanges.copy().values()})) or "-"
+    about = f"{_doing.step:>10} {_doing.done:>12} {part:>{_WIDTH}.{_WIDTH}} {exchanges:>{_WIDTH}.{_WIDTH}}"
+    return f"{os.getpid():>10} {time.monotonic():>20.3f} {about}\n".encode()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -205,7 +205,7 @@ class Door:
     def _read(self, rank: int, line: Line) -> Iterator[News]:
         for text in line.receive(0):
             try:
-                report = read_report(text, self._about.names)
+                report = read_report(text, self._about.names[rank : rank + 1])  # it speaks of its own ranks alone
             except MisfitError as error:
                 self._note(f"said {rank}", f"{self._about.names[rank]} sent what is not understood: {error}")
                 continue
