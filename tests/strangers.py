@@ -77,10 +77,10 @@ async def _one(
     try:
         await asyncio.wait_for(_stay(stream, act, answers), LONGEST_S)
         became["cut off"] += 1
-    except ConnectionError:
-        became["cut off"] += 1
     except asyncio.TimeoutError:
         became["stayed"] += 1
+    except OSError:
+        became["cut off"] += 1
     finally:
         stream[1].transport.abort()
 
