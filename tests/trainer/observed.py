@@ -45,6 +45,10 @@ class Wishes:
     too_much_for: str = "forward"
     """The pass that exhausts it."""
     batch_norm: bool = False
+    width: int = 8
+    """Of the hidden layer."""
+    unused: str = ""
+    """`always`, `sometimes`: when some weights take no part in a pass."""
     sample_s: tuple[float, ...] = ()
     """How long the forward pass of one sample takes on each rank: machines of unequal speed."""
     slower_after: int = 0
@@ -79,10 +83,14 @@ class Net(nn.Module):
     def __init__(self, wishes: Wishes, *, short: bool) -> None:
         super().__init__()
         self.memory = wishes.room if short else sys.maxsize, wishes.too_much_for
-        self.norm = nn.BatchNorm1d(8) if wishes.batch_norm else nn.Identity()
-        self.up, self.down = nn.Linear(3, 8), nn.Linear(8, 1)
+        self.norm = nn.BatchNorm1d(wishes.width) if wishes.batch_norm else nn.Identity()
+        self.up, self.down = nn.Linear(3, wishes.width), nn.Linear(wishes.width, 1)
+        self.spare = nn.Linear(3, 1) if wishes.unused else None
+        self.unused = wishes.unused
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.unused == "sometimes" and self.spare and x[0, 0] > 0:
+            x = x + 0 * self.spare(x)
         hidden = Memory.apply(torch.tanh(self.norm(self.up(x))), *self.memory)
         y: Tensor = self.down(hidden)
         return y.squeeze(1)

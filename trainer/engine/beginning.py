@@ -17,8 +17,9 @@ from trainer.engine.optimizing.loss_scaler import LossScaler
 from trainer.engine.run import Run
 from trainer.engine.sync import kept, ladder
 from trainer.engine.sync.strategy import Sync
-from trainer.engine.together import Together, by_speed, come_together, must_measure
+from trainer.engine.together import Together, by_speed, come_together, must_measure, wished_sync
 from trainer.engine.trials.measure import Own, optimizer_s
+from trainer.engine.trials.stand_in import stand_in
 from trainer.engine.trials.surroundings import look_around
 from trainer.engine.trials.tuning import Bench
 from trainer.engine.weights import share_weights
@@ -47,16 +48,17 @@ def begin(run: Run) -> Beginning | None:
     options, events = run.options, run.events
     optimizer = run.optimizer()
     trained = _trained(run, optimizer)
+    cut = Cut(place=run.place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
+    bench = Bench(run.workload, run.hardware, cut, 0, events)
+    whose = ladder.Whose(model=run.workload.model, optimizer=optimizer, options=options, group=run.group)
+    bench.choose_micro_batch(options, optimizer, lambda: stand_in(wished_sync(options), whose))
     step_s = optimizer_s(run.workload.model, optimizer) if must_measure(run) else 0.0
     start = resume(trained, run.workload, options, run.group, events.say)
     if start.step:
         events.emit("resumed", step=start.step, checkpoint=str(start.source or ""))
         events.say(f"resumed at step {start.step} from {start.source}")
-    cut = Cut(place=run.place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
-    cut = replace(
-        cut, micro_batch=Bench(run.workload, run.hardware, cut, start.cursor).micro_batch(options, events.say)
-    )
-    together = come_together(run, _own(run, cut, start, step_s), trained.manner)
+    bench = Bench(run.workload, run.hardware, bench.cut, start.cursor, events)
+    together = come_together(run, _own(run, bench, step_s), trained.manner)
     if options.forecast:
         events.emit("done", step=start.step, loss=None, seconds=0.0)
         return None
@@ -68,15 +70,16 @@ def begin(run: Run) -> Beginning | None:
     among = replace(run, place=group.place, group=group)
     events.speak(among.place.rank == 0)
     trained.manner.update(asdict(together))
-    return _ready(among, trained, optimizer, start, replace(cut, place=among.place, shares=together.shares), together)
+    cut = replace(bench.cut, place=among.place, shares=together.shares)
+    return _ready(among, trained, optimizer, start, cut, together)
 
 
 def _ready(
     run: Run, trained: Trained, optimizer: Optimizer, start: Progress, cut: Cut, together: Together
 ) -> Beginning | None:
     options, events, model = run.options, run.events, run.workload.model
-    bench = Bench(run.workload, run.hardware, cut, start.cursor)
-    workers = bench.workers(options, run.group, events.say)
+    bench = Bench(run.workload, run.hardware, cut, start.cursor, events)
+    workers = bench.workers(options, run.group)
     if run.place.rank == 0:
         run.stopped_marker.unlink(missing_ok=True)
         option_layers.keep(options)
@@ -85,11 +88,7 @@ def _ready(
         run.search_lr(bench, optimizer)
         return None
     share_weights(model, run.group)
-    whose = ladder.Whose(model=model, optimizer=optimizer, options=options, group=run.group)
-    sync = ladder.build(together.sync, whose, start.step, static_graph=_static_graph(run, cut))
-    sync.weight = cut.weight
-    if run.group.backend != "nccl":  # where sums vary anyway; alike on all ranks, whatever each computes on
-        bench.rehearse(sync.model, sync.rehearsals)
+    sync = _sync(run, bench, together.sync, optimizer, start.step)
     if options.compile is True:
         run.compile()
     if start.step and start.sync == together.sync:  # what another way has kept is of no use to this one
@@ -99,7 +98,7 @@ def _ready(
         trained=trained,
         optimizer=optimizer,
         start=start,
-        cut=cut,
+        cut=bench.cut,
         workers=workers,
         sync=sync,
         balance=Balance(cut.shares or cut.equal) if by_speed(run) else None,
@@ -118,24 +117,38 @@ def _trained(run: Run, optimizer: Optimizer) -> Trained:
     )
 
 
-def _own(run: Run, cut: Cut, start: Progress, step_s: float) -> Callable[[], Own]:
+def _own(run: Run, bench: Bench, step_s: float) -> Callable[[], Own]:
     """Measures this rank; all ranks are to do so at once."""
 
     def measure() -> Own:
-        bench = Bench(run.workload, run.hardware, cut, start.cursor)
         alone = run.options.forecast  # nothing waits to be trained: there is time to look longer
         sample_s = bench.sample_s(run.group.barrier, LONGER_S if alone else LONG_S)
         around = None
         if alone:
             around = look_around(run.options.run_dir, run.hardware.device, bench.loaded_per_s())
-        return Own(sample_s=sample_s, step_s=step_s, micro_batch=min(cut.micro_batch, cut.share), around=around)
+        size = min(bench.cut.micro_batch, bench.cut.share)
+        return Own(sample_s=sample_s, step_s=step_s, micro_batch=size, around=around)
 
     return measure
+
+
+def _sync(run: Run, bench: Bench, name: str, optimizer: Optimizer, step: int) -> Sync:
+    whose = ladder.Whose(model=run.workload.model, optimizer=optimizer, options=run.options, group=run.group)
+    static_graph = False
+    if name == "fp32" and not run.group.alone:
+        # Before DDP is made: a pass without it would be the first of its static graph.
+        unused = bench.unused()
+        static_graph = not sum(run.group.each(float(len(unused)))) and _static_graph(run, bench.cut)
+    sync = ladder.build(name, whose, step, static_graph=static_graph)
+    sync.weight = bench.cut.weight
+    bench.rehearse(sync)
+    return sync
 
 
 def _static_graph(run: Run, cut: Cut) -> bool:
     """torch 2.13 fails with an internal assertion where a static graph's first backward pass is one without sync. All
     ranks must decide alike: a static graph has one collective more."""
     options = run.options
-    accumulates = options.micro_batch_size is not None or cut.largest_share > cut.micro_batch
+    # Not by `cut.micro_batch`, which a rank with less memory has made smaller.
+    accumulates = options.micro_batch_size is not None or cut.largest_share > options.batch_size
     return options.static_graph and not by_speed(run) and not accumulates

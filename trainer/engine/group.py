@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import Store
+from torch.futures import Future
 
 from trainer.config import Place
 from trainer.engine.transfers import Arriving, Work, arriving, straight
@@ -99,6 +100,13 @@ class Group:
         dist.all_reduce(sent, group=self.handle)
         if sent is not tensor:
             tensor.copy_(sent)
+
+    def sum_soon(self, tensor: Tensor) -> Future[Tensor]:
+        """Begins to put into `tensor`, wherever it lies, the sum over all ranks; done when the future is."""
+        work = dist.all_reduce(tensor, group=self.handle, async_op=True)
+        assert work is not None  # noqa: S101  # this rank is one of the group
+        arrived: Future[Tensor] = work.get_future().then(lambda summed: summed.value()[0])
+        return arrived
 
     def all_to_all(self, sent: Tensor) -> Tensor:
         """(ranks, …) of like shape: row r goes to rank r, and row r of the answer came from there."""

@@ -8,7 +8,6 @@ import os
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -153,28 +152,27 @@ def _loop(begun: Beginning | None) -> None:
             scale = weights * ranks / torch.tensor(targets, device=hardware.device).clamp_min(1e-12)
 
             local_sums = torch.zeros(len(targets), device=hardware.device)
-            too_large: RuntimeError | None = None
+            too_large = False
             try:
                 for number in range(1, cut.micro_batches + 1):
                     last = number == cut.micro_batches
                     with profile.part("data"):
                         batch = hardware.move(next(feed))
                     with sync.gradients(last=last):
-                        with profile.part("forward"), pace.part(len(batch[0])), hardware.autocast():
+                        with profile.part("forward"), pace.part(workload.samples(batch)), hardware.autocast():
                             sums = workload.losses(model, batch)
                         with profile.part("backward"):  # and, in the last one, the sum of gradients over the ranks
                             scaler.scale((sums * scale).sum()).backward()  # type: ignore[no-untyped-call]
                     local_sums += sums.detach()
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                too_large = error
-            if too_large:
-                # The same samples again in smaller parts. Peers that wait for this rank's gradients cannot be told.
-                size = run.smaller(cut, too_large, alone_with_it=group.alone or not last)
-                too_large = None  # its frames hold the tensors
+                too_large = True
+            if too_large:  # out here, where no frame of the error holds the tensors
+                # The same samples again in smaller parts: the other ranks wait for this one's gradients meanwhile.
+                cut = run.smaller(cut)
                 free_memory()
-                cut = replace(cut, micro_batch=size)
+                sync.interrupted()
                 optimizer.zero_grad(set_to_none=True)
                 buffers.put_back()
                 feed.recut(cut, cursor)

@@ -101,17 +101,12 @@ class Run:
         sync.weight = cut.weight
         return cut
 
-    def smaller(self, cut: Cut, error: RuntimeError, *, alone_with_it: bool) -> int:
-        """The next smaller micro-batch after `error`, an exhausted memory, at the same global batch."""
+    def smaller(self, cut: Cut) -> Cut:
+        """The same step in smaller parts, after one of these was too large for this rank's memory."""
         tried = min(cut.micro_batch, cut.share)
         size = halve(tried)
-        if not alone_with_it:
-            raise TrainerError(
-                f"{self.place.name}: out of memory with micro-batches of {tried}, while the gradients were"
-                f" being summed with the other ranks: start again with --micro-batch-size {size}"
-            ) from error
-        self.events.warn(f"out of memory with micro-batches of {tried}: going on with {size}")
-        return size
+        self.events.warn(f"out of memory with micro-batches of {tried}: continuing with {size}")
+        return replace(cut, micro_batch=size)
 
     def what_must_be_equal(self) -> str:
         """On all ranks. Where a node keeps its files is its own matter; all else decides the result."""

@@ -39,7 +39,7 @@ class Together:
 
 def must_measure(run: Run) -> bool:
     options = run.options
-    return options.forecast or (not run.group.alone and (by_speed(run) or _wished(options) == AUTO))
+    return options.forecast or (not run.group.alone and (by_speed(run) or wished_sync(options) == AUTO))
 
 
 def by_speed(run: Run) -> bool:
@@ -49,7 +49,7 @@ def by_speed(run: Run) -> bool:
 
 def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str, Any]) -> Together:
     """How this run goes on, alike on all ranks. `measure_own`: asked where it must be; `before`: a checkpoint's."""
-    wished = _wished(run.options)
+    wished = wished_sync(run.options)
     everyone = tuple(run.group.texts(run.place.name))
     if before and not run.options.forecast:
         earlier = Together.remembered(before)
@@ -84,7 +84,7 @@ def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str,
     return Together.remembered(json.loads(run.group.broadcast_text(json.dumps(asdict(decided)))))
 
 
-def _wished(options: TrainOptions) -> str:
+def wished_sync(options: TrainOptions) -> str:
     """What repeats bit for bit cannot hang on what is measured."""
     return "fp32" if options.deterministic and options.sync == AUTO else options.sync
 
@@ -106,7 +106,7 @@ def _forecast(run: Run, own: Own) -> Forecast:
         unit=workload.unit,
     )
     measured = measure(own, work, options, run.group)
-    found = forecast(measured, sync=_wished(options), equal=not by_speed(run))
+    found = forecast(measured, sync=wished_sync(options), equal=not by_speed(run))
     if workload.streamed and len(found.chosen.ranks) < run.place.world_size and found.chosen.sync != ALONE:
         return forecast(measured, sync=found.chosen.sync, equal=True)  # its parts are cut for all ranks
     return found

@@ -73,6 +73,10 @@ class Workload(ABC):
         Known without their content, so that every rank can count the whole step's without asking the others."""
         return (float(len(indices)),) * len(self.terms)
 
+    def samples(self, batch: Batch) -> int:
+        """How many a batch holds, where the first dimension of its first tensor is not theirs."""
+        return len(batch[0])
+
     def units(self, indices: Indices) -> int:
         """How many of `unit` these training samples are."""
         return len(indices)
@@ -106,7 +110,7 @@ class Workload(ABC):
         """(terms,) loss sums as in `losses`, and (samples, columns) of what `quality` needs to know of each sample."""
         import torch
 
-        return self.losses(model, batch), torch.empty(len(batch[0]), 0)
+        return self.losses(model, batch), torch.empty(self.samples(batch), 0)
 
     def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
         """The field's own measures. `outputs` are those of all `indices`, in this order, of all ranks."""

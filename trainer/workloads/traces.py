@@ -243,6 +243,9 @@ class TracesWorkload(Workload):
     def collate(self, samples: list[Batch]) -> Batch:
         return self.dataset().collate(samples)
 
+    def samples(self, batch: Batch) -> int:
+        return len(batch[-1])  # a batch of graphs holds their calls one after another
+
     # ── Loss and measures ─────────────────────────────────────────────────────────────────────────
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:

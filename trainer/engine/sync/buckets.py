@@ -23,10 +23,10 @@ class Bucket:
         self.count = sum(parameter.numel() for parameter in parameters)
         self.device = parameters[0].device
 
-    def gradients(self) -> Tensor:
-        """(count,): a copy; zero where a parameter took no part."""
-        flat = [p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in self.parameters]
-        return torch.cat(flat).float()
+    def gradients(self, *, exact: bool = False) -> Tensor:
+        """(count,): a copy; zero where a parameter took no part. `exact`: in the parameters' own type."""
+        flat = torch.cat([p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in self.parameters])
+        return flat if exact else flat.float()
 
     def set_gradients(self, flat: Tensor) -> None:
         for parameter, values in zip(self.parameters, self._parts(flat), strict=True):

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from threading import Event, Lock
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from trainer.engine.group import Group
@@ -53,15 +55,40 @@ class EveryStep(Sync):
         self._missing: list[int] = []
         """Gradients that each bucket still waits for; empty where none are to go out."""
         self._sent: list[Sent] = []
+        self._lock = Lock()
+        self._again = False
+        """Whether this rank computes the step again: what arrives is not written into its gradients at once."""
+        self._read: list[Event] = []
+        """Of each bucket that is sent: when its gradients are no longer needed."""
+        self._written: list[int] = []
+        self._late: dict[int, Tensor] = {}
+        """Means of the buckets that were sent before."""
+        self._hooks = []
         for number, bucket in enumerate(self._buckets):
             arrived = self._arrived(number)
             for parameter in bucket.parameters:
-                parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # torch's own gap
+                hook = parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # torch's own gap
+                self._hooks.append(hook)
 
     @contextmanager
     def gradients(self, *, last: bool) -> Iterator[None]:
-        self._missing = [len(bucket.parameters) for bucket in self._buckets] if last else []
+        sends = last and not self._again
+        self._missing = [len(bucket.parameters) for bucket in self._buckets] if sends else []
         yield
+
+    def interrupted(self) -> None:
+        self._missing = []
+        if self._again:
+            return
+        with self._lock:
+            self._again = True
+        for read in self._read:  # never for long: a bucket's turn does not depend on later ones of its thread
+            read.wait()
+        for number in self._written:
+            self._sent[number].result()
+            self._late[number] = self._buckets[number].gradients()
+        if self._buckets[0].device.type == "cuda":  # before the gradients' memory is used again
+            torch.cuda.synchronize(self._buckets[0].device)
 
     def finish(self) -> None:
         began = time.perf_counter()
@@ -69,9 +96,17 @@ class EveryStep(Sync):
             self._send(number)
         for sent in self._sent:
             sent.result()
-        self._sent = []
-        self._missing = []
+        for number, mean in self._late.items():
+            self._buckets[number].set_gradients(mean)
+        self._sent, self._read, self._written, self._late = [], [], [], {}
+        self._missing, self._again = [], False
         self.waited += time.perf_counter() - began
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        for stream in self._streams:
+            stream.close()
 
     def state(self) -> State:
         named = ((number, mean.state().items()) for number, mean in enumerate(self._means))
@@ -93,16 +128,26 @@ class EveryStep(Sync):
         return hook
 
     def _send(self, number: int) -> None:
-        bucket, mean = self._buckets[number], self._means[number]
+        bucket, mean, read = self._buckets[number], self._means[number], Event()
+        self._read.append(read)
+        before = not self._again
 
         def average() -> None:
             try:
                 flat = bucket.gradients()
+                read.set()
                 mean.mean(flat)
-                bucket.set_gradients(flat)
+                with self._lock:
+                    if self._again and before:
+                        self._late[number] = flat
+                    else:
+                        bucket.set_gradients(flat)
+                        self._written.append(number)
             except BaseException as failure:
                 self._turns.fail(failure)
                 raise
+            finally:
+                read.set()
 
         self._sent.append(self._streams[number % len(self._streams)].submit(average))
 

@@ -60,6 +60,13 @@ class LocalSteps(Sync):
     def gradients(self, *, last: bool) -> AbstractContextManager[None]:
         return self._warm.gradients(last=last and self.averages)
 
+    def interrupted(self) -> None:
+        if self.averages:
+            self._warm.interrupted()
+
+    def close(self) -> None:
+        self._warm.close()
+
     def finish(self) -> None:
         if self.averages:
             self._warm.finish()

@@ -44,6 +44,15 @@ class Sync(ABC):
     def gradients(self, *, last: bool) -> AbstractContextManager[None]:
         """Around each micro-batch's passes; the gradients of a step may go out in the last one's backward."""
 
+    def interrupted(self) -> None:
+        """A pass of this step has failed on this rank, and the step is computed again here. What has gone out stays as
+        it is: the other ranks have it. What has not goes out in `finish`, so that they see one step as always."""
+        return
+
+    def close(self) -> None:
+        """Let go of the model."""
+        return
+
     def finish(self) -> None:
         """After the last micro-batch. Where this way averages, every gradient is now the mean."""
         return

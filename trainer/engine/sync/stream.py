@@ -30,6 +30,9 @@ class Stream:
         # A new thread's CUDA stream is everybody's default one: what it waits for there, all would wait for.
         self._cuda = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch's
 
+    def close(self) -> None:
+        self._thread.shutdown()
+
     def submit(self, work: Callable[[], None]) -> Sent:
         """On a GPU it begins when what is queued there so far is computed."""
         ready = torch.cuda.current_stream(self._cuda.device).record_event() if self._cuda else None

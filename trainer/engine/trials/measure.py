@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from trainer.config import TrainOptions
 from trainer.engine.group import Group
+from trainer.engine.optimizing.still import standing_still
 from trainer.engine.sync.buckets import Bucket, cut
 from trainer.engine.sync.ladder import Rung, ladder
 from trainer.engine.transfers import Arriving
@@ -83,25 +84,9 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
 
 
 def optimizer_s(model: nn.Module, optimizer: Optimizer) -> float:
-    """Seconds of clipping and one optimizer step, before the first one: rate 0 and no gradient move no weight, and
-    what the optimizer began to remember is forgotten."""
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-
-    def step() -> None:
-        float(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
-        optimizer.step()
-        float(next(model.parameters()).detach().reshape(-1)[0])  # waits for what a GPU still has to do
-
-    seconds = _mean_s(step)
-    optimizer.zero_grad(set_to_none=True)
-    optimizer.state.clear()
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-    return seconds
+    """Seconds of clipping and one optimizer step, before the first one."""
+    with standing_still(model, optimizer) as step:
+        return _mean_s(step)
 
 
 def links(group: Group) -> Tensor:
@@ -205,6 +190,9 @@ class Echo(Group):
 
     def all_reduce(self, tensor: Tensor) -> None:
         tensor.mul_(self.place.world_size)
+
+    def branches(self, number: int) -> list[Group]:
+        return [self] * number
 
 
 def _latency(group: Group) -> float:
