@@ -53,7 +53,7 @@ def layered(given: argparse.Namespace, declared: argparse.ArgumentParser, enviro
 def _from_environment(
     by_name: Mapping[str, argparse.Action], environ: Mapping[str, str]
 ) -> Iterator[tuple[str, list[str]]]:
-    import yaml
+    from trainer.scalars import scalar
 
     for variable in sorted(environ):
         name = variable.removeprefix(ENVIRONMENT).lower().replace("_", "-")
@@ -61,15 +61,17 @@ def _from_environment(
             continue
         if name not in by_name:
             raise ConfigurationError(f"{variable} in the environment: {_unknown(name, by_name)}")
-        yield variable, _words(name, yaml.safe_load(environ[variable]), by_name)
+        yield variable, _words(name, scalar(environ[variable]), by_name)
 
 
 def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> Iterator[tuple[str, list[str]]]:
     """One entry for each line `option: value`."""
     import yaml
 
+    from trainer.scalars import Loader
+
     try:
-        root = yaml.compose(path.read_text("utf-8"), yaml.SafeLoader)
+        root = yaml.compose(path.read_text("utf-8"), Loader)
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}; --config takes a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -78,7 +80,7 @@ def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> Iterator[t
         return
     if not isinstance(root, yaml.MappingNode):
         raise ConfigurationError(f"{path}: expected lines of `option: value`")
-    values = yaml.SafeLoader("").construct_document(root)
+    values = Loader("").construct_document(root)
     seen: dict[str, int] = {}
     wrong = []
     for key, _ in root.value:
@@ -97,6 +99,8 @@ def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> Iterator[t
 
 def _words(name: str, value: object, by_name: Mapping[str, argparse.Action]) -> list[str]:
     """The value as it would stand on the command line."""
+    if by_name[name].nargs == 0 and isinstance(value, str):  # a switch
+        value = {"yes": True, "on": True, "no": False, "off": False}.get(value.lower(), value)
     if value is True:
         return [f"--{name}"]
     if value is False:

@@ -11,6 +11,8 @@ from orchestrator.specs.event import Event
 
 SLOW = 1.5
 """Times the others' time."""
+SETTLED = 2
+"""Times that `--shares auto` has looked at the speeds, after which what is left is not for it to even out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,8 @@ class SlowRank:
     node: str
     ratio: float
     """Its time for its part of a step, by the median of the others'."""
+    balanced: bool = False
+    """Whether its part follows its speed already."""
 
     @property
     def what(self) -> str:
@@ -30,22 +34,28 @@ class SlowRank:
 
     def todo(self, run_id: str) -> str:
         """What to do about it."""
-        return (
-            f"--shares auto gives it a smaller part; what slows it: orch doctor --node {self.node}; "
-            f"without it: orch restart {run_id} --nodes …"
+        part = (
+            "its part is as small as --shares auto makes it"
+            if self.balanced
+            else "--shares auto gives it a smaller part"
         )
+        return f"{part}; what slows it: orch doctor --node {self.node}; without it: orch restart {run_id} --nodes …"
 
 
 def slow_ranks(event: Event | None, nodes: Collection[str]) -> tuple[SlowRank, ...]:
-    """By a `step` event of a run on these nodes; the slowest first."""
-    times = _times(event.values if event else {})
+    """By a `step` event of a run on these nodes; the slowest first. With `--shares auto` none before that has had the
+    time to even them out."""
+    values = event.values if event else {}
+    balanced = values.get("balanced")
+    if balanced is not None and balanced < SETTLED:
+        return ()
+    times = _times(values)
     found = []
     for label, seconds in times.items():
         usual = median(others) if (others := [other for name, other in times.items() if name != label]) else 0.0
         if usual > 0 and seconds > SLOW * usual:
-            found.append(
-                SlowRank(label=label, node=label if label in nodes else label.rpartition(".")[0], ratio=seconds / usual)
-            )
+            node = label if label in nodes else label.rpartition(".")[0]
+            found.append(SlowRank(label=label, node=node, ratio=seconds / usual, balanced=balanced is not None))
     return tuple(sorted(found, key=lambda one: -one.ratio))
 
 

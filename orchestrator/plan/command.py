@@ -9,6 +9,8 @@ from orchestrator.specs.plan import Plan
 
 CONTAINER_WORKSPACE = "/workspace"
 CONTAINER_DATA = f"{CONTAINER_WORKSPACE}/Data"
+HF_HOME = f"{CONTAINER_WORKSPACE}/cache/huggingface"
+"""What `transformers` and `datasets` have downloaded."""
 SHUTDOWN_TIMEOUT_S = 60
 """How long torchrun lets ranks write their last checkpoint after SIGTERM (its default is 30)."""
 STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from orchestrator.plan.command import (
     CONTAINER_DATA,
     CONTAINER_WORKSPACE,
+    HF_HOME,
     SHUTDOWN_TIMEOUT_S,
     STOP_TIMEOUT_S,
     is_own_script,
@@ -153,6 +154,8 @@ def _environment(
         **interface,
         **data,
         **ours,
+        # on the node's disk and for all its runs: a model of the hub in /tmp would count against the memory's limit
+        "HF_HOME": HF_HOME,
         "ORCH_RUN_ID": identity.run_id,
         "ORCH_ATTEMPT": str(identity.attempt),
         "ORCH_NODE": node,

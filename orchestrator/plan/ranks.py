@@ -36,9 +36,17 @@ def device_of(node: NodeSpec, facts: NodeFacts) -> str:
 
 def nproc_of(node: NodeSpec, facts: NodeFacts) -> int:
     """Ranks on this node: what the inventory says, else one for each GPU, else one."""
-    if isinstance(node.nproc_per_node, int):
-        return node.nproc_per_node
-    return max(1, len(facts.gpus)) if device_of(node, facts) == "cuda" else 1
+    gpus = len(facts.gpus) if device_of(node, facts) == "cuda" else 0
+    if not isinstance(node.nproc_per_node, int):
+        return max(1, gpus)
+    if 0 < gpus < node.nproc_per_node:
+        raise PreflightError(
+            f"the inventory says nproc_per_node: {node.nproc_per_node}, but nvidia-smi shows {gpus}"
+            f" GPU{'s' * (gpus > 1)}: at most one rank for each",
+            node=node.name,
+            hint=f"in the inventory: nproc_per_node: {gpus} (or auto) at {node.name}",
+        )
+    return node.nproc_per_node
 
 
 def backend_of(devices: Sequence[str]) -> str:

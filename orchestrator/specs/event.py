@@ -116,7 +116,7 @@ _OF_KIND: Mapping[str, Mapping[str, Check]] = {
     "resumed": {"step": _is_step, "checkpoint": _is_text},
     "left_out": {"why": _is_text},
     "step": {"step": _is_step, "loss": _is_number, "per_s": _is_number, "unit": _is_text, "of_forecast": _is_number,
-             "compute_s": _are_figures},
+             "compute_s": _are_figures, "balanced": _is_step},
     "evaluation": {"step": _is_step, "loss": _is_number},
     "checkpoint": {"step": _is_step, "verified": _is_flag, "path": _is_text},
     "stopped": {"step": _is_step},

@@ -77,6 +77,8 @@ NEED_TORCH = [
     "vision_loss",
     "vision_models",
     "vision_training",
+    "unused_weights",
+    "whole_trial",
 ]
 collect_ignore = [] if importlib.util.find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]
 

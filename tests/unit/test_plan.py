@@ -38,6 +38,12 @@ def nodes(draw: st.DrawFn) -> NodeSpec:
     )
 
 
+def _numbers_of_gpus(node: NodeSpec) -> list[int]:
+    """Those with which a plan is not refused."""
+    asked = node.nproc_per_node
+    return [number for number in range(6) if not number or asked == "auto" or node.device == "cpu" or asked <= number]
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[Plan, dict[str, NodeSpec]]:
     chosen = draw(st.lists(nodes(), min_size=1, max_size=5, unique_by=lambda node: node.name))
@@ -55,7 +61,7 @@ def plans(draw: st.DrawFn) -> tuple[Plan, dict[str, NodeSpec]]:
     facts = {
         node.name: lan.facts(
             node.name,
-            gpus=lan.gpus(draw(st.integers(0, 3))),
+            gpus=lan.gpus(draw(st.sampled_from(_numbers_of_gpus(node)))),
             cpus=draw(st.integers(0, 64)),
             newest_checkpoint=draw(st.none() | st.integers(0, 99)),
             assumed=draw(st.booleans()),

@@ -31,6 +31,16 @@ def test_more_than_half_as_long_again_is_flagged() -> None:
     assert slow_ranks(step({**TWICE, "gamma": 0.15}), THREE) == ()
 
 
+def test_where_parts_follow_speed_that_is_given_time_and_not_advised_again() -> None:
+    def after(balanced: int) -> Event:
+        return Event(kind="step", rank=0, values={"step": 40, "compute_s": TWICE, "balanced": balanced})
+
+    assert slow_ranks(after(0), THREE) == slow_ranks(after(1), THREE) == ()
+    (slow,) = slow_ranks(after(2), THREE)
+    assert "--shares auto gives it" not in slow.todo("long-1a2b")
+    assert "its part is as small as --shares auto makes it; what slows it: orch doctor --node gamma" in slow.todo("x")
+
+
 def test_of_two_the_slow_one_is_measured_by_the_other() -> None:
     (slow,) = slow_ranks(step({"alpha": 0.1, "beta": 0.16}), ["alpha", "beta"])
     assert slow.ratio == pytest.approx(1.6)

@@ -19,6 +19,8 @@ class Balance:
 
     def __init__(self, shares: Sequence[int]) -> None:
         self.shares = tuple(shares)
+        self.looked = 0
+        """How often shares could have changed since the beginning."""
         self._heard: list[Sequence[float]] = []
         self._believed: list[float] = []
 
@@ -29,6 +31,7 @@ class Balance:
             return None
         usual = [sum(sorted(column)[2:-2]) / (WINDOW - 4) for column in zip(*self._heard, strict=True)]
         self._heard = []
+        self.looked += 1
         if min(usual) <= 0:
             return None
         before = self._believed or usual

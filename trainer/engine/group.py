@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import Store
 from torch.futures import Future
 
 from trainer.config import Place
-from trainer.engine.transfers import Arriving, Work, arriving, straight
+from trainer.engine.transfers import Arriving, Work, arriving, straight, sum_soon
 from trainer.errors import ConfigurationError, TrainerError
 from trainer.survive import beat
 
@@ -103,10 +103,7 @@ class Group:
 
     def sum_soon(self, tensor: Tensor) -> Future[Tensor]:
         """Begins to put into `tensor`, wherever it lies, the sum over all ranks; done when the future is."""
-        work = dist.all_reduce(tensor, group=self.handle, async_op=True)
-        assert work is not None  # noqa: S101  # this rank is one of the group
-        arrived: Future[Tensor] = work.get_future().then(lambda summed: summed.value()[0])
-        return arrived
+        return sum_soon(tensor, self.handle)
 
     def all_to_all(self, sent: Tensor) -> Tensor:
         """(ranks, …) of like shape: row r goes to rank r, and row r of the answer came from there."""

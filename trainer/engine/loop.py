@@ -224,7 +224,8 @@ def _loop(begun: Beginning | None) -> None:
                 if begun.forecast_per_s:
                     figures["of_forecast"] = per_s / begun.forecast_per_s
                 records.write("train", step, figures | (losses if len(losses) > 1 else {}))
-                events.emit("step", step=step, unit=workload.unit, **figures, **times.read())
+                balanced = {"balanced": begun.balance.looked} if begun.balance else {}
+                events.emit("step", step=step, unit=workload.unit, **figures, **times.read(), **balanced)
                 events.say(
                     f"step {step}/{final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {workload.unit}/s"
                     + (f"  {waiting:.0%} waiting for data" if waiting >= 0.05 else "")

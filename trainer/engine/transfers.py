@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.futures import Future
 
 from trainer.survive import beat
 
@@ -45,3 +46,11 @@ def arriving(name: str, work: Sequence[Work], received: Tensor, sent: Tensor) ->
         return received.to(sent.device)
 
     return wait
+
+
+def sum_soon(tensor: Tensor, handle: ProcessGroup | None) -> Future[Tensor]:
+    """Begins to put into `tensor` the sum over all ranks of the group; done when the future is."""
+    work = dist.all_reduce(tensor, group=handle, async_op=True)
+    assert work is not None  # noqa: S101  # this rank is one of the group
+    arrived: Future[Tensor] = work.get_future().then(lambda summed: summed.value()[0])
+    return arrived

@@ -104,8 +104,8 @@ def _evaluate(given: argparse.Namespace, place: Place) -> int:
 
 def _maker(given: argparse.Namespace, data_dir: Path) -> Callable[[], Workload]:
     """The user's function with its arguments; what is wrong with them is told before anything starts."""
-    settings = _settings(given.set or [])
     build = find(given.module)
+    settings = _settings(given.set or [], build)
     arguments = dict(settings)
     if "data_dir" in inspect.signature(build).parameters:
         arguments.setdefault("data_dir", data_dir)
@@ -125,11 +125,18 @@ def _maker(given: argparse.Namespace, data_dir: Path) -> Callable[[], Workload]:
     return make
 
 
-def _settings(words: list[str]) -> dict[str, Any]:
-    """As YAML reads them: 3 is a number, true a truth, anything else text."""
-    import yaml
+def _settings(words: list[str], build: Callable[..., Any]) -> dict[str, Any]:
+    """By the annotation of the argument; where it has none as YAML 1.2 reads them."""
+    from trainer.scalars import scalar
 
-    return {name: yaml.safe_load(value) for name, value in _assigned(words).items()}
+    arguments = inspect.signature(build).parameters
+    settings = {}
+    for name, value in _assigned(words).items():
+        try:
+            settings[name] = scalar(value, str(arguments[name].annotation) if name in arguments else "")
+        except ValueError as error:
+            raise UsageError(f"--set {name}={value}: {error}") from None
+    return settings
 
 
 def _assigned(words: list[str]) -> dict[str, str]:

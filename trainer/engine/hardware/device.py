@@ -18,6 +18,7 @@ from trainer.engine.hardware.onednn import prove
 from trainer.engine.hardware.precision import choose_dtype
 from trainer.engine.hardware.reproducible import be_deterministic
 from trainer.engine.workload import Batch
+from trainer.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +93,25 @@ def prepare_hardware(place: Place, options: TrainOptions, environ: Mapping[str, 
         be_deterministic()
     device = torch.device("cpu")
     if torch.cuda.is_available():
-        device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
+        device = own_gpu(place, torch.cuda.device_count(), options.backend)
         torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = options.tf32
     dtype, _ = choose_dtype(options.precision, device, amp=options.amp)
     onednn = str(prove())
     return Hardware(device=device, threads=torch.get_num_threads(), dtype=dtype, onednn=onednn, sdpa=options.sdpa)
+
+
+def own_gpu(place: Place, gpus: int, backend: str) -> torch.device:
+    """The one of this rank. Two ranks on a GPU share its memory and its time, and NCCL refuses them: only who names
+    gloo may have that."""
+    if place.local_world_size > gpus and backend != "gloo":
+        raise ConfigurationError(
+            f"{place.name}: {place.local_world_size} ranks on this node, which shows {gpus} GPU{'s' * (gpus > 1)}:"
+            f" at most one rank for each GPU; set nproc_per_node: {gpus} (or auto) for it in inventory.yaml, or give"
+            " --backend gloo for ranks that are to share a GPU"
+        )
+    return torch.device("cuda", place.local_rank % gpus)
 
 
 def _give_inductor_a_home() -> None:

@@ -1,0 +1,126 @@
+"""The automatic micro-batch of a GPU: a trial holds and does all that a real step does."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.observed import Observed, Wishes
+from trainer.config import Place, TrainOptions
+from trainer.engine.feed import Cut
+from trainer.engine.group import Group
+from trainer.engine.hardware.device import Hardware
+from trainer.engine.reporting.events import Events
+from trainer.engine.sync import ladder
+from trainer.engine.sync.exchange import Exchange
+from trainer.engine.trials.stand_in import stand_in
+from trainer.engine.trials.tuning import Bench
+
+CPU = torch.device("cpu")
+TWO = Place(rank=1, world_size=2)
+
+
+class Gpu(Hardware):
+    """A CPU that is asked for what fits."""
+
+    @property
+    def on_gpu(self) -> bool:
+        return True
+
+
+class Watched(torch.optim.AdamW):
+    """Runs out of memory after a pass of more than `room` samples."""
+
+    room, last = 4, 0
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # without a closure
+        super().step()
+        if self.last > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+class Sizes(Observed):
+    """Tells the optimizer how many samples a pass had."""
+
+    optimizer: Watched
+
+    def losses(self, model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        self.optimizer.last = len(batch[0])
+        return super().losses(model, batch)
+
+
+def bench(tmp_path: Path) -> tuple[Bench, Sizes, TrainOptions]:
+    options = TrainOptions(run_dir=tmp_path, micro_batch_size="auto", lr=0.1)
+    workload = Sizes(options, Wishes(), TWO)
+    workload.optimizer = Watched(workload.model.parameters(), lr=0.1, weight_decay=0.5)
+    hardware = Gpu(device=CPU, threads=1, dtype=torch.float32, onednn="")
+    cut = Cut(place=TWO, seed=1, per_step=16, micro_batch=8)
+    events = Events(TWO, out=io.StringIO(), err=io.StringIO())
+    return Bench(workload, hardware, cut, 0, events), workload, options
+
+
+@pytest.mark.parametrize("name", ["fp32", "int8", "auto", "powersgd", "diloco"])
+def test_a_micro_batch_fits_with_the_optimizers_step_and_leaves_no_trace(name: str, tmp_path: Path) -> None:
+    tried, workload, options = bench(tmp_path)
+    optimizer, model = workload.optimizer, workload.model
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    group = Group(place=TWO, backend="gloo", device=CPU)
+    whose = ladder.Whose(model=model, optimizer=optimizer, options=options, group=group)
+    tried.choose_micro_batch(options, optimizer, lambda: stand_in(name, whose))
+    assert tried.cut.micro_batch == 4
+    assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    assert not optimizer.state
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+
+
+def test_the_exchange_averages_every_gradient_within_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, workload, options = bench(tmp_path)
+    averaged: list[int] = []
+    real = Exchange.mean
+
+    def mean(self: Exchange, flat: torch.Tensor) -> None:
+        averaged.append(len(flat))
+        real(self, flat)
+
+    monkeypatch.setattr(Exchange, "mean", mean)
+    group = Group(place=TWO, backend="gloo", device=CPU)
+    whose = ladder.Whose(model=workload.model, optimizer=workload.optimizer, options=options, group=group)
+    tried.choose_micro_batch(options, workload.optimizer, lambda: stand_in("auto", whose))
+    assert set(averaged) == {sum(parameter.numel() for parameter in workload.model.parameters())}
+
+
+def test_graphs_are_counted_as_traces_and_not_as_calls() -> None:
+    from trainer.workloads.traces_gnn import GnnTraces
+    from trainer.workloads.traces_lstm import LstmTraces
+
+    calls, labels = torch.zeros(90, dtype=torch.int64), torch.zeros(3)
+    graphs = (calls, torch.zeros(90, 2), torch.zeros(2, 87), calls, labels)
+    sequences = (torch.zeros(3, 40), torch.zeros(3, 40, 2), torch.zeros(3), labels)
+    assert GnnTraces.samples(object.__new__(GnnTraces), graphs) == 3
+    assert LstmTraces.samples(object.__new__(LstmTraces), sequences) == 3
+
+
+def test_speed_is_per_sample_of_the_workload_whatever_a_batch_looks_like(tmp_path: Path) -> None:
+    """A batch whose first tensor has ten rows for each sample, as a GNN's calls of a trace."""
+
+    class Rows(Observed):
+        def batch(self, portion):  # type: ignore[no-untyped-def]  # as Observed's
+            x, *rest = super().batch(portion)
+            return (x.repeat_interleave(10, dim=0), *rest)
+
+        def losses(self, model, batch):  # type: ignore[no-untyped-def]  # as Observed's
+            return super().losses(model, (batch[0][::10], *batch[1:]))
+
+        def samples(self, batch) -> int:  # type: ignore[no-untyped-def]  # as Observed's
+            return len(batch[1])
+
+    options = TrainOptions(run_dir=tmp_path)
+    hardware = Hardware(device=CPU, threads=1, dtype=torch.float32, onednn="")
+    cut = Cut(place=Place(), seed=1, per_step=4, micro_batch=4)
+    events = Events(Place(), out=io.StringIO(), err=io.StringIO())
+    measured = Bench(Rows(options, Wishes(sample_s=(0.01,)), Place()), hardware, cut, 0, events)
+    assert measured.sample_s(lambda: None, 0.1) >= 0.01  # each sleeps that long; a row would be a tenth of it
