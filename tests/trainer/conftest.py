@@ -79,6 +79,7 @@ NEED_TORCH = [
     "vision_training",
     "unused_weights",
     "whole_trial",
+    "numbers_that_count",
 ]
 collect_ignore = [] if importlib.util.find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]
 

@@ -1,0 +1,101 @@
+"""Small choices whose loss no result would show at once: each is held to what it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.conftest import Call
+from tests.trainer.observed import Observed, Wishes
+from trainer.config import Place, TrainOptions
+from trainer.data.order import Indices, Order
+from trainer.engine.feed import Cut, Feed
+from trainer.engine.hardware import device
+from trainer.models import encoder
+from trainer.models.classification_loss import ClassificationLoss, soft_labels
+from trainer.tools import monitor
+from trainer.workloads.traces import Choices
+
+OPTIONS = {"global_batch_size": 12, "batch_size": 12, "max_steps": 3, "lr": 0.01, "warmup_steps": 0, "clip": 0.05}
+
+
+def test_scaled_gradients_are_unscaled_before_they_are_clipped(
+    observe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU older than Ampere, on a CPU: float16, and so a loss scale of 65536."""
+    whole = observe(tmp_path / "whole", **OPTIONS)
+    monkeypatch.setattr(device, "choose_dtype", lambda *_args, **_more: (torch.float16, "as that GPU would"))
+    half = observe(tmp_path / "half", **OPTIONS)
+    assert half.code == 0, half.err
+    norms = [[event["grad_norm"] for event in run.events("step")] for run in (whole, half)]
+    assert norms[1] == pytest.approx(norms[0], rel=0.02)
+    assert half.losses() == pytest.approx(whole.losses(), rel=0.02)
+
+
+class Counted:
+    """Tells how many steps' samples were asked for."""
+
+    def __init__(self, order: Order) -> None:
+        self._order, self.samples, self.taken = order, order.samples, 0
+
+    def take(self, position: int, count: int) -> Indices:
+        self.taken += 1
+        return self._order.take(position, count)
+
+
+def test_each_worker_has_two_batches_ahead(tmp_path: Path) -> None:
+    workload = Observed(TrainOptions(run_dir=tmp_path), Wishes(), Place())
+    counted = Counted(workload.order(1))
+    workload.order = lambda _seed: counted  # type: ignore[method-assign]  # an order that counts
+    feed = Feed(workload, Cut(place=Place(), seed=1, per_step=2, micro_batch=2), 0, workers=1, pin=False)
+    assert counted.taken == 2
+    next(feed)
+    assert counted.taken == 3
+    feed.close()
+
+
+def test_traces_are_shuffled_among_a_thousand() -> None:
+    assert Choices().buffer == 1000
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_half_precise_scores_is_computed_in_float32(smoothing: float) -> None:
+    scores = torch.randn(16, 5, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    labels = soft_labels(torch.arange(16) % 5, 5)
+    loss = ClassificationLoss(smoothing=smoothing)
+    assert torch.equal(loss(scores, labels), loss(scores.float(), labels))
+    assert loss(scores, labels).dtype is torch.float32
+
+
+def test_used_memory_of_a_gpu_is_not_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML's own answers, as of a card of 8 GiB of which 1 is in use."""
+    answers = {
+        "nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": "handle",
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=8 << 30, free=7 << 30, used=1 << 30),
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=61, memory=12),
+        "nvmlDeviceGetName": "NVIDIA GeForce RTX 3050", "nvmlDeviceGetTemperature": 54,
+    }  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(monitor.pynvml, name, lambda *_, answer=answer: answer)
+    (gpu,) = monitor.read_gpus()
+    assert (gpu.memory_used_mib, gpu.memory_total_mib) == (1024, 8192)
+    assert (gpu.utilization_percent, gpu.temperature_c, gpu.name) == (61, 54, "NVIDIA GeForce RTX 3050")
+
+
+def test_checkpointing_of_texts_reaches_the_layers(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "Data"
+    demo = ("--csv", "demo", "--rows", "40", "--model-name", "random:tiny", "--vocab-size", "300")
+    assert call("text", "prepare", *demo, "--validation-share", "0.2", "--data-dir", str(data)).code == 0
+    again: list[str] = []
+    real = encoder.rematerialized
+    monkeypatch.setattr(encoder, "rematerialized", lambda *given: again.append("layer") or real(*given))
+    words = ("text", "train", "--data-dir", str(data), "--no-amp", "--no-compile", "--num-workers", "0",
+             "--max-length", "32", "--max-steps", "1", "--eval-every", "0")  # fmt: skip
+    for wish, used in (((), False), (("--gradient-checkpointing",), True)):
+        ran = call(*words, "--run-dir", str(tmp_path / str(used)), *wish)
+        assert ran.code == 0, ran.err
+        assert bool(again) is used
