@@ -223,6 +223,18 @@ def test_text_of_which_no_sample_can_be_cut_is_refused_before_anything_is_writte
     assert not (tmp_path / "Data").exists()
 
 
+def test_in_a_container_of_orch_the_line_is_one_for_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"python -m trainer gpt2 prepare --text spanish --data-dir {tmp_path}"
+    ):
+        shards.Prepared.open(tmp_path)
+    monkeypatch.setenv("ORCH_RUN_ID", "0102-1504-ab12")
+    with pytest.raises(ConfigurationError, match=r"make it with: orch prepare -- gpt2 --text spanish$"):
+        shards.Prepared.open(tmp_path)
+
+
 def test_a_full_disk_is_named_while_data_is_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

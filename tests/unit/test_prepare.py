@@ -81,11 +81,12 @@ def texts(orch: Orch) -> Path:
 
 
 def test_the_next_line_has_the_numbers_and_paths_of_the_user(orch: Orch, texts: Path) -> None:
-    ran = orch("prepare", "--engine", "process", "--text", str(texts), "--vocab-size", "300", "--data", "mis datos")
+    ran = orch("prepare", "--engine", "process", "--text", str(texts), "--vocab-size", "9000", "--data", "mis datos")
     assert ran.code == 0, ran.err
     assert "  → orch launch --nodes 3 --data 'mis datos'\n" in ran.err
     assert "mis datos: prepared: " in ran.err
     assert "note: little text: train with --seq-len" in ran.err
+    assert "entries, fewer than --vocab-size 9000" in ran.err
 
 
 def test_an_error_is_said_once_and_leaves_no_folder(orch: Orch, texts: Path) -> None:

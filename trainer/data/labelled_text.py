@@ -110,7 +110,8 @@ def _missing(columns: Sequence[str], needed: Sequence[str]) -> Iterator[str]:
     for name in needed:
         if name not in columns:
             close = get_close_matches(name, columns, 1)
-            meant = f" (did you mean {close[0]!r}?)" if close else f"; it has: {', '.join(columns)}"
+            told = "name yours: --heads NAME,…, and --text-column NAME"
+            meant = f" (did you mean {close[0]!r}?)" if close else f"; it has: {', '.join(columns)}; {told}"
             yield f"no column {name!r}{meant}"
     for name in sorted({name for name in columns if columns.count(name) > 1}):
         yield f"two columns {name!r}"

@@ -83,6 +83,8 @@ def _prepare(given: argparse.Namespace, _place: Place) -> int:
         f" {splits['train']['tokens']} tokens to train, {splits['validation']['tokens']} to validate,"
         f" vocabulary {data.vocab_size}, {data.manifest['bytes_per_token']:.2f} bytes per token"
     )
+    if given.vocab_size and data.vocab_size < given.vocab_size:
+        print(f"note: these texts give {data.vocab_size} entries, fewer than --vocab-size {given.vocab_size}")
     if (longest := min(longest_window(data.manifest, name) for name in splits)) < SHORTEST_PRESET:
         print(f"note: little text: train with --seq-len {longest} or less, or prepare more")
     return 0

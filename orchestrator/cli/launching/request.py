@@ -34,8 +34,8 @@ def build_request(
     workdir = wanted.workdir or (Path() if own_code and not earlier else None)
     if workdir and not own_code:
         raise UsageError(
-            "--workdir is for code of yours: say it after --",
-            hint="-- python train.py, or -- custom --module my_file.py:build",
+            f"--workdir is for code of yours, and {command[0]} is a workload of the trainer",
+            hint="orch launch --workdir ./mine -- python train.py   # what a workload reads: --data, or --mount",
         )
     if workdir and not workdir.is_dir():
         raise ConfigError(f"--workdir {workdir} is not a folder")
