@@ -15,9 +15,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.launching.grants import plan_to_continue
+from orchestrator.cli.launching.words import Wanted
 from orchestrator.fleet.runs import recall
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.upload import folder_digest
 from orchestrator.nodes.fake import Answer, FakeNode
+from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.plan import Mount, Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.run import LABEL_ATTEMPT, State
@@ -319,6 +323,66 @@ def test_secrets_and_mounts_are_never_asked_about(orch: Orch, tmp_path: Path, mo
     assert [mount.source for mount in spec.mounts if mount.target in ("/host", "/data")] == ["/srv"]
     assert (spec.environment["GH_TOKEN"], KEY in str(made.received)) == ("another-one", False)
     assert any(b"said-on-the-line" in one for one in made.received["alpha"])
+
+
+@pytest.mark.parametrize(
+    ("claimed", "option"),
+    [
+        ({"mounts": (Mount(source="/srv", target="/data"),)}, "--mount /srv:/data"),
+        ({"secrets": (Secret(name="HF_TOKEN"),)}, "--secret HF_TOKEN"),
+        ({"environment": {"GH_TOKEN": "x"}}, "--env 'GH_TOKEN=…'"),
+        ({"environment": {"PLACE": "redis://:only-a-password@cache"}}, "--env 'PLACE=…'"),
+    ],
+    ids=["mount", "secret", "variable", "address"],
+)
+def test_each_of_them_alone_has_to_be_said(orch: Orch, claimed: dict[str, Any], option: str) -> None:
+    """A person who answers yes to everything is not asked."""
+    here = lan.lan(*THREE)
+    plan = lan.plan(THREE[:2], **claimed)
+    left(here, plan)
+    ran = orch("resume", plan.run_id, "--detach", on=here, says=True)
+    assert (ran.code, ran.asked, here.containers) == (3, (), {})
+    assert f"\n  {option}\n" in ran.err
+
+
+def test_code_and_data_come_from_the_nodes_never_from_folders_that_a_node_names(orch: Orch, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "x.py").write_text("print('of the user')")
+    here = lan.lan(*THREE)
+    digests = {"code_digest": folder_digest(mine), "data_digest": folder_digest(mine)}
+    origins = {"code_origin": str(mine), "data_origin": str(mine)}
+    plan = lan.plan(THREE[:2], command=("python", "x.py"), own_code=True, **digests, **origins)
+    left(here, plan)
+    with unopened((mine, mine / "x.py")):
+        ran = orch("resume", plan.run_id, "--detach", on=here, says=True)
+    assert ran.asked[:1] == ("Continue with this plan?",)
+    assert (ran.code, here.containers) == (4, {})  # these nodes do not have it
+    assert "lack the code that run" in ran.err
+
+
+def test_a_secret_that_was_granted_is_read_where_the_own_record_says(
+    orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later attempt may name another file for it."""
+    monkeypatch.setenv("HF_TOKEN", "as-it-was-granted")
+    here = lan.lan(*THREE)
+    own = lan.plan(THREE, secrets=(Secret(name="HF_TOKEN"),), max_restarts=3)
+    RunRecord(own.run_id).save_plan(own)
+    key = tmp_path / "id_ed25519"
+    key.write_text(KEY)
+    identity = replace(lan.IDENTITY, attempt=1)
+    later = lan.plan(THREE, identity, secrets=(Secret(name="HF_TOKEN", file=str(key)),), max_restarts=3)
+    left(here, later)
+    with unopened((key,)):
+        plan = plan_to_continue(
+            list(here.nodes.values()),
+            Inventory(nodes=tuple(lan.spec(name) for name in THREE)),
+            Wanted(resume=own.run_id),
+            ask=False,
+            attempt=1,
+        )
+    assert (plan.attempt, plan.secrets) == (1, own.secrets)
 
 
 def test_what_the_own_record_grants_needs_no_question(orch: Orch) -> None:
