@@ -8,6 +8,7 @@ import re
 from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.numbers import whole
 from orchestrator.specs.setup import Rights, SetupFacts
 
 PACKAGES = (
@@ -107,14 +108,14 @@ def parse(text: str, *, name: str, wants_gpus: bool = True) -> SetupFacts:
             in_group="docker" in values["groups"].split(),
             runtimes=tuple(sorted(json.loads(values.get("runtimes") or "{}") or {})),
             runs=tuple(sorted(set(values.get("runs", "").split()))),
-            containers=int(values.get("containers") or 0),
+            containers=whole(values.get("containers", "")) or 0,
             nvidia_driver=driver["version"] if driver else "",
             source=values.get("source", ""),
             source_keys=primary_keys("\n".join(several["key"])),
             proxies=tuple(several["proxy"]),
             wants_gpus=wants_gpus,
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CommandFailedError(
             f"its answer about what is installed is not understood: {error!r}", node=name, hint="is its shell POSIX?"
         ) from error

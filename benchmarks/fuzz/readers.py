@@ -1,0 +1,220 @@
+"""Every reader of text from elsewhere, with texts that it understands and the errors that it declares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from contract.failures.classify import FailedRank, classify
+from contract.log_lines import EVENT_MARK, split_rank
+from orchestrator.checks.slow_ranks import slow_ranks
+from orchestrator.checks.standstill import places, sentences
+from orchestrator.checks.verdict import verdict_of, verdicts
+from orchestrator.checks.waiting import moment, who_waits
+from orchestrator.fleet.runs.kept_lines import kept_lines, newest_lines
+from orchestrator.nodes.log_stream import rejoin_lines
+from orchestrator.nodes.probes import (
+    checkpoint_probe,
+    host_probe,
+    inside_probe,
+    network_probe,
+    nvidia_smi,
+    probe,
+    setup_probe,
+    torch_probe,
+)
+from orchestrator.nodes.seam import Completed
+from orchestrator.nodes.ssh_hosts import from_ssh_config
+from orchestrator.render.log_lines import log_json, log_line
+from orchestrator.render.recovery import recovery_line
+from orchestrator.render.times import stamp, started
+from orchestrator.specs.checkpoint import read_manifest
+from orchestrator.specs.errors import OrchError
+from orchestrator.specs.event import parse_event
+from orchestrator.specs.forecast import read_forecast
+from orchestrator.specs.happening import Said
+from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_import import from_hostfile, from_hostlist, inventory_text
+from orchestrator.specs.plan_json import from_json, to_json
+from orchestrator.specs.run_labels import read_labels
+from orchestrator.specs.verdict import read_verdict
+from tests import lan
+from trainer.survive.ending import read_ending
+from trainer.survive.greeting import Greeting, read_asked, read_greeting, read_welcome
+from trainer.survive.messages import read_order, read_report
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """One of them."""
+
+    read: Callable[[str], object]
+    texts: Sequence[str]
+    """That it understands."""
+    declared: tuple[type[Exception], ...] = (OrchError,)
+
+
+def _answer(text: str, code: int = 0) -> Completed:
+    return Completed(node="alpha", argv=("program",), exit_code=code, stdout=text, stderr=text)
+
+
+def _shown(text: str) -> None:
+    """A line of a container on its way to the screen, to the diagnosis and into decisions."""
+    rank, said_text = split_rank(text)
+    said = Said(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=said_text)
+    event = parse_event(said_text, rank)
+    log_line(said, width=5).plain.encode()
+    log_json(said).encode()
+    recovery_line(said).encode()
+    list(sentences(places([said]), lan.plan()))
+    verdicts([said])
+    who_waits([said], [])
+    if event:
+        slow_ranks(event, ["alpha"])
+        verdict_of(event)
+        read_forecast(event.values)
+        read_verdict(event.values)
+
+
+def _stream(text: str) -> None:
+    for line in rejoin_lines(text.encode(errors="surrogatepass").splitlines(keepends=True)):
+        moment(line.time)
+        started(line.time, 1e9)
+        stamp(line.time)
+
+
+def _record(text: str) -> None:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "alpha@c.log.jsonl").write_bytes(text.encode(errors="surrogatepass"))
+        forwards, backwards = list(kept_lines(Path(folder))), list(newest_lines(Path(folder), "alpha"))
+        if forwards != backwards[::-1]:
+            raise AssertionError("read forwards and backwards are not the same lines")
+
+
+def _labels(text: str) -> None:
+    given = json.loads(text)
+    if isinstance(given, dict):
+        read_labels({str(key): str(value) for key, value in given.items()})
+
+
+def _smi(text: str) -> None:
+    """As the document, as the table, and as the answer about capabilities."""
+    nvidia_smi.ask(lambda _argv: _answer(text))
+    nvidia_smi.ask(lambda argv: _answer("" if "-x" in argv else text, 6 if "-x" in argv else 0))
+
+
+def _imported(found: Callable[[str], Any]) -> Callable[[str], object]:
+    return lambda text: inventory_text(found(text), source="a file")
+
+
+def _of_files(*patterns: str) -> list[str]:
+    return [file.read_text(errors="replace") for pattern in patterns for file in sorted(ROOT.glob(pattern))]
+
+
+def _lines_of_logs() -> list[str]:
+    texts = _of_files("tests/cases/why/logs/*.log")
+    return [line for text in texts for line in text.splitlines()]
+
+
+def _completed(read: Callable[[Completed], object]) -> Callable[[str], object]:
+    return lambda text: read(_answer(text))
+
+
+def _events() -> list[str]:
+    recorded = [line for line in _lines_of_logs() if EVENT_MARK in line]
+    return [*recorded, lan.event("forecast", **lan.forecast()), "[rank0]: step 7/9  loss 1.0"]
+
+
+NOW = 1_767_366_245.0
+TOKEN, ASKED = b"t" * 32, "a" * 32
+GREETING = Greeting(run="r.1", node_rank=1, asked=ASKED, drawn="b" * 32)
+ENDING = {"kind": "user", "node": "alpha", "rank": 0, "exit_code": 1, "reason": "x", "frame": "a.py:1 in f"}
+LABELS = {"orch.run_id": "r-1", "orch.attempt": "1", "orch.node_rank": "0", "orch.nnodes": "3", "orch.user": "ana",
+          "orch.project": "orch", "orch.started_at": "2026-01-02T15:04:05+00:00", "orch.command": "gpt2"}  # fmt: skip
+CHECKPOINT = (
+    "now=1700000000\nrun=/home/a/orch/orch/runs/r1\nbest={\"checkpoint\":\"step-00000007\"}\nstep=step-00000007\n"
+    "file=7 1700000000 state.pt\nfile=99 1700000000 manifest.json\nsha256=" + "a" * 64 + "\nmanifest="
+    + json.dumps({"step": 7, "files": {"state.pt": {"bytes": 7, "sha256": "b" * 64}}}) + "\n"
+)  # fmt: skip
+INVENTORY = "defaults: {user: ana}\nnodes:\n  alpha: {address: 10.0.0.1, port: 22}\n  n[1-3]: {address: 'h[1-3].lan'}\n"
+SSH = "Host alpha beta-*\n  HostName 10.0.0.1\n  Port 22\n  User ana\n  ProxyJump gate\nHost gate\n  HostName g.lan\n"
+INI = "[gpu]\nalpha ansible_host=10.0.0.1 ansible_port=2\nm[1:3] ansible_user=ana\n[gpu:vars]\nx=1\n[a:children]\ngpu\n"
+YAML = "all:\n  hosts:\n    alpha: {ansible_host: 10.0.0.1, ansible_port: 2}\n  children: {g: {hosts: {'n[1:3]': }}}\n"
+SETUP = (
+    "user=ana\nrights=free\nsystem=Debian\ndistribution=debian\nlike=debian\nversion=12\ngroups=ana\nsystemd=yes\n"
+    'runtimes={"runc": {}, "nvidia": {}}\ncontainers=3\npackage=docker-ce\nprogram=docker\nproxy=http\n'
+)
+
+
+def readers() -> Mapping[str, Reader]:
+    """By name."""
+    facts = lan.probe_answer("alpha")
+    inside = json.dumps(lan.INSIDE)
+    return {
+        "labels": Reader(read=_labels, texts=[json.dumps(LABELS)], declared=(ValueError, RecursionError)),
+        "lines": Reader(read=_shown, texts=_events()),
+        "diagnosis": Reader(read=lambda text: classify(FailedRank(own=text.splitlines(), agent=text.splitlines(),
+                                                                  exit_code=1, reported=text[:9999])),
+                            texts=_of_files("tests/cases/why/logs/*.log")),
+        "log stream": Reader(read=_stream, texts=[f"{lan.moment(1)} hello\n{lan.moment(2)} {'x' * 40}\n"]),
+        "kept lines": Reader(read=_record, texts=["".join(
+            json.dumps(vars(Said(time=lan.moment(n), node="alpha", node_rank=0, rank=0, text="x" * n))) + "\n"
+            for n in range(4))]),
+        "plan": Reader(read=lambda text: from_json(text, where="w"), texts=[to_json(lan.plan())]),
+        "checkpoints": Reader(read=lambda text: list(checkpoint_probe.parse(text, node="alpha")), texts=[CHECKPOINT]),
+        "manifest": Reader(read=lambda text: read_manifest(text, step=7), declared=(ValueError,),
+                           texts=[CHECKPOINT.rpartition("manifest=")[2]]),
+        "nvidia-smi": Reader(read=_smi, texts=[*_of_files("tests/**/*.xml"), "0, GPU-1, RTX, 570.1, 6144, 1, 1, 1\n"]),
+        "facts": Reader(read=lambda text: probe.parse(text, name="a", address="1.1.1.1", now=1.0), texts=[facts]),
+        "host": Reader(read=lambda text: host_probe.parse(text, port=12355), texts=[lan.HOST]),
+        "network": Reader(read=lambda text: network_probe.parse(text, project="orch"),
+                          texts=[lan.network_answer("alpha"), *FIREWALLS]),
+        "setup": Reader(read=lambda text: setup_probe.parse(text, name="alpha"), texts=[SETUP]),
+        "inside": Reader(read=_completed(inside_probe.parse), texts=[inside]),
+        "torch": Reader(read=_completed(torch_probe.parse_probe), texts=[inside]),
+        "report": Reader(read=lambda text: read_report(_bytes(text), ["alpha"]), declared=(ValueError,),
+                         texts=['{"ready": {"epoch": 1}}', json.dumps({"ended": {"ending": ENDING}}), '{"ping": {}}']),
+        "order": Reader(read=lambda text: read_order(_bytes(text), ["alpha"]), declared=(ValueError,),
+                        texts=['{"go": {"epoch": 1}}', json.dumps({"over": {"ending": ENDING}}), json.dumps(
+                            {"again": {"epoch": 2, "cause": ENDING, "restarts_left": 1, "pause_s": 2.0}})]),
+        "greeting": Reader(read=_greeted, declared=(ValueError,), texts=[
+            json.dumps(GREETING.as_message(TOKEN)), json.dumps({"asked": ASKED}), '{"refused": "x", "proof": "y"}']),
+        "ending": Reader(read=lambda text: read_ending("alpha", 1, text.splitlines(), first_rank=0),
+                         texts=_of_files("tests/cases/why/logs/*.log")),
+        "inventory": Reader(read=lambda text: parse_inventory(text, filename="f"), texts=[INVENTORY]),
+        "ssh config": Reader(read=_imported(lambda text: from_ssh_config(text, home=Path("/no"))), texts=[SSH]),
+        "ansible": Reader(read=_imported(lambda text: from_ansible(text, filename="f")), texts=[YAML]),
+        "ansible ini": Reader(read=_imported(from_ansible_ini), texts=[INI]),
+        "hostfile": Reader(read=_imported(from_hostfile), texts=["ana@n1 slots=4\nn2 slots=2 # x\n"]),
+        "hostlist": Reader(read=_imported(from_hostlist), texts=["n[01-03],m[1-2,9]"]),
+    }  # fmt: skip
+
+
+FIREWALLS = (
+    "root=yes\ntool=ufw\nufw=Status: active\nufw=Default: deny (incoming)\nufw=22/tcp ALLOW IN Anywhere\n",
+    "root=yes\ntool=nft\nnft=" + json.dumps({"nftables": [{"chain": {"family": "inet", "table": "f", "name": "in",
+    "hook": "input", "policy": "drop", "type": "filter", "prio": 0}}]}) + "\n",
+    "root=yes\ntool=iptables\niptables=-P INPUT DROP\niptables=-A INPUT -s 10.0.0.0/8 -p tcp --dport 22:23 -j ACCEPT\n",
+    "root=yes\ntool=firewalld\nfirewalld=rule family=\"ipv4\" source address=\"10.0.0.1/32\" accept\n",
+)  # fmt: skip
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="replace")
+
+
+def _greeted(text: str) -> None:
+    line = _bytes(text)
+    for read in (read_asked, lambda given: read_greeting(given, ASKED, 3, TOKEN),
+                 lambda given: read_welcome(given, GREETING, TOKEN)):  # fmt: skip
+        try:
+            read(line)
+        except ValueError:
+            continue
