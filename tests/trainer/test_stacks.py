@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -114,3 +116,11 @@ def test_an_exchange_that_fails_is_no_progress() -> None:
     with beat.exchange("all_reduce"):
         assert list(beat._doing.exchanges.values()) == ["all_reduce"]
     assert (beat._doing.done, beat._doing.exchanges) == (before + 1, {})
+
+
+def test_the_start_of_a_ranks_python_leaves_the_name_contract_to_the_users_code() -> None:
+    """What sitecustomize imports is in `sys.modules` before the user's script looks for a module of its own."""
+    program = (
+        "import sys, trainer.survive.stacks; sys.exit(any(name.split('.')[0] == 'contract' for name in sys.modules))"
+    )
+    assert subprocess.run((sys.executable, "-c", program), check=False).returncode == 0
