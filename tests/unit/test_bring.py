@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.run_folder import AGENTS_TOKEN
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.upload import code_list, folder_digest
 from orchestrator.nodes.fake import FakeNode
@@ -111,7 +112,7 @@ def test_from_a_node_where_the_controllers_folder_has_changed(here: Place) -> No
     assert here.told[:2] == [("gamma", "bringing the run's code from beta"), ("gamma", "code copied")]
     assert ("gamma", "bringing the run's data from beta") in here.told
     folder = here.code_of("gamma").parent
-    assert {path.name for path in folder.iterdir()} == {"code", "plan.json", code_list(later.code_digest)}
+    assert {path.name for path in folder.iterdir()} == {"code", "plan.json", AGENTS_TOKEN, code_list(later.code_digest)}
 
 
 def test_from_a_node_that_takes_no_part(here: Place) -> None:
