@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv4Network
 from pathlib import Path
 
 import docker
 import requests
-from docker.errors import APIError, DockerException
+from docker.errors import APIError, DockerException, NotFound
 from docker.models.networks import Network
 from docker.types import IPAMConfig, IPAMPool
 
@@ -28,6 +29,7 @@ _POOL = 64
 _TIMEOUT_S = 120
 _POOL_OVERLAPS = HTTPStatus.FORBIDDEN
 """How the engine answers to a range that another network has."""
+_KINDS = ("container", "volume", "network")
 _PROCESS = "without containers: orch lab up --engine process"
 
 
@@ -77,21 +79,47 @@ def create_network(client: docker.DockerClient, lab: str) -> tuple[Network, IPv4
 
 
 def remove_all(client: docker.DockerClient, filters: list[str]) -> list[str]:
-    """Remove containers, then volumes, then networks with these labels; what was there."""
+    """Remove containers, then volumes, then networks with these labels; what was removed.
+
+    A busy engine may fail to remove one thing in time: the rest is removed all the same, and what failed is tried once
+    more. EngineError names what is left then.
+    """
+    gone: dict[str, None] = {}
+    left: dict[str, Exception] = {}
+    for _ in range(2):
+        left = _remove(client, filters, gone)
+        if not left:
+            return sorted(gone, key=lambda name: (_KINDS.index(name.split()[0]), name))
+    raise EngineError(
+        f"the Docker Engine of this computer did not remove {', '.join(left)}: {_reason(next(iter(left.values())))}",
+        hint="orch lab down   # again, when the engine is less busy",
+    )
+
+
+def _remove(client: docker.DockerClient, filters: list[str], gone: dict[str, None]) -> dict[str, Exception]:
+    """One round of removals; what failed, with its reason. What was removed is added to `gone`."""
     chosen: dict[str, str | list[str] | bool] = {"label": filters}
-    containers = client.containers.list(all=True, filters=chosen)
+    left: dict[str, Exception] = {}
+
+    def attempt(name: str, remove: Callable[[], object]) -> None:
+        try:
+            remove()
+        except NotFound:
+            pass
+        except (DockerException, requests.RequestException) as error:
+            left[name] = error
+            return
+        gone[name] = None
+
     with ThreadPoolExecutor(_POOL) as pool:
-        list(pool.map(lambda container: container.remove(force=True, v=True), containers))
-        volumes = client.volumes.list(filters=chosen)
-        list(pool.map(lambda volume: volume.remove(force=True), volumes))
-    networks = client.networks.list(filters=chosen)
-    for network in networks:
-        network.remove()
-    return [
-        *sorted(f"container {container.name}" for container in containers),
-        *sorted(f"volume {volume.name}" for volume in volumes),
-        *(f"network {network.name}" for network in networks),
-    ]
+        for container in client.containers.list(all=True, filters=chosen):
+            pool.submit(attempt, f"container {container.name}", partial(container.remove, force=True, v=True))
+    with ThreadPoolExecutor(_POOL) as pool:
+        for volume in client.volumes.list(filters=chosen):
+            pool.submit(attempt, f"volume {volume.name}", partial(volume.remove, force=True))
+    for network in client.networks.list(filters=chosen):
+        attempt(f"network {network.name}", network.remove)
+    return left
 
 
 def _used_subnets(client: docker.DockerClient) -> list[IPv4Network]:

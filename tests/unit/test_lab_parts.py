@@ -6,19 +6,23 @@ import os
 from ipaddress import IPv4Network
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import paramiko
 import pytest
+from requests import ReadTimeout
 
 from orchestrator.lab.bounded import bounded
 from orchestrator.lab.credentials import known_hosts_line, new_key_pair
+from orchestrator.lab.host import remove_all
 from orchestrator.lab.inventory_text import inventory_text
 from orchestrator.lab.link import parse_rate, shape_command
 from orchestrator.lab.names import find_node, node_names
 from orchestrator.lab.sizing import MachineSize, suited_limits
 from orchestrator.lab.state import Lab, LabNode
 from orchestrator.lab.subnet import free_subnets, node_address, parse_routes
-from orchestrator.specs.errors import DeadlineError, UsageError
+from orchestrator.specs.errors import DeadlineError, EngineError, UsageError
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 
 ROUTES = """\
@@ -139,3 +143,44 @@ def test_a_bounded_call_gives_its_result_its_error_or_a_deadline() -> None:
         bounded(lambda: os.read(reader, 1), timeout_s=0.05, what="reading", node="alpha")
     os.write(writer, b"x")  # lets the thread go
     os.close(writer)
+
+
+class Thing:
+    """A container, volume or network of an engine that fails to remove it a few times."""
+
+    def __init__(self, shelf: list[Thing], name: str, failures: int = 0) -> None:
+        self.name, self._shelf, self._failures = name, shelf, failures
+        shelf.append(self)
+
+    def remove(self, **_how: bool) -> None:
+        if self._failures:
+            self._failures -= 1
+            raise ReadTimeout("Read timed out.")
+        self._shelf.remove(self)
+
+
+def an_engine(failures: int) -> Any:
+    shelves: dict[str, list[Thing]] = {"containers": [], "volumes": [], "networks": []}
+    Thing(shelves["containers"], "orch-lab-alpha", failures)
+    Thing(shelves["containers"], "orch-lab-beta")
+    Thing(shelves["volumes"], "orch-lab-beta")
+    Thing(shelves["networks"], "orch-lab")
+    return SimpleNamespace(
+        **{name: SimpleNamespace(list=lambda shelf=shelf, **_: list(shelf)) for name, shelf in shelves.items()}
+    )
+
+
+def test_what_a_busy_engine_fails_to_remove_is_tried_again_and_the_rest_removed() -> None:
+    client = an_engine(failures=1)
+    assert remove_all(client, []) == [
+        "container orch-lab-alpha", "container orch-lab-beta", "volume orch-lab-beta", "network orch-lab",
+    ]  # fmt: skip
+    assert client.containers.list() == client.networks.list() == []
+
+
+def test_what_is_left_of_a_lab_is_named() -> None:
+    client = an_engine(failures=2)
+    with pytest.raises(EngineError, match="did not remove container orch-lab-alpha: Read timed out") as caught:
+        remove_all(client, [])
+    assert "orch lab down" in str(caught.value.hint)
+    assert client.networks.list() == []
