@@ -26,6 +26,8 @@ PROBE_EVERY_S, PROBE_S = 10.0, 15.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 BORNE = 3
 """Exceptions that no code expected, of one container's listener: the run is worth more than one of them."""
+MOST_WAITING, DRAIN_S = 10_000, 0.05
+"""Happenings of all nodes that wait to be read: a rank may write faster than a terminal shows."""
 LOOKS, LOOK_EVERY_S = 5, 0.2
 """At a container whose log has ended."""
 
@@ -235,6 +237,8 @@ class _Hearing:
                         kept.keep(said)
                     known = "" if line.time == known else known
                     self.last = line.time
+                    while self._queue.qsize() >= MOST_WAITING and not self._pause(DRAIN_S):
+                        pass  # lines wait on the node, in its log, until those here have been read
                     self._queue.put(said)
                     if kept.problem:
                         self._queue.put(Unkept(reason=kept.problem))
