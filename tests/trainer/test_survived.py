@@ -171,10 +171,10 @@ def test_on_a_full_disk_too_a_node_keeps_what_it_ended_of(
     told = Result(code=0, out=ran.stdout, err=ran.stderr)
     once, again = told.events("over")
     assert "No space left on device" in once["reason"]
-    assert once["class"] == "user"
+    assert once["class"] == "configuration"
     assert again == {**once, "t": again["t"], "epoch": 0}
     assert [line for line in ran.stdout.splitlines() if not line.startswith("@orch")] == [
-        "first: 1",
-        "second: 1",
+        "first: 3",
+        "second: 3",
         "over-0.json",
     ]
