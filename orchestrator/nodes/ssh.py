@@ -223,6 +223,7 @@ class SshNode:
                 keys=keys_for(connection.connect_kwargs),
                 at_login=bool(transport and transport.session_id and transport.is_active()),
             )
+            connection.client.close()  # with its connection to the user's ssh-agent, which Fabric leaves open
             raise refusal(attempt) from error
         connection.client.get_transport().set_keepalive(KEEPALIVE_S)
         return connection

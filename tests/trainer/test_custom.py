@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import trainer
 from tests.trainer.conftest import AS_ONE
 from trainer.engine.workload import Portion
 from trainer.errors import ConfigurationError
@@ -137,8 +138,11 @@ def test_a_module_of_the_working_folder_and_a_package_are_found(tmp_path: Path, 
 def test_a_file_called_as_a_module_of_ours_is_found(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "trainer.py").write_text("def build(): return 7", "utf-8")
     monkeypatch.chdir(tmp_path)
+    root = str(Path(trainer.__file__).parents[1])
+    monkeypatch.setattr(sys, "path", [root, *sys.path])
     assert find("trainer.py:build")() == 7
     assert "trainer.workloads.custom" in sys.modules
+    assert sys.path.index(root) < sys.path.index(str(tmp_path))  # spawned worker processes import ours
 
 
 def test_a_workload_of_ones_own_is_taken_as_it_is(call, tmp_path: Path, monkeypatch) -> None:

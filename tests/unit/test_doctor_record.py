@@ -141,7 +141,7 @@ def test_a_warning_on_record_is_said_to_be_old() -> None:
     (found,) = quick_look(SPECS, FACTS, recall(NOW))
     assert (found.id, found.severity) == ("network.mtu_differs", Severity.WARNING)
     assert "(as of " in found.message
-    assert "mended since? orch doctor looks again" in found.fix
+    assert "fixed since? orch doctor" in found.fix
 
 
 def test_what_was_seen_of_another_address_is_forgotten(orch: Orch) -> None:

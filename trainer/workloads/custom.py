@@ -152,8 +152,7 @@ def find(named: str | None) -> Callable[..., Any]:
     module, function = _named(named)
     file = Path(module)
     folder, name = (file.parent, file.stem) if file.suffix == ".py" else (Path(), module)
-    if str(folder.absolute()) not in sys.path:
-        sys.path.insert(0, str(folder.absolute()))
+    _make_importable(folder.absolute())
     try:
         found = getattr(_module(name, file), function, None)
     except Exception as error:  # whatever a stranger's module does while it is imported
@@ -166,6 +165,15 @@ def find(named: str | None) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"--module {named}: {name} has no function {function}")
     return found  # type: ignore[no-any-return]
+
+
+def _make_importable(folder: Path) -> None:
+    """Before all other folders, unless it holds modules with names of ours: worker processes that are spawned import
+    ours anew, from the same path."""
+    root = str(Path(__file__).parents[2])
+    ours = any((folder / name).exists() for package in ("trainer", "contract") for name in (package, f"{package}.py"))
+    if str(folder) not in sys.path:
+        sys.path.insert(sys.path.index(root) + 1 if ours and root in sys.path else 0, str(folder))
 
 
 def _named(named: str | None) -> tuple[str, str]:
