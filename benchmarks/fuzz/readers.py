@@ -136,6 +136,11 @@ NOW = 1_767_366_245.0
 TOKEN, ASKED = b"t" * 32, "a" * 32
 GREETING = Greeting(run="r.1", node_rank=1, asked=ASKED, drawn="b" * 32)
 ENDING = {"kind": "user", "node": "alpha", "rank": 0, "exit_code": 1, "reason": "x", "frame": "a.py:1 in f"}
+FAILED = '[rank0]: @orch {"event": "failed", "t": 1795383194.5, "rank": 0, "class": "user", "message": "x"}\n'
+TORCH = (
+    '{"version": "2.13.0+cu130", "cuda": "13.0", "available": true, "architectures": ["sm_80"], "error": "",'
+    ' "devices": [{"name": "NVIDIA H200", "uuid": "1-2", "capability": [9, 0]}]}'
+)
 LABELS = {"orch.run_id": "r-1", "orch.attempt": "1", "orch.node_rank": "0", "orch.nnodes": "3", "orch.user": "ana",
           "orch.project": "orch", "orch.started_at": "2026-01-02T15:04:05+00:00", "orch.command": "gpt2"}  # fmt: skip
 CHECKPOINT = (
@@ -178,7 +183,7 @@ def readers() -> Mapping[str, Reader]:
                           texts=[lan.network_answer("alpha"), *FIREWALLS]),
         "setup": Reader(read=lambda text: setup_probe.parse(text, name="alpha"), texts=[SETUP]),
         "inside": Reader(read=_completed(inside_probe.parse), texts=[inside]),
-        "torch": Reader(read=_completed(torch_probe.parse_probe), texts=[inside]),
+        "torch": Reader(read=_completed(torch_probe.parse_probe), texts=[TORCH]),
         "report": Reader(read=lambda text: read_report(_bytes(text), ["alpha"]), declared=(ValueError,),
                          texts=['{"ready": {"epoch": 1}}', json.dumps({"ended": {"ending": ENDING}}), '{"ping": {}}']),
         "order": Reader(read=lambda text: read_order(_bytes(text), ["alpha"]), declared=(ValueError,),
@@ -187,7 +192,7 @@ def readers() -> Mapping[str, Reader]:
         "greeting": Reader(read=_greeted, declared=(ValueError,), texts=[
             json.dumps(GREETING.as_message(TOKEN)), json.dumps({"asked": ASKED}), '{"refused": "x", "proof": "y"}']),
         "ending": Reader(read=lambda text: read_ending("alpha", 1, text.splitlines(), first_rank=0),
-                         texts=_of_files("tests/cases/why/logs/*.log")),
+                         texts=[FAILED, *_of_files("tests/cases/why/logs/*.log")]),
         "inventory": Reader(read=lambda text: parse_inventory(text, filename="f"), texts=[INVENTORY]),
         "ssh config": Reader(read=_imported(lambda text: from_ssh_config(text, home=Path("/no"))), texts=[SSH]),
         "ansible": Reader(read=_imported(lambda text: from_ansible(text, filename="f")), texts=[YAML]),

@@ -108,6 +108,12 @@ def test_a_trainers_own_word_counts_most() -> None:
     assert found.frame == "feed.py:7 in take"
 
 
+@pytest.mark.parametrize("at", ["9" * 400, "-1", "Infinity", "NaN", '"now"', "[" * 100_000])
+def test_an_event_that_a_script_made_up_ends_no_agent(at: str) -> None:
+    events = [f'[rank2]: @orch {{"event": "failed", "t": {at}, "class": "user", "message": "no"}}'] * 2
+    assert read_ending("beta", 1, events, first_rank=2).kind in ("user", "infrastructure")
+
+
 def test_a_trainer_that_lost_its_peers_is_no_cause() -> None:
     message = "RuntimeError: [../gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.13]:4711"
     event = f'@orch {{"event": "failed", "rank": 2, "class": "infrastructure", "error": "E", "message": "{message}"}}'

@@ -411,7 +411,7 @@ def test_torch_probe() -> None:
     assert answer.devices == (TorchDevice(name="NVIDIA H200", uuid="GPU-1-2", compute_capability=(9, 0)),)
 
 
-@pytest.mark.parametrize("stdout", ["", "[]", "{}", '{"version": "2"', '"2"'])
+@pytest.mark.parametrize("stdout", ["", "[]", "{}", '{"version": "2"', '"2"', "[" * 100_000])
 def test_torch_probe_that_failed_is_an_answer(stdout: str) -> None:
     answer = parse_probe(_probed(stdout, "Traceback\nModuleNotFoundError: No module named 'torch'\n", 1))
 

@@ -103,16 +103,20 @@ def _told(lines: Sequence[str], rank: int | None) -> dict[str, Any]:
     return next((values for values in told if values.get("rank") == rank), told[0] if told else {})
 
 
+_LATEST = 1e11
+"""Seconds since 1970; a script may write any event."""
+
+
 def _time(values: Mapping[str, Any]) -> float:
     at = values.get("t")
-    return float(at) if isinstance(at, (int, float)) else 0.0
+    return float(at) if isinstance(at, (int, float)) and 0 <= at <= _LATEST else 0.0
 
 
 def _event(line: str) -> dict[str, Any]:
     _, mark, text = line.partition(EVENT_MARK)
     try:
         values = json.loads(text) if mark else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 

@@ -196,5 +196,5 @@ class _Seat:
             answer = self.node.run(("python3", *program), timeout_s=timeout_s)
         try:
             return json.loads(answer.check(f"{words[0]} for the pair probe").splitlines()[-1])
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, RecursionError):
             raise CommandFailedError("its answer to the pair probe is not understood", node=self.name) from None

@@ -43,7 +43,7 @@ def parse_probe(completed: Completed) -> TorchAnswer:
             architectures=tuple(str(name) for name in answer["architectures"]),
             error=_first_line(str(answer["error"])),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         said = completed.stderr.strip().splitlines()
         return TorchAnswer(error=said[-1] if said else f"the probe ended with {completed.exit_code} and no answer")
 
