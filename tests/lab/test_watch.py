@@ -61,9 +61,9 @@ def watcher(record: Record) -> int:
 def members(orch: Orch, run_id: str) -> tuple[int, list[str]]:
     """Attempt, and the nodes that run it, by name; none between two attempts, when no node holds it."""
     status = orch("status", run_id, "--json")
-    if status.code == 3:
-        return -1, []
     told = status.json
+    if "as_of" in told:  # from the record on the controller
+        return -1, []
     return told["attempt"], sorted(member["node"] for member in told["members"] if member["state"] == "running")
 
 
