@@ -114,7 +114,7 @@ def test_another_key_of_a_known_machine_is_refused_whatever_its_type(
         code, said = trust(port, words=("--yes",))
         assert (code, known_keys(ADDRESS, port)) == (4, (ECDSA,))
         assert f"CHANGED: it was {fingerprint(ECDSA)}, it now shows {fingerprint(shown)}" in said
-        for file in (user, own):  # the line that mends it names the file and the port
+        for file in (user, own):  # the line that fixes it names the file and the port
             assert f"ssh-keygen -f {file} -R '[{ADDRESS}]:{port}'" in said
 
 

@@ -169,7 +169,7 @@ def find(named: str | None) -> Callable[..., Any]:
 
 def _make_importable(folder: Path) -> None:
     """Before all other folders, unless it holds modules with names of ours: worker processes that are spawned import
-    ours anew, from the same path."""
+    ours again, from the same path."""
     root = str(Path(__file__).parents[2])
     ours = any((folder / name).exists() for package in ("trainer", "contract") for name in (package, f"{package}.py"))
     if str(folder) not in sys.path:
