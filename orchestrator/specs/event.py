@@ -30,7 +30,7 @@ class Event:
 
 def parse_event(text: str, rank: int | None = None) -> Event | None:
     """The event of a line without its prefix; None for an ordinary line and for what only looks like an event, such as
-    one whose step is no number. NaN and infinities count as missing."""
+    one whose step is not a number. NaN and infinities count as missing."""
     if not text.startswith(EVENT_MARK) or len(text) > LONGEST:
         return None
     try:

@@ -25,7 +25,7 @@ def _text(node: ast.expr) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else "3" for part in node.values)  # type: ignore[misc]
+        return "".join(part.value if isinstance(part, ast.Constant) else "3" for part in node.values)  # type: ignore[misc]  # of an f-string
     if isinstance(node, ast.BinOp):
         return _text(node.left) + _text(node.right)
     return ""

@@ -137,4 +137,4 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _no_number(name: str) -> None:
-    raise MisfitError(f"{name} is no number of JSON")
+    raise MisfitError(f"{name} is not a JSON number")
