@@ -180,10 +180,16 @@ class SshNode:
             raise NodeUnreachableError(f"the connection broke during {argv[0]}", node=self.name)
 
     def _open_session(self, doing: str) -> paramiko.Channel:
-        try:
-            return self._transport().open_session()
-        except (OSError, EOFError, paramiko.SSHException) as error:
-            raise NodeUnreachableError(f"the connection broke before {doing}: {error}", node=self.name) from error
+        """A channel for one command. Nothing has run yet, so a connection found broken here is replaced, once."""
+        for reconnects in (True, False):
+            transport = self._transport()
+            try:
+                return transport.open_session()
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                if reconnects and not transport.is_active():
+                    continue
+                raise NodeUnreachableError(f"the connection broke before {doing}: {error}", node=self.name) from error
+        raise AssertionError("the second attempt returns or raises")
 
     def _transport(self) -> paramiko.Transport:
         """Of the connection, made anew where it is broken: the machine may have been switched off and on."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
+import paramiko
 import pytest
 
 from orchestrator.cli import main
@@ -153,6 +154,55 @@ def test_a_machine_that_goes_away_is_named_without_a_traceback(
             node.run(["sh", "-c", "kill -9 $PPID; sleep 60"], timeout_s=20)  # its parent is the session's sshd
         node.close()
     assert "Traceback" not in capfd.readouterr().err
+
+
+class DropsTheFirstSession(paramiko.ServerInterface):
+    """Accepts every login, hangs up at the first session asked for, and ends every later command with exit code 0."""
+
+    def __init__(self) -> None:
+        self.transports: list[paramiko.Transport] = []
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        if len(self.transports) == 1:
+            self.transports[0].close()
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        def end() -> None:
+            assert channel.recv(1) == b""  # the end of stdin, which follows the answer to this request
+            channel.send_exit_status(0)
+            channel.close()
+
+        Thread(target=end).start()
+        return True
+
+
+def test_a_connection_that_breaks_before_a_command_is_replaced_once(tmp_path: Path, server: Server) -> None:
+    serving = DropsTheFirstSession()
+
+    def serve(listening: socket.socket) -> None:
+        for _ in range(2):
+            transport = paramiko.Transport(listening.accept()[0])
+            transport.add_server_key(key)
+            serving.transports.append(transport)
+            transport.start_server(server=serving)
+
+    with socket.create_server((ADDRESS, 0)) as listening:
+        key = paramiko.ECDSAKey.generate()
+        port = listening.getsockname()[1]
+        host_keys.accept(ADDRESS, port, key)
+        serving_thread = Thread(target=serve, args=(listening,), daemon=True)
+        serving_thread.start()
+        node = SshNode(server.spec(port=port))
+        assert node.run(["true"], timeout_s=20).exit_code == 0
+        node.close()
+        serving_thread.join(20)
+    assert len(serving.transports) == 2
+    for transport in serving.transports:
+        transport.close()
 
 
 def test_trust_shows_the_key_and_keeps_it(
