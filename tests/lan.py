@@ -10,8 +10,8 @@ from typing import Any
 
 from contract.log_lines import EVENT_MARK
 from orchestrator.nodes.fake import FakeEngine, FakeNode, UnexpectedCallError
+from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.probes import checkpoint_probe, host_probe, inside_probe, network_probe, probe, reach_program
-from orchestrator.nodes.seam import Completed
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts, NodeFacts, Route

@@ -11,11 +11,12 @@ from typing import Any
 
 from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
+from orchestrator.checks.hang import places, sentences
 from orchestrator.checks.slow_ranks import slow_ranks
-from orchestrator.checks.standstill import places, sentences
 from orchestrator.checks.verdict import verdict_of, verdicts
 from orchestrator.checks.waiting import moment, who_waits
 from orchestrator.fleet.runs.kept_lines import kept_lines, newest_lines
+from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.log_stream import rejoin_lines
 from orchestrator.nodes.probes import (
     checkpoint_probe,
@@ -27,26 +28,25 @@ from orchestrator.nodes.probes import (
     setup_probe,
     torch_probe,
 )
-from orchestrator.nodes.seam import Completed
 from orchestrator.nodes.ssh_hosts import from_ssh_config
 from orchestrator.render.log_lines import log_json, log_line
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.times import stamp, started
 from orchestrator.specs.checkpoint import read_manifest
+from orchestrator.specs.connectivity import read_verdict
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.event import parse_event
 from orchestrator.specs.forecast import read_forecast
-from orchestrator.specs.happening import Said
 from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_import import from_hostfile, from_hostlist, inventory_text
 from orchestrator.specs.plan_json import from_json, to_json
+from orchestrator.specs.run_events import Said
 from orchestrator.specs.run_labels import read_labels
-from orchestrator.specs.verdict import read_verdict
 from tests import lan
-from trainer.survive.ending import read_ending
-from trainer.survive.greeting import Greeting, read_asked, read_greeting, read_welcome
-from trainer.survive.messages import read_order, read_report
+from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
+from trainer.agent.messages import read_order, read_report
+from trainer.agent.rank_exit import read_ending
 
 ROOT = Path(__file__).parents[2]
 

@@ -60,10 +60,10 @@ def _costs() -> tuple[int, tuple[Cost, ...]]:
     import torch
 
     from trainer.config import Place, TrainOptions
+    from trainer.engine.autotune.measure import codec_s
     from trainer.engine.group import Group
     from trainer.engine.sync.buckets import Bucket
-    from trainer.engine.sync.ladder import ladder
-    from trainer.engine.trials.measure import codec_s
+    from trainer.engine.sync.methods import ladder
     from trainer.models.gpt2 import GPT2, Computation, Shape
 
     shape = Shape(vocab_size=50257, seq_len=1024, layers=12, heads=12, width=768)

@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.slow_lan.peer_packages import hivemind_optimizer, torchft_diloco
 from trainer.config import TrainOptions
-from trainer.engine.optimizing.optimizer import build_optimizer
-from trainer.engine.optimizing.schedule import learning_rate
+from trainer.engine.optimization.optimizer import build_optimizer
+from trainer.engine.optimization.schedule import learning_rate
 from trainer.engine.workload import Portion
 from trainer.workloads.gpt2 import PRESETS, Gpt2
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address
 
-from orchestrator.checks.places import address_of, interfaces_of, is_ipv4, lan_addresses, networks_of, one_machine
-from orchestrator.specs.examined import Examined
+from orchestrator.checks.node_network import address_of, interfaces_of, is_ipv4, lan_addresses, networks_of, one_machine
 from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.node_report import Examined
 
 
 def address_elsewhere(fleet: Sequence[Examined]) -> Iterator[Finding]:

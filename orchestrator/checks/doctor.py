@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from orchestrator.checks import engine, firewall, gpu_more, leftovers, network, preflight, reach, rest, room, sameness
+from orchestrator.checks import (
+    consistency,
+    engine,
+    firewall,
+    gpu_more,
+    network,
+    orphans,
+    power,
+    preflight,
+    reach,
+    resources,
+)
 from orchestrator.checks.gpu import gpu_findings
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding, Severity, heaviest_first
 from orchestrator.specs.gpus import NodeGpus, SmiAnswer
+from orchestrator.specs.node_report import Examined
 
 Check = Callable[[Sequence[Examined]], Iterator[Finding]]
 QuickCheck = Callable[[Sequence[NodeFacts]], Iterator[Finding]]
@@ -45,9 +56,9 @@ AREAS: Mapping[str, tuple[Check, ...]] = {
     "engine": (*_quick("engine"), *engine.CHECKS),
     "gpu": (_gpus, *gpu_more.CHECKS),
     "network": (*_quick("network"), *network.CHECKS, *firewall.CHECKS),
-    "sameness": (*_quick("sameness"), *sameness.CHECKS),
-    "room": (*_quick("room"), *room.CHECKS, *leftovers.CHECKS),
-    "rest": rest.CHECKS,
+    "sameness": (*_quick("sameness"), *consistency.CHECKS),
+    "room": (*_quick("room"), *resources.CHECKS, *orphans.CHECKS),
+    "rest": power.CHECKS,
 }
 
 

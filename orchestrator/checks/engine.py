@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.node_report import Examined
 from orchestrator.specs.numbers import whole
 
 OLDEST = (20, 10)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from orchestrator.checks.paths import how_ended
-from orchestrator.checks.places import address_of, interfaces_of, networks_of, peers_of
+from orchestrator.checks.node_network import address_of, interfaces_of, networks_of, peers_of
+from orchestrator.checks.reachability import how_ended
 from orchestrator.checks.ways import Pair, Way, shut_of, tries_of, ways_of
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.finding import Finding, Mend, Severity
 from orchestrator.specs.firewall import Firewall, Opening, known_mark, line_to_paste
 from orchestrator.specs.network import Path
+from orchestrator.specs.node_report import Examined
 
 
 def blocks_peers(fleet: Sequence[Examined]) -> Iterator[Finding]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.facts import GpuFacts
 from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.node_report import Examined
 
 LOWERED = 0.9
 """Share of its own power limit below which a card is noticeably slower."""

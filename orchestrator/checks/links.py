@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.checks.places import used_interface
-from orchestrator.specs.examined import Examined
+from orchestrator.checks.node_network import used_interface
 from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.node_report import Examined
 
 SLOW_MBIT = 1000
 """Gradients of a small model take 1 s a step at 100 Mbit/s (docs/sync.md)."""

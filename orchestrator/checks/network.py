@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.checks import addresses, links, paths
-from orchestrator.checks.places import (
+from orchestrator.checks import addresses, links, reachability
+from orchestrator.checks.node_network import (
     address_of,
     interface_named,
     lan_addresses,
@@ -14,8 +14,8 @@ from orchestrator.checks.places import (
     route_to,
     routed_interfaces,
 )
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.node_report import Examined
 
 
 def interface_missing(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -106,5 +106,5 @@ CHECKS = (
     vpn_route,
     *addresses.CHECKS,
     *links.CHECKS,
-    *paths.CHECKS,
+    *reachability.CHECKS,
 )

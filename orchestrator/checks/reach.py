@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.checks.places import one_machine
-from orchestrator.specs.examined import Examined
+from orchestrator.checks.node_network import one_machine
 from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.node_report import Examined
 from orchestrator.specs.reach import Reach
 
 SLOW_MS = 300.0

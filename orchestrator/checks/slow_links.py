@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from orchestrator.specs.verdict import Verdict
+from orchestrator.specs.connectivity import Verdict
 
 HALF = 0.5
 LATE_MS = 1.0

@@ -8,7 +8,7 @@ from typing import get_args
 
 from contract.failures.owners import Owner
 from orchestrator.specs.event import Event, parse_event
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from typing import Any
 from contract.failures.classify import matches
 from contract.log_lines import readable
 from orchestrator.specs.event import Event, parse_event
-from orchestrator.specs.happening import Said
 from orchestrator.specs.plan import Plan
+from orchestrator.specs.run_events import Said
 
 _COLLECTIVE = re.compile(r'distributed_c10d\.py", line \d+, in (?P<call>(?!wrapper|_)\w+)|OpType=(?P<op>\w+)')
 _COMPLETED = re.compile(r"last completed NCCL work: (?P<number>\d+)")

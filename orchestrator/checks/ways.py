@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.network import Ended, Path
+from orchestrator.specs.node_report import Examined
 
 
 class Way(Enum):

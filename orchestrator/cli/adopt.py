@@ -7,7 +7,7 @@ import json
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launching.words import Manner
+from orchestrator.cli.launching.launch_options import Manner
 from orchestrator.cli.options import (
     DetachOption,
     EngineOption,
@@ -43,9 +43,9 @@ def adopt(
 
     Containers that lack are created, those created are started. To be rid of it instead: orch stop RUN
     """
-    from orchestrator.cli.launching.rejoin import rejoined
-    from orchestrator.cli.launching.screen import how_to_go_on
-    from orchestrator.cli.launching.watching import leave_to_a_watcher, see_through, tell_line
+    from orchestrator.cli.launching.attach import rejoined
+    from orchestrator.cli.launching.supervise import leave_to_a_watcher, see_through, tell_line
+    from orchestrator.cli.launching.view import how_to_go_on
 
     loaded = load_inventory(inventory)
     manner = Manner(

@@ -56,8 +56,8 @@ def bench(
     Seconds of a sample and of the optimizer, memory against its limit, the disk, the input pipeline, and what each
     link carries, in the image and on the interfaces of a launch. Nothing is trained, and nothing is left on the nodes.
     """
-    from orchestrator.cli.launching.measuring import bench as carry_out
-    from orchestrator.cli.launching.words import Wanted
+    from orchestrator.cli.launching.launch_options import Wanted
+    from orchestrator.cli.launching.measure import bench as carry_out
 
     wanted = Wanted(
         command=command_words(context, command),

@@ -17,7 +17,7 @@ from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
 from orchestrator.specs.selection import select_nodes
 
 if TYPE_CHECKING:
-    from orchestrator.nodes.seam import Node
+    from orchestrator.nodes.interface import Node
     from orchestrator.render.findings import DoctorReport
     from orchestrator.specs.request import LaunchRequest
 
@@ -116,7 +116,7 @@ def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *,
 def _mend(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *, asking: bool) -> int:
     """Mend what somebody agrees to; how many were mended."""
     from orchestrator.cli import main
-    from orchestrator.fleet.readiness.mend import mend_on_node, mendable
+    from orchestrator.fleet.readiness.fix import mend_on_node, mendable
     from orchestrator.render.findings import sentence
 
     by_name, seen = {node.name: node for node in nodes}, {node.name: node for node in report.nodes}

@@ -18,7 +18,7 @@ from orchestrator.specs.selection import select_nodes
 
 if TYPE_CHECKING:
     from orchestrator.fleet.fan_out import Outcome
-    from orchestrator.nodes.seam import Node
+    from orchestrator.nodes.interface import Node
     from orchestrator.plan.firewall import FirewallPlan
 
 

@@ -12,7 +12,7 @@ from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-from orchestrator.specs.happening import Ended, Said, Tick
+from orchestrator.specs.run_events import Ended, Said, Tick
 
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.read_logs import LogSource
@@ -52,7 +52,7 @@ def logs(
     """
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs
-    from orchestrator.fleet.watching.follow import follow as follow_run
+    from orchestrator.fleet.supervise.follow import follow as follow_run
     from orchestrator.render.consequences import peers
     from orchestrator.render.log_lines import LogPrinter, has_several_ranks
     from orchestrator.render.recovery import recovery_line

@@ -58,8 +58,8 @@ def plan(
     Which nodes help and which hurt, each one's share of a step, and how much a larger step would give. It reckons with
     the newest measurement of this workload that this computer keeps (`orch bench`), and asks no node.
     """
-    from orchestrator.cli.launching.outlook import Length, carry_out
-    from orchestrator.cli.launching.words import Wanted
+    from orchestrator.cli.launching.capacity import Length, carry_out
+    from orchestrator.cli.launching.launch_options import Wanted
 
     wanted = Wanted(
         command=command_words(context, command),

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launching.words import Manner, Wanted
+from orchestrator.cli.launching.launch_options import Manner, Wanted
 from orchestrator.cli.options import (
     DetachOption,
     EngineOption,
@@ -92,8 +92,8 @@ def restart(
 
 def _foreseen(inventory: Inventory, wanted: Wanted, manner: Manner, running: AtHand, earlier: Plan | None) -> bool:
     """Whether the next attempt can be planned, all nodes are fit for it, and somebody agrees to it as it would be."""
-    from orchestrator.cli.launching.screen import confirm
     from orchestrator.cli.launching.steps import ready
+    from orchestrator.cli.launching.view import confirm
 
     with ready(inventory, wanted, manner, earlier, ending=True) as (_, _, plan, _):
         of = f", launched by {running.stranger}," if running.stranger else ""

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.launching.command_words import WORDS_AFTER_AN_ARGUMENT, command_words
-from orchestrator.cli.launching.words import Manner, Wanted
+from orchestrator.cli.launching.launch_options import Manner, Wanted
 from orchestrator.cli.options import (
     DataOption,
     DetachOption,

@@ -49,7 +49,7 @@ def run_test(
     Exit code 0, 1 where something came out wrong, 4 where a node is out of reach.
     """
     from orchestrator.cli.launching.connectivity import carry_out
-    from orchestrator.cli.launching.words import Wanted
+    from orchestrator.cli.launching.launch_options import Wanted
 
     wanted = Wanted(nodes=nodes, labels=tuple(label or ()), master=master, profile=profile, name="test", engine=engine)
     return carry_out(load_inventory(inventory).inventory, wanted, backend, as_json=as_json)

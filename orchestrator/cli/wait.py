@@ -38,7 +38,7 @@ def wait(
     """
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.read_logs import resolve_logs
-    from orchestrator.fleet.watching.wait import wait_for
+    from orchestrator.fleet.supervise.wait import wait_for
 
     with connected_for(load_inventory(inventory).inventory.nodes, run) as nodes:
         run_id = resolve_logs(nodes, run).run_id

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launching.words import Manner
+from orchestrator.cli.launching.launch_options import Manner
 from orchestrator.cli.options import EngineOption, InventoryOption, JsonOption, RunArgument
 from orchestrator.specs.errors import PartialError
 
@@ -40,8 +40,8 @@ def watch(
     What is done is printed; the ranks' own lines are not (orch logs -f). `orch launch --detach` starts one in the
     background. It may be killed and started again at any time; at most one of this computer watches a run.
     """
-    from orchestrator.cli.launching.rejoin import rejoined
-    from orchestrator.cli.launching.watching import see_through, tell_line
+    from orchestrator.cli.launching.attach import rejoined
+    from orchestrator.cli.launching.supervise import see_through, tell_line
     from orchestrator.fleet.runs.records import RunRecord
 
     loaded = load_inventory(inventory)

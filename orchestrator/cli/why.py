@@ -32,7 +32,7 @@ def why(
     Needs only the logs that this computer collected; where the nodes answer, they add exit codes, memory and their
     kernel's words. Exit code 0 whatever the answer is; 3 where no such run is known.
     """
-    from orchestrator.checks.story import tell
+    from orchestrator.checks.postmortem import tell
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.evidence import gather_evidence
     from orchestrator.render.console import stdout

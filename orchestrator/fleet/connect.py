@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from orchestrator.fleet.runs.records import recorded_runs
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.processes.engine import ProcessEngine, processes_folder
-from orchestrator.nodes.seam import Node
 from orchestrator.nodes.ssh import SshNode
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.run import LABEL_RUN

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.fleet.fan_out import Outcome, begin, fan_out
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import probe
-from orchestrator.nodes.seam import Node
 from orchestrator.plan.ranks import device_of
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.nodes.seam import Engine
+from orchestrator.nodes.interface import Engine
 from orchestrator.specs.errors import ConfigError, RunFailedError, UsageError
 from orchestrator.specs.plan import ContainerSpec
 

@@ -15,9 +15,9 @@ from urllib3.exceptions import ReadTimeoutError
 
 from orchestrator.nodes.docker_answers import container_facts, image_facts
 from orchestrator.nodes.docker_hardening import host_config
+from orchestrator.nodes.interface import BuildRequest, Completed, LogLine, Progress
 from orchestrator.nodes.limits import MIB, Output
 from orchestrator.nodes.log_stream import rejoin_lines, resumed
-from orchestrator.nodes.seam import BuildRequest, Completed, LogLine, Progress
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError, EngineRefusedError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.plan import ContainerSpec

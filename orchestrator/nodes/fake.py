@@ -11,10 +11,10 @@ from pathlib import Path
 from threading import Condition
 from typing import BinaryIO
 
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, BuildRequest, Completed, LogLine, Progress
 from orchestrator.nodes.limits import Output
 from orchestrator.nodes.local import copy
 from orchestrator.nodes.log_stream import after
-from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, BuildRequest, Completed, LogLine, Progress
 from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.plan import ContainerSpec

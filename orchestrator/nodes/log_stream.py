@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 
-from orchestrator.nodes.seam import LogLine
+from orchestrator.nodes.interface import LogLine
 
 LONGEST_LINE = 1024 * 1024
 """Characters of a line; what goes on longer without a newline comes as several lines."""

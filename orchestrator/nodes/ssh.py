@@ -22,8 +22,8 @@ import paramiko
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
 from orchestrator.nodes.docker_engine import DockerEngine
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Completed
 from orchestrator.nodes.limits import Output
-from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Completed
 from orchestrator.nodes.ssh_engine import docker_client_over
 from orchestrator.nodes.ssh_keys import drop_missing, keys_for, require_identity
 from orchestrator.nodes.ssh_refusal import REFUSALS, Attempt, plain, refusal

@@ -95,7 +95,7 @@ def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, fac
 def _supervisor(request: LaunchRequest, seat: Seat) -> tuple[str, ...]:
     """What starts torchrun, again where it must, and ends with the other nodes' (docs/adr/0022)."""
     return (
-        "python", "-P", "-m", "trainer.survive",  # -P: the working folder is the user's, who may have a `trainer`, too
+        "python", "-P", "-m", "trainer.agent",  # -P: the working folder is the user's, who may have a `trainer`, too
         "--nodes", ",".join(seat.names),
         "--node-rank", str(seat.node_rank),
         "--first-rank", str(seat.first_rank),

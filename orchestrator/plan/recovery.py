@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from orchestrator.specs.event import Event, parse_event
-from orchestrator.specs.happening import Back, Ended, Happening, Lost, Removed, Said
 from orchestrator.specs.run import State
+from orchestrator.specs.run_events import Back, Ended, Happening, Lost, Removed, Said
 
 Held = TypeVar("Held")
 

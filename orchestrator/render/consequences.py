@@ -15,8 +15,8 @@ from contract.failures.torchrun import is_own_error, is_ruler, log_text
 from contract.failures.tracebacks import begins, chained, is_torch_log
 from contract.log_lines import EVENT_MARK, readable
 from orchestrator.specs.event import parse_event
-from orchestrator.specs.happening import Said
 from orchestrator.specs.plan import Plan
+from orchestrator.specs.run_events import Said
 
 MOST_LINES = 400
 """Of a traceback: one that goes on longer is shown as it comes."""

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.render.printable import printable
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.node_report import Examined
 
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 MARKS = {Severity.ERROR: "✗", Severity.WARNING: "!", Severity.INFO: "·"}

@@ -10,7 +10,7 @@ from rich.text import Text
 from orchestrator.checks.slow_links import SlowLinks
 from orchestrator.render.grid import grid
 from orchestrator.render.printable import printable
-from orchestrator.specs.verdict import Matrix, Verdict
+from orchestrator.specs.connectivity import Matrix, Verdict
 
 SLOW = "!"
 

@@ -14,7 +14,7 @@ from orchestrator.render.console import colour_of, stdout
 from orchestrator.render.printable import printable
 from orchestrator.render.times import stamp
 from orchestrator.specs.event import parse_event
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 
 
 def is_event(said: Said) -> bool:

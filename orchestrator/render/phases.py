@@ -12,8 +12,8 @@ from rich.text import Text
 from orchestrator.render.console import colour_of
 from orchestrator.render.printable import printable
 from orchestrator.specs.event import parse_event
-from orchestrator.specs.happening import Happening, Said
 from orchestrator.specs.plan import Plan
+from orchestrator.specs.run_events import Happening, Said
 
 IMAGE = "image checked"
 CONTAINER = "container started"

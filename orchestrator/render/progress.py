@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from orchestrator.nodes.seam import Progress
+from orchestrator.nodes.interface import Progress
 from orchestrator.render.console import stderr
 from orchestrator.render.printable import printable
 

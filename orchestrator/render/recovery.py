@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.plan.recovery import GiveUp, OutOfSight, PlanAnew, StartAgain, StopRest, TakeIn, Told
 from orchestrator.specs.event import Event, parse_event
-from orchestrator.specs.happening import Back, Lost, Removed, Replanned, Said, Unkept
+from orchestrator.specs.run_events import Back, Lost, Removed, Replanned, Said, Unkept
 
 WORTH_A_LINE_S = 60
 """Without progress: a shorter pause is an evaluation, or a script that writes now and then."""

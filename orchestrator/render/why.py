@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from orchestrator.checks.causes.rule import Cause
 from orchestrator.checks.failure import Failure
-from orchestrator.checks.story import Story
+from orchestrator.checks.postmortem import Story
 from orchestrator.checks.waiting import LastHeard
 
 WHOSE = {

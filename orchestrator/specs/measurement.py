@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from orchestrator.specs.verdict import Matrix
+from orchestrator.specs.connectivity import Matrix
 
 _NO_MATTER = """
     epochs max-steps seed lr learning-rate min-lr schedule warmup-steps weight-decay betas clip max-norm resume run-dir

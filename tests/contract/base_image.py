@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.nodes.seam import Engine
+from orchestrator.nodes.interface import Engine
 
 IMAGE = "orch-contract:busybox"
 PROGRAMS = ("cat", "grep", "head", "id", "printf", "ps", "pwd", "sh", "sleep", "test", "touch", "tr", "true", "yes")

@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.fake import FakeNode
+from orchestrator.nodes.interface import Engine, Node
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.processes.engine import ProcessEngine
-from orchestrator.nodes.seam import Engine, Node
 from orchestrator.nodes.ssh import SshNode
 from tests.contract.base_image import IMAGE, brought_to
 from tests.contract.played import PlayedEngine, play

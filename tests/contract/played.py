@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from orchestrator.nodes.fake import Answer, FakeEngine
+from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.processes.files import timestamp
-from orchestrator.nodes.seam import Completed
 from orchestrator.specs.errors import ConflictError, DeadlineError
 from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import State

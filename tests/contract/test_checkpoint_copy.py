@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.fleet.checkpoints.copy import copy_checkpoint
 from orchestrator.fleet.checkpoints.survey import survey, verify
+from orchestrator.nodes.interface import Node, Progress
 from orchestrator.nodes.local import LocalNode
-from orchestrator.nodes.seam import Node, Progress
 from orchestrator.specs.errors import RunFailedError
 from tests.shelves import RUN, flip, write_checkpoint
 

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets
 from orchestrator.nodes.docker_engine import DockerEngine
+from orchestrator.nodes.interface import Engine
 from orchestrator.nodes.local import LocalNode
-from orchestrator.nodes.seam import Engine
 from orchestrator.nodes.ssh import SshNode
 from orchestrator.nodes.ssh_engine import docker_client_over
 from orchestrator.plan.secrets import secret_environment, secret_mounts, secrets_folder

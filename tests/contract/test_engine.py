@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from orchestrator.nodes.seam import Engine
+from orchestrator.nodes.interface import Engine
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
 from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import State

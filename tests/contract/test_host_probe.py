@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.probes import host_probe, inside_probe
-from orchestrator.nodes.seam import Completed
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.host import PortHolder
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, fields
 import pytest
 
 from orchestrator.cli.launching.auto_nodes import ACCUMULATION, STEP
+from orchestrator.specs.capacity import Effect, LargerStep, Prospect, Way, read_prospect
 from orchestrator.specs.measurement import NO_MATTER, NO_MATTER_FLAGS, Measurement, read_measurement
-from orchestrator.specs.prospect import Effect, LargerStep, Prospect, Way, read_prospect
 from tests.trainer.forecasts import measured, node
 from trainer import cli
 from trainer.forecast import plan as trainers

@@ -14,7 +14,7 @@ from orchestrator.nodes.processes.command import resolve
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.request import LaunchRequest
 from tests import lan
-from tests.trainer.test_survive import free_port
+from tests.trainer.test_agent import free_port
 
 ROOT = str(Path(__file__).parents[2])
 OURS = ("trainer.py", "contract.py", "orchestrator.py", "sitecustomize.py", "wire.py", "streams.py", "options.py")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import CommandFailedError, DeadlineError, OrchError
 
 MIB = 1024 * 1024

@@ -22,12 +22,12 @@ from orchestrator.specs.request import LaunchRequest
 from tests import lan
 from tests.trainer import forecasts
 from trainer import cli
+from trainer.agent import options as survive
 from trainer.config import Place
 from trainer.engine.reporting.events import Events
 from trainer.forecast.choice import forecast
 from trainer.forecast.tell import as_event
 from trainer.options import train_options
-from trainer.survive import options as survive
 from trainer.workloads import WORKLOADS
 
 ALL_OPTIONS = (
@@ -116,7 +116,7 @@ def test_every_command_that_is_launched(command: str) -> None:
 def test_every_supervisor_knows_its_place() -> None:
     for rank, part in enumerate(parts(("gpt2",), max_restarts=2)):
         command = part.container.command
-        assert command[:4] == ("python", "-P", "-m", "trainer.survive")
+        assert command[:4] == ("python", "-P", "-m", "trainer.agent")
         options = survive.read(command[4:], part.container.environment)
         assert (options.node, options.node_rank, options.first_rank) == (part.node, rank, part.first_rank)
         assert (options.address, options.port, options.restarts, options.absence_s) == ("10.0.0.11", 12356, 2, 900)

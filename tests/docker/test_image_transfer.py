@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.fleet.images.build_context import archive_of
 from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
+from orchestrator.nodes.interface import BuildRequest
 from orchestrator.nodes.local import LocalNode
-from orchestrator.nodes.seam import BuildRequest
 from orchestrator.plan.image import DEFAULT_BASE
 from orchestrator.specs.facts import ImageFacts
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import Place, TrainOptions
-from trainer.engine.feed import Cut
+from trainer.engine.autotune.stand_in import stand_in
+from trainer.engine.autotune.tuning import Bench
+from trainer.engine.dataloader import Cut
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
-from trainer.engine.optimizing.optimizer import build_optimizer
+from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.reporting.events import Events
-from trainer.engine.sync import ladder
-from trainer.engine.trials.stand_in import stand_in
-from trainer.engine.trials.tuning import Bench
+from trainer.engine.sync import methods
 from trainer.engine.workload import Batch, Portion, Workload
 
 pytestmark = pytest.mark.gpu
@@ -74,7 +74,7 @@ def test_the_micro_batch_that_fits_leaves_room_for_the_optimizer_and_the_exchang
     events = Events(place, out=io.StringIO(), err=io.StringIO())
     bench = Bench(workload, hardware, cut, 0, events)
     group = Group(place=place, backend="gloo", device=torch.device("cpu"))
-    whose = ladder.Whose(model=workload.model, optimizer=optimizer, options=options, group=group)
+    whose = methods.Whose(model=workload.model, optimizer=optimizer, options=options, group=group)
     bench.choose_micro_batch(options, optimizer, lambda: stand_in(sync, whose))
     size = bench.cut.micro_batch
     assert 1 <= size < 128

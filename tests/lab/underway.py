@@ -15,7 +15,7 @@ from typing import Any
 from tests.lab.conftest import LAB, Orch, on_node
 
 FOLDER = "/home/orch/orch/lab"
-TORCHRUN, RANK, SUPERVISOR = "trainer.survive.torchrun", "-m trainer gpt2", "trainer.survive --nodes"
+TORCHRUN, RANK, SUPERVISOR = "trainer.agent.torchrun", "-m trainer gpt2", "trainer.agent --nodes"
 LOOK_S = 0.2
 EXACT = (
     "gpt2", "--preset", "tiny", "--no-amp", "--batch-size", "2", "--seed", "7", "--sync", "int8", "--shares", "equal",

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from tests.trainer.observed import Observed, Wishes
+from trainer.agent import heartbeat
 from trainer.config import Place, TrainOptions
 from trainer.engine import loop
-from trainer.engine.beginning import Beginning
 from trainer.engine.hardware import device
+from trainer.engine.setup import Beginning
 from trainer.engine.workload import Batch
-from trainer.survive import beat
 
 RANK = int(os.environ["RANK"])
 DTYPE = (torch.bfloat16, torch.float16, torch.float32)[RANK]
@@ -36,7 +36,7 @@ class Overflowing(Observed):
         return super().losses(model, batch)
 
     def _overflow(self, gradient: Tensor) -> Tensor | None:
-        overflows = DTYPE is torch.float16 and beat._doing.step == OVERFLOWS_AT
+        overflows = DTYPE is torch.float16 and heartbeat._doing.step == OVERFLOWS_AT
         return torch.full_like(gradient, torch.inf) if overflows else None
 
 

@@ -25,9 +25,9 @@ from torch.optim import SGD
 from trainer.config import Place, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.process_group import join, leave
-from trainer.engine.sync import ladder
+from trainer.engine.step_stats import tell
+from trainer.engine.sync import methods
 from trainer.engine.sync.strategy import Sync
-from trainer.engine.tell import tell
 from trainer.engine.transfers import Arriving
 from trainer.engine.weights import must_be_alike, share_weights
 
@@ -72,8 +72,8 @@ def train(way: str, group: Group, device: torch.device) -> list[Tensor]:
     torch.manual_seed(0)
     net = Net().to(device)
     optimizer = SGD(net.parameters(), lr=0.01)
-    whose = ladder.Whose(model=net, optimizer=optimizer, options=WAYS[way], group=group)
-    sync: Sync = ladder.build(way, whose, 0, static_graph=False)
+    whose = methods.Whose(model=net, optimizer=optimizer, options=WAYS[way], group=group)
+    sync: Sync = methods.build(way, whose, 0, static_graph=False)
     _reverse_threads(sync, group.place.rank)
     for step in range(1, STEPS + 1):
         chance = torch.Generator().manual_seed(10 * step + group.place.rank)

@@ -18,7 +18,7 @@ from torch.optim import AdamW
 from trainer.config import SYNCS, Place, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.process_group import leave
-from trainer.engine.sync import kept, ladder
+from trainer.engine.sync import methods, rank_state
 from trainer.engine.sync.strategy import Kept, Sync
 from trainer.engine.weights import share_weights
 
@@ -58,8 +58,8 @@ class Training:
             parameter.grad = torch.zeros_like(parameter)
         self._idle_step()
         self.group = group
-        whose = ladder.Whose(model=self.net, optimizer=self.optimizer, options=options, group=group)
-        self.sync: Sync = ladder.build(name, whose, step, static_graph=False)
+        whose = methods.Whose(model=self.net, optimizer=self.optimizer, options=options, group=group)
+        self.sync: Sync = methods.build(name, whose, step, static_graph=False)
         self.step = step
 
     def steps(self, number: int) -> None:
@@ -146,7 +146,7 @@ def resumed(way: str, group: Group, folder: Path) -> float:
     again = Training(way, group, weights, step=4)
     again.copy_moments(whole)
     group.barrier()
-    kept.restore(folder, 4, again.sync, group, _never)
+    rank_state.restore(folder, 4, again.sync, group, _never)
     whole.steps(5)
     again.steps(5)
     pairs = zip(whole.net.parameters(), again.net.parameters(), strict=True)
@@ -157,7 +157,7 @@ def keep(folder: Path, sync: Sync, group: Group) -> None:
     """What this rank alone knows after step 4, where it knows something."""
     mine = Kept(rank=group.place.rank, world_size=group.place.world_size, state=sync.state())
     if mine.state:
-        kept.save(folder, 4, mine, sync.layout)
+        rank_state.save(folder, 4, mine, sync.layout)
 
 
 def left(way: str, group: Group, folder: Path) -> tuple[list[Tensor], dict[str, Tensor]]:
@@ -174,7 +174,7 @@ def fewer(way: str, two: Group, folder: Path, before: tuple[list[Tensor], dict[s
     """What two ranks make of what three have left: what had not yet been sent is sent now."""
     unsent, weights = before
     training = Training(way, two, weights, step=4)
-    kept.restore(folder, 4, training.sync, two, _never)
+    rank_state.restore(folder, 4, training.sync, two, _never)
     pairs = zip(unsent, _unsent(training.sync, two), strict=True)
     lost = max((float((a - b).abs().max()) for a, b in pairs), default=0.0)
     training.steps(3)

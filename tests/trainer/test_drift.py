@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from tests.trainer.conftest import Result
+from trainer.agent.rank_exit import classify_exception
 from trainer.config import Place
 from trainer.engine.group import Group
 from trainer.engine.sync.ddp import Alone
 from trainer.engine.weights import apart, checksum, must_be_alike
 from trainer.errors import DriftError
-from trainer.survive.ending import classify_exception
 
 Observe = Callable[..., Result]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.engine.trials.find_lr import Found, breaks_out, find_lr, ramp, save, smooth
+from trainer.engine.autotune.find_lr import Found, breaks_out, find_lr, ramp, save, smooth
 from trainer.errors import TrainerError
 
 

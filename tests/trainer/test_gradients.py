@@ -22,7 +22,7 @@ from trainer.config import Place, TrainOptions
 from trainer.data import text_prepared
 from trainer.engine.hardware.precision import has_native_bf16
 from trainer.engine.hardware.reproducible import seed_everything
-from trainer.engine.optimizing.optimizer import build_optimizer
+from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.workload import Portion, Workload
 from trainer.models.gpt2 import GPT2
 from trainer.workloads.gpt2 import Gpt2

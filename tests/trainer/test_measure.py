@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from trainer.config import Place, TrainOptions
+from trainer.engine.autotune.measure import codec_s, links, optimizer_s
 from trainer.engine.group import Group
-from trainer.engine.optimizing.optimizer import build_optimizer
+from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.sync.buckets import LARGEST, SMALLEST, Bucket, before_the_last, by_backward
-from trainer.engine.sync.ladder import ladder
-from trainer.engine.trials.measure import codec_s, links, optimizer_s
+from trainer.engine.sync.methods import ladder
 
 FIVE = Group(place=Place(world_size=5), backend="gloo", device=torch.device("cpu"))
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from trainer.survive.council import Again, Go, Over
-from trainer.survive.ending import LONGEST, Ending
-from trainer.survive.greeting import SHORTEST, Greeting, read_asked, read_greeting, read_welcome
-from trainer.survive.messages import MOST_EPOCHS, Ended, MisfitError, Ping, Ready, as_message, read_order, read_report
-from trainer.survive.wire import Line
+from trainer.agent.coordinator import Again, Go, Over
+from trainer.agent.handshake import SHORTEST, Greeting, read_asked, read_greeting, read_welcome
+from trainer.agent.messages import MOST_EPOCHS, Ended, MisfitError, Ping, Ready, as_message, read_order, read_report
+from trainer.agent.rank_exit import LONGEST, Ending
+from trainer.agent.wire import Line
 
 NAMES = ("alpha", "beta")
 TOKEN = b"5" * SHORTEST

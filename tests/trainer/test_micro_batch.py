@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from trainer.engine.trials.micro_batch import (
+from trainer.engine.autotune.micro_batch import (
     Meter,
     expected_peak,
     fastest,

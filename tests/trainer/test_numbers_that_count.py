@@ -13,7 +13,7 @@ from tests.trainer.conftest import Call
 from tests.trainer.observed import Observed, Wishes
 from trainer.config import Place, TrainOptions
 from trainer.data.order import Indices, Order
-from trainer.engine.feed import Cut, Feed
+from trainer.engine.dataloader import Cut, Feed
 from trainer.engine.hardware import device
 from trainer.models import encoder
 from trainer.models.classification_loss import ClassificationLoss, soft_labels

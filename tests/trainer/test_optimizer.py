@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import TrainOptions
-from trainer.engine.optimizing.muon import Muon, orthogonal
-from trainer.engine.optimizing.optimizer import Together, build_optimizer, usual_groups
+from trainer.engine.optimization.muon import Muon, orthogonal
+from trainer.engine.optimization.optimizer import Together, build_optimizer, usual_groups
 from trainer.errors import UsageError
 from trainer.models.gpt2 import GPT2, Shape
 

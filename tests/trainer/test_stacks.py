@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer.survive import beat, stacks
-from trainer.survive.beat import Sign
-from trainer.survive.stacks import Stack, main_thread
-from trainer.survive.standstill import Standstill, about, frozen, mark_of
+from trainer.agent import heartbeat, stacks
+from trainer.agent.hang_detector import Standstill, about, frozen, mark_of
+from trainer.agent.heartbeat import Sign
+from trainer.agent.stacks import Stack, main_thread
 
 DUMP = """Thread 0x00007f1 (most recent call first):
   File "/a/exchange.py", line 3 in wait
@@ -55,7 +55,7 @@ def test_what_ranks_say_counts_before_what_they_write() -> None:
 
 
 def test_a_rank_that_was_left_out_need_only_live() -> None:
-    assert mark_of([sign(exchange=beat.RESTING)], 1) != mark_of([sign(exchange=beat.RESTING, at_s=2.0)], 1)
+    assert mark_of([sign(exchange=heartbeat.RESTING)], 1) != mark_of([sign(exchange=heartbeat.RESTING, at_s=2.0)], 1)
 
 
 def test_the_main_thread_is_read_innermost_first() -> None:
@@ -99,28 +99,28 @@ def test_nobody_is_signalled_who_would_die_of_it(tmp_path: Path) -> None:
 
 
 def test_what_a_rank_does_is_told_with_its_beat(tmp_path: Path) -> None:
-    beat.begin({beat.FOLDER: str(tmp_path), "LOCAL_RANK": "3"})
+    heartbeat.begin({heartbeat.FOLDER: str(tmp_path), "LOCAL_RANK": "3"})
     written = tmp_path / "3"
     deadline = threading.Event()
     while not written.exists() or not written.read_text():
         deadline.wait(0.01)
-    (found,) = beat.signs(tmp_path)
+    (found,) = heartbeat.signs(tmp_path)
     assert (found.local_rank, found.process, found.exchange) == (3, os.getpid(), "")
 
 
 def test_an_exchange_that_fails_is_no_progress() -> None:
-    before = beat._doing.done
-    with pytest.raises(RuntimeError), beat.exchange("all_reduce"):
+    before = heartbeat._doing.done
+    with pytest.raises(RuntimeError), heartbeat.exchange("all_reduce"):
         raise RuntimeError("timed out")
-    assert beat._doing.done == before
-    with beat.exchange("all_reduce"):
-        assert list(beat._doing.exchanges.values()) == ["all_reduce"]
-    assert (beat._doing.done, beat._doing.exchanges) == (before + 1, {})
+    assert heartbeat._doing.done == before
+    with heartbeat.exchange("all_reduce"):
+        assert list(heartbeat._doing.exchanges.values()) == ["all_reduce"]
+    assert (heartbeat._doing.done, heartbeat._doing.exchanges) == (before + 1, {})
 
 
 def test_the_start_of_a_ranks_python_leaves_the_name_contract_to_the_users_code() -> None:
     """What sitecustomize imports is in `sys.modules` before the user's script looks for a module of its own."""
     program = (
-        "import sys, trainer.survive.stacks; sys.exit(any(name.split('.')[0] == 'contract' for name in sys.modules))"
+        "import sys, trainer.agent.stacks; sys.exit(any(name.split('.')[0] == 'contract' for name in sys.modules))"
     )
     assert subprocess.run((sys.executable, "-c", program), check=False).returncode == 0

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from tests.trainer.conftest import Result
 from tests.trainer.observed import seen, state
 from trainer.config import Place
-from trainer.engine import pace
+from trainer.engine import step_timer
 from trainer.engine.balance import WINDOW, Balance, told
 from trainer.engine.group import Group
-from trainer.engine.pace import Times
+from trainer.engine.step_timer import Times
 from trainer.errors import TrainerError
 
 Observe = Callable[..., Result]
@@ -88,16 +88,16 @@ def test_a_slow_rank_with_a_fixed_share_is_told(observe: Observe, tmp_path: Path
 
 def test_what_is_usual_is_told_and_not_a_hiccup() -> None:
     times = Times(["alpha", "beta"])
-    for step in range(2 * pace.WINDOW):
+    for step in range(2 * step_timer.WINDOW):
         times.hear([0.01, 1.0 if step % 5 == 0 else 0.02], [4, 2])
     assert times.read() == {"compute_s": {"alpha": pytest.approx(0.04), "beta": pytest.approx(0.04)}}
 
 
 def test_of_few_steps_or_one_rank_nothing_is_told() -> None:
     few, alone = Times(["alpha", "beta"]), Times(["alpha"])
-    for _ in range(pace.FEWEST - 1):
+    for _ in range(step_timer.FEWEST - 1):
         few.hear([0.01, 0.02], [4, 2])
-    for _ in range(pace.WINDOW):
+    for _ in range(step_timer.WINDOW):
         alone.hear([0.01], [4])
     assert (few.read(), alone.read()) == ({}, {})
 

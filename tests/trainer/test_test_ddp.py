@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orchestrator.specs.verdict import read_verdict
+from orchestrator.specs.connectivity import read_verdict
 from trainer.config import Place
 from trainer.engine.group import Group
 from trainer.tools.known_values import check

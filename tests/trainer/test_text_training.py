@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from tests.trainer.conftest import AS_ONE
 from trainer.config import Place, TrainOptions
 from trainer.data import text_prepared
-from trainer.engine.optimizing.optimizer import usual_groups
+from trainer.engine.optimization.optimizer import usual_groups
 from trainer.engine.workload import Portion
 from trainer.workloads import text_report
 from trainer.workloads.text import Choice, Text

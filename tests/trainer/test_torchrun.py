@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from contract.run_folder import AGENTS_TOKEN
-from tests.trainer.test_survive import PACKAGES, free_port
+from tests.trainer.test_agent import PACKAGES, free_port
 
 # Rank 0 has ended, and its torchrun has nothing left to do, when rank 1 comes to the store once more.
 SCRIPT = """
@@ -39,7 +39,7 @@ def test_the_store_stays_until_the_last_node_has_ended(tmp_path: Path) -> None:
     nodes = [
         subprocess.Popen(
             (
-                sys.executable, "-m", "trainer.survive", "--nodes", "alpha,beta", "--node-rank", str(rank),
+                sys.executable, "-m", "trainer.agent", "--nodes", "alpha,beta", "--node-rank", str(rank),
                 "--first-rank", str(rank), "--address", "127.0.0.1", "--port", str(agents), "--",
                 "torchrun", "--nnodes", "2", "--node-rank", str(rank), "--nproc-per-node", "1",
                 "--master-addr", "127.0.0.1", "--master-port", str(master), "--max-restarts", "0", "script.py",

@@ -20,12 +20,12 @@ from tests.trainer.conftest import Call
 from tests.trainer.test_traces_stream import write
 from trainer.cli import parse
 from trainer.config import Place, TrainOptions
-from trainer.engine.feed import Cut, Feed
+from trainer.engine.autotune.tuning import Bench
+from trainer.engine.autotune.workers import Choice
+from trainer.engine.dataloader import Cut, Feed
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.reporting.events import Events
-from trainer.engine.trials.tuning import Bench
-from trainer.engine.trials.workers import Choice
 from trainer.engine.workload import Batch
 from trainer.errors import UsageError
 from trainer.workloads import traces

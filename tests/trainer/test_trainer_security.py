@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from tests.trainer.conftest import Call
+from trainer.agent.handshake import read_greeting
+from trainer.agent.messages import MisfitError, read_report
+from trainer.agent.wire import Line
 from trainer.engine.checkpoints import checkpoint
 from trainer.errors import ConfigurationError
-from trainer.survive.greeting import read_greeting
-from trainer.survive.messages import MisfitError, read_report
-from trainer.survive.wire import Line
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "trainer").rglob("*.py"))

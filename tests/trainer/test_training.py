@@ -204,7 +204,7 @@ def test_a_checkpoint_writes_without_the_data(whole, call) -> None:
 
 def test_the_learning_rate_rises_and_falls() -> None:
     from trainer.config import TrainOptions
-    from trainer.engine.optimizing.schedule import learning_rate
+    from trainer.engine.optimization.schedule import learning_rate
 
     options = TrainOptions(lr=1.0, warmup_steps=10)
     rates = [learning_rate(s, 100, options) for s in range(1, 101)]
@@ -224,7 +224,7 @@ def test_one_cycle_is_torchs_own() -> None:
     import torch
 
     from trainer.config import TrainOptions
-    from trainer.engine.optimizing.schedule import learning_rate
+    from trainer.engine.optimization.schedule import learning_rate
 
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=201)

@@ -16,7 +16,7 @@ from tests.trainer.conftest import AS_ONE, Call, Torchrun
 from trainer.cli import parse
 from trainer.config import Place, TrainOptions
 from trainer.data.order import Shuffled, share
-from trainer.engine.feed import Cut, Feed
+from trainer.engine.dataloader import Cut, Feed
 from trainer.engine.workload import Portion
 from trainer.errors import UsageError
 from trainer.workloads.vision import PRESETS, Choices, choices

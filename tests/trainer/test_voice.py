@@ -7,7 +7,7 @@ import time
 from threading import Event, Thread
 from typing import Any
 
-from trainer.survive.voice import MOST, Voice
+from trainer.agent.voice import MOST, Voice
 
 
 class Deaf(io.BytesIO):

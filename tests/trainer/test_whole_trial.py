@@ -10,14 +10,14 @@ import torch
 
 from tests.trainer.observed import Observed, Wishes
 from trainer.config import Place, TrainOptions
-from trainer.engine.feed import Cut
+from trainer.engine.autotune.stand_in import stand_in
+from trainer.engine.autotune.tuning import Bench
+from trainer.engine.dataloader import Cut
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.reporting.events import Events
-from trainer.engine.sync import ladder
+from trainer.engine.sync import methods
 from trainer.engine.sync.exchange import Exchange
-from trainer.engine.trials.stand_in import stand_in
-from trainer.engine.trials.tuning import Bench
 
 CPU = torch.device("cpu")
 TWO = Place(rank=1, world_size=2)
@@ -68,7 +68,7 @@ def test_a_micro_batch_fits_with_the_optimizers_step_and_leaves_no_trace(name: s
     optimizer, model = workload.optimizer, workload.model
     before = [parameter.detach().clone() for parameter in model.parameters()]
     group = Group(place=TWO, backend="gloo", device=CPU)
-    whose = ladder.Whose(model=model, optimizer=optimizer, options=options, group=group)
+    whose = methods.Whose(model=model, optimizer=optimizer, options=options, group=group)
     tried.choose_micro_batch(options, optimizer, lambda: stand_in(name, whose))
     assert tried.cut.micro_batch == 4
     assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
@@ -88,7 +88,7 @@ def test_the_exchange_averages_every_gradient_within_a_trial(tmp_path: Path, mon
 
     monkeypatch.setattr(Exchange, "mean", mean)
     group = Group(place=TWO, backend="gloo", device=CPU)
-    whose = ladder.Whose(model=workload.model, optimizer=workload.optimizer, options=options, group=group)
+    whose = methods.Whose(model=workload.model, optimizer=workload.optimizer, options=options, group=group)
     tried.choose_micro_batch(options, workload.optimizer, lambda: stand_in("auto", whose))
     assert set(averaged) == {sum(parameter.numel() for parameter in workload.model.parameters())}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from trainer.engine.trials.workers import Choice, Trial, candidates, choose_workers, likeliest_first
+from trainer.engine.autotune.workers import Choice, Trial, candidates, choose_workers, likeliest_first
 
 
 @dataclass

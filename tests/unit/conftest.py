@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.cli.consent import answering_by
-from orchestrator.cli.launching.watching import spawning_by
+from orchestrator.cli.launching.supervise import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.faults import crashes_folder
 from tests import lan

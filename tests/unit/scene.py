@@ -9,15 +9,15 @@ from threading import Condition
 from typing import Any
 
 from orchestrator.fleet.runs.launch import Seated, launch
-from orchestrator.fleet.watching.heard import RunOutcome
-from orchestrator.fleet.watching.replan import Company
-from orchestrator.fleet.watching.watch import Ears, Watch, watch
+from orchestrator.fleet.supervise.attempt_state import RunOutcome
+from orchestrator.fleet.supervise.loop import Ears, Watch, watch
+from orchestrator.fleet.supervise.replan import Company
 from orchestrator.nodes.fake import FakeNode
-from orchestrator.nodes.seam import Completed, LogLine, Node, Progress
+from orchestrator.nodes.interface import Completed, LogLine, Node, Progress
 from orchestrator.plan.recovery import Told
 from orchestrator.specs.errors import NodeUnreachableError
-from orchestrator.specs.happening import Tick
 from orchestrator.specs.plan import Plan
+from orchestrator.specs.run_events import Tick
 from tests import lan
 from tests.lan import event
 

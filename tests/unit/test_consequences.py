@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.render.consequences import Consequences, peers
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 from tests import lan
 from tests.cases.why.reading import LOGS, read_case
 from tests.unit.conftest import THREE

@@ -9,10 +9,10 @@ import pytest
 
 from orchestrator.fleet.readiness.quick_look import quick_look
 from orchestrator.fleet.readiness.record import keep, recall, record_file
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.facts import SmiFault
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.network import Ended, Interface, NetworkFacts, Path
+from orchestrator.specs.node_report import Examined
 from tests import lan
 from tests.unit.conftest import THREE, Orch
 

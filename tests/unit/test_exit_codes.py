@@ -14,7 +14,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.nodes.fake import FakeNode
-from orchestrator.nodes.seam import LogLine
+from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.errors import DeadlineError, EngineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
 from tests import lan

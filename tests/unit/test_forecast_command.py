@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.runs.forget import _REMOVE
+from orchestrator.fleet.runs.cleanup import _REMOVE
 from orchestrator.fleet.runs.records import recorded_runs
-from orchestrator.nodes.seam import LogLine
-from orchestrator.plan.passing import measuring
+from orchestrator.nodes.interface import LogLine
+from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.errors import UsageError
 from tests import lan
 from tests.lan import event

@@ -16,7 +16,7 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.render.forecast import forecast_line, forecast_view, seconds
 from orchestrator.render.phases import Phases
 from orchestrator.specs.forecast import Forecast, read_forecast
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached

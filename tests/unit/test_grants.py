@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.launching.grants import plan_to_continue
-from orchestrator.cli.launching.words import Wanted
-from orchestrator.fleet.runs import recall
+from orchestrator.cli.launching.launch_options import Wanted
+from orchestrator.fleet.runs import load_plan
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.upload import folder_digest
 from orchestrator.nodes.fake import Answer, FakeNode
@@ -94,7 +94,7 @@ def attack(here: lan.Lan, run_id: str, folder: Path, *, attempt: int, **harmless
     beta = here.nodes["beta"]
     # as a hostile machine writes it: nothing in it is left out
     text = json.dumps({**to_data(planned), "environment": dict(planned.environment)})
-    beta.answers = {("sh", "-c", recall._READ, "*"): (0, text, ""), **beta.answers}
+    beta.answers = {("sh", "-c", load_plan._READ, "*"): (0, text, ""), **beta.answers}
     beta.engine.start(beta.engine.create(parts[1].container))
     for name, node in here.nodes.items():
         noting(node, made.received[name])
@@ -239,7 +239,7 @@ def test_without_a_person_to_ask_not_even_its_command_runs(
 def left(here: lan.Lan, plan: Plan) -> None:
     """As another computer left a run: its plan on every node."""
     for node in here.nodes.values():
-        node.answers = {("sh", "-c", recall._READ, "*"): (0, json.dumps(to_data(plan)), ""), **node.answers}
+        node.answers = {("sh", "-c", load_plan._READ, "*"): (0, json.dumps(to_data(plan)), ""), **node.answers}
 
 
 LAUNCHED = {
@@ -410,7 +410,7 @@ def test_containers_that_another_computer_created_are_started_after_a_look(orch:
     for part in plan.nodes:
         here.nodes[part.node].engine.create(part.container)
         here.nodes[part.node].answers = {
-            ("sh", "-c", recall._READ, "*"): (0, json.dumps(to_data(plan)), ""),
+            ("sh", "-c", load_plan._READ, "*"): (0, json.dumps(to_data(plan)), ""),
             **here.nodes[part.node].answers,
         }
     assert orch("adopt", plan.run_id, "--detach", on=here, says=None).code == 3
@@ -449,7 +449,7 @@ def test_the_decision_is_made_in_one_place() -> None:
     asking = [
         str(file.relative_to(ROOT))
         for file in sorted(ROOT.glob("orchestrator/**/*.py"))
-        if re.search(r"\brecall import|runs import .*\brecall\b", file.read_text())
-        and "fleet.runs.recall" in file.read_text()
+        if re.search(r"\bload_plan import|runs import .*\bload_plan\b", file.read_text())
+        and "fleet.runs.load_plan" in file.read_text()
     ]
     assert asking == ["orchestrator/cli/launching/grants.py"]

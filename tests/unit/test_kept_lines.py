@@ -15,7 +15,7 @@ from orchestrator.fleet.runs.kept_lines import KeptLog, newest_lines
 from orchestrator.fleet.runs.kept_lines import kept_lines as kept
 from orchestrator.fleet.runs.read_logs import Filter, _newest
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached

@@ -16,8 +16,8 @@ from orchestrator import cli
 from orchestrator.cli import main
 from orchestrator.fleet import faults
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.happening import Said
 from orchestrator.specs.request import RunIdentity
+from orchestrator.specs.run_events import Said
 from tests import lan
 
 ROOT = Path(__file__).parents[2]

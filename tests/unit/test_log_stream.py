@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from orchestrator.nodes import log_stream
+from orchestrator.nodes.interface import LogLine
 from orchestrator.nodes.log_stream import after, rejoin_lines, resumed
-from orchestrator.nodes.seam import LogLine
 from tests import lan
 
 

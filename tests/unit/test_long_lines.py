@@ -11,10 +11,10 @@ from contract.failures.classify import SIGNATURES, FailedRank, classify
 from contract.failures.signature import Signature
 from contract.log_lines import MAX_CHARS, readable, split_rank
 from orchestrator.render.consequences import Consequences
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached
-from trainer.survive.ending import read_ending
+from trainer.agent.rank_exit import read_ending
 
 LONG = 1_000_000
 BUDGET_S = 0.1

@@ -11,10 +11,10 @@ import pytest
 from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere
 from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.watching.losses import steps_lost
-from orchestrator.nodes.seam import Progress
+from orchestrator.fleet.supervise.lost_steps import steps_lost
+from orchestrator.nodes.interface import Progress
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError, OrchError, PreflightError, RunFailedError
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 from tests import lan
 from tests.shelves import RUN, Shelves, flip, mark_best, steps_in, write_checkpoint
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.nodes.probes.torch_probe import PROBE, parse_probe
-from orchestrator.nodes.seam import Completed
 from orchestrator.specs.facts import GpuFacts, GpuProcess, SmiFault
 from orchestrator.specs.gpus import TorchDevice
 

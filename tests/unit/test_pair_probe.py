@@ -18,10 +18,10 @@ import pytest
 
 from orchestrator.fleet.readiness.pair_probe import RANDOM_PORTS, probe_pairs
 from orchestrator.nodes.fake import Answer, FakeEngine, FakeNode
+from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.probes import reach_program
 from orchestrator.nodes.probes.reach_program import payload
-from orchestrator.nodes.seam import Completed
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.network import Ended

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.watching.follow import follow
+from orchestrator.fleet.supervise.follow import follow
 from orchestrator.render import times
-from orchestrator.specs.happening import Back, Happening, Lost, Said, Tick
+from orchestrator.specs.run_events import Back, Happening, Lost, Said, Tick
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached

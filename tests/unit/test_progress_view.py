@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from orchestrator.nodes.seam import Progress
+from orchestrator.nodes.interface import Progress
 from orchestrator.render.images import images_json, images_table
 from orchestrator.render.progress import ProgressView
 from orchestrator.specs.errors import NodeUnreachableError

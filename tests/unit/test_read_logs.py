@@ -12,8 +12,8 @@ from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import ConfigError, EngineError
-from orchestrator.specs.happening import Said
 from orchestrator.specs.request import RunIdentity
+from orchestrator.specs.run_events import Said
 from tests import lan
 
 TWO = lan.NAMES[:2]

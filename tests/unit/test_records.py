@@ -17,9 +17,9 @@ from orchestrator.fleet.runs.history import remembered
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
-from orchestrator.fleet.watching.one_watcher import only_watcher
+from orchestrator.fleet.supervise.one_supervisor import only_watcher
 from orchestrator.nodes.fake import FakeEngine, FakeNode
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 from tests import lan
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.plan.global_batch import same_step
 from orchestrator.plan.recovery import (
     KILLED_S,
     LAST,
@@ -27,10 +28,9 @@ from orchestrator.plan.recovery import (
     asked_to_stop,
     step,
 )
-from orchestrator.plan.same_step import same_step
 from orchestrator.specs.errors import NodeUnreachableError
-from orchestrator.specs.happening import Back, Ended, Happening, Lost, Removed, Said, Tick
 from orchestrator.specs.run import ContainerFacts
+from orchestrator.specs.run_events import Back, Ended, Happening, Lost, Removed, Said, Tick
 from tests import lan
 
 NAMES = ("alpha", "beta", "gamma")

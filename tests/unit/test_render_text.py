@@ -18,8 +18,8 @@ from orchestrator.render.phases import JOINED, MASTER, STEP, Phases
 from orchestrator.render.printable import printable
 from orchestrator.render.runs import run_data, run_table, runs_table
 from orchestrator.specs.event import Event
-from orchestrator.specs.happening import Said, Tick
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
+from orchestrator.specs.run_events import Said, Tick
 from tests import lan
 
 

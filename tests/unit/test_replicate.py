@@ -16,7 +16,7 @@ from orchestrator.fleet.checkpoints.newest import newest_anywhere
 from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.checkpoints.survey import places_in, places_of, survey, verify
 from orchestrator.nodes.fake import Answer, FakeNode
-from orchestrator.nodes.seam import Completed
+from orchestrator.nodes.interface import Completed
 from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError, RunFailedError
 from tests.shelves import RUN, Shelves, flip, mark_best, steps_in, write_checkpoint
 

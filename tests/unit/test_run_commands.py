@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.runs import recall
+from orchestrator.fleet.runs import load_plan
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.watching.one_watcher import only_watcher
-from orchestrator.fleet.watching.wait import Clock, wait_for
+from orchestrator.fleet.supervise.one_supervisor import only_watcher
+from orchestrator.fleet.supervise.wait import Clock, wait_for
 from orchestrator.nodes.probes import probe
 from orchestrator.specs.errors import DeadlineError, EngineError, NodeUnreachableError
 from orchestrator.specs.plan_json import to_json
@@ -35,7 +35,7 @@ def half_launched(here: lan.Lan) -> str:
     """As a controller leaves it that died between two nodes: one runs, one was created, one holds none."""
     plan = lan.plan(THREE, project="here")
     for node in here.nodes.values():
-        node.answers = {("sh", "-c", recall._READ, "*"): (0, to_json(plan), ""), **node.answers}
+        node.answers = {("sh", "-c", load_plan._READ, "*"): (0, to_json(plan), ""), **node.answers}
     RunRecord(plan.run_id).save_intent(plan)
     alpha, beta = here.nodes["alpha"].engine, here.nodes["beta"].engine
     alpha.start(alpha.create(plan.nodes[0].container))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from orchestrator.cli import main
-from orchestrator.fleet.runs.recall import recall
+from orchestrator.fleet.runs.load_plan import recall
 from orchestrator.fleet.runs.records import RunRecord, runs_folder
 from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.fake import FakeNode
@@ -40,7 +40,7 @@ SOURCES = sorted([path for room in ("contract", "orchestrator", "trainer") for p
 LISTENS = {
     "orchestrator/nodes/probes/reach_program.py": "the pair probe: on the node's own address, ends by itself, answers "
     "nobody who does not know its word",
-    "trainer/survive/door.py": "the agents of one attempt, as long as it lasts; no answer without a proof of its token",
+    "trainer/agent/listener.py": "the agents of one attempt, while it lasts; no answer without a proof of its token",
 }
 """Whoever opens a port, and why it is no daemon."""
 
@@ -242,8 +242,8 @@ OPENS = {
 }  # fmt: skip
 NO_SOCKET = {
     "orchestrator/fleet/readiness/pair_probe.py": ["seat.listen"],
-    "orchestrator/fleet/watching/attend.py": ["following.listen", "self._following.listen"],
-    "orchestrator/fleet/watching/follow.py": ["following.listen"],
+    "orchestrator/fleet/supervise/attempt.py": ["following.listen", "self._following.listen"],
+    "orchestrator/fleet/supervise/follow.py": ["following.listen"],
     "trainer/workloads/custom.py": ["inspect.signature(build).bind"],
 }
 """Others that are called so: asked to listen to a container or to have a node listen, and a function's arguments."""

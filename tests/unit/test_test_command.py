@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from orchestrator.checks.slow_links import SlowLinks, slow_links
-from orchestrator.fleet.runs.forget import _REMOVE
-from orchestrator.fleet.watching.roll_call import BEHIND_S, NOBODY_S, RollCall
+from orchestrator.fleet.runs.cleanup import _REMOVE
+from orchestrator.fleet.supervise.rendezvous import BEHIND_S, NOBODY_S, RollCall
 from orchestrator.nodes.fake import FakeNode
-from orchestrator.plan.passing import in_miniature
+from orchestrator.plan.measurement_command import in_miniature
+from orchestrator.specs.connectivity import Verdict, read_verdict
 from orchestrator.specs.errors import NodeUnreachableError, UsageError
-from orchestrator.specs.happening import Said, Tick
-from orchestrator.specs.verdict import Verdict, read_verdict
+from orchestrator.specs.run_events import Said, Tick
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch
@@ -231,7 +231,7 @@ def test_a_started_rank_shows_that_all_nodes_have_met() -> None:
 
 def test_who_stays_away_ends_the_test_and_nothing_is_left(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command as a whole, its patience cut to nothing: the containers go on, and nobody connects."""
-    monkeypatch.setattr("orchestrator.fleet.watching.roll_call.NOBODY_S", 0.0)
+    monkeypatch.setattr("orchestrator.fleet.supervise.rendezvous.NOBODY_S", 0.0)
     here = lan.lan(*THREE, ends_with=None)
     ran = orch("test", on=here)
     assert (ran.code, here.containers) == (4, {})

@@ -10,15 +10,15 @@ import pytest
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
-from orchestrator.fleet.watching.in_turn import InTurn
-from orchestrator.fleet.watching.one_watcher import only_watcher, watcher_of
-from orchestrator.fleet.watching.replan import Company, fit
+from orchestrator.fleet.supervise.latest_only import InTurn
+from orchestrator.fleet.supervise.one_supervisor import only_watcher, watcher_of
+from orchestrator.fleet.supervise.replan import Company, fit
 from orchestrator.plan.recovery import GiveUp, PlanAnew, StartAgain, TakeIn, Told
 from orchestrator.render.recovery import recovery_line
 from orchestrator.specs.errors import ConflictError, EngineError, OrchError
-from orchestrator.specs.happening import Back, Lost, Replanned, Said, Tick
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
+from orchestrator.specs.run_events import Back, Lost, Replanned, Said, Tick
 from tests import lan
 from tests.lan import event
 from tests.unit.scene import THREE, Scene

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.agent import heartbeat
 from trainer.config import TrainOptions
 from trainer.data.order import Indices, share
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.workload import Outputs, Portion, Workload
-from trainer.survive import beat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     for at in range(0, len(mine), micro_batch):
-        beat.part("evaluation")
+        heartbeat.part("evaluation")
         indices = mine[at : at + micro_batch]
         batch = workload.batch(Portion(split="validation", indices=indices, positions=indices))
         with hardware.autocast():

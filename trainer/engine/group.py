@@ -16,10 +16,10 @@ from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import Store
 from torch.futures import Future
 
+from trainer.agent import heartbeat
 from trainer.config import Place
 from trainer.engine.transfers import Arriving, Work, arriving, straight, sum_soon
 from trainer.errors import ConfigurationError, TrainerError
-from trainer.survive import beat
 
 OVER = "over"
 BOTH = "cpu:gloo,cuda:nccl"
@@ -54,7 +54,7 @@ class Group:
     def alone(self) -> bool:
         return self.place.world_size == 1
 
-    @beat.exchange("all_reduce")
+    @heartbeat.exchange("all_reduce")
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """Each number summed over all ranks."""
         if self.alone:
@@ -69,7 +69,7 @@ class Group:
         own[self.place.rank] = number
         return self.sum(own)
 
-    @beat.exchange("all_reduce")
+    @heartbeat.exchange("all_reduce")
     def least(self, numbers: Sequence[float]) -> list[float]:
         """Each number as it is on the rank where it is smallest."""
         if self.alone:
@@ -78,7 +78,7 @@ class Group:
         dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self.handle)
         return [float(number) for number in tensor.tolist()]
 
-    @beat.exchange("all_reduce")
+    @heartbeat.exchange("all_reduce")
     def rows(self, mine: Tensor, total: int) -> Tensor:
         """(total, columns): every rank's rows, one rank's after another's, each rank having its share of `total`."""
         if self.alone:
@@ -91,7 +91,7 @@ class Group:
         dist.all_reduce(whole, group=self.handle)
         return whole
 
-    @beat.exchange("all_reduce")
+    @heartbeat.exchange("all_reduce")
     def all_reduce(self, tensor: Tensor) -> None:
         """Into `tensor` the sum over all ranks, wherever it lies."""
         if self.alone:
@@ -113,7 +113,7 @@ class Group:
         """(ranks, …): what each rank has sent."""
         return self.start_all_gather(sent)()
 
-    @beat.exchange("all_to_all")
+    @heartbeat.exchange("all_to_all")
     def start_all_to_all(self, sent: Tensor) -> Arriving:
         """`all_to_all`, without waiting for the others."""
         mine = sent.to(self.device)
@@ -124,7 +124,7 @@ class Group:
             work = self._straight(list(mine), received)
         return arriving("all_to_all", work, received, sent)
 
-    @beat.exchange("all_gather")
+    @heartbeat.exchange("all_gather")
     def start_all_gather(self, sent: Tensor) -> Arriving:
         """`all_gather`, without waiting for the others."""
         mine = sent.to(self.device)
@@ -140,7 +140,7 @@ class Group:
         everyone = self.ranks or range(self.place.world_size)
         return straight(sent, received, everyone, self.place.rank, self.handle)
 
-    @beat.exchange("reduce_scatter")
+    @heartbeat.exchange("reduce_scatter")
     def reduce_scatter(self, sent: Tensor) -> Tensor:
         """(ranks, …): of row r the sum over all ranks goes to rank r; the answer is this rank's row.
 
@@ -164,7 +164,7 @@ class Group:
         To be called by these two alone, once all ranks have had a collective in common."""
         return self._pass_on(tensor, to=peer, origin=peer)
 
-    @beat.exchange("send_and_receive")
+    @heartbeat.exchange("send_and_receive")
     def _pass_on(self, tensor: Tensor, *, to: int, origin: int) -> tuple[Tensor, float]:
         everyone = self.ranks or range(self.place.world_size)
         sent = tensor.to(self.device)
@@ -195,7 +195,7 @@ class Group:
         rows = self.rows(letters, self.place.world_size)
         return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
-    @beat.exchange(beat.RESTING)
+    @heartbeat.exchange(heartbeat.RESTING)
     def outlast(self) -> None:
         """Wait until the others, who train without this rank, have ended."""
         assert self.store is not None  # noqa: S101  # a rank alone leaves nobody out
@@ -241,7 +241,7 @@ class Group:
         """The group of these ranks alone, None for the others. To be called by all of these."""
         return self._of(sorted(ranks))
 
-    @beat.exchange("new_group")
+    @heartbeat.exchange("new_group")
     def _of(self, ranks: Sequence[int]) -> Group | None:
         everyone = self.ranks or range(self.place.world_size)
         chosen = tuple(everyone[rank] for rank in ranks)
@@ -255,7 +255,7 @@ class Group:
         backend = self.backend if len(ranks) > 1 else "none"
         return replace(self, place=place, backend=backend, handle=handle, ranks=chosen)
 
-    @beat.exchange("broadcast")
+    @heartbeat.exchange("broadcast")
     def broadcast(self, tensor: Tensor) -> None:
         """Rank 0's values into everybody's `tensor`, wherever it lies."""
         if self.alone:

@@ -13,32 +13,32 @@ import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from trainer.agent import heartbeat
 from trainer.config import Place, TrainOptions
 from trainer.data.files import no_room
-from trainer.engine.beginning import Beginning, begin
+from trainer.engine.autotune.micro_batch import free_memory, is_out_of_memory
 from trainer.engine.buffers import Buffers
 from trainer.engine.checkpoints import checkpoint
-from trainer.engine.checkpoints.saving import Saving
+from trainer.engine.checkpoints.async_save import Saving
 from trainer.engine.checkpoints.writer import Writer
-from trainer.engine.feed import Feed
+from trainer.engine.dataloader import Feed
 from trainer.engine.hardware.agreement import agree
 from trainer.engine.hardware.compiling import is_of_the_compiler
 from trainer.engine.hardware.device import prepare_hardware, start_line
 from trainer.engine.hardware.reproducible import determinism_explained, seed_everything
-from trainer.engine.optimizing.schedule import dropout_seed, due, last_step, learning_rate
-from trainer.engine.pace import Pace, Times
+from trainer.engine.optimization.schedule import dropout_seed, due, last_step, learning_rate
 from trainer.engine.process_group import expected_backend, join, leave
 from trainer.engine.reporting.events import Events
 from trainer.engine.reporting.metrics import Records, Speed, thousands
 from trainer.engine.reporting.profile import Profile
 from trainer.engine.run import Run
+from trainer.engine.setup import Beginning, begin
+from trainer.engine.step_stats import tell
+from trainer.engine.step_timer import Pace, Times
 from trainer.engine.stop_signal import StopSignal
-from trainer.engine.tell import tell
-from trainer.engine.trials.micro_batch import free_memory, is_out_of_memory
 from trainer.engine.weights import CHECKED_EVERY, must_be_alike
 from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
-from trainer.survive import beat
 
 MEASURED = 5
 """Steps after which it is known whether compiling pays."""
@@ -49,7 +49,7 @@ Build = Callable[[], Workload]
 
 def train(build: Build, options: TrainOptions, place: Place) -> int:
     """Train to the end, to a wish to stop, or to a failure; returns the exit code."""
-    beat.begin(os.environ)
+    heartbeat.begin(os.environ)
     events, writer = Events(place), Writer()
     try:
         record(_train)(build, options, place, events, writer)  # leaves torchrun a file that says what went wrong
@@ -137,7 +137,7 @@ def _loop(begun: Beginning | None) -> None:
         while step < final_step and not stopping and not watch.exhausted:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────
             step += 1
-            beat.step(step)
+            heartbeat.step(step)
             lr = learning_rate(step, final_step, options)
             for parameters in optimizer.param_groups:
                 parameters["lr"] = lr * parameters.get("lr_scale", 1.0)

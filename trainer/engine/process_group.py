@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from trainer.agent import heartbeat
 from trainer.config import Place
 from trainer.engine.group import BOTH, Group
 from trainer.errors import ConfigurationError, TrainerError
-from trainer.survive import beat
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def join(place: Place, device: torch.device, backend: str) -> Iterator[Group]:
     if backend == "nccl" and device.type != "cuda":
         raise ConfigurationError(f"{place.name}: backend nccl, but torch sees no GPU here; use --backend gloo")
     timeout = timedelta(seconds=place.pg_timeout_s)
-    beat.part("join")
+    heartbeat.part("join")
     try:
         store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))
         store.set_timeout(timeout)

@@ -9,22 +9,22 @@ from pathlib import Path
 import torch
 
 from trainer.config import Place, TrainOptions
+from trainer.engine.autotune import find_lr
+from trainer.engine.autotune.micro_batch import halve
+from trainer.engine.autotune.tuning import Bench
 from trainer.engine.balance import told
 from trainer.engine.checkpoints.resume import Trained
 from trainer.engine.checkpoints.writer import Writer
+from trainer.engine.dataloader import Cut
 from trainer.engine.evaluate import evaluate
-from trainer.engine.feed import Cut
 from trainer.engine.group import Group
 from trainer.engine.hardware.compiling import compile_in_place, cost_s, decide, gain
 from trainer.engine.hardware.device import Hardware
-from trainer.engine.optimizing.optimizer import build_optimizer
+from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.reporting.events import Events
 from trainer.engine.reporting.metrics import Records, figures_text
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.sync.strategy import Sync
-from trainer.engine.trials import find_lr
-from trainer.engine.trials.micro_batch import halve
-from trainer.engine.trials.tuning import Bench
 from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
 

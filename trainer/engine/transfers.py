@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.futures import Future
 
-from trainer.survive import beat
+from trainer.agent import heartbeat
 
 Work = dist.Work | None
 """torch's handle of what was started; None where there is nothing to wait for."""
@@ -38,7 +38,7 @@ def arriving(name: str, work: Sequence[Work], received: Tensor, sent: Tensor) ->
     """Waits for `work`, and returns what was `received` where `sent` lies. `name`: of the collective, for the rank's
     sign of life."""
 
-    @beat.exchange(name)
+    @heartbeat.exchange(name)
     def wait() -> Tensor:
         for one in work:
             if one is not None:

@@ -17,7 +17,7 @@ from orchestrator.specs.errors import ConfigError, PreflightError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from orchestrator.nodes.seam import Node
+    from orchestrator.nodes.interface import Node
     from orchestrator.specs.checkpoint import Held
     from orchestrator.specs.errors import OrchError
     from orchestrator.specs.inventory import Inventory

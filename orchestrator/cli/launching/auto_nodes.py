@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.cli.launching.outlook import Length, measured_before, prospect_of
-from orchestrator.cli.launching.words import DEFAULT_COMMAND, Manner, Wanted
+from orchestrator.cli.launching.capacity import Length, measured_before, prospect_of
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, Manner, Wanted
 from orchestrator.cli.report import say
-from orchestrator.plan.same_step import ACCUMULATION, STEP, same_step
+from orchestrator.plan.global_batch import ACCUMULATION, STEP, same_step
+from orchestrator.specs.capacity import Prospect
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.measurement import option
-from orchestrator.specs.prospect import Prospect
 
 
 def with_best_nodes(inventory: Inventory, wanted: Wanted, manner: Manner) -> Wanted:
@@ -28,7 +28,7 @@ def with_best_nodes(inventory: Inventory, wanted: Wanted, manner: Manner) -> Wan
     if measurement is None:
         if manner.dry_run:
             raise ConfigError("--nodes auto: this workload was not measured yet", hint="orch bench -- …, then again")
-        from orchestrator.cli.launching.measuring import measure
+        from orchestrator.cli.launching.measure import measure
 
         say("--nodes auto: this workload was not measured yet, so first it is")
         measurement = measure(inventory, replace(everyone, name="bench"), quiet=manner.as_json)

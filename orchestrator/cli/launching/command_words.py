@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from orchestrator.cli.launching.words import DEFAULT_COMMAND, DEFAULT_DATA, Wanted
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, DEFAULT_DATA, Wanted
 from orchestrator.cli.report import say
 from orchestrator.plan.command import CONTAINER_DATA, brings_own_code, is_own_script
 from orchestrator.plan.launchers import without_launcher

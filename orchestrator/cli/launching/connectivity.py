@@ -9,28 +9,28 @@ from dataclasses import asdict, replace
 
 import typer
 
-from orchestrator.checks import firewall, paths
+from orchestrator.checks import firewall, reachability
 from orchestrator.checks.slow_links import slow_links
+from orchestrator.cli.launching.launch_options import Manner, Wanted
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.steps import identity_of, planned
-from orchestrator.cli.launching.words import Manner, Wanted
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
-from orchestrator.fleet.watching.errand import Ears, run_errand
-from orchestrator.fleet.watching.heard import RunOutcome
-from orchestrator.fleet.watching.roll_call import RollCall
-from orchestrator.nodes.seam import Node
-from orchestrator.plan.passing import in_miniature
+from orchestrator.fleet.supervise.attempt_state import RunOutcome
+from orchestrator.fleet.supervise.one_shot import Ears, run_errand
+from orchestrator.fleet.supervise.rendezvous import RollCall
+from orchestrator.nodes.interface import Node
+from orchestrator.plan.measurement_command import in_miniature
+from orchestrator.specs.connectivity import Verdict, read_verdict
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError
 from orchestrator.specs.event import parse_event
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.finding import Severity
-from orchestrator.specs.happening import Happening, Said
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.node_report import Examined
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.verdict import Verdict, read_verdict
+from orchestrator.specs.run_events import Happening, Said
 
 
 def carry_out(inventory: Inventory, wanted: Wanted, backend: str, *, as_json: bool) -> int:
@@ -58,10 +58,10 @@ def _try_ways(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quie
     for node, why in report.silent.items():
         say(f"! {node}: its ways could not be tried: {why}")
     fleet = [Examined(spec=spec, paths=report.paths.get(spec.name, ())) for spec in request.nodes]
-    shut = [finding for check in (*paths.CHECKS, *firewall.CHECKS) for finding in check(fleet)]
+    shut = [finding for check in (*reachability.CHECKS, *firewall.CHECKS) for finding in check(fleet)]
     errors = [finding for finding in shut if finding.severity is Severity.ERROR]
     if errors:
-        from orchestrator.cli.launching.screen import tell_findings
+        from orchestrator.cli.launching.view import tell_findings
 
         tell_findings(errors)
         raise PreflightError("not every node reaches every other; nothing was started", hint="orch doctor")
@@ -121,7 +121,7 @@ def _show(plan: Plan, outcome: RunOutcome, verdict: Verdict | None, *, as_json: 
 
         stdout().print(verdict_view(verdict, slow))
     elif failure:
-        from orchestrator.cli.launching.screen import tell_failure
+        from orchestrator.cli.launching.view import tell_failure
 
         tell_failure(plan, failure)
     else:

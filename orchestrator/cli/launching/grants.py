@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import typer
 
 from orchestrator.cli.consent import agreed, can_ask
+from orchestrator.cli.launching.launch_options import Wanted
 from orchestrator.cli.launching.request import LANGUAGE, MAX_RESTARTS, NODE_TIMEOUT_S, REPLICAS
-from orchestrator.cli.launching.words import Wanted
 from orchestrator.cli.report import say
 from orchestrator.fleet.checkpoints.survey import places_in
-from orchestrator.fleet.runs.recall import Recalled, recall
-from orchestrator.nodes.seam import Node
+from orchestrator.fleet.runs.load_plan import Recalled, recall
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.plan import ContainerSpec, Mount, NodePlan, Plan

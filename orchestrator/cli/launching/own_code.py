@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.launching.words import Wanted
+from orchestrator.cli.launching.launch_options import Wanted
 from orchestrator.cli.report import say
 from orchestrator.fleet.runs.upload import names_in
 from orchestrator.plan.command import brings_own_code, is_own_script, worker_command

@@ -8,8 +8,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from orchestrator.cli.launching.command_words import default_data
-from orchestrator.cli.launching.concealed import asked_secrets, hint_at_secrets, known_again
-from orchestrator.cli.launching.words import DEFAULT_COMMAND, Wanted
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, Wanted
+from orchestrator.cli.launching.secrets import asked_secrets, hint_at_secrets, known_again
 from orchestrator.fleet.runs.upload import folder_digest
 from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.errors import ConfigError, UsageError

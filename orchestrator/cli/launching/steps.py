@@ -17,12 +17,12 @@ import typer
 from orchestrator.checks.preflight import data_missing
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.launching.command_words import must_run
-from orchestrator.cli.launching.earlier import Earlier, earlier_attempt
 from orchestrator.cli.launching.grants import plan_to_continue
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, Manner, Wanted
 from orchestrator.cli.launching.own_code import may_be_copied, own_code
+from orchestrator.cli.launching.previous_attempt import Earlier, earlier_attempt
 from orchestrator.cli.launching.request import build_request, with_engine
-from orchestrator.cli.launching.watching import Attended, leave_to_a_watcher, see_through
-from orchestrator.cli.launching.words import DEFAULT_COMMAND, Manner, Wanted
+from orchestrator.cli.launching.supervise import Attended, leave_to_a_watcher, see_through
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
@@ -31,11 +31,11 @@ from orchestrator.fleet.readiness.port_holder import with_holder
 from orchestrator.fleet.readiness.quick_look import look_before_launch
 from orchestrator.fleet.runs.launch import launch as start_all
 from orchestrator.fleet.runs.secrets import require_values
-from orchestrator.fleet.watching.replan import Company
-from orchestrator.nodes.seam import Node
+from orchestrator.fleet.supervise.replan import Company
+from orchestrator.nodes.interface import Node
 from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.lines import plan_lines
-from orchestrator.plan.passing import measuring
+from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -74,7 +74,7 @@ def carry_out(inventory: Inventory, wanted: Wanted, manner: Manner, *, earlier: 
             return EXIT_OK
         if left:
             left.must_be_over(plan)
-        from orchestrator.cli.launching.screen import confirm
+        from orchestrator.cli.launching.view import confirm
 
         if not manner.confirmed and not confirm(plan):
             say("nothing was started")
@@ -142,7 +142,7 @@ def planned(
     `left`: what an earlier attempt left; rank 0 goes where the checkpoint is.
     """
     asked = begin(lambda: gather_facts(nodes, request, resume=identity.run_id if identity.attempt else ""))
-    from orchestrator.cli.launching.screen import tell_findings  # loads rich, while the nodes answer
+    from orchestrator.cli.launching.view import tell_findings  # loads rich, while the nodes answer
 
     outcomes = asked.result()
     specs = {spec.name: spec for spec in request.nodes}
@@ -174,7 +174,7 @@ def _plan(nodes: Sequence[Node], request: LaunchRequest, facts: Mapping[str, Nod
 
 
 def _run(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, manner: Manner, left: Earlier | None) -> int:
-    from orchestrator.cli.launching.screen import Screen, how_to_go_on
+    from orchestrator.cli.launching.view import Screen, how_to_go_on
 
     if left:
         left.bring(plan, quiet=manner.as_json)
@@ -206,8 +206,8 @@ def _run(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, manner: Mann
 
 
 def _measure(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, manner: Manner) -> int:
-    from orchestrator.cli.launching.measuring import errand_of, kept
-    from orchestrator.cli.launching.screen import tell_end
+    from orchestrator.cli.launching.measure import errand_of, kept
+    from orchestrator.cli.launching.view import tell_end
 
     try:
         errand = errand_of(nodes, plan, request, quiet=manner.as_json, forecasts=True)

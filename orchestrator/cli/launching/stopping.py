@@ -13,7 +13,7 @@ from orchestrator.fleet.connect import connected_for
 from orchestrator.fleet.runs.find_runs import Found, choose_run, find_runs, only_run_of, seats_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.render.runs import half_launched_line, half_stopped_line
 from orchestrator.specs.errors import PartialError
 from orchestrator.specs.inventory import NodeSpec

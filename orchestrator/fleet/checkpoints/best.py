@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from orchestrator.fleet.checkpoints.copy import Notify, copy_checkpoint
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.checkpoint import Held
 
 # A constant; $1: the run's folder of checkpoints, which may begin with ~. What it holds comes on stdin.

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Node, Progress
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.checkpoint import Held, Part
 from orchestrator.specs.errors import CommandFailedError, OrchError, RunFailedError
 

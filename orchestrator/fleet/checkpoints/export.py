@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.fleet.checkpoints.copy import Notify, Relay, telling
-from orchestrator.nodes.seam import Node, Progress
+from orchestrator.nodes.interface import Node, Progress
 from orchestrator.plan.checkpoints import EXPORTED, export_container
 from orchestrator.specs.checkpoint import Held, Part
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError, RunFailedError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrator.fleet.checkpoints.best import best_of, bring_best
 from orchestrator.fleet.checkpoints.copy import Notify, copy_checkpoint
 from orchestrator.fleet.checkpoints.survey import Places, newest_sound, survey
-from orchestrator.nodes.seam import Node, Progress
+from orchestrator.nodes.interface import Node, Progress
 from orchestrator.specs.checkpoint import Held
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.facts import NodeFacts

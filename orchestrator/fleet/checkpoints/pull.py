@@ -8,8 +8,8 @@ from pathlib import Path
 
 from orchestrator.fleet.checkpoints.copy import Notify, copy_checkpoint
 from orchestrator.fleet.checkpoints.survey import survey, verify
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.local import LocalNode
-from orchestrator.nodes.seam import Node
 from orchestrator.plan.checkpoints import candidates
 from orchestrator.specs.checkpoint import Held
 from orchestrator.specs.errors import OrchError, RunFailedError

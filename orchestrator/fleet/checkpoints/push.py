@@ -8,8 +8,8 @@ from pathlib import Path
 from orchestrator.fleet.checkpoints.copy import Notify, copy_checkpoint
 from orchestrator.fleet.checkpoints.pull import HERE
 from orchestrator.fleet.checkpoints.survey import newest_sound, survey, verify
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.local import LocalNode
-from orchestrator.nodes.seam import Node
 from orchestrator.plan.checkpoints import run_meant
 from orchestrator.specs.checkpoint import Held
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, RunFailedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.checkpoint import Held
 
 TIMEOUT_S = 120.0

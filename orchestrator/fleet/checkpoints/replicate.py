@@ -9,7 +9,7 @@ from orchestrator.fleet.checkpoints.best import best_of, bring_best
 from orchestrator.fleet.checkpoints.copy import Notify, copy_checkpoint
 from orchestrator.fleet.checkpoints.remove import remove
 from orchestrator.fleet.checkpoints.survey import Survey, places_of, survey
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.plan.checkpoints import candidates, outlived
 from orchestrator.specs.checkpoint import Held
 from orchestrator.specs.errors import OrchError

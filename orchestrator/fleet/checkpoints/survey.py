@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.fleet.fan_out import fan_out
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
 from orchestrator.nodes.probes import checkpoint_probe
-from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Node
 from orchestrator.plan.checkpoints import candidates
 from orchestrator.specs.checkpoint import Held
 from orchestrator.specs.errors import OrchError

@@ -14,8 +14,8 @@ from threading import Thread
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.images.build_context import archive_of, spool_folder
 from orchestrator.nodes.archive import CHUNK
+from orchestrator.nodes.interface import BuildRequest, Engine, Node, Progress
 from orchestrator.nodes.local import LocalNode
-from orchestrator.nodes.seam import BuildRequest, Engine, Node, Progress
 from orchestrator.plan.image import DEFAULT_BASE
 from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 

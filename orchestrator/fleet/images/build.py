@@ -14,7 +14,7 @@ from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.images.base_image import Notify, ensure_base
 from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
 from orchestrator.fleet.images.distribute_image import distribute_image
-from orchestrator.nodes.seam import BuildRequest, Node, Progress
+from orchestrator.nodes.interface import BuildRequest, Node, Progress
 from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, LABEL_CONTENT, Found, Recipe, labels, redact
 from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 from orchestrator.specs.facts import ImageFacts

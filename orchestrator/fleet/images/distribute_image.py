@@ -9,7 +9,7 @@ from threading import Lock
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
-from orchestrator.nodes.seam import Engine, Node, Progress
+from orchestrator.nodes.interface import Engine, Node, Progress
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import ImageFacts
 from orchestrator.specs.image import Delivery

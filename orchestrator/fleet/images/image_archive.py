@@ -21,7 +21,7 @@ from typing import IO
 
 from orchestrator.fleet.images.build_context import spool_folder
 from orchestrator.nodes.archive import CHUNK
-from orchestrator.nodes.seam import Engine
+from orchestrator.nodes.interface import Engine
 from orchestrator.specs.errors import EngineError
 
 _BLOCK = 8 * CHUNK

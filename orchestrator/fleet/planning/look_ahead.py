@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.fleet.planning.trainer_beside import PACKAGES, ask_trainer
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError, UsageError
 
 MODULE = "trainer.check"

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.fleet.planning.trainer_beside import PACKAGES, ask_trainer
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
+from orchestrator.specs.capacity import Prospect, read_prospect
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.measurement import Measurement
-from orchestrator.specs.prospect import Prospect, read_prospect
 
 
 def reckon(controller: Node, measurement: Measurement, question: Mapping[str, Any]) -> Prospect:

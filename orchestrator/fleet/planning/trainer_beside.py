@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import orchestrator
-from orchestrator.nodes.seam import Completed, Node
+from orchestrator.nodes.interface import Completed, Node
 
 PACKAGES = Path(orchestrator.__file__).parents[1]
 """Where the `trainer` package lies, beside `orchestrator`: in the repository, or where both are installed."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from orchestrator.checks.gpu import gpu_findings
 from orchestrator.fleet.fan_out import fan_out
+from orchestrator.nodes.interface import Completed, Node
 from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.nodes.probes.torch_probe import PROBE, parse_probe
-from orchestrator.nodes.seam import Completed, Node
 from orchestrator.specs.errors import DeadlineError, EngineError
 from orchestrator.specs.facts import GpuFacts, ImageFacts, SmiFault
 from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, SmiAnswer, TorchAnswer

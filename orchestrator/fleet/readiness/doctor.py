@@ -10,8 +10,8 @@ from functools import partial
 from orchestrator.fleet.fan_out import begin, fan_out
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.fleet.readiness.stages import ENGINE, GPU, HOST, INSIDE, NETWORK, REACH, Parts, Patient, Stage, failed
-from orchestrator.nodes.seam import Node
-from orchestrator.specs.examined import Examined
+from orchestrator.nodes.interface import Node
+from orchestrator.specs.node_report import Examined
 from orchestrator.specs.request import LaunchRequest
 
 OnStep = Callable[[str, str, str], None]

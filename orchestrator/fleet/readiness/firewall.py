@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import network_probe
-from orchestrator.nodes.seam import Node
 from orchestrator.plan.firewall import FirewallPlan, plan_apply, plan_remove
 from orchestrator.specs.errors import CommandFailedError, PreflightError
 from orchestrator.specs.network import NetworkFacts

@@ -18,8 +18,8 @@ from threading import Lock
 from typing import Any
 
 from orchestrator.fleet.fan_out import fan_out
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import reach_program
-from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import CommandFailedError, ConflictError, NodeUnreachableError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.network import Ended, Path

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe
-from orchestrator.nodes.seam import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.errors import OrchError, PortTakenError
 from orchestrator.specs.run import ContainerFacts, State

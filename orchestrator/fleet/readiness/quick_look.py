@@ -9,11 +9,11 @@ from datetime import datetime
 from orchestrator.checks.doctor import quick
 from orchestrator.fleet.readiness.doctor import examine
 from orchestrator.fleet.readiness.record import DoctorRecord, keep, recall
-from orchestrator.nodes.seam import Node
-from orchestrator.specs.examined import Examined
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.node_report import Examined
 from orchestrator.specs.request import LaunchRequest
 
 

@@ -11,8 +11,8 @@ from platformdirs import user_state_path
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.nodes.state_files import replace_file
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.network import NetworkFacts, Path
+from orchestrator.specs.node_report import Examined
 
 MAX_AGE_S = 24 * 3600.0
 """Older than that, what was seen of a network says little of it now."""

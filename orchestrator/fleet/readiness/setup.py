@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.setup_probe import ask, primary_keys
-from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import CommandFailedError, EngineError, OrchError
 from orchestrator.specs.facts import EngineFacts
 from orchestrator.specs.inventory import NodeSpec

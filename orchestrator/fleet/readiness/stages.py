@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.fleet.readiness.check_gpus import GpuCheck, ask_node
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe, inside_probe, network_probe, probe
-from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import DeadlineError, EngineRefusedError, NodeUnreachableError, OrchError
-from orchestrator.specs.examined import Examined, OutOfReach
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.node_report import Examined, OutOfReach
 from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.reach import Reach
 from orchestrator.specs.request import LaunchRequest

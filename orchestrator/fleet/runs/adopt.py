@@ -9,7 +9,7 @@ from orchestrator.fleet.runs.agents_token import place_token
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConflictError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import Run, State

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from contract.run_folder import AGENTS_TOKEN
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.plan import NodePlan
 
 BYTES = 32

@@ -9,9 +9,9 @@ from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
-from orchestrator.nodes.seam import LogLine
+from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.errors import UnkeptError
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 from orchestrator.specs.secret import Veil
 
 

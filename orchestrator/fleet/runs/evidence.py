@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from orchestrator.checks.story import Evidence
+from orchestrator.checks.postmortem import Evidence
 from orchestrator.checks.waiting import moment
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.read_logs import Filter, LogSource, gather_lines, resolve_logs
 from orchestrator.fleet.runs.records import recorded_runs
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.kernel_probe import kernel_lines
-from orchestrator.nodes.seam import Node
 from orchestrator.specs.plan import Plan
 
 TIMEOUT_S = 30.0

@@ -11,7 +11,7 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, PreflightError, UsageError
 from orchestrator.specs.run import ContainerFacts, Member, Run, State

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.nodes.state_files import private_folder
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 
 MIB = 1024 * 1024
 FILE_BYTES = 64 * MIB

@@ -10,10 +10,10 @@ from orchestrator.fleet.runs.collect import collect_logs
 from orchestrator.fleet.runs.find_runs import Found, choose_run, find_runs, seats_of
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import OrchError, UnkeptError
-from orchestrator.specs.happening import Said
 from orchestrator.specs.run import State
+from orchestrator.specs.run_events import Said
 
 LOOK_BEYOND = 1000
 """Lines."""

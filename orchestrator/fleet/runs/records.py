@@ -17,10 +17,10 @@ from orchestrator.fleet.runs.secrets import veil_of
 from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.forecast import Forecast, read_forecast
-from orchestrator.specs.happening import Said
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run import RUN_ID
+from orchestrator.specs.run_events import Said
 from orchestrator.specs.secret import Veil
 
 PLAN, INTENT = "plan.json", "launching.json"

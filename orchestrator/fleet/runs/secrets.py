@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.run import LABEL_SECRETS

@@ -12,7 +12,7 @@ from orchestrator.fleet.runs.launch import Seated, discard
 from orchestrator.fleet.runs.progress import last_checkpoint
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.errors import UnkeptError
 from orchestrator.specs.run import ContainerFacts, State

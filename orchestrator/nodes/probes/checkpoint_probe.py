@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from orchestrator.nodes.seam import TRANSFER_TIMEOUT_S, Node
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
 from orchestrator.specs.checkpoint import (
     FILES_LIMIT,
     MANIFEST,

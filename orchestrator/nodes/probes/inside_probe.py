@@ -10,7 +10,7 @@ import json
 
 from pydantic import TypeAdapter
 
-from orchestrator.nodes.seam import Completed
+from orchestrator.nodes.interface import Completed
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.host import InsideFacts
 

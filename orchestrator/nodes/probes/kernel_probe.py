@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import OrchError
 
 TIMEOUT_S = 10.0

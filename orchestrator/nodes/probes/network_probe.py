@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.firewall_answers import read_firewall
-from orchestrator.nodes.seam import Node
 from orchestrator.specs.firewall import mark_of
 from orchestrator.specs.network import Interface, NetworkFacts
 from orchestrator.specs.numbers import whole

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from orchestrator.nodes.seam import Completed
+from orchestrator.nodes.interface import Completed
 from orchestrator.specs.facts import GpuFacts, GpuProcess, SmiFault
 from orchestrator.specs.gpus import SmiAnswer
 from orchestrator.specs.numbers import real

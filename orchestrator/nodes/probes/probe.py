@@ -6,8 +6,8 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.nvidia_smi import INFOROM_CORRUPTED, fault_of
-from orchestrator.nodes.seam import Node
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.facts import GpuFacts, NodeFacts, Route, SmiFault
 from orchestrator.specs.numbers import real, whole

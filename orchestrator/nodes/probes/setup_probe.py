@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from orchestrator.nodes.seam import Node
+from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.numbers import whole

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.nodes.seam import Completed
+from orchestrator.nodes.interface import Completed
 from orchestrator.specs.gpus import TorchAnswer, TorchDevice
 
 _PROGRAM = """

@@ -28,12 +28,12 @@ from threading import Thread
 from platformdirs import user_state_path
 from pydantic import TypeAdapter
 
+from orchestrator.nodes.interface import Completed, LogLine
 from orchestrator.nodes.log_stream import after
 from orchestrator.nodes.processes.command import launch_of, link_nested_mounts, own_environment, resolve
 from orchestrator.nodes.processes.files import ProcessFiles, read_json, write_json
 from orchestrator.nodes.processes.log import read_lines, read_stream
 from orchestrator.nodes.processes.without_images import WithoutImages
-from orchestrator.nodes.seam import Completed, LogLine
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
 from orchestrator.specs.facts import EngineFacts
 from orchestrator.specs.host_paths import on_host

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.nodes.interface import LogLine
 from orchestrator.nodes.log_stream import LONGEST_LINE
 from orchestrator.nodes.processes.files import POLL_S, ProcessFiles
-from orchestrator.nodes.seam import LogLine
 
 
 def read_lines(files: ProcessFiles, *, follow: bool = False) -> Iterator[LogLine]:

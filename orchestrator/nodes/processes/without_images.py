@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NoReturn
 
-from orchestrator.nodes.seam import BuildRequest, Progress
+from orchestrator.nodes.interface import BuildRequest, Progress
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import ImageFacts
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from orchestrator.nodes.fake import Answer, FakeEngine
-from orchestrator.nodes.seam import BuildRequest, Progress
+from orchestrator.nodes.interface import BuildRequest, Progress
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.plan import ContainerSpec

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.fleet.images.build import BuildOptions, provide_images
 from orchestrator.fleet.images.build_context import Site, site_of
 from orchestrator.nodes.fake import FakeNode
-from orchestrator.nodes.seam import Progress
+from orchestrator.nodes.interface import Progress
 from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError, PreflightError
 from orchestrator.specs.image import Placed
 from orchestrator.specs.inventory import NodeSpec

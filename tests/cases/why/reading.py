@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from contract.log_lines import split_rank
-from orchestrator.checks.story import Evidence
+from orchestrator.checks.postmortem import Evidence
 from orchestrator.specs.event import parse_event
-from orchestrator.specs.happening import Said
 from orchestrator.specs.run import ContainerFacts
+from orchestrator.specs.run_events import Said
 
 LOGS = Path(__file__).parent / "logs"
 _RANK_FAILED = re.compile(r"^E\d{4} (?P<at>[\d:.]+) .*failed \(exitcode", re.MULTILINE)

@@ -72,7 +72,7 @@ def _start(program: Program, rank: int, seat: int, port: int, folder: Path) -> s
 def _supervisor(program: Program, rank: int) -> list[str]:
     nodes = ("--nodes", ",".join(NODES[: program.nodes]), "--node-rank", str(rank), "--first-rank", str(rank))
     where = ("--address", "127.0.0.1", "--port", "29411", "--restarts", "0")
-    return [sys.executable, "-m", "trainer.survive", *nodes, *where, "--"]
+    return [sys.executable, "-m", "trainer.agent", *nodes, *where, "--"]
 
 
 def _clean(text: str, folder: str) -> str:

@@ -17,10 +17,10 @@ from contract.failures.classify import SIGNATURES, FailedRank, classify
 from contract.log_lines import split_rank
 from orchestrator.checks.failure import EndedBadly, is_consequence, root_cause
 from orchestrator.render.consequences import Consequences
-from orchestrator.specs.happening import Said
+from orchestrator.specs.run_events import Said
 from tests.cases.why.reading import LOGS, read_case
-from trainer.survive.ending import read_ending
-from trainer.survive.ending import root_cause as first_of
+from trainer.agent.rank_exit import read_ending
+from trainer.agent.rank_exit import root_cause as first_of
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "torchrun"
 SUMMARY = """\

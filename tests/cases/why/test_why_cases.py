@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contract.failures.classify import SIGNATURES
-from orchestrator.checks.story import tell
+from orchestrator.checks.postmortem import tell
 from orchestrator.render.why import why_lines
 from tests.cases.why.programs import programs
 from tests.cases.why.reading import cases, read_case

@@ -11,11 +11,11 @@ from orchestrator.checks.doctor import diagnose
 from orchestrator.nodes.ssh_keys import Keys
 from orchestrator.nodes.ssh_refusal import Attempt, refusal
 from orchestrator.specs.errors import DeadlineError
-from orchestrator.specs.examined import Examined, OutOfReach
 from orchestrator.specs.facts import EngineFacts, GpuFacts
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.gpus import NodeGpus, SmiAnswer
 from orchestrator.specs.host import HostFacts, InsideFacts, PortHolder
+from orchestrator.specs.node_report import Examined, OutOfReach
 from orchestrator.specs.reach import Reach
 from orchestrator.specs.run import ContainerFacts
 from tests import lan

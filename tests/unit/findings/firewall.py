@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from orchestrator.checks import firewall
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.firewall import Firewall, Opening
 from orchestrator.specs.network import Ended
+from orchestrator.specs.node_report import Examined
 from tests import lan
 from tests.unit.findings.network import OFF, THREE, WALL, beta, cable, facts, into, node, way, ways
 

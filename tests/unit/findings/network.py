@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from orchestrator.checks import network
-from orchestrator.specs.examined import Examined
 from orchestrator.specs.facts import Route
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.firewall import Firewall
 from orchestrator.specs.network import Ended, Interface, NetworkFacts, Path
+from orchestrator.specs.node_report import Examined
 from tests import lan
 
 PORT = 12355

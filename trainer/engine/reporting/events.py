@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 import trainer
 from contract.log_lines import EVENT_MARK
+from trainer.agent.rank_exit import classify_exception
 from trainer.config import Place
-from trainer.survive.ending import classify_exception
 
 
 class Events:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from trainer.agent import heartbeat
 from trainer.engine.reporting.profile_page import Operator, Page, busy_share, device_intervals, read_trace, write_page
-from trainer.survive import beat
 
 SKIPPED = 5
 """Steps before the first that is recorded: they compile, allocate and fill caches."""
@@ -62,7 +62,7 @@ class Profile:
     def part(self, name: str) -> AbstractContextManager[object]:
         """data, forward, backward, reduce, optimizer, …: side by side, not one in another. Also what a rank that stands
         still is said to be at."""
-        beat.part(name)
+        heartbeat.part(name)
         return self._part(name) if self._recording else nullcontext()
 
     @contextmanager

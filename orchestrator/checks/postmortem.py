@@ -1,0 +1,230 @@
+"""How a run came to its end, or why it does not: put together from all that was kept of it and its nodes still tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from contract.failures.classify import FailedRank, classify
+from contract.failures.tracebacks import begins
+from contract.log_lines import readable
+from orchestrator.checks.causes.diagnose import in_words
+from orchestrator.checks.failure import EndedBadly, Failure, is_consequence, root_cause
+from orchestrator.checks.hang import Place, culprit, places, sentences
+from orchestrator.checks.verdict import Verdict, verdicts
+from orchestrator.checks.waiting import LastHeard, last_heard, moment, who_waits
+from orchestrator.specs.event import Event, parse_event
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run import ContainerFacts, State
+from orchestrator.specs.run_events import Said
+
+KEPT_LINES = 400
+"""Of a node, before its end: a traceback of each of eight ranks and torchrun's summary."""
+_BAD_SIGN = re.compile(r"^(?:\S+: )?error: |^\s+exitcode +: |exec format error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """All that is known of a run."""
+
+    run_id: str
+    plan: Plan | None = None
+    lines: tuple[Said, ...] = ()
+    """Of all its attempts, in order of time."""
+    containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
+    """By node, of those that answered."""
+    kernel: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
+    """Nodes that did not answer."""
+    outcome: tuple[str, str] | None = None
+    """State and reason, where this controller saw the end."""
+    now: float = 0.0
+    """Seconds since 1970; counts only while the run goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What `orch why` tells."""
+
+    run_id: str
+    state: str
+    """failed, stopped, done, running, or unknown: its end was not seen."""
+    failure: Failure | None = None
+    at: str = ""
+    """When the first failure showed."""
+    after_s: float | None = None
+    """So long after the start."""
+    consequences: tuple[str, ...] = ()
+    earlier: tuple[Verdict, ...] = ()
+    """Failures that the run survived."""
+    heard: tuple[LastHeard, ...] = ()
+    """Where it matters who was silent: a run that goes on, or that ended in waiting."""
+    waits: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    """Where ranks stand that made no progress, by their stacks."""
+    silent: tuple[str, ...] = ()
+
+
+def tell(evidence: Evidence) -> Story:
+    """The story of its newest attempt."""
+    lines = _newest_epoch(_newest_attempt(evidence))
+    told = verdicts(_newest_attempt(evidence))
+    over = next((verdict for verdict in told if not verdict.epoch), None)
+    bad = _ended_badly(evidence, lines)
+    failure, state = None, _good_end(evidence, lines)
+    if not state:
+        failure = root_cause([ended for _, ended in bad], verdict=over, run=evidence.run_id)
+        if failure is None or (not over and _says_nothing(failure)):
+            failure = _lost(evidence) or failure
+        state = "failed" if failure else "running" if _running(evidence) else "unknown"
+    first_sign = min((time for time, _ in bad if time), default="") if failure else ""
+    standing = places(lines, until=first_sign)
+    if failure and _was_waiting(failure):
+        failure = _held_up(failure, standing, evidence.run_id) or failure
+    at = next((time for time, ended in bad if time and failure and ended.node == failure.node), first_sign)
+    at = at or (over.time if over else "")
+    waited = state in ("running", "unknown") or (failure and _was_waiting(failure))
+    newest = max((moment(said.time) for said in lines), default=0.0)
+    heard = last_heard(lines, evidence.plan, max(newest, evidence.now if state == "running" else 0.0)) if waited else ()
+    return Story(
+        run_id=evidence.run_id,
+        state=state,
+        failure=failure,
+        at=at if failure else "",
+        after_s=_after(evidence.plan, at) if failure else None,
+        consequences=tuple(_consequences(bad, failure)),
+        earlier=tuple(verdict for verdict in told if verdict.epoch),
+        heard=heard,
+        waits=(*sentences(standing, evidence.plan), *who_waits(lines, heard)) if waited else (),
+        places=standing if waited else (),
+        silent=evidence.silent,
+    )
+
+
+def _newest_attempt(evidence: Evidence) -> tuple[Said, ...]:
+    """Without the lines that stood in the record before the plan was made anew."""
+    if not evidence.plan or not evidence.plan.attempt:
+        return evidence.lines
+    start = moment(evidence.plan.started_at)
+    return tuple(said for said in evidence.lines if moment(said.time) >= start)
+
+
+def _newest_epoch(lines: Sequence[Said]) -> tuple[Said, ...]:
+    """Of each node, what it said since its supervisor last started torchrun."""
+    since: dict[str, int] = {}
+    for number, said in enumerate(lines):
+        event = _event(said)
+        if event and event.kind == "epoch":
+            since[said.node] = number
+    return tuple(said for number, said in enumerate(lines) if number >= since.get(said.node, 0))
+
+
+def _event(said: Said) -> Event | None:
+    return parse_event(said.text, said.rank)
+
+
+def _good_end(evidence: Evidence, lines: Sequence[Said]) -> str:
+    """`stopped` or `done`, by the ranks' own word: torchrun exits 1 after a clean stop too."""
+    events = [event for said in lines if (event := _event(said))]
+    ends = {str(event.values.get("class")) for event in events if event.kind == "over"}
+    if "stopped" in ends or any(event.kind == "stopped" for event in events):
+        return "stopped"
+    held = evidence.containers.values()
+    if "done" in ends or (held and all(container.state is State.SUCCEEDED for container in held)):
+        return "done"
+    state = evidence.outcome[0] if evidence.outcome else ""
+    return {"succeeded": "done", "stopped": "stopped"}.get(state, "")
+
+
+def _running(evidence: Evidence) -> bool:
+    return any(container.state is State.RUNNING for container in evidence.containers.values())
+
+
+def _ended_badly(evidence: Evidence, lines: Sequence[Said]) -> list[tuple[str, EndedBadly]]:
+    """Nodes that failed, in order of the first sign of it; all that spoke, where the run failed and none has a sign."""
+    found = list(_with_signs(evidence, lines, all_of_them=False))
+    if not found and evidence.outcome and evidence.outcome[0] == "failed":
+        everyone = list(_with_signs(evidence, lines, all_of_them=True))
+        found = [(time, ended) for time, ended in everyone if is_consequence(ended)] or everyone
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _with_signs(evidence: Evidence, lines: Sequence[Said], *, all_of_them: bool) -> Iterator[tuple[str, EndedBadly]]:
+    parts = {part.node: part for part in evidence.plan.nodes} if evidence.plan else {}
+    for node in dict.fromkeys([*parts, *(said.node for said in lines), *evidence.containers]):
+        own = [said for said in lines if said.node == node][-KEPT_LINES:]
+        container = evidence.containers.get(node)
+        reports = [(said, event) for said in own if (event := _event(said)) and event.kind == "failed"]
+        signs = [said.time for said in own if _is_bad_sign(said.text)] + [said.time for said, _ in reports]
+        failed = (container is not None and container.state is State.FAILED) or (all_of_them and own)
+        goes_well = container is not None and container.state in (State.RUNNING, State.SUCCEEDED)
+        if goes_well or not (failed or signs):
+            continue
+        report = reports[0][1].values if reports else {}
+        plain = [(said.rank, said.text) for said in own if _event(said) is None]
+        ranks = [rank for rank, _ in plain if rank is not None]
+        node_rank = own[-1].node_rank if own else 0
+        first_rank = parts[node].first_rank if node in parts else min(ranks, default=node_rank)
+        yield (
+            min(signs, default=container.finished_at if container else ""),
+            EndedBadly(
+                node=node,
+                node_rank=node_rank,
+                first_rank=first_rank,
+                exit_code=container.exit_code if container and container.exit_code is not None else 1,
+                oom_killed=bool(container and container.oom_killed),
+                lines=(*plain, *([(None, container.error)] if container and container.error else ())),
+                reported=f"{report.get('error', 'error')}: {report.get('message', '')}" if report else "",
+                cause=str(report.get("cause") or ""),
+                frame=str(report.get("frame") or ""),
+                kernel=evidence.kernel.get(node, ()),
+            ),
+        )
+
+
+def _is_bad_sign(text: str) -> bool:
+    return begins(line := readable(text)) or bool(_BAD_SIGN.search(line))
+
+
+def _says_nothing(failure: Failure) -> bool:
+    """Whether the logs end as if nothing had happened: then what this controller saw is all that there is."""
+    return failure.cause is None or (failure.cause.id == "code.exit" and failure.exit_code == 1)
+
+
+def _lost(evidence: Evidence) -> Failure | None:
+    """A failure that this controller saw, and of which no line tells."""
+    if not evidence.outcome or evidence.outcome[0] != "failed" or evidence.outcome[1].startswith("exit code"):
+        return None
+    node = next(iter(evidence.silent), "?")
+    return Failure(node=node, rank=-1, exit_code=None, reason=evidence.outcome[1], lines=())
+
+
+def _was_waiting(failure: Failure) -> bool:
+    return failure.cause is not None and failure.cause.id in (
+        "network.timeout", "nccl.timeout", "network.too_few", "network.rank_missing", "network.peer_lost",
+        "nccl.peer_lost", "node.frozen", "code.stuck",
+    )  # fmt: skip
+
+
+def _held_up(failure: Failure, standing: Sequence[Place], run: str) -> Failure | None:
+    """The rank that the others waited for until their patience was over, where its stack says so."""
+    found = culprit(standing)
+    if not found or (failure.cause and failure.cause.id == "node.frozen"):
+        return None
+    place, why = found
+    known = {"node": place.node, "rank": str(place.rank), "run": run}
+    named = classify(FailedRank(reported=why, reported_frame=place.at))
+    cause = in_words(named, known) if named else None
+    return Failure(node=place.node, rank=place.rank, exit_code=None, reason=why, lines=(), cause=cause)
+
+
+def _consequences(bad: Sequence[tuple[str, EndedBadly]], failure: Failure | None) -> Iterator[str]:
+    others = [ended for _, ended in bad if failure and ended.node != failure.node]
+    for ended in others:
+        why = "lost its peer, or was stopped" if is_consequence(ended) else "failed as well"
+        yield f"{ended.node} {why}"
+
+
+def _after(plan: Plan | None, at: str) -> float | None:
+    return max(0.0, moment(at) - moment(plan.started_at)) if plan and at else None

@@ -1,0 +1,123 @@
+"""The steps of a plan before a launch: the measurement kept, the question, the trainer's answer."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import typer
+
+from orchestrator.cli.launching.command_words import must_run
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, Wanted
+from orchestrator.cli.launching.request import chosen_nodes, with_engine
+from orchestrator.cli.report import say
+from orchestrator.fleet.planning.measurements import recall
+from orchestrator.fleet.planning.reckon import reckon
+from orchestrator.nodes.local import LocalNode
+from orchestrator.plan.measurement_command import measuring
+from orchestrator.specs.capacity import Prospect, machine
+from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
+from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.measurement import Measurement, core, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """Of a training, in one of these; in none where nobody asks when it ends."""
+
+    steps: int | None = None
+    epochs: float | None = None
+    samples: int | None = None
+
+    def in_samples(self, measurement: Measurement, samples_per_step: int) -> int | None:
+        """What is not said here is read from the workload's own `--max-steps` or `--epochs`."""
+        said = [value for value in (self.steps, self.epochs, self.samples) if value is not None]
+        if len(said) > 1:
+            raise UsageError("say one of --steps, --epochs and --samples")
+        command = measurement.command
+        steps = self.steps or (None if said else _number(option(command, "--max-steps")))
+        epochs = self.epochs or (None if said or steps else _number(option(command, "--epochs")))
+        if steps:
+            return int(steps * samples_per_step)
+        if epochs:
+            return int(epochs * measurement.figures.samples_per_epoch) or None
+        return self.samples
+
+
+def carry_out(inventory: Inventory, wanted: Wanted, length: Length, *, measures: bool, as_json: bool) -> int:
+    """From the command line's words to a drawing."""
+    measurement = measured_before(inventory, wanted)
+    if measures:
+        from orchestrator.cli.launching.measure import measure
+
+        measurement = measure(inventory, wanted, quiet=as_json)
+    if measurement is None:
+        words = shlex.join(core(wanted.command or DEFAULT_COMMAND))
+        nodes = f" --nodes {wanted.nodes}" if wanted.nodes else ""
+        raise ConfigError(
+            f"{words} was not measured yet on {', '.join(_names(inventory, wanted))}",
+            hint=f"orch bench{nodes} -- {words}   (or orch plan --measure)",
+        )
+    prospect = prospect_of(measurement, inventory, wanted, length)
+    if as_json:
+        told = {"measured_at": measurement.time, "command": measurement.command, **asdict(prospect)}
+        finish = {"finish_s": prospect.finish_s(prospect.chosen)}
+        typer.echo(json.dumps(told | finish))
+        return EXIT_OK
+    from orchestrator.render.capacity import prospect_view
+    from orchestrator.render.console import stdout
+
+    stdout().print(prospect_view(prospect))
+    say(f"measured {measurement.time} on {', '.join(measurement.nodes)}; anew: --measure")
+    return EXIT_OK
+
+
+def measured_before(inventory: Inventory, wanted: Wanted) -> Measurement | None:
+    """The newest measurement that is kept of this workload and these nodes."""
+    command = wanted.command or DEFAULT_COMMAND
+    measuring(command)  # a script of the user's cannot be measured: said at once
+    must_run("orch plan", wanted)
+    return recall(inventory.project, command, _names(inventory, wanted))
+
+
+def prospect_of(measurement: Measurement, inventory: Inventory, wanted: Wanted, length: Length) -> Prospect:
+    """The trainer's answer for the nodes that are wanted, which were measured, and the words of this command line."""
+    command = wanted.command or DEFAULT_COMMAND
+    said = Measurement(**{**vars(measurement), "command": tuple(command)})
+    names = _names(inventory, wanted)
+    step = samples_per_step(said, names)
+    question: Mapping[str, Any] = {
+        "sync": option(command, "--sync") or "auto",
+        "equal": option(command, "--shares") == "equal" or "--deterministic" in command,
+        "among": names,
+        "samples_per_step": step,
+        "samples": length.in_samples(said, step),
+    }
+    controller = LocalNode()
+    try:
+        return reckon(controller, measurement, question)
+    finally:
+        controller.close()
+
+
+def samples_per_step(measurement: Measurement, names: tuple[str, ...]) -> int:
+    """Of a run on these nodes: as said, or as many as they have ranks, each with its batch."""
+    figures = measurement.figures
+    if option(measurement.command, "--global-batch-size"):
+        return figures.samples_per_step
+    ranks = sum(machine(label, names) in names for label in figures.names)
+    return max(ranks, figures.samples_per_step * ranks // len(figures.names))
+
+
+def _names(inventory: Inventory, wanted: Wanted) -> tuple[str, ...]:
+    return tuple(spec.name for spec in chosen_nodes(with_engine(inventory, wanted.engine), wanted, None))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None  # the trainer says so when it is asked to train

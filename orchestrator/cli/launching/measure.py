@@ -1,0 +1,109 @@
+"""The steps of a measurement: facts, checks, plan, measure, keep."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import typer
+
+from orchestrator.cli.launching.command_words import must_run
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, Manner, Wanted
+from orchestrator.cli.launching.own_code import own_code
+from orchestrator.cli.launching.request import build_request, with_engine
+from orchestrator.cli.launching.steps import identity_of, planned
+from orchestrator.cli.report import report_error, say
+from orchestrator.fleet.connect import connected
+from orchestrator.fleet.planning.measurements import keep
+from orchestrator.fleet.supervise.one_shot import Ears, Errand, run_errand
+from orchestrator.nodes.interface import Node
+from orchestrator.plan.measurement_command import measuring
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
+from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.measurement import Measurement, core, read_measurement
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.request import LaunchRequest
+
+
+def bench(inventory: Inventory, wanted: Wanted, *, as_json: bool) -> int:
+    """From the command line's words to a table."""
+    try:
+        measurement = measure(inventory, wanted, quiet=as_json)
+    except KeyboardInterrupt:
+        say("\nthe measurement was stopped; nothing is left on the nodes")
+        return EXIT_INTERRUPTED
+    if as_json:
+        typer.echo(json.dumps(asdict(measurement)))
+        return EXIT_OK
+    from orchestrator.render.bench import bench_view
+    from orchestrator.render.console import stdout
+
+    stdout().print(bench_view(measurement))
+    say(f"kept; what follows from it: orch plan{_nodes_option(wanted)} -- {' '.join(core(measurement.command))}")
+    return EXIT_OK
+
+
+def measure(inventory: Inventory, wanted: Wanted, *, quiet: bool) -> Measurement:
+    """Measured on the nodes that are wanted, and kept. Nothing is left there; where something is, it is said.
+
+    RunFailedError: the measurement failed, and how has been told.
+    """
+    measuring(wanted.command or DEFAULT_COMMAND)  # a script of the user's cannot be measured: said at once
+    data_command = must_run("orch bench", wanted)
+    if code := own_code(wanted):
+        say(f"code: {code}, copied for the measurement")
+    machines = with_engine(inventory, wanted.engine)
+    asked = build_request(machines, wanted, None, os.environ)
+    request = replace(asked, command=measuring(asked.command), data_command=data_command)
+    manner = Manner(dry_run=False, forecast=True, as_json=quiet, detach=False, confirmed=True)
+    with connected(request.nodes) as reached:
+        plan = planned(reached, request, identity_of(wanted.name, None), manner)
+        errand = errand_of(reached, plan, request, quiet=quiet, forecasts=False)
+    measurement = kept(plan, asked.command, errand)
+    if errand.outcome.failure:
+        from orchestrator.cli.launching.view import tell_failure
+
+        tell_failure(plan, errand.outcome.failure)
+        raise RunFailedError("the measurement failed", hint=f"orch logs {plan.run_id}")
+    if measurement is None:
+        raise RunFailedError("the trainer ended without a measurement: is its image older than this orch?",
+                             hint="orch build")  # fmt: skip
+    return measurement
+
+
+def errand_of(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool, forecasts: bool) -> Errand:
+    """A measurement, shown while it goes on; `forecasts`: also what the trainer makes of it."""
+    from orchestrator.cli.launching.view import Screen
+
+    by_name = {node.name: node for node in nodes}
+    screen = Screen(plan, quiet=quiet, forecasts=forecasts)
+    for part in plan.nodes:
+        screen.reach(part.node, "image checked")
+    ears = Ears(step=screen.step, happening=lambda happening: screen.show(happening, by_name), left_behind=report_error)
+    with screen:
+        return run_errand(by_name, plan, request, ears)
+
+
+def kept(plan: Plan, command: Sequence[str], errand: Errand) -> Measurement | None:
+    """What was measured, written down for later plans; None where nothing was."""
+    event = errand.told.get("measured")
+    if event is None or errand.outcome.failure:
+        return None
+    measurement = read_measurement(
+        {
+            "time": plan.started_at,
+            "project": plan.project,
+            "nodes": [part.node for part in plan.nodes],
+            "command": list(command),
+            "measured": dict(event.values),
+        }
+    )
+    if measurement:
+        keep(measurement)
+    return measurement
+
+
+def _nodes_option(wanted: Wanted) -> str:
+    return f" --nodes {wanted.nodes}" if wanted.nodes else ""

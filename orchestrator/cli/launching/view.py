@@ -1,0 +1,270 @@
+"""What a launch shows: phases until the first step, then the ranks' lines, then how it ended."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from types import TracebackType
+
+import typer
+from rich.live import Live
+
+from orchestrator.checks.failure import Failure
+from orchestrator.checks.slow_ranks import slow_ranks
+from orchestrator.cli.consent import agreed
+from orchestrator.cli.launching.launch_options import Manner
+from orchestrator.cli.report import say
+from orchestrator.fleet.supervise.arrivals import arrived
+from orchestrator.fleet.supervise.attempt_state import RunOutcome
+from orchestrator.nodes.interface import Node
+from orchestrator.plan.command import launch_words
+from orchestrator.plan.recovery import Told
+from orchestrator.render import phases
+from orchestrator.render.consequences import Consequences, peers
+from orchestrator.render.console import stderr, stdout
+from orchestrator.render.findings import MARKS, fold, sentence
+from orchestrator.render.forecast import forecast_line, forecast_view
+from orchestrator.render.log_lines import is_event, log_line
+from orchestrator.render.printable import printable
+from orchestrator.render.recovery import recovery_line
+from orchestrator.render.why import headline
+from orchestrator.specs.event import parse_event
+from orchestrator.specs.finding import Finding
+from orchestrator.specs.forecast import read_forecast
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run_events import Ended, Happening, Replanned, Said, Tick
+
+ASK_EVERY_S = 1.0
+REMIND_EVERY_S = 10.0
+
+
+class Screen:
+    """One launch as a person follows it. On a terminal the phases stay below the lines; elsewhere each is a line."""
+
+    def __init__(self, plan: Plan, *, quiet: bool, forecasts: bool = True) -> None:
+        """`forecasts`: whether they are shown."""
+        self._plan = plan
+        self._quiet = quiet
+        self._forecasts = forecasts
+        self._phases = phases.Phases(plan=plan)
+        self._out, self._err = stdout(), stderr()
+        self._live: Live | None = None
+        self._asked = self._reminded = time.monotonic()
+        self._told = ""
+        self._know(plan)
+
+    def _know(self, plan: Plan) -> None:
+        self._plan = plan
+        self._slow = set[str]()
+        """Ranks that were told to be."""
+        self._consequences = Consequences(peers(plan))
+        self._width = max(len(part.node) for part in plan.nodes)
+        self._several = any(part.nproc_per_node > 1 for part in plan.nodes)
+
+    def __enter__(self) -> Screen:
+        if self._err.is_terminal and not self._quiet:
+            self._live = Live(self._phases.table(), console=self._err, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the phases as they are."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def step(self, node: str, step: str) -> None:
+        """Something was done on a node."""
+        if step in phases.PHASES:
+            self.reach(node, step)
+        elif not self._quiet:
+            self._err.print(f"{node}: {step}")
+
+    def reach(self, node: str, phase: str) -> None:
+        """A node has come to a phase. Where lines are printed: one, when all nodes have come to it."""
+        if not self._phases.reach(node, phase):
+            return
+        if self._live:
+            self._live.update(self._phases.table())
+        elif not self._quiet and all(phase in self._phases.reached[name] for name in self._phases.training):
+            seconds = max(self._phases.reached[name][phase] for name in self._phases.training)
+            word = f"{self._plan.nnodes}/{self._plan.nnodes} joined" if phase == phases.JOINED else phase
+            self._err.print(f"✓ {word}: {', '.join(self._phases.training)} ({seconds:.1f} s)")
+
+    def show(self, happening: Told, nodes: Mapping[str, Node]) -> None:
+        """What a rank said or did, and what is done about it; between two of them, a look at who is missing."""
+        self._tell(happening)
+        if not isinstance(happening, Happening):
+            return
+        for node, phase in self._phases.heard(happening):
+            self.reach(node, phase)
+        if isinstance(happening, Said) and is_event(happening):
+            self._hear(happening)
+        if self._live and self._phases.complete:
+            self._live.update(self._phases.table(), refresh=True)
+            self.close()
+            self._err.print(self._phases.table())
+        if isinstance(happening, Said):
+            self._print(self._consequences.hear(happening))
+        if isinstance(happening, Tick | Ended):
+            self._print(self._consequences.rest())
+        if isinstance(happening, Tick):
+            self._look_around(nodes)
+
+    def _print(self, lines: Iterable[Said]) -> None:
+        for said in lines:
+            if not is_event(said) and not self._quiet:
+                # A line that the live phases do not know of would be drawn over.
+                console = self._err if self._live and self._out.is_terminal else self._out
+                console.print(log_line(said, width=self._width, several_ranks=self._several))
+
+    def _tell(self, told: Told) -> None:
+        """What befell the run, and what is done: each line once, whoever says it."""
+        if isinstance(told, Replanned):
+            self.close()
+            self._know(told.plan)
+            self._phases = phases.Phases(plan=told.plan)
+        if (line := printable(recovery_line(told))) and line != self._told and not self._quiet:
+            self._told = line
+            self._err.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _hear(self, said: Said) -> None:
+        """What was forecast, who is left out, and who is slow."""
+        event = parse_event(said.text, said.rank)
+        for slow in slow_ranks(event, [part.node for part in self._plan.nodes]) if not self._quiet else ():
+            if slow.label not in self._slow:
+                self._slow.add(slow.label)
+                say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id)}")
+        known = read_forecast(event.values) if event and event.kind == "forecast" and event.rank == 0 else None
+        if known and self._forecasts and not self._quiet:
+            self._err.print(forecast_view(known))
+        if (node := self._phases.leave_out(said)) and not self._live and not self._quiet:
+            self._err.print(self._phases.line(node))
+
+    def _look_around(self, nodes: Mapping[str, Node]) -> None:
+        now = time.monotonic()
+        missing = [node for node, reached in self._phases.reached.items() if phases.MASTER not in reached]
+        if missing and now - self._asked >= ASK_EVERY_S:
+            self._asked = now
+            for node in arrived(nodes, self._plan, missing):
+                self.reach(node, phases.MASTER)
+        if now - self._reminded >= REMIND_EVERY_S and not self._phases.complete:
+            self._reminded = now
+            if not self._quiet and not self._live and (text := self._phases.waiting()):
+                self._err.print(text)
+
+
+def confirm(plan: Plan, question: str = "Start it?") -> bool:
+    """Show the plan and ask."""
+    say(
+        f"run {plan.run_id}: {plan.nnodes} nodes, {plan.world_size} ranks, {plan.backend}, "
+        f"master {plan.master} {plan.master_addr}:{plan.master_port}"
+    )
+    for part in plan.nodes:
+        say(f"  {part.node_rank} {part.node:<12} {part.address:<15} {part.device:<4} by {part.interface or '?'}")
+    for note in plan.notes:
+        say(f"  note: {note}")
+    return agreed(question, yes=False, default=True)
+
+
+def tell_findings(findings: Sequence[Finding]) -> None:
+    """What the checks found, each with what to do."""
+    for names, finding in fold(findings):
+        say(f"{MARKS[finding.severity]} {sentence(names, finding)} [{finding.id}]")
+        if finding.fix:
+            say(f"  → {finding.fix}")
+
+
+def how_to_go_on(run_id: str) -> str:
+    """The three commands for a run that one does not watch."""
+    return f"  → orch logs -f {run_id}   orch status {run_id}   orch stop {run_id}"
+
+
+def tell_end(plan: Plan, outcome: RunOutcome, manner: Manner) -> None:
+    """How a launch ended: for programs; in words, of a run or of a measurement."""
+    if manner.as_json:
+        typer.echo(outcome_json(plan, outcome))
+    elif outcome.failure:
+        then = "" if manner.forecast else _next_step(plan, outcome.failure, checkpoint=outcome.checkpoint)
+        tell_failure(plan, outcome.failure, then)
+    elif manner.forecast:
+        _tell_forecast(outcome)
+    else:
+        _tell_success(plan, outcome)
+
+
+def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
+    """The first failure by name, and what to do `then`."""
+    say(f"\n✗ run {plan.run_id} failed: {headline(failure)}")
+    for line in failure.lines:
+        say(f"    {line}")
+    if failure.cause:
+        say(f"  {failure.cause.what}")
+        say(f"  → {failure.cause.todo[0]}")  # the rest is for `orch why`
+    say(f"  the other ranks were stopped\n  → orch logs {plan.run_id} --node {failure.node}")
+    if then:
+        say(f"  → {then}")
+    say(f"  → orch why {plan.run_id}")
+
+
+def _next_step(plan: Plan, failure: Failure, *, checkpoint: bool) -> str:
+    """A resume, where it can help: it repeats the words of the launch, and the code unless other code is given."""
+    cause = failure.cause
+    if cause and cause.launch_again and not checkpoint:
+        return f"correct that, then launch again: {shlex.join(launch_words(plan))}"
+    code = f" --workdir {shlex.quote(plan.code_origin)}" if plan.own_code and plan.code_origin else ""
+    if cause and cause.kind == "user" and code:
+        return f"with the corrected code: orch resume {plan.run_id}{code}"
+    left = [part.node for part in plan.nodes if part.node != failure.node]
+    without = f"   without {failure.node}: --nodes {','.join(left)}" if failure.exit_code is None and left else ""
+    return f"orch resume {plan.run_id}{without}"
+
+
+def _tell_forecast(outcome: RunOutcome) -> None:
+    """The table stands above already."""
+    if outcome.forecast:
+        say(f"\n✓ {forecast_line(outcome.forecast)}\n  nothing was trained, and nothing is left on the nodes")
+    else:
+        say("\n✗ the trainer ended without a forecast: is its image older than this orch?\n  → orch build")
+
+
+def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
+    """Where the model lies, and how the forecast did."""
+    forecast = outcome.forecast
+    first = next((part for part in plan.nodes if forecast and forecast.led_by(part.node)), plan.nodes[0])
+    folder = f"{first.node}:{first.folder}/runs/{plan.run_id}"
+    event = outcome.last_event
+    step = f" at step {event.values['step']}" if event and event.values.get("step") is not None else ""
+    say(f"\n✓ run {plan.run_id} {'stopped' if outcome.stopped else 'done'}{step}")
+    if forecast:
+        say(f"  {forecast_line(forecast, outcome.of_forecast)}")
+    say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
+
+
+def outcome_json(plan: Plan, outcome: RunOutcome) -> str:
+    """The end of a run for programs."""
+    failure = outcome.failure
+    return json.dumps(
+        {
+            "run_id": plan.run_id,
+            "state": "stopped" if outcome.stopped else outcome.state.value,
+            "failure": failure
+            and {
+                "node": failure.node,
+                "rank": failure.rank,
+                "exit_code": failure.exit_code,
+                "reason": failure.reason,
+                "lines": list(failure.lines),
+                "cause": failure.cause and asdict(failure.cause),
+            },
+            "forecast": outcome.forecast and asdict(outcome.forecast),
+            "of_forecast": outcome.of_forecast,
+            "last_event": outcome.last_event and {"kind": outcome.last_event.kind, **outcome.last_event.values},
+        }
+    )

@@ -1,0 +1,226 @@
+"""What a run was launched with (the user's code, prepared data), brought to the nodes that lack it.
+
+From the controller's folder as long as its content is what was launched; else from a node that has it, through this
+process as it comes. What arrives is hashed before it gets its name: a run never goes on with other code or other data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.upload import (
+    code_list,
+    digest_of,
+    folder_digest,
+    settle_code,
+    settle_data,
+    upload_code,
+    upload_data,
+)
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
+from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
+from orchestrator.specs.plan import Plan
+
+ASK_S = 15.0
+
+# Constants. $1: the folder (which may begin with ~), $2: a list of its files beside it, empty for all that is there.
+_PLACE = r"""
+case $1 in "~"*) place=$HOME${1#"~"};; *) place=$1;; esac
+cd -- "$place" 2>/dev/null || exit 1
+[ -z "$2" ] || [ -f "../$2" ] || exit 1
+"""
+_HOLDS = _PLACE
+_SEND = (
+    _PLACE
+    + r"""
+if [ -z "$2" ]; then exec tar -c .; fi
+{ cat -- "../$2"; find . \( -type d -o -type l \) -print0; } | tar -c --null --no-recursion -T -
+"""
+)
+_BEGIN = 'rm -rf -- "$1" && mkdir -p -- "$1"'
+_SUMS = r"""
+cd -- "$1" && find . \( -type f -o -type l \) -print0 | xargs -0 -r sha256sum -z -- 2>/dev/null
+exit 0
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """The project's folder on a node."""
+
+    node: Node
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baggage:
+    """A folder that a run was launched with."""
+
+    what: str
+    """`code` or `data`."""
+    run_id: str
+    digest: str
+    origin: str
+    """Where it lay on the controller that launched the run."""
+
+    @property
+    def is_code(self) -> bool:
+        return self.what == "code"
+
+    @property
+    def listed(self) -> str:
+        """Code's list of files: the run has written beside them. Data is what its name says."""
+        return code_list(self.digest) if self.is_code else ""
+
+    def run_folder(self, store: Store) -> str:
+        return f"{store.folder}/runs/{self.run_id}"
+
+    def place(self, store: Store) -> str:
+        return f"{self.run_folder(store)}/code" if self.is_code else f"{store.folder}/data/{self.digest}"
+
+
+def baggage_of(plan: Plan) -> tuple[Baggage, ...]:
+    """Code and data of this run, as far as it has them and its plan tells their content."""
+    found = (("code", plan.code_digest, plan.code_origin), ("data", plan.data_digest, plan.data_origin))
+    return tuple(
+        Baggage(what=what, run_id=plan.run_id, digest=digest, origin=origin) for what, digest, origin in found if digest
+    )
+
+
+def bring(
+    baggage: Baggage,
+    lacking: Sequence[Store],
+    having: Sequence[Store],
+    elsewhere: Sequence[Store],
+    *,
+    fresh: Path | None,
+    on_step: Callable[[str, str], None],
+) -> None:
+    """To the nodes that lack it, from those that have it, or from elsewhere if it is there.
+
+    `fresh` is a folder of the controller whose digest was taken just now. Raises `PreflightError` where it is nowhere
+    to be had any more; else the first node's error.
+    """
+    folder = fresh or _as_launched(baggage)
+    holders = [] if folder else having or _holders(baggage, elsewhere)
+    if not folder and not holders:
+        raise _nowhere(baggage, lacking)
+
+    def supply(store: Store) -> None:
+        if folder:
+            _upload(baggage, folder, store)
+        else:
+            on_step(store.node.name, f"bringing the run's {baggage.what} from {holders[0].node.name}")
+            _first_that_can(baggage, holders, store)
+        if folder is None or not baggage.is_code:  # code goes with every launch, and is small
+            on_step(store.node.name, f"{baggage.what} copied")
+
+    for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
+        outcome.value()
+
+
+def _as_launched(baggage: Baggage) -> Path | None:
+    """The controller's folder, while its content is what the run was launched with."""
+    folder = Path(baggage.origin)
+    with suppress(ConfigError, OSError):
+        return folder if baggage.origin and folder_digest(folder) == baggage.digest else None
+    return None
+
+
+def _holders(baggage: Baggage, others: Sequence[Store]) -> Sequence[Store]:
+    def holds(store: Store) -> bool:
+        asked = ["sh", "-c", _HOLDS, "sh", baggage.place(store), baggage.listed]
+        return store.node.run(asked, timeout_s=ASK_S).exit_code == 0
+
+    return [outcome.item for outcome in fan_out(others, holds, timeout_s=ASK_S) if outcome.result]
+
+
+def _nowhere(baggage: Baggage, lacking: Sequence[Store]) -> PreflightError:
+    """Which folder it was, and what to do about it."""
+    names, what, run_id = ", ".join(store.node.name for store in lacking), baggage.what, baggage.run_id
+    there = Path(baggage.origin).is_dir()
+    state = "holds something else now" if there else "is not on this computer"
+    option = "--workdir" if baggage.is_code else "--data"
+    return PreflightError(
+        f"{names} {'lacks' if len(lacking) == 1 else 'lack'} the {what} that run {run_id} was launched with: "
+        f"{baggage.origin or 'its folder'} {state}, and no node that answers has it",
+        hint=f"put it back as it was, or go on with {'what is there now' if there else 'other ' + what}: "
+        f"orch resume {run_id} {option} {baggage.origin if there else 'FOLDER'}",
+    )
+
+
+def _upload(baggage: Baggage, folder: Path, store: Store) -> None:
+    if baggage.is_code:
+        upload_code(store.node, folder, baggage.run_folder(store), baggage.digest)
+    else:
+        upload_data(store.node, folder, baggage.place(store))
+
+
+def _first_that_can(baggage: Baggage, holders: Sequence[Store], target: Store) -> None:
+    """From the first of them whose copy still is what was launched. A failure of the target's own is its end."""
+    for number, source in enumerate(holders):
+        try:
+            _copy(baggage, source, target)
+            return
+        except OrchError as error:
+            if error.node == target.node.name or number == len(holders) - 1:
+                raise
+
+
+def _copy(baggage: Baggage, source: Store, target: Store) -> None:
+    place = baggage.place(target)
+    aside = f"{baggage.run_folder(target)}/.code-{baggage.digest}" if baggage.is_code else f"{place}.partial"
+    node, passing = target.node, _Passing(source.node, ["sh", "-c", _SEND, "sh", baggage.place(source), baggage.listed])
+    try:
+        node.run(["sh", "-c", _BEGIN, "sh", aside]).check("clearing a copy that broke off")
+        unpacked = node.run(["tar", "-x", "-p", "-C", aside], stdin=passing.chunks(), timeout_s=TRANSFER_TIMEOUT_S)
+        if isinstance(passing.error, CommandFailedError):  # a file that was launched is not there any more
+            raise _other_now(baggage, source) from passing.error
+        if passing.error:
+            raise passing.error
+        unpacked.check(f"copying {baggage.what} from {source.node.name}", hint="is the disk full? df -h")
+        sums = _sums(node, aside)
+        if digest_of(sums) != baggage.digest:
+            raise _other_now(baggage, source)
+        if baggage.is_code:
+            names = tuple(sorted(sums, key=PurePosixPath))
+            settle_code(node, baggage.run_folder(target), baggage.digest, names, aside=aside)
+        else:
+            settle_data(node, aside, place)
+    except BaseException:  # Ctrl-C too
+        with suppress(OrchError):
+            node.run(["rm", "-rf", "--", aside])
+        raise
+
+
+def _other_now(baggage: Baggage, source: Store) -> PreflightError:
+    return PreflightError(
+        f"{baggage.place(source)} is not what run {baggage.run_id} was launched with any more",
+        node=source.node.name,
+        hint=f"put {baggage.origin or 'the folder'} on this computer back as it was, and try again",
+    )
+
+
+def _sums(node: Node, folder: str) -> dict[str, str]:
+    """Each file's SHA-256, by its name in the folder."""
+    answer = node.run(["sh", "-c", _SUMS, "sh", folder], timeout_s=TRANSFER_TIMEOUT_S).stdout
+    lines = [line.partition("  ") for line in answer.split("\0") if line]
+    return {name.removeprefix("./"): digest for digest, _, name in lines}
+
+
+class _Passing:
+    """An archive on its way. What breaks it off at its origin is kept: its reader is another node's thread."""
+
+    def __init__(self, node: Node, argv: Sequence[str]) -> None:
+        self._node, self._argv = node, argv
+        self.error: OrchError | None = None
+
+    def chunks(self) -> Iterator[bytes]:
+        try:
+            yield from self._node.stream(self._argv)
+        except OrchError as error:
+            self.error = error

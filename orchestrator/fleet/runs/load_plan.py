@@ -1,0 +1,95 @@
+"""The plan of an earlier run: from this controller's record, else from the run's folder on any node."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.records import recorded_runs
+from orchestrator.nodes.interface import Node
+from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan_json import from_json
+
+# A constant; $1 workspace, $2 project, $3 run id (or its beginning).
+_READ = r"""
+workspace=$1; case $workspace in "~"*) workspace=$HOME${workspace#"~"};; esac
+runs=$workspace/$2/runs
+if [ -f "$runs/$3/plan.json" ]; then cat "$runs/$3/plan.json"; exit 0; fi
+set -- "$runs/$3"*/plan.json
+[ -f "$1" ] || exit 1
+[ $# -eq 1 ] && cat "$1" && exit 0
+for plan in "$@"; do plan=${plan%/plan.json}; printf '%s\n' "${plan##*/}"; done
+exit 3
+"""
+
+
+SEVERAL = 3
+"""Exit code of the script where more than one run begins so; it writes their ids."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recalled:
+    """A plan, and where it comes from."""
+
+    plan: Plan
+    node: str = ""
+    """The node whose file it is; empty for this computer's own record."""
+    own: Plan | None = None
+    """The newest plan of the run in this computer's own record, where there is one."""
+    unreadable: str = ""
+    """Why the own record holds none, where it holds a file."""
+
+
+def recall(
+    nodes: Sequence[Node], specs: Mapping[str, NodeSpec], project: str, run_id: str, *, attempt: int = 0
+) -> Recalled:
+    """The newest attempt's plan. `run_id` may be its beginning, as long as one run alone begins so.
+
+    `attempt`: the record's will do from this one on; another controller may have planned a newer. A plan that comes
+    from a node is that node's word: what it is granted is decided in `cli/launching/grants.py`, and nowhere else.
+    """
+    recorded = {record.run_id: record for record in recorded_runs() if record.run_id.startswith(run_id)}
+    record = recorded[_only(recorded, run_id)] if recorded else None
+    own = record.plan_from(attempt) if record else None
+    if own and own.attempt >= attempt:
+        return Recalled(plan=own, own=own)
+    wanted = record.run_id if record else run_id
+    node, plan = _newest_on(nodes, specs, project, wanted)
+    return Recalled(plan=plan, node=node, own=own, unreadable=record.unreadable if record else "")
+
+
+def _newest_on(nodes: Sequence[Node], specs: Mapping[str, NodeSpec], project: str, run_id: str) -> tuple[str, Plan]:
+    """The newest attempt's plan on any node, with the node. A node whose answer is no plan is passed over."""
+
+    def read(node: Node) -> tuple[list[str], Plan | None]:
+        answer = node.run(["sh", "-c", _READ, "sh", specs[node.name].workspace, project, run_id])
+        if answer.exit_code == SEVERAL:
+            return [name for name in answer.stdout.split() if name.startswith(run_id)], None
+        if answer.exit_code != 0 or not answer.stdout:
+            return [], None
+        plan = from_json(answer.stdout, where=f"plan.json on {node.name}")
+        return [plan.run_id], plan if plan.run_id.startswith(run_id) else None
+
+    outcomes = fan_out(nodes, read)
+    names = {name for outcome in outcomes if outcome.result for name in outcome.result[0] if name.startswith(run_id)}
+    chosen = _only(names, run_id) if names else ""
+    plans = [(o.item.name, o.result[1]) for o in outcomes if o.result and o.result[1]]
+    of_it = [(node, plan) for node, plan in plans if plan.run_id == chosen]
+    if not of_it:
+        for outcome in outcomes:
+            if isinstance(outcome.error, ConfigError):
+                raise outcome.error
+        silent = [outcome.item.name for outcome in outcomes if outcome.error]
+        hint = f"{', '.join(silent)} did not answer" if silent else "orch runs"
+        raise ConfigError(f"no plan of a run {run_id}, neither here nor on a node", hint=hint)
+    return max(of_it, key=lambda found: found[1].attempt)
+
+
+def _only(found: Collection[str], wanted: str) -> str:
+    """The run of this very id, else the one whose id begins so."""
+    if wanted in found or len(found) == 1:
+        return wanted if wanted in found else next(iter(found))
+    raise ConfigError(f"{len(found)} runs begin with {wanted}: {', '.join(sorted(found))}", hint="say more of its id")

@@ -1,0 +1,261 @@
+"""Follow a run: every line and every end, of all its nodes, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.faults import as_error
+from orchestrator.fleet.runs.collect import said_of
+from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.secrets import veil_at
+from orchestrator.nodes.interface import Node
+from orchestrator.specs import run as labels
+from orchestrator.specs.errors import OrchError
+from orchestrator.specs.run import State
+from orchestrator.specs.run_events import Back, Ended, Happening, Lost, Removed, Tick, Unkept
+from orchestrator.specs.run_labels import understood
+
+PROBE_EVERY_S, PROBE_S = 10.0, 15.0
+"""A machine without power leaves its connection standing for a quarter of an hour: only who asks finds out."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+BORNE = 3
+"""Exceptions that no code expected, of one container's listener: the run is worth more than one of them."""
+MOST_WAITING, DRAIN_S = 10_000, 0.05
+"""Happenings of all nodes that wait to be read: a rank may write faster than a terminal shows."""
+LOOKS, LOOK_EVERY_S = 5, 0.2
+"""At a container whose log has ended."""
+
+Pause = Callable[[float], object]
+"""Waits so many seconds, or until nobody follows any more."""
+
+
+def follow(
+    seated: Sequence[Seated],
+    record: RunRecord,
+    *,
+    tick_s: float = 0.5,
+    patient: bool = False,
+    pause: Pause | None = None,
+) -> Iterator[Happening]:
+    """Merge the nodes as they speak, from where the record ends, until each has ended or is lost. Lines are kept there.
+    A patient follower waits for a node that is lost as long as another one goes on.
+
+    A container that Docker starts again goes on being followed.
+    """
+    following = Following(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True)
+    for seat in seated:
+        following.listen(seat, since=record.last_time(seat.node.name, seat.container))
+    away, ended = set[str](), set[str]()
+    for happening in following.happenings():
+        yield happening
+        if isinstance(happening, Lost):
+            away.add(happening.node)
+        elif isinstance(happening, Back):
+            away.discard(happening.node)
+        elif isinstance(happening, Ended | Removed):
+            ended.add(happening.node)
+        if ended and {seat.node.name for seat in seated} <= away | ended:
+            return
+
+
+class Following:
+    """What is said on several nodes, merged. A node that is lost ends its part; a patient follower waits for it.
+
+    `from_record`: what is on record is known, also of a container that is found only when its node answers again.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        *,
+        tick_s: float = 0.5,
+        patient: bool = False,
+        pause: Pause | None = None,
+        from_record: bool = False,
+    ) -> None:
+        self._record, self._tick_s, self._patient, self._from_record = record, tick_s, patient, from_record
+        self._queue: SimpleQueue[Happening] = SimpleQueue()
+        self._closed = Event()
+        self._pause = pause or self._closed.wait
+        self._open_ends = 0
+
+    def listen(self, seat: Seated, *, since: str = "") -> None:
+        """Follow this container too, or again; its lines after `since`."""
+        self._open_ends += 1
+        Thread(target=self._listen, args=(seat, since), daemon=True).start()
+
+    def look_out(self, node: Node, ready: Callable[[], object], *, after_s: float = 0.0) -> None:
+        """`Back` once `ready` raises no error any more: for a node that has no part in the run now."""
+
+        def wait() -> None:
+            self._pause(after_s)
+            if self._until(node, ready):
+                self._queue.put(Back(node=node.name))
+
+        Thread(target=wait, daemon=True).start()
+
+    def happenings(self) -> Iterator[Happening]:
+        """As they come, a `Tick` now and then, until nothing is listened to any more."""
+        unkept = set[str]()
+        try:
+            while self._open_ends:
+                try:
+                    happening = self._queue.get(timeout=self._tick_s)
+                except Empty:
+                    yield Tick()
+                    continue
+                if isinstance(happening, Unkept):
+                    if happening.reason in unkept:
+                        continue
+                    unkept.add(happening.reason)
+                if isinstance(happening, Ended | Removed) or (isinstance(happening, Lost) and not self._patient):
+                    self._open_ends -= 1
+                yield happening
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Nobody listens any more: what still waits for a node gives up."""
+        self._closed.set()
+
+    def _listen(self, seat: Seated, since: str) -> None:
+        ended = Event()
+        try:
+            hearing = _Hearing(seat, self._record, self._queue, since, self._pause)
+            if self._patient:
+                Thread(target=self._probe, args=(seat.node, hearing, ended), daemon=True).start()
+            self._hear_out(seat, hearing)
+        except BaseException as error:  # nobody waits for a thread that has died
+            name = seat.node.name
+            self._queue.put(Lost(node=name, node_rank=seat.node_rank, error=as_error(error, node=name)))
+        finally:
+            ended.set()
+
+    def _hear_out(self, seat: Seated, hearing: _Hearing) -> None:
+        """Listen again whenever its connection breaks; an exception that no code expected is borne a few times."""
+        borne = 0
+        while not self._closed.is_set():
+            try:
+                hearing.until_its_end()
+                return
+            except Exception as error:
+                borne += not isinstance(error, OrchError)
+                if borne > BORNE:
+                    raise
+                if not self._wait_for(seat, hearing, as_error(error, node=seat.node.name)):
+                    return
+
+    def _wait_for(self, seat: Seated, hearing: _Hearing, error: OrchError) -> bool:
+        """Whether its container is there to be listened to again."""
+        name, rank = seat.node.name, seat.node_rank
+        if not self._patient:
+            self._queue.put(Lost(node=name, node_rank=rank, error=error))
+            return False
+        held: list[str] = []
+
+        def look() -> None:
+            held.append(self._container(seat))
+
+        try:
+            look()
+        except OrchError as silence:
+            hearing.in_touch.clear()
+            self._queue.put(Lost(node=name, node_rank=rank, error=silence))
+            if not self._until(seat.node, look):
+                return False
+            hearing.in_touch.set()
+            self._queue.put(Back(node=name, node_rank=rank, container=held[-1]))
+        else:
+            self._pause(FIRST_PAUSE_S)  # an engine that breaks off again and again is not asked without a rest
+        if self._from_record and not hearing.container:
+            hearing.last = self._record.last_time(name, held[-1])
+        hearing.container = held[-1]
+        if not held[-1]:
+            self._queue.put(Removed(node=name, node_rank=rank))
+        return bool(held[-1])
+
+    def _container(self, seat: Seated) -> str:
+        """Its id; empty where the node holds it no more. One that was out of reach from the start is looked for."""
+        if seat.container:
+            return seat.container if seat.node.engine.container(seat.container) else ""
+        rank = {labels.LABEL_RUN: self._record.run_id, labels.LABEL_NODE_RANK: str(seat.node_rank)}
+        shown = [(understood(facts.labels), facts.id) for facts in seat.node.engine.containers(rank)]
+        found = [(says.attempt, id) for says, id in shown if says]
+        return max(found)[1] if found else ""
+
+    def _until(self, node: Node, ready: Callable[[], object]) -> bool:
+        """Try again and again, over a connection of its own each time; False where nobody follows any more."""
+        pause = FIRST_PAUSE_S
+        while not self._closed.is_set():
+            self._pause(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+            with suppress(Exception):  # whatever it was: it is not there yet
+                node.close()
+                ready()
+                return not self._closed.is_set()
+        return False
+
+    def _probe(self, node: Node, hearing: _Hearing, ended: Event) -> None:
+        """A connection over which nothing comes back is closed: then its listener hears that it is."""
+        while not (ended.is_set() or self._closed.is_set()):
+            self._pause(PROBE_EVERY_S)
+            if hearing.in_touch.is_set() and not ended.is_set():
+                asked = fan_out([node], lambda node: node.run(["true"], timeout_s=PROBE_S), timeout_s=PROBE_S)
+                if asked[0].error and not self._closed.is_set():
+                    with suppress(Exception):  # it is broken anyhow
+                        node.close()
+
+
+class _Hearing:
+    """One container's lines, passed on and kept, each once, however often its connection breaks."""
+
+    def __init__(
+        self, seat: Seated, record: RunRecord, queue: SimpleQueue[Happening], since: str, pause: Pause
+    ) -> None:
+        self._seat, self._record, self._queue, self.last, self._pause = seat, record, queue, since, pause
+        self.container = seat.container
+        self.in_touch = Event()
+        self.in_touch.set()
+
+    def until_its_end(self) -> None:
+        seat = replace(self._seat, container=self.container)
+        with self._record.open_log(seat.node.name, seat.container) as kept:
+            known = self._record.last_time(seat.node.name, seat.container)  # lines up to it are kept already
+            known = "" if known == self.last else known
+            veil = veil_at(seat.node, seat.secrets, self._record.veil)
+            while True:
+                for line in seat.node.engine.logs(seat.container, follow=True, since=self.last):
+                    said = said_of(seat, line, veil)
+                    known = "" if line.time > known else known
+                    if not known:
+                        kept.keep(said)
+                    known = "" if line.time == known else known
+                    self.last = line.time
+                    while self._queue.qsize() >= MOST_WAITING and not self._pause(DRAIN_S):
+                        pass  # lines wait on the node, in its log, until those here have been read
+                    self._queue.put(said)
+                    if kept.problem:
+                        self._queue.put(Unkept(reason=kept.problem))
+                        kept.problem = ""
+                if self._runs_on(seat):
+                    continue
+                facts = seat.node.engine.wait(seat.container)
+                if facts.state is not State.RUNNING:
+                    self._queue.put(Ended(node=seat.node.name, node_rank=seat.node_rank, container=facts))
+                    return
+
+    def _runs_on(self, seat: Seated) -> bool:
+        """A log ends with its container, a moment before the engine says so; or with the connection that brought it,
+        which is no error to who reads it."""
+        for _ in range(LOOKS):
+            facts = seat.node.engine.container(seat.container)
+            if facts is None or facts.state is not State.RUNNING:
+                return False
+            self._pause(LOOK_EVERY_S)
+        return True

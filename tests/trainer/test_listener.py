@@ -1,0 +1,318 @@
+"""The coordinator's port, by real sockets: strangers cost it nothing, a node of the run only its own connection."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from contract.run_folder import AGENTS_TOKEN
+from tests.trainer.test_agent import free_port
+from trainer.agent.coordinator import Go, Order, Over
+from trainer.agent.coordinator_link import Guest, Host
+from trainer.agent.handshake import SHORTEST, Greeting, draw, read_asked
+from trainer.agent.listener import Came, Door, Left, Listening, News, Said
+from trainer.agent.messages import Ping, Ready
+from trainer.agent.options import Options
+from trainer.agent.wire import MOST_LINES
+
+SECRET = b"7" * SHORTEST
+NAMES = ("alpha", "beta", "gamma")
+MANY = """
+import socket, sys
+held = []
+for _ in range(int(sys.argv[2])):
+    held.append(socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5))
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass
+class Listened:
+    """A coordinator's port, what came in, and what was noted."""
+
+    port: int = field(default_factory=free_port)
+    notes: list[str] = field(default_factory=list)
+    news: list[News] = field(default_factory=list)
+    greeting_s: float = 5.0
+    live_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        about = Listening(
+            address="127.0.0.1", port=self.port, interface="", run="r.0", names=NAMES, token=SECRET,
+            greeting_s=self.greeting_s, live_s=self.live_s,
+        )  # fmt: skip
+        self.door = Door(about, lambda _, text: self.notes.append(text))
+
+    def until(self, true: Callable[[], object], timeout_s: float = 10) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not true():
+            assert time.monotonic() < deadline, (self.news, self.notes[-5:])
+            self.news += self.door.hear(0.02)
+
+    def call(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=5)
+
+    def greet(self, rank: int, *, token: bytes = SECRET, run: str = "r.0") -> socket.socket:
+        """As a node does; what the coordinator answers is left to be read."""
+        node, came = self.call(), b""
+        node.setblocking(False)
+
+        def asked() -> bool:
+            nonlocal came
+            try:
+                came += node.recv(1000)
+            except BlockingIOError:
+                return False
+            return came.endswith(b"\n")
+
+        self.until(asked)
+        greeting = Greeting(run=run, node_rank=rank, asked=read_asked(came.strip()), drawn=draw())
+        node.sendall(json.dumps(greeting.as_message(token)).encode() + b"\n")
+        return node
+
+    def is_shut(self, one: socket.socket) -> bool:
+        """Whether the coordinator has ended this connection; what it sent is taken on the way."""
+        one.setblocking(False)
+        try:
+            while one.recv(10_000):
+                continue
+            return True
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
+
+@pytest.fixture
+def heard() -> Iterator[Callable[..., Listened]]:
+    made: list[Listened] = []
+
+    def listen(**how: float) -> Listened:
+        made.append(Listened(**how))  # type: ignore[arg-type]  # seconds alone are said
+        return made[-1]
+
+    yield listen
+    for one in made:
+        one.door.close()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"GET / HTTP/1.1\r\n\r\n", b'{"run": "r.0", "node_rank": 1}\n', b"[1]\n", b"{" * 70_000, b"\xff" * 2000 + b"\n",
+        b'{"run": "r.0", "node_rank": Infinity}\n', b"\n" * 5000,
+    ],
+)  # fmt: skip
+def test_strangers_are_not_listened_to(heard: Callable[..., Listened], junk: bytes) -> None:
+    here = heard()
+    node = here.greet(1)
+    here.until(lambda: here.news == [Came(node_rank=1)])
+    with here.call() as stranger:
+        stranger.sendall(junk)
+        here.until(lambda: here.is_shut(stranger))
+    assert here.news == [Came(node_rank=1)]
+    assert not here.is_shut(node)
+    assert here.notes[-1].startswith("127.0.0.1 is no node of this run, its connection was closed: ")
+    node.close()
+
+
+def test_who_does_not_have_the_token_is_no_node(heard: Callable[..., Listened]) -> None:
+    here = heard()
+    with here.greet(1, token=b"8" * SHORTEST) as stranger:
+        here.until(lambda: here.is_shut(stranger))
+    assert here.news == []
+    with here.greet(1, run="r.1") as other_attempt:
+        here.until(lambda: here.is_shut(other_attempt))
+    assert here.news == []
+    assert here.notes[-1].endswith("this is run r.0")
+
+
+def test_one_deadline_for_all_of_a_greeting(heard: Callable[..., Listened]) -> None:
+    """A letter now and then buys no time; nor does silence."""
+    here = heard(greeting_s=0.5)
+    began = time.monotonic()
+    with here.call() as slow, here.call() as silent:
+
+        def slowly() -> bool:
+            try:
+                slow.sendall(b"{")
+            except ConnectionError:
+                return True
+            return here.is_shut(slow)
+
+        here.until(slowly)
+        here.until(lambda: here.is_shut(silent))
+    assert 0.4 < time.monotonic() - began < 3
+
+
+def test_however_many_are_silent_a_node_comes_in_and_no_thread_is_begun(heard: Callable[..., Listened]) -> None:
+    here, threads = heard(), threading.active_count()
+    strangers = [here.call() for _ in range(100)]
+    node = here.greet(2)
+    here.until(lambda: Came(node_rank=2) in here.news)
+    assert threading.active_count() == threads
+    shut = sum(here.is_shut(one) for one in strangers)
+    assert shut >= len(strangers) - 2 * len(NAMES) - 16
+    for one in (node, *strangers):
+        one.close()
+
+
+def test_without_a_descriptor_left_it_waits_and_goes_on_listening(heard: Callable[..., Listened]) -> None:
+    here = heard()
+    node = here.greet(1)
+    here.until(lambda: Came(node_rank=1) in here.news)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    many = subprocess.Popen(
+        (sys.executable, "-c", MANY, str(here.port), "40"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert many.stdin
+    assert many.stdout
+    try:
+        with here.call() as probe:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (probe.fileno() + 4, hard))
+            here.until(lambda: any(note.startswith("no room for another connection: ") for note in here.notes))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        many.stdin.close()
+        many.wait(10)
+        many.stdout.close()
+    other = here.greet(2)
+    here.until(lambda: Came(node_rank=2) in here.news)
+    assert not here.is_shut(node)
+    node.close()
+    other.close()
+
+
+def test_a_second_connection_of_a_node_waits_for_the_first_ones_silence(heard: Callable[..., Listened]) -> None:
+    """A connection of which no end is heard, as after a pulled cable, gives way once its heartbeats are missing."""
+    here = heard(live_s=0.6)
+    first = here.greet(1)
+    here.until(lambda: here.news == [Came(node_rank=1)])
+    second = here.greet(1)
+    here.until(lambda: b"beta is connected already" in received(second))
+    assert not here.is_shut(first)
+    first.sendall(b'{"ping": {}}\n')
+    here.until(lambda: here.news[-1] == Said(node_rank=1, report=Ping()))
+    time_of_silence = time.monotonic()
+    here.until(lambda: time.monotonic() - time_of_silence > 0.7)
+    third = here.greet(1)
+    here.until(lambda: here.news[-2:] == [Left(node_rank=1), Came(node_rank=1)])
+    here.until(lambda: here.is_shut(first))
+    for one in (first, second, third):
+        one.close()
+
+
+def received(one: socket.socket) -> bytes:
+    one.setblocking(False)
+    try:
+        return one.recv(1000)
+    except (BlockingIOError, ConnectionError):
+        return b""
+
+
+def test_what_a_node_says_that_is_not_understood_is_dropped_with_a_line(heard: Callable[..., Listened]) -> None:
+    here = heard()
+    node = here.greet(1)
+    here.until(lambda: here.news)
+    rubbish = (
+        b'{"ready": Infinity}', b'{"ready": {"epoch": 1e300}}', b"[]", b'{"ended": {"ending": {"kind": []}}}',
+        b'{"ended": {"ending": {"kind": "user", "node": "gamma"}}}',  # in the name of another
+    )  # fmt: skip
+    node.sendall(b"\n".join((*rubbish, b'{"ready": {"epoch": 4}}', b"")))
+    here.until(lambda: here.news == [Came(node_rank=1), Said(node_rank=1, report=Ready(epoch=4))])
+    assert [note.startswith("beta sent what is not understood: ") for note in here.notes] == [True] * len(rubbish)
+    node.close()
+
+
+@pytest.mark.parametrize("flood", [b'{"ping": {}}\n' * (MOST_LINES + 1), b"x" * 70_000])
+def test_too_much_costs_a_node_its_own_connection(heard: Callable[..., Listened], flood: bytes) -> None:
+    here = heard()
+    hostile, other = here.greet(1), here.greet(2)
+    here.until(lambda: len(here.news) == 2)
+    hostile.setblocking(True)
+    hostile.sendall(flood)
+    here.until(lambda: here.is_shut(hostile))
+    assert here.news[-1] == Left(node_rank=1)
+    assert sum(isinstance(news, Said) for news in here.news) <= MOST_LINES
+    assert not here.is_shut(other)
+    hostile.close()
+    other.close()
+
+
+# ── Both ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def options(folder: Path, rank: int, port: int) -> Options:
+    (folder / AGENTS_TOKEN).write_bytes(SECRET)
+    return Options(
+        run="r.0", names=NAMES[:2], node_rank=rank, first_rank=rank, address="127.0.0.1", port=port, restarts=3,
+        silence_s=60, absence_s=0.5, frozen_s=60, stuck_s=30, folder=folder, command=("torchrun",),
+    )  # fmt: skip
+
+
+def test_a_node_and_its_coordinator_know_each_other(tmp_path: Path) -> None:
+    port = free_port()
+    host, guest = (kind(options(tmp_path, rank, port)) for rank, kind in enumerate((Host, Guest)))
+    stop, told = threading.Event(), list[Order]()
+
+    def listen() -> None:
+        while not stop.is_set():
+            told.extend(host.orders(0.05))
+
+    host.ready(0)
+    listener = threading.Thread(target=listen)
+    listener.start()
+    try:
+        guest.ready(3)
+        orders: list[Order] = []
+        deadline = time.monotonic() + 10
+        while not orders:
+            assert time.monotonic() < deadline
+            orders += guest.orders(0.05)
+        assert orders == [Go(epoch=4)]
+    finally:
+        stop.set()
+        listener.join()
+        guest.close()
+        host.close()
+    assert Go(epoch=4) in told
+
+
+def test_who_answers_in_the_coordinators_place_is_not_obeyed(tmp_path: Path) -> None:
+    """It gets no token either, with which it could speak to the others."""
+    port = free_port()
+    guest = Guest(options(tmp_path, 1, port))
+    heard: list[bytes] = []
+
+    server = socket.create_server(("127.0.0.1", port))
+
+    def answer() -> None:
+        with server, server.accept()[0] as called:
+            called.sendall(b'{"asked": "' + b"0" * 32 + b'"}\n')
+            heard.append(called.recv(5000))
+            called.sendall(b'{"proof": "' + b"0" * 64 + b'"}\n{"over": {}}\n')
+
+    impostor = threading.Thread(target=answer)
+    impostor.start()
+    orders: list[Order] = []
+    deadline = time.monotonic() + 10
+    while not orders:
+        assert time.monotonic() < deadline
+        orders += guest.orders(0.05)
+    impostor.join()
+    guest.close()
+    assert SECRET not in heard[0]
+    (over,) = orders
+    assert isinstance(over, Over)
+    assert over.ending.reason.startswith("it could not be reached for ")

@@ -1,0 +1,140 @@
+"""The plan of an earlier run: from this controller's record, else from a node's folder by the real script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.fleet.runs.load_plan import SEVERAL
+from orchestrator.fleet.runs.load_plan import recall as asked
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.nodes.fake import FakeNode
+from orchestrator.nodes.local import LocalNode
+from orchestrator.specs.errors import ConfigError, NodeUnreachableError
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan_json import to_json
+from orchestrator.specs.request import RunIdentity
+from tests import lan
+
+
+def plan_of(run_id: str, attempt: int = 0) -> Plan:
+    return lan.plan(identity=RunIdentity(run_id=run_id, user="ana", started_at="2026", attempt=attempt))
+
+
+def recall(workspaces: dict[str, Path], run_id: str) -> Plan:
+    """Asks nodes that are this computer, each with a workspace of its own."""
+    specs = {name: lan.spec(name, workspace=str(folder)) for name, folder in workspaces.items()}
+    return asked([LocalNode(name) for name in workspaces], specs, "orch", run_id).plan
+
+
+def leave(workspace: Path, plan: Plan) -> None:
+    folder = workspace / "orch/runs" / plan.run_id
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(to_json(plan))
+
+
+def test_from_the_record_without_asking_anybody() -> None:
+    RunRecord("red-1").save_plan(plan_of("red-1"))
+    RunRecord("red-12").save_plan(plan_of("red-12"))
+    RunRecord("blue-1").save_plan(plan_of("blue-1"))
+    assert asked([], {}, "orch", "red-1").plan.run_id == "red-1"
+    assert asked([], {}, "orch", "b").plan.run_id == "blue-1"
+    with pytest.raises(ConfigError, match="2 runs begin with red: red-1, red-12"):
+        asked([], {}, "orch", "red")
+
+
+def test_from_the_nodes_the_newest_attempt(tmp_path: Path) -> None:
+    places = {"alpha": tmp_path / "a b", "beta": tmp_path / "b"}
+    leave(places["alpha"], plan_of("red-1"))
+    leave(places["beta"], plan_of("red-1", attempt=2))
+    assert recall(places, "red-1").attempt == 2
+    assert recall(places, "re").attempt == 2
+
+
+def test_several_runs_of_one_node_begin_so(tmp_path: Path) -> None:
+    for run_id in ("red-1", "red-12"):
+        leave(tmp_path, plan_of(run_id))
+    assert recall({"alpha": tmp_path}, "red-1").run_id == "red-1"
+    with pytest.raises(ConfigError, match="2 runs begin with red: red-1, red-12"):
+        recall({"alpha": tmp_path}, "red")
+
+
+def test_runs_of_two_nodes_begin_so(tmp_path: Path) -> None:
+    places = {"alpha": tmp_path / "a", "beta": tmp_path / "b"}
+    leave(places["alpha"], plan_of("red-1"))
+    leave(places["beta"], plan_of("red-2"))
+    with pytest.raises(ConfigError, match="2 runs begin with red: red-1, red-2"):
+        recall(places, "red")
+
+
+@pytest.mark.parametrize("wanted", ["red", "*", "$(id)", "-e"])
+def test_nowhere(tmp_path: Path, wanted: str) -> None:
+    leave(tmp_path, plan_of("blue"))
+    with pytest.raises(ConfigError, match=r"no plan of a run .*, neither here nor on a node") as caught:
+        recall({"alpha": tmp_path}, wanted)
+    assert caught.value.hint == "orch runs"
+
+
+def test_who_did_not_answer_is_said() -> None:
+    silent = FakeNode("alpha", answers={("sh", "*"): NodeUnreachableError("no answer in 5 s", node="alpha")})
+    with pytest.raises(ConfigError) as caught:
+        asked([silent], {"alpha": NodeSpec(name="alpha", address="10.0.0.1")}, "orch", "red")
+    assert caught.value.hint == "alpha did not answer"
+
+
+def test_a_broken_plan_is_named(tmp_path: Path) -> None:
+    leave(tmp_path, plan_of("red"))
+    (tmp_path / "orch/runs/red/plan.json").write_text('{"run_id": 7}')
+    with pytest.raises(ConfigError, match=r"plan.json on alpha is not a plan of this version") as caught:
+        recall({"alpha": tmp_path}, "red")
+    assert any(problem.startswith("run_id: ") for problem in caught.value.problems)
+
+
+def test_a_plan_says_where_it_comes_from(tmp_path: Path) -> None:
+    RunRecord("red-1").save_plan(plan_of("red-1"))
+    leave(tmp_path, plan_of("red-1", attempt=1))
+    nodes, specs = [LocalNode("alpha")], {"alpha": lan.spec("alpha", workspace=str(tmp_path))}
+    own = asked(nodes, specs, "orch", "red-1", attempt=0)
+    assert (own.plan, own.node) == (plan_of("red-1"), "")
+    other = asked(nodes, specs, "orch", "red-1", attempt=1)
+    assert (other.plan, other.node, other.own) == (plan_of("red-1", attempt=1), "alpha", plan_of("red-1"))
+
+
+def test_an_attempt_that_this_computer_began_to_launch_is_its_own() -> None:
+    RunRecord("red-1").save_plan(plan_of("red-1"))
+    RunRecord("red-1").save_intent(plan_of("red-1", attempt=1))
+    for attempt in (0, 1):
+        own = asked([], {}, "orch", "red-1", attempt=attempt)
+        assert (own.plan.attempt, own.node) == (attempt, "")
+    RunRecord("red-1").forget_intent()
+    assert asked([], {}, "orch", "red-1").plan.attempt == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"\0" * 4096, b'{"run_id": 7}'])
+def test_a_record_that_cannot_be_read_is_as_if_it_were_lost(tmp_path: Path, content: bytes) -> None:
+    record = RunRecord("red-1")
+    record.save_plan(plan_of("red-1"))
+    (record.folder / "plan.json").write_bytes(content)
+    leave(tmp_path, plan_of("red-1"))
+    specs = {"alpha": lan.spec("alpha", workspace=str(tmp_path))}
+    found = asked([LocalNode("alpha")], specs, "orch", "red")
+    assert (found.plan, found.node, found.own) == (plan_of("red-1"), "alpha", None)
+    assert str(record.folder / "plan.json") in found.unreadable
+
+
+def test_a_broken_plan_of_one_node_hides_no_other(tmp_path: Path) -> None:
+    places = {"alpha": tmp_path / "a", "beta": tmp_path / "b"}
+    for folder in places.values():
+        leave(folder, plan_of("red"))
+    (places["alpha"] / "orch/runs/red/plan.json").write_text('{"run_id": 7}')
+    assert recall(places, "red") == plan_of("red")
+
+
+def test_a_node_that_names_other_runs_makes_nothing_ambiguous(tmp_path: Path) -> None:
+    leave(tmp_path, plan_of("red"))
+    specs = {name: lan.spec(name, workspace=str(tmp_path)) for name in ("alpha", "beta", "gamma")}
+    several = FakeNode("beta", answers={("sh", "*"): (SEVERAL, "blue-1\nblue-2\n", "")})
+    other = FakeNode("gamma", answers={("sh", "*"): (0, to_json(plan_of("blue-1", attempt=9)), "")})
+    assert asked([LocalNode("alpha"), several, other], specs, "orch", "re").plan == plan_of("red")

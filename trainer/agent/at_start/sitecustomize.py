@@ -1,0 +1,29 @@
+"""Before a rank's own program, whose-ever it is: let its stacks be asked for. Nothing else of it changes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+
+def _the_next_one() -> None:
+    """Run the `sitecustomize` that this one hides, as of a system's Python."""
+    here = Path(__file__).parent
+    spec = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if Path(entry) != here])
+    if spec and spec.loader:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+before = set(sys.modules)
+with contextlib.suppress(ImportError):  # a Python of the user's that does not know this package
+    from trainer.agent import stacks
+
+    stacks.register(os.environ)
+for name in set(sys.modules) - before:  # the user's program may have a module of that name
+    if name.partition(".")[0] in ("trainer", "contract"):
+        del sys.modules[name]
+_the_next_one()

@@ -1,0 +1,105 @@
+"""How a node proves to the coordinator that it belongs to this attempt, and the coordinator to the node.
+
+Both have the attempt's token, which never travels: each signs what the other has just drawn at random (HMAC), so that
+neither an old answer nor an answer for another node or attempt fits. What follows on the connection is not signed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.run_folder import AGENTS_TOKEN
+from trainer.agent.messages import MisfitError, values_of, whole
+from trainer.errors import ConfigurationError
+
+SHORTEST = 32
+"""Letters of a token: 128 bits in hexadecimal."""
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_PROOF = re.compile(r"[0-9a-f]{64}")
+
+
+def read_token(folder: Path) -> bytes:
+    """ConfigurationError: there is none."""
+    file = folder / AGENTS_TOKEN
+    try:
+        token = file.read_bytes().strip()
+    except OSError as error:
+        raise ConfigurationError(
+            f"the token of this attempt, with which its nodes know each other, cannot be read: {error}; "
+            "`orch launch` writes it on every node"
+        ) from error
+    if len(token) < SHORTEST:
+        raise ConfigurationError(f"{file} has {len(token)} letters; the token of an attempt has {SHORTEST} or more")
+    return token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greeting:
+    """One node's, on one connection."""
+
+    run: str
+    """Run and attempt."""
+    node_rank: int
+    asked: str
+    """What the coordinator drew."""
+    drawn: str = ""
+    """What the node drew."""
+
+    def signed(self, token: bytes, who: str) -> str:
+        """The proof that `node` or `coordinator` has the token."""
+        said = json.dumps([who, self.run, self.node_rank, self.asked, self.drawn])
+        return hmac.new(token, said.encode(), hashlib.sha256).hexdigest()
+
+    def is_proven(self, token: bytes, who: str, proof: str) -> bool:
+        return hmac.compare_digest(self.signed(token, who), proof)
+
+    def as_message(self, token: bytes) -> Mapping[str, object]:
+        proof = self.signed(token, "node")
+        return {"run": self.run, "node_rank": self.node_rank, "drawn": self.drawn, "proof": proof}
+
+
+def draw() -> str:
+    return secrets.token_hex(16)
+
+
+def read_asked(line: bytes) -> str:
+    """What the coordinator begins with. MisfitError: something else than a coordinator answers."""
+    return _word(values_of(line), "asked", _NONCE)
+
+
+def read_greeting(line: bytes, asked: str, nodes: int, token: bytes) -> Greeting:
+    """MisfitError: it comes from nobody who has the token."""
+    values = values_of(line)
+    run = values.get("run")
+    greeting = Greeting(
+        run=run if isinstance(run, str) else "",
+        node_rank=whole(values, "node_rank", least=1, most=nodes - 1),
+        asked=asked,
+        drawn=_word(values, "drawn", _NONCE),
+    )
+    if not greeting.is_proven(token, "node", _word(values, "proof", _PROOF)):
+        raise MisfitError("it does not have the token of this attempt")
+    return greeting
+
+
+def read_welcome(line: bytes, greeting: Greeting, token: bytes) -> None:
+    """MisfitError: why the coordinator does not take this node, or that it does not have the token."""
+    values = values_of(line)
+    if not greeting.is_proven(token, "coordinator", _word(values, "proof", _PROOF)):
+        raise MisfitError("who answers there does not have the token of this attempt")
+    if refused := values.get("refused"):
+        raise MisfitError(str(refused)[:200])
+
+
+def _word(values: Mapping[str, object], key: str, shape: re.Pattern[str]) -> str:
+    word = values.get(key)
+    if not isinstance(word, str) or not shape.fullmatch(word):
+        raise MisfitError(f"{key} is not what it has to be")
+    return word

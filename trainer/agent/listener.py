@@ -1,0 +1,239 @@
+"""Where the nodes of a run reach its coordinator: a port that anybody in the network can reach, too.
+
+One loop without threads. Who has not proven in time that it belongs to the run is cut off; of those who have not yet,
+there are only so many, and one more costs the oldest its place, so that silent ones keep no node out. A node has one
+connection: a second one is refused as long as the first has sent its heartbeats.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from trainer.agent.handshake import Greeting, draw, read_greeting
+from trainer.agent.messages import MisfitError, Report, read_report
+from trainer.agent.wire import Line, Message
+
+GREETING_S = 5.0
+"""For all of a greeting."""
+LONGEST_GREETING = 1024
+LIVE_S = 5.0
+"""Without a heartbeat (one every 2 s), a connection gives way to another one of the same node."""
+BACK_OFF_S = 0.5
+AT_ONCE = 8
+"""Connections taken between two looks at those that are there: a node answers in between, however many come."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Came:
+    node_rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    node_rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    node_rank: int
+    report: Report
+
+
+News = Came | Left | Said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where, and for whom."""
+
+    address: str
+    port: int
+    interface: str
+    """Where the address is none of this machine's."""
+    run: str
+    names: Sequence[str]
+    token: bytes
+    greeting_s: float = GREETING_S
+    live_s: float = LIVE_S
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Stranger:
+    line: Line
+    asked: str
+    since: float
+    address: str
+
+
+class Door:
+    def __init__(self, listening: Listening, note: Callable[[str, str], None]) -> None:
+        """`note` takes a line for people, and what it is about: one of a kind is enough. OSError: the port is taken."""
+        self._about = listening
+        self._note = note
+        self._most = 2 * len(listening.names) + 16
+        self._seats: dict[int, Line] = {}
+        self._strangers: dict[Line, _Stranger] = {}
+        """The oldest first."""
+        self._listener = _listen(listening, note)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._resume_at: float | None = None
+        """When connections are taken again, where there was no room for one."""
+
+    def hear(self, timeout_s: float) -> list[News]:
+        """What has come of the run's nodes, within this time."""
+        if self._resume_at is not None and time.monotonic() >= self._resume_at:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._resume_at = None
+        ready = [key.fileobj for key, _ in self._selector.select(timeout_s)]
+        lines = [line for line in ready if isinstance(line, Line)]
+        news: list[News] = []
+        for line in sorted(lines, key=lambda line: line in self._strangers):  # a holder before who asks for its seat
+            news += self._guarded(line)
+        now = time.monotonic()
+        for stranger in [one for one in self._strangers.values() if now - one.since > self._about.greeting_s]:
+            self._turn_away(stranger, f"no greeting in {self._about.greeting_s:.0f} s")
+        if self._listener in ready:
+            self._accept()
+        return news
+
+    def send(self, message: Message) -> list[int]:
+        """To every node that is here; the ranks of those that it could be sent to."""
+        return [rank for rank, line in list(self._seats.items()) if line.send(message)]
+
+    def send_to(self, node_rank: int, message: Message) -> bool:
+        return self._seats[node_rank].send(message) if node_rank in self._seats else False
+
+    def close(self) -> None:
+        for line in (*self._seats.values(), *self._strangers):
+            line.close()
+        self._listener.close()
+        self._selector.close()
+
+    # ── Who is not known yet ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _accept(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                connected, (address, _port) = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ECONNABORTED:  # out of descriptors or memory: it would be ready without end
+                    self._note("full", f"no room for another connection: {os.strerror(error.errno or 0)}")
+                    self._make_room(0)
+                    self._selector.unregister(self._listener)
+                    self._resume_at = time.monotonic() + BACK_OFF_S
+                    return
+                continue
+            self._make_room(self._most - 1)
+            self._ask(connected, address)
+
+    def _make_room(self, most: int) -> None:
+        while len(self._strangers) > most:
+            self._turn_away(next(iter(self._strangers.values())), f"{len(self._strangers)} others have not either")
+
+    def _ask(self, connected: socket.socket, address: str) -> None:
+        try:
+            line = Line(connected, LONGEST_GREETING)
+            self._selector.register(line, selectors.EVENT_READ)
+        except OSError:
+            connected.close()
+            return
+        stranger = _Stranger(line=line, asked=draw(), since=time.monotonic(), address=address)
+        self._strangers[line] = stranger
+        line.send({"asked": stranger.asked})
+
+    def _turn_away(self, stranger: _Stranger, why: str) -> None:
+        self._note("stranger", f"{stranger.address} is no node of this run, its connection was closed: {why}")
+        del self._strangers[stranger.line]
+        self._drop(stranger.line)
+
+    def _drop(self, line: Line) -> None:
+        self._selector.unregister(line)
+        line.close()
+
+    # ── What is read ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _guarded(self, line: Line) -> Iterator[News]:
+        """Whatever goes wrong costs this connection, and nothing else."""
+        rank = next((rank for rank, held in self._seats.items() if held is line), None)
+        stranger = self._strangers.get(line)
+        try:
+            if stranger:
+                yield from self._greet(stranger)
+            elif rank is not None:
+                yield from self._read(rank, line)
+        except Exception as error:
+            if stranger and line in self._strangers:
+                self._turn_away(stranger, str(error))
+            elif rank is not None and self._seats.get(rank) is line:
+                self._note(f"left {rank}", f"the connection of {self._about.names[rank]} has ended: {error}")
+                yield self._leave(rank)
+
+    def _greet(self, stranger: _Stranger) -> Iterator[News]:
+        line, token = stranger.line, self._about.token
+        if not (lines := line.receive(0)):
+            return
+        greeting = read_greeting(lines[0], stranger.asked, len(self._about.names), token)
+        rank, holder = greeting.node_rank, self._seats.get(greeting.node_rank)
+        if greeting.run != self._about.run:
+            self._refuse(stranger, greeting, f"this is run {self._about.run}")
+        elif holder and time.monotonic() - holder.heard < self._about.live_s:
+            self._refuse(stranger, greeting, f"{self._about.names[rank]} is connected already")
+        else:
+            if holder:
+                yield self._leave(rank)
+            del self._strangers[line]
+            line.longest = Line.LONGEST
+            self._seats[rank] = line
+            line.send({"proof": greeting.signed(token, "coordinator")})
+            yield Came(node_rank=rank)
+
+    def _refuse(self, stranger: _Stranger, greeting: Greeting, why: str) -> None:
+        stranger.line.send({"proof": greeting.signed(self._about.token, "coordinator"), "refused": why})
+        raise ConnectionError(why)
+
+    def _read(self, rank: int, line: Line) -> Iterator[News]:
+        for text in line.receive(0):
+            try:
+                report = read_report(text, self._about.names[rank : rank + 1])  # it speaks of its own ranks alone
+            except MisfitError as error:
+                self._note(f"said {rank}", f"{self._about.names[rank]} sent what is not understood: {error}")
+                continue
+            yield Said(node_rank=rank, report=report)
+
+    def _leave(self, rank: int) -> Left:
+        self._drop(self._seats.pop(rank))
+        return Left(node_rank=rank)
+
+
+def _listen(listening: Listening, note: Callable[[str, str], None]) -> socket.socket:
+    """On the address that the other nodes call; where a router forwards it, on that of the interface towards them."""
+    try:
+        listener = socket.create_server((listening.address, listening.port))
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        address = _address_of(listening.interface)
+        note(
+            "address",
+            f"{listening.address} is not an address of this machine: listening on {address or 'all of its addresses'}",
+        )
+        listener = socket.create_server((address, listening.port))
+    listener.setblocking(False)
+    return listener
+
+
+def _address_of(interface: str) -> str:
+    """Empty where there is no such interface."""
+    addresses = psutil.net_if_addrs().get(interface, [])
+    return next((one.address for one in addresses if one.family == socket.AF_INET), "")

@@ -1,0 +1,117 @@
+"""Where each rank of a node stands, by its own Python stack: asked for by a signal, written by faulthandler.
+
+It answers from C, whatever holds the interpreter. A process that is stopped, or that the kernel holds (state D), runs
+no handler, and does not answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.agent import heartbeat
+
+SIGNAL = signal.SIGRTMIN + 10
+"""SIGUSR1 and 2 are users' (schedulers warn by them, Lightning saves on one), SIGUSR2 is torch's own too."""
+ANSWER_S = 3.0
+"""An answer takes a millisecond, on a machine that has a processor to spare."""
+MOST_FRAMES = 8
+LONGEST = 200
+"""Letters of a frame."""
+_SUFFIX = ".stack"
+_THREAD = re.compile(r"^(?:Thread|(?P<current>Current thread)) 0x", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    local_rank: int
+    process: int
+    frames: tuple[str, ...]
+    """Of the main thread, the innermost first, `FILE:LINE in FUNCTION`; none: it does not answer."""
+    state: str
+    """The kernel's letter: R runs, S sleeps, T is stopped, D waits for a disk or a driver."""
+
+
+def register(environ: Mapping[str, str]) -> None:
+    """Answer from now on, where somebody may ask. Of a rank and the processes that it starts, the rank alone."""
+    folder, local_rank = environ.get(heartbeat.FOLDER), environ.get("LOCAL_RANK", "")
+    if not folder or not local_rank.isdigit():
+        return
+    path = Path(folder) / f"{local_rank}{_SUFFIX}"
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # for as long as the process lives
+        os.write(descriptor, f"{os.getpid():>10}\n".encode())
+        faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
+
+
+class Question:
+    """To every rank that has registered there; nobody waits for the answer."""
+
+    def __init__(self, folder: Path, now: float) -> None:
+        self._until = now + ANSWER_S
+        self._files = sorted(folder.glob(f"[0-9]*{_SUFFIX}"))
+        self._before = {path: path.stat().st_size for path in self._files}
+        self._asked = [path for path in self._files if _signalled(_process(path))]
+        self._sizes = dict(self._before)
+
+    def answer(self, now: float) -> list[Stack] | None:
+        """Of each that lives, by local rank; None while some may still write."""
+        before, self._sizes = self._sizes, {path: path.stat().st_size for path in self._files}
+        written = self._sizes == before and all(self._sizes[path] > self._before[path] for path in self._asked)
+        if not written and now < self._until:
+            return None
+        stacks = [_stack(path, self._before[path]) for path in self._files]
+        return [stack for stack in stacks if stack.state not in ("", "Z")]
+
+
+def _stack(path: Path, since: int) -> Stack:
+    process, text = _process(path), path.read_bytes()[since:].decode(errors="replace")
+    return Stack(
+        local_rank=int(path.stem), process=process, frames=tuple(main_thread(text))[:MOST_FRAMES], state=_state(process)
+    )
+
+
+def main_thread(text: str) -> Iterator[str]:
+    """The frames of the main thread in what faulthandler wrote of all. A signal to a process comes to its main thread,
+    the current one; where another took it, the main thread is the oldest, which is written last."""
+    begins = list(_THREAD.finditer(text))
+    ends = [*(begin.start() for begin in begins[1:]), len(text)]
+    blocks = [text[one.end() : other] for one, other in zip(begins, ends, strict=False)]
+    current = [block for begin, block in zip(begins, blocks, strict=True) if begin["current"]]
+    for found in _FRAME.finditer((current or blocks or [""])[-1]):
+        yield f"{found['file']}:{found['line']} in {found['function']}"[-LONGEST:]
+
+
+def _process(path: Path) -> int:
+    with path.open() as file:
+        word = file.readline().strip()
+    return int(word) if word.isdigit() else 0
+
+
+def _signalled(process: int) -> bool:
+    """Whether it was asked: one without the handler would die of the signal."""
+    caught = next((line for line in _status(process) if line.startswith("SigCgt:")), "SigCgt: 0")
+    if not int(caught.split()[1], 16) >> (SIGNAL - 1) & 1:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, SIGNAL)
+        return True
+    return False
+
+
+def _state(process: int) -> str:
+    return next((line.split()[1] for line in _status(process) if line.startswith("State:")), "")
+
+
+def _status(process: int) -> list[str]:
+    try:
+        return Path(f"/proc/{process}/status").read_text().splitlines() if process else []
+    except OSError:
+        return []

@@ -1,0 +1,39 @@
+"""A way to keep ranks in common that takes as much memory as the real one, and asks no rank for anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from trainer.engine.autotune.measure import Echo
+from trainer.engine.sync import methods
+from trainer.engine.sync.ddp import Alone
+from trainer.engine.sync.strategy import Sync
+from trainer.forecast.choice import AUTO
+
+LARGEST = "fp16"
+"""Of those that `auto` chooses among, the one that sends most beside what it keeps."""
+
+
+def stand_in(name: str, whose: methods.Whose) -> Sync:
+    """For `methods.build` of the same arguments; the other ranks echo what they are sent."""
+    group = whose.group
+    if group.alone:
+        return Alone(whose.model)
+    if name == "fp32":
+        return _Buckets(whose.model)
+    echo = Echo(place=group.place, backend="none", device=next(whose.model.parameters()).device)
+    return methods.build(LARGEST if name == AUTO else name, replace(whose, group=echo), 0, static_graph=False)
+
+
+class _Buckets(Alone):
+    """DDP's, which are as large as all gradients and lie beside these while a step has several micro-batches."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._held = [torch.empty_like(parameter) for parameter in model.parameters() if parameter.requires_grad]
+
+    def close(self) -> None:
+        self._held.clear()

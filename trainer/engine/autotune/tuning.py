@@ -1,0 +1,235 @@
+"""What is measured before the first step, on real batches of the run, and leaves no trace in it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trainer.agent import heartbeat
+from trainer.config import TrainOptions
+from trainer.engine.autotune import find_lr, micro_batch
+from trainer.engine.autotune.workers import Choice, Trial, choose_workers, counted
+from trainer.engine.buffers import Buffers
+from trainer.engine.dataloader import Cut, Feed
+from trainer.engine.group import Group
+from trainer.engine.hardware.device import Hardware
+from trainer.engine.hardware.limits import usable_threads
+from trainer.engine.optimization.still import standing_still
+from trainer.engine.reporting.events import Events
+from trainer.engine.sync.strategy import Sync
+from trainer.engine.workload import Batch, Workload
+
+Found = TypeVar("Found")
+
+
+class Bench:
+    """The model, and the batches that it would see from `cursor` on. Where the memory does not hold them, `cut` has
+    smaller micro-batches afterwards."""
+
+    def __init__(self, workload: Workload, hardware: Hardware, cut: Cut, cursor: int, events: Events) -> None:
+        self.cut = cut
+        self._workload, self._hardware, self._cursor, self._events = workload, hardware, cursor, events
+        self._weights = torch.tensor(list(workload.terms.values()), device=hardware.device)
+
+    def choose_micro_batch(self, options: TrainOptions, optimizer: Optimizer, sync: Callable[[], Sync]) -> None:
+        """Samples in one forward pass: on a GPU as many as fit, on a CPU the fastest number, up to the rank's share.
+
+        `optimizer`: before its first step. `sync`: a way to keep ranks in common that asks no rank for anything."""
+        wished = options.micro_batch_size
+        if wished != "auto":
+            size = options.batch_size if wished is None else int(wished)
+        elif self._hardware.on_gpu:
+            with standing_still(self._workload.model, optimizer) as step:
+                size = micro_batch.largest_that_fits(lambda size: self._whole_step(size, sync, step), self.cut.share)
+            self._events.say(f"micro-batch {size}: the most that fits into this GPU's memory, of {self.cut.share}")
+        else:
+            sizes = [size for size in micro_batch.SIZES if size <= self.cut.share] or [self.cut.share]
+            with self._nothing_learnt():
+                choice = micro_batch.fastest(self._try, sizes=sizes)
+            self._events.say(choice.why)
+            size = choice.size
+        self.cut = replace(self.cut, micro_batch=size)
+
+    def sample_s(self, meet: Callable[[], None], seconds: float) -> float:
+        """Seconds that one sample takes, loaded and computed, in micro-batches as they will be.
+
+        `meet`: returns when all ranks are there, for nodes that share something are to do so here too. The mean, not
+        the median: a container that has used up its quota stands still for a while, again and again.
+        """
+
+        def measure() -> float:
+            batches = self._batches(self.cut)
+            done, began = 0, time.perf_counter()
+            while done == 0 or time.perf_counter() - began < seconds:
+                batch = next(batches)
+                self._compute(batch)
+                done += self._workload.samples(batch)
+            return (time.perf_counter() - began) / done
+
+        with self._nothing_learnt():
+            # Opens files, allocates, picks kernels: once in a run.
+            self._fitting(lambda: self._compute(next(self._batches(self.cut))))
+            meet()
+            return self._fitting(measure)
+
+    def loaded_per_s(self, seconds: float = 0.5) -> float:
+        """Samples per second that this process loads when it does nothing else."""
+        batches = self._batches(self.cut)
+        next(batches)  # opens files
+        done, began = 0, time.perf_counter()
+        while done == 0 or time.perf_counter() - began < seconds:
+            done += self._workload.samples(next(batches))
+        return done / (time.perf_counter() - began)
+
+    def workers(self, options: TrainOptions, group: Group) -> int:
+        """Processes that load data: as asked for, as the data says, or as measured.
+
+        Streamed data is cut into parts for all workers of all ranks, and so each rank must have as many.
+        """
+        say = self._events.say
+        if options.num_workers != "auto":
+            say(f"{counted(options.num_workers)}: as asked for")
+            return options.num_workers
+        cpus = max(1, usable_threads() // group.place.local_world_size)
+        if self._workload.stream_workers is not None:
+            usable, fewest = map(int, group.least([self._workload.stream_workers, cpus]))
+            chosen = min(usable, fewest)
+            say(f"{counted(chosen)}: the data is for up to {usable}, the rank with the fewest CPUs has {fewest}")
+            return chosen
+        choice = self._measured_workers(cpus)
+        chosen = int(group.least([choice.workers])[0]) if self._workload.streamed else choice.workers
+        if choice.workers:
+            say(choice.why)
+        if chosen < choice.workers:
+            say(f"{counted(chosen)}: streamed data needs as many on each rank, and one has no use for more")
+        return chosen
+
+    def _measured_workers(self, cpus: int) -> Choice:
+        def measure() -> Choice:
+            batches = self._batches(self.cut)
+            trial = Trial(load=lambda _: next(batches), compute=self._compute, loader=self._loader)
+            return choose_workers(trial, cpus=cpus)
+
+        with self._nothing_learnt():
+            return self._fitting(measure)
+
+    def rehearse(self, sync: Sync) -> None:
+        """The first passes of `sync`, with their exchange. To be called by all ranks."""
+        batch = self._few() if sync.rehearsals else None
+        for _ in range(sync.rehearsals):
+            with self._nothing_learnt():
+                with sync.gradients(last=True):
+                    self._compute(batch, sync.model)
+                sync.finish()
+
+    def unused(self) -> list[str]:
+        """Weights that have no gradient after a pass. By the bare model: a rank without the memory for it keeps no
+        other waiting."""
+
+        def find() -> list[str]:
+            with self._nothing_learnt():
+                self._compute(self._few())
+                named = self._workload.model.named_parameters()
+                return [name for name, one in named if one.requires_grad and one.grad is None]
+
+        unused = self._fitting(find)
+        if unused:
+            named = ", ".join(unused[:3]) + ", …" * (len(unused) > 3)
+            self._events.say(
+                f"no part in the loss: {named} ({len(unused)} of the tensors); with several ranks their gradient"
+                " counts as zero, and what is sent with it waits for the end of the backward pass"
+            )
+        return unused
+
+    def _few(self) -> Batch:
+        """Samples that batch norm can do with, and that need hardly any memory."""
+        return next(self._batches(replace(self.cut, micro_batch=min(2, self.cut.micro_batch))))
+
+    def find_lr(self, optimizer: Optimizer, steps: int) -> find_lr.Found:
+        """The learning-rate range test. Afterwards the weights are spoilt."""
+        with self._nothing_learnt():
+            self._fitting(lambda: self._compute(next(self._batches(self.cut))))
+        batches = self._batches(self.cut)
+
+        def step(lr: float) -> float:
+            for group in optimizer.param_groups:
+                group["lr"] = lr * group.get("lr_scale", 1.0)
+            optimizer.zero_grad(set_to_none=True)
+            loss = self._compute(next(batches))
+            optimizer.step()
+            return loss
+
+        return find_lr.find_lr(step, steps=steps)
+
+    def _try(self, size: int) -> None:
+        self._compute(next(self._batches(replace(self.cut, micro_batch=size))))
+
+    def _whole_step(self, size: int, make: Callable[[], Sync], step: Callable[[], None]) -> None:
+        """All that a real step holds at a time: the gradients of earlier micro-batches during a pass, what the exchange
+        keeps, and from the second trial on what the optimizer does."""
+        cut = replace(self.cut, micro_batch=size)
+        with self._nothing_learnt():
+            batch, sync = next(self._batches(cut)), make()
+            try:
+                for last in (False, True)[cut.micro_batches == 1 :]:
+                    with sync.gradients(last=last):
+                        self._compute(batch, sync.model)
+                sync.finish()
+                step()
+            finally:
+                sync.close()
+
+    def _fitting(self, work: Callable[[], Found]) -> Found:
+        """What `work` returns once the micro-batches are small enough. It must ask nothing of other ranks."""
+        while True:
+            try:
+                return work()
+            except (RuntimeError, MemoryError) as error:
+                if not micro_batch.is_out_of_memory(error):
+                    raise
+            # Only here: inside `except` the error's frames still hold the tensors.
+            self._workload.model.zero_grad(set_to_none=True)
+            micro_batch.free_memory()
+            tried = min(self.cut.micro_batch, self.cut.share)
+            self.cut = replace(self.cut, micro_batch=micro_batch.halve(tried))
+            self._events.warn(
+                f"out of memory with micro-batches of {tried} before the first step:"
+                f" continuing with {self.cut.micro_batch}"
+            )
+
+    def _compute(self, batch: object, model: nn.Module | None = None) -> float:
+        """Forward and backward, without a word to other ranks where nothing is said: by the bare model."""
+        heartbeat.part("trial")
+        moved: Batch = self._hardware.move(batch)  # type: ignore[arg-type]  # what this very object loaded
+        with self._hardware.autocast():
+            sums = self._workload.losses(model or self._workload.model, moved)
+        loss = (sums * self._weights).sum() / self._workload.samples(moved)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def _batches(self, cut: Cut) -> Iterator[Batch]:
+        feed = Feed(self._workload, cut, self._cursor, workers=0, pin=False)
+        return (next(feed) for _ in itertools.count())
+
+    def _loader(self, count: int) -> Feed:
+        return Feed(self._workload, self.cut, self._cursor, workers=count, pin=self._hardware.on_gpu)
+
+    @contextmanager
+    def _nothing_learnt(self) -> Iterator[None]:
+        """Gradients are dropped, and what batch norm counted is put back."""
+        model = self._workload.model
+        buffers = Buffers(model)
+        model.train()
+        try:
+            yield
+        finally:
+            model.zero_grad(set_to_none=True)
+            buffers.put_back()

@@ -1,0 +1,154 @@
+"""A run's checkpoints, written while it trains on: the training stands still only for a copy in memory.
+
+What each rank alone knows lies on its own node, and a checkpoint that is there has all of it: rank 0 gives its folder
+the name of a checkpoint only once all ranks have written theirs, which each step's all-reduce tells.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.agent import heartbeat
+from trainer.engine.checkpoints import checkpoint
+from trainer.engine.checkpoints.checkpoint import Keep
+from trainer.engine.checkpoints.resume import Trained
+from trainer.engine.checkpoints.snapshot import Snapshot
+from trainer.engine.run import Run
+from trainer.engine.sync import rank_state
+from trainer.engine.sync.strategy import Kept, State, Sync
+from trainer.engine.weights import must_be_alike
+from trainer.errors import TrainerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Save:
+    """One checkpoint on its way."""
+
+    step: int
+    cursor: int
+    best: bool
+    aside: bool
+    """Written while the training goes on, else while it stands still."""
+    began: float
+    """By `time.perf_counter`."""
+
+
+class Saving:
+    """At most one checkpoint is being written at a time: the next waits for the last."""
+
+    def __init__(self, run: Run, trained: Trained, sync: Sync) -> None:
+        self._run, self._trained, self._sync = run, trained, sync
+        self._root = run.options.run_dir / "checkpoints"
+        self._first = run.place.rank == 0
+        self._memory, self._own_memory = Snapshot(), Snapshot()
+        self._own: Future[None] | None = None
+        """This rank's file of `_own_step`, while others may not have theirs."""
+        self._own_step = 0
+        self._publish: Callable[[], None] | None = None
+        """On rank 0 what makes a checkpoint of the folder that is being written."""
+
+    @property
+    def own_written(self) -> bool:
+        """Whether nothing that this rank alone knows is still to be written."""
+        return self._own is None or (self._own.done() and self._own.exception() is None)
+
+    def look(self, *, all_written: bool) -> None:
+        """After each step. `all_written`: `own_written` of all ranks. Raises what has failed in writing."""
+        self._run.writer.look()
+        if all_written:
+            self._may_publish()
+
+    def save(self, step: int, cursor: int, *, best: bool = False, last: bool = False) -> None:
+        """On all ranks. `last`: nothing is trained afterwards, so that no copy is needed."""
+        heartbeat.part("checkpoint")
+        began = time.perf_counter()
+        must_be_alike(self._sync, self._run.group, step)
+        self.settle()
+        aside = self._run.options.checkpoint_async and not last
+        state = self._sync.state()
+        if state:
+            self._write_own(step, self._own_memory.take(dict(state)) if aside else state)
+        with self._sync.in_common():
+            if self._first:
+                one = Save(step=step, cursor=cursor, best=best, aside=aside, began=began)
+                self._write(one)
+            if not aside:
+                self.settle()
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is one. On all ranks; raises what has failed in writing."""
+        run = self._run
+        run.writer.finish()
+        if self._own is not None:
+            run.group.barrier()
+        self._may_publish()
+        run.writer.finish()
+        if self._own is not None:
+            # Of the same steps as there are checkpoints, whatever has decided which of those stay.
+            there = json.loads(run.group.broadcast_text(json.dumps(checkpoint.steps(self._root))))
+            until = self._own_step
+            run.writer.submit(lambda: rank_state.prune(run.options.run_dir, there, until))
+            self._own = None
+
+    def _write_own(self, step: int, state: State) -> None:
+        run, layout = self._run, self._sync.layout
+        mine = Kept(rank=run.place.rank, world_size=run.place.world_size, state=state)
+        self._own_step = step
+        self._own = run.writer.submit(lambda: rank_state.save(run.options.run_dir, step, mine, layout))
+
+    def _write(self, one: Save) -> None:
+        state = self._trained.state(one.step, one.cursor)
+        if one.aside:
+            state = self._memory.take(state)
+        stopped_s = time.perf_counter() - one.began if one.aside else None
+        about = self._about(one)
+        scratch = self._run.writer.submit(
+            lambda: checkpoint.write(
+                self._root, about, lambda file: torch.save(state, file), self._run.workload.attachments
+            )
+        )
+        self._publish = lambda: self._published(scratch.result(), one, stopped_s)
+        if self._own is None:
+            self._may_publish()
+
+    def _may_publish(self) -> None:
+        publish, self._publish = self._publish, None
+        if publish:
+            self._run.writer.submit(publish)
+
+    def _published(self, scratch: Path, one: Save, stopped_s: float | None) -> None:
+        options, events = self._run.options, self._run.events
+        saved = checkpoint.publish(scratch)
+        seconds = time.perf_counter() - one.began
+        stood = seconds if stopped_s is None else stopped_s
+        times = {"stopped_s": round(stood, 4), "seconds": round(seconds, 4)}
+        events.emit("checkpoint", step=one.step, path=str(saved.path), verified=not saved.problem, **times)
+        if saved.problem:
+            raise TrainerError(f"{saved.path} was written, but does not read back: {saved.problem}")
+        if one.best:
+            checkpoint.mark_best(self._root, one.step)
+        checkpoint.prune(self._root, one.step, Keep(count=options.keep_checkpoints, hours=options.keep_hours))
+        events.say(f"checkpoint {saved.path}" + (" (the best so far)" if one.best else ""))
+
+    def _about(self, one: Save) -> Mapping[str, Any]:
+        run = self._run
+        return {
+            "format": 1,
+            "step": one.step,
+            "cursor": one.cursor,
+            "workload": run.workload.name,
+            "identity": dict(run.workload.identity),
+            "options": run.options.as_json(),
+            "precision": run.hardware.precision,
+            "run_id": run.place.run_id,
+            "attempt": run.place.attempt,
+            "torch": torch.__version__,
+        }

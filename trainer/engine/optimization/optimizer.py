@@ -1,0 +1,95 @@
+"""What moves the weights: AdamW, SGD, or Muon for the matrices with AdamW for all else.
+
+One object, whatever is inside: the loop sets the rates of its `param_groups`, a checkpoint keeps its `state_dict`, and
+resuming goes over its `state`. A group's `lr_scale` is its own rate in proportion to --lr.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from trainer.config import TrainOptions
+from trainer.engine.optimization.muon import Muon
+from trainer.errors import UsageError
+
+MOMENTUM = 0.9
+"""Of SGD."""
+Groups = list[dict[str, Any]]
+
+
+def build_optimizer(model: nn.Module, groups: Groups | None, options: TrainOptions, dtype: torch.dtype) -> Optimizer:
+    """`groups`: the workload's, None for the usual. In each, `lr_scale` is its own rate in proportion to --lr, and
+    `muon` says that it holds hidden matrices. `dtype`: in which the hardware multiplies matrices fast."""
+    given = usual_groups(model, options.weight_decay) if groups is None else groups
+    hidden: Groups = []
+    others: Groups = []
+    for group in given:
+        own = {"lr_scale": 1.0, "weight_decay": options.weight_decay, **group}
+        own["lr"] = options.lr * own["lr_scale"]
+        for_muon = own.pop("muon", False) and options.optimizer == "muon"
+        (hidden if for_muon else others).append(own)
+    if options.optimizer == "muon" and not hidden:
+        raise UsageError("--optimizer muon: this model has no hidden matrices, which Muon is for: give adamw")
+    # One pass over the weights instead of a dozen; on a CPU, too, it takes a fraction of the time.
+    fused = True if options.fused is None else options.fused
+    if options.optimizer == "sgd":
+        return SGD(others, lr=options.lr, momentum=MOMENTUM, nesterov=True, fused=fused)
+    adamw = AdamW(others, lr=options.lr, betas=options.betas, fused=fused) if others else None
+    if not hidden:
+        assert adamw is not None  # noqa: S101  # a model has parameters
+        return adamw
+    muon = Muon(hidden, options.lr, dtype)
+    return Together([muon, adamw]) if adamw else muon
+
+
+def usual_groups(model: nn.Module, weight_decay: float) -> Groups:
+    """Matrices decay, biases and norms do not. Muon is for what maps hidden states to hidden states: the rows of an
+    embedding or an output layer are things of their own."""
+    apart = _ends(model)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    hidden = [p for p in parameters if p.dim() == 2 and id(p) not in apart]
+    ends = [p for p in parameters if p.dim() > 2 or id(p) in apart]
+    flat = [p for p in parameters if p.dim() < 2]
+    groups: Groups = [
+        {"params": hidden, "weight_decay": weight_decay, "muon": True},
+        {"params": ends, "weight_decay": weight_decay},
+        {"params": flat, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _ends(model: nn.Module) -> set[int]:
+    """Embeddings, and the last linear layer, after which nothing comes."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    linear = [id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)]
+    return embeddings | set(linear[-1:])
+
+
+class Together(Optimizer):
+    """Several optimizers as one. Groups and state are theirs; here they only stand side by side."""
+
+    def __init__(self, parts: list[Optimizer]) -> None:
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def step(self) -> None:  # type: ignore[override]  # what a closure is for, the loop does itself
+        for part in self.parts:
+            part.step()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()
+
+    def _share(self) -> None:
+        """One dictionary of state for all, and each part its own of the groups."""
+        start = 0
+        for part in self.parts:
+            end = start + len(part.param_groups)
+            part.param_groups = self.param_groups[start:end]
+            part.state = self.state
+            start = end

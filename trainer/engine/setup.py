@@ -1,0 +1,154 @@
+"""From an assembled run to its first step: what is trained and from where, with whom, in which parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+from torch.optim import Optimizer
+
+from trainer import option_layers
+from trainer.engine.autotune.host_stats import look_around
+from trainer.engine.autotune.measure import Own, optimizer_s
+from trainer.engine.autotune.stand_in import stand_in
+from trainer.engine.autotune.tuning import Bench
+from trainer.engine.balance import Balance
+from trainer.engine.checkpoints.resume import Progress, Trained, resume
+from trainer.engine.dataloader import Cut
+from trainer.engine.early_stopping import Watch
+from trainer.engine.guard import Guard
+from trainer.engine.optimization.loss_scaler import LossScaler
+from trainer.engine.run import Run
+from trainer.engine.sync import methods, rank_state
+from trainer.engine.sync.strategy import Sync
+from trainer.engine.sync_plan import Together, by_speed, come_together, must_measure, wished_sync
+from trainer.engine.weights import share_weights
+
+LONG_S, LONGER_S = 1.5, 4.0
+"""Of measuring what a sample takes: before a training, and for `--forecast`, whose figures serve later plans."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    run: Run
+    """Among those who train."""
+    trained: Trained
+    optimizer: Optimizer
+    start: Progress
+    cut: Cut
+    workers: int
+    sync: Sync
+    balance: Balance | None
+    """None where shares stay as they are."""
+    forecast_per_s: float
+
+
+def begin(run: Run) -> Beginning | None:
+    """None: there is nothing to train here. To be called by all ranks."""
+    options, events = run.options, run.events
+    optimizer = run.optimizer()
+    trained = _trained(run, optimizer)
+    cut = Cut(place=run.place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
+    bench = Bench(run.workload, run.hardware, cut, 0, events)
+    whose = methods.Whose(model=run.workload.model, optimizer=optimizer, options=options, group=run.group)
+    bench.choose_micro_batch(options, optimizer, lambda: stand_in(wished_sync(options), whose))
+    step_s = optimizer_s(run.workload.model, optimizer) if must_measure(run) else 0.0
+    start = resume(trained, run.workload, options, run.group, events.say)
+    if start.step:
+        events.emit("resumed", step=start.step, checkpoint=str(start.source or ""))
+        events.say(f"resumed at step {start.step} from {start.source}")
+    bench = Bench(run.workload, run.hardware, bench.cut, start.cursor, events)
+    together = come_together(run, _own(run, bench, step_s), trained.manner)
+    if options.forecast:
+        events.emit("done", step=start.step, loss=None, seconds=0.0)
+        return None
+    group = run.group if len(together.ranks) == run.place.world_size else run.group.only(together.ranks)
+    if group is None:
+        events.warn("left out of this run; it waits for the others' end")
+        run.group.outlast()
+        return None
+    among = replace(run, place=group.place, group=group)
+    events.speak(among.place.rank == 0)
+    trained.manner.update(asdict(together))
+    cut = replace(bench.cut, place=among.place, shares=together.shares)
+    return _ready(among, trained, optimizer, start, cut, together)
+
+
+def _ready(
+    run: Run, trained: Trained, optimizer: Optimizer, start: Progress, cut: Cut, together: Together
+) -> Beginning | None:
+    options, events, model = run.options, run.events, run.workload.model
+    bench = Bench(run.workload, run.hardware, cut, start.cursor, events)
+    workers = bench.workers(options, run.group)
+    if run.place.rank == 0:
+        run.stopped_marker.unlink(missing_ok=True)
+        option_layers.keep(options)
+        events.say(option_layers.told(options))
+    if options.find_lr:
+        run.search_lr(bench, optimizer)
+        return None
+    share_weights(model, run.group)
+    sync = _sync(run, bench, together.sync, optimizer, start.step)
+    if options.compile is True:
+        run.compile()
+    if start.step and start.sync == together.sync:  # what another way has kept is of no use to this one
+        rank_state.restore(options.run_dir, start.step, sync, run.group, events.warn)
+    return Beginning(
+        run=run,
+        trained=trained,
+        optimizer=optimizer,
+        start=start,
+        cut=bench.cut,
+        workers=workers,
+        sync=sync,
+        balance=Balance(cut.shares or cut.equal) if by_speed(run) else None,
+        forecast_per_s=together.per_s,
+    )
+
+
+def _trained(run: Run, optimizer: Optimizer) -> Trained:
+    options, hardware = run.options, run.hardware
+    return Trained(
+        model=run.workload.model,
+        optimizer=optimizer,
+        scaler=LossScaler(hardware.device.type, enabled=hardware.scales),
+        guard=Guard(on_nan=options.on_nan, on_spike=options.on_spike, factor=options.spike_factor),
+        watch=Watch(options.early_stopping or options.best, options.patience if options.early_stopping else 0),
+    )
+
+
+def _own(run: Run, bench: Bench, step_s: float) -> Callable[[], Own]:
+    """Measures this rank; all ranks are to do so at once."""
+
+    def measure() -> Own:
+        alone = run.options.forecast  # nothing waits to be trained: there is time to look longer
+        sample_s = bench.sample_s(run.group.barrier, LONGER_S if alone else LONG_S)
+        around = None
+        if alone:
+            around = look_around(run.options.run_dir, run.hardware.device, bench.loaded_per_s())
+        size = min(bench.cut.micro_batch, bench.cut.share)
+        return Own(sample_s=sample_s, step_s=step_s, micro_batch=size, around=around)
+
+    return measure
+
+
+def _sync(run: Run, bench: Bench, name: str, optimizer: Optimizer, step: int) -> Sync:
+    whose = methods.Whose(model=run.workload.model, optimizer=optimizer, options=run.options, group=run.group)
+    static_graph = False
+    if name == "fp32" and not run.group.alone:
+        # Before DDP is made: a pass without it would be the first of its static graph.
+        unused = bench.unused()
+        static_graph = not sum(run.group.each(float(len(unused)))) and _static_graph(run, bench.cut)
+    sync = methods.build(name, whose, step, static_graph=static_graph)
+    sync.weight = bench.cut.weight
+    bench.rehearse(sync)
+    return sync
+
+
+def _static_graph(run: Run, cut: Cut) -> bool:
+    """torch 2.13 fails with an internal assertion where a static graph's first backward pass is one without sync. All
+    ranks must decide alike: a static graph has one collective more."""
+    options = run.options
+    # Not by `cut.micro_batch`, which a rank with less memory has made smaller.
+    accumulates = options.micro_batch_size is not None or cut.largest_share > options.batch_size
+    return options.static_graph and not by_speed(run) and not accumulates

@@ -1,0 +1,112 @@
+"""Before the first step: which ranks train, what share each has of a step, and how they keep one model in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainer.config import TrainOptions
+from trainer.engine.autotune.host_stats import of_all
+from trainer.engine.autotune.measure import Own, Work, measure
+from trainer.engine.balance import better
+from trainer.engine.run import Run
+from trainer.forecast.choice import AUTO, Forecast, forecast
+from trainer.forecast.kept import as_values
+from trainer.forecast.rows import ALONE
+from trainer.forecast.split import split
+from trainer.forecast.tell import as_event, summary, table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together:
+    everyone: tuple[str, ...] = ()
+    """All processes, by rank."""
+    ranks: tuple[int, ...] = ()
+    """Those who train."""
+    sync: str
+    shares: tuple[int, ...] = ()
+    """Samples of each of them in a step; none: equal."""
+    per_s: float = 0.0
+    """The forecast's speed; 0 where there is none."""
+
+    @classmethod
+    def remembered(cls, told: Mapping[str, Any]) -> Together:
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+        return cls(**values)
+
+
+def must_measure(run: Run) -> bool:
+    options = run.options
+    return options.forecast or (not run.group.alone and (by_speed(run) or wished_sync(options) == AUTO))
+
+
+def by_speed(run: Run) -> bool:
+    """Whether shares follow the nodes' speed."""
+    return run.options.shares == "auto" and not run.options.deterministic and not run.workload.streamed
+
+
+def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str, Any]) -> Together:
+    """How this run goes on, alike on all ranks. `measure_own`: asked where it must be; `before`: a checkpoint's."""
+    wished = wished_sync(run.options)
+    everyone = tuple(run.group.texts(run.place.name))
+    if before and not run.options.forecast:
+        earlier = Together.remembered(before)
+        fits = earlier.everyone == everyone and sum(earlier.shares) in (0, run.per_step)
+        if fits and wished in (AUTO, earlier.sync):  # in the same company nothing is measured again
+            run.events.say(f"as before: --sync {earlier.sync}, shares {list(earlier.shares) or 'equal'}")
+            return earlier
+    if not must_measure(run):
+        sync = "fp32" if wished == AUTO else wished  # auto with nothing to measure: a rank alone
+        return Together(everyone=everyone, ranks=tuple(range(len(everyone))), sync=sync)
+    own = measure_own()
+    found = _forecast(run, own)
+    around = of_all(own.around, run.group) if own.around else []
+    if run.place.rank == 0:
+        epoch = {"samples_per_epoch": run.workload.train_samples}
+        run.events.emit("measured", **as_values(found.measured), **epoch, around=around)
+        run.events.emit("forecast", **as_event(found))
+    for line in [summary(found)] if run.place.events else table(found):  # who reads events draws its own table
+        run.events.say(line)
+    for out in found.left_out:
+        if out.rank == run.place.rank and not run.options.forecast:
+            run.events.emit("left_out", why=out.why)
+    row = found.chosen
+    decided = Together(
+        everyone=everyone,
+        ranks=row.ranks,
+        sync="fp32" if row.sync == ALONE else row.sync,
+        shares=row.shares if by_speed(run) and _unequal(found) else (),
+        per_s=row.per_s,
+    )
+    # What all measured is the same on all ranks; that what follows is so too hangs on no machine's arithmetic.
+    return Together.remembered(json.loads(run.group.broadcast_text(json.dumps(asdict(decided)))))
+
+
+def wished_sync(options: TrainOptions) -> str:
+    """What repeats bit for bit cannot hang on what is measured."""
+    return "fp32" if options.deterministic and options.sync == AUTO else options.sync
+
+
+def _unequal(found: Forecast) -> bool:
+    """Whether other than equal shares are worth it: two trials of one machine differ by some percent."""
+    total, ranks = found.measured.samples_per_step, found.chosen.ranks
+    equal = split(total, [1.0] * len(ranks))
+    return better(total, equal, [found.measured.nodes[rank].sample_s for rank in ranks]) is not None
+
+
+def _forecast(run: Run, own: Own) -> Forecast:
+    workload, options = run.workload, run.options
+    some = workload.order(options.seed).take(0, run.per_step)
+    work = Work(
+        model=workload.model,
+        samples_per_step=run.per_step,
+        units_per_sample=workload.units(some) / run.per_step,
+        unit=workload.unit,
+    )
+    measured = measure(own, work, options, run.group)
+    found = forecast(measured, sync=wished_sync(options), equal=not by_speed(run))
+    if workload.streamed and len(found.chosen.ranks) < run.place.world_size and found.chosen.sync != ALONE:
+        return forecast(measured, sync=found.chosen.sync, equal=True)  # its parts are cut for all ranks
+    return found
