@@ -7,7 +7,7 @@ import json
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launching.launch_options import Manner
+from orchestrator.cli.launching.launch_options import OutputMode
 from orchestrator.cli.options import (
     DetachOption,
     EngineOption,
@@ -48,7 +48,7 @@ def adopt(
     from orchestrator.cli.launching.view import how_to_go_on
 
     loaded = load_inventory(inventory)
-    manner = Manner(
+    mode = OutputMode(
         dry_run=False,
         forecast=False,
         as_json=as_json,
@@ -64,8 +64,8 @@ def adopt(
         run_id, names = plan.run_id, ", ".join(seat.node.name for seat in attended.seated)
         say(f"run {run_id} is up on {names}")
         if not detach:
-            return see_through(attended, manner, out_of_sight_s=float(attended.plan.node_timeout_s))
+            return see_through(attended, mode, out_of_sight_s=float(attended.plan.node_timeout_s))
     typer.echo(json.dumps({"run_id": run_id}) if as_json else run_id)
-    leave_to_a_watcher(plan, manner)
+    leave_to_a_watcher(plan, mode)
     say(how_to_go_on(run_id))
     return EXIT_OK

@@ -56,10 +56,10 @@ def bench(
     Seconds of a sample and of the optimizer, memory against its limit, the disk, the input pipeline, and what each
     link carries, in the image and on the interfaces of a launch. Nothing is trained, and nothing is left on the nodes.
     """
-    from orchestrator.cli.launching.launch_options import Wanted
-    from orchestrator.cli.launching.measure import bench as carry_out
+    from orchestrator.cli.launching.launch_options import LaunchOptions
+    from orchestrator.cli.launching.measure import run_bench
 
-    wanted = Wanted(
+    options = LaunchOptions(
         command=command_words(context, command),
         nodes=nodes,
         labels=tuple(label or ()),
@@ -72,4 +72,4 @@ def bench(
         name="bench",
         engine=engine,
     )
-    return carry_out(load_inventory(inventory).inventory, wanted, as_json=as_json)
+    return run_bench(load_inventory(inventory).inventory, options, as_json=as_json)

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
-from orchestrator.cli.launching.launch_options import Manner, Wanted
+from orchestrator.cli.launching.launch_options import LaunchOptions, OutputMode
 from orchestrator.cli.options import (
     DataOption,
     DetachOption,
@@ -101,7 +101,7 @@ def launch(
     you. All containers start, or none. Ctrl-C leaves the run going and says how to come back. Ranks that fail start
     again from the last checkpoint; a node that stays away ends the run, or with --min-nodes it goes on without.
     """
-    wanted = Wanted(
+    options = LaunchOptions(
         command=command_words(context, command),
         nodes=nodes,
         labels=tuple(label or ()),
@@ -122,7 +122,7 @@ def launch(
         replicas=replicas,
     )
     loaded = load_inventory(inventory)
-    manner = Manner(
+    mode = OutputMode(
         dry_run=dry_run,
         forecast=forecast,
         as_json=as_json,
@@ -132,6 +132,6 @@ def launch(
         inventory_file=loaded.path.absolute(),
         engine=engine,
     )
-    from orchestrator.cli.launching.steps import carry_out
+    from orchestrator.cli.launching.run_launch import run_launch
 
-    return carry_out(loaded.inventory, wanted, manner)
+    return run_launch(loaded.inventory, options, mode)

@@ -58,10 +58,10 @@ def plan(
     Which nodes help and which hurt, each one's share of a step, and how much a larger step would give. It reckons with
     the newest measurement of this workload that this computer keeps (`orch bench`), and asks no node.
     """
-    from orchestrator.cli.launching.capacity import Length, carry_out
-    from orchestrator.cli.launching.launch_options import Wanted
+    from orchestrator.cli.launching.capacity import Length, show_capacity
+    from orchestrator.cli.launching.launch_options import LaunchOptions
 
-    wanted = Wanted(
+    options = LaunchOptions(
         command=command_words(context, command),
         nodes=nodes,
         labels=tuple(label or ()),
@@ -73,4 +73,4 @@ def plan(
         engine=engine,
     )
     length = Length(steps=steps, epochs=epochs, samples=samples)
-    return carry_out(load_inventory(inventory).inventory, wanted, length, measures=measure, as_json=as_json)
+    return show_capacity(load_inventory(inventory).inventory, options, length, measures=measure, as_json=as_json)

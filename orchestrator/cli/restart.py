@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launching.launch_options import Manner, Wanted
+from orchestrator.cli.launching.launch_options import LaunchOptions, OutputMode
 from orchestrator.cli.options import (
     DetachOption,
     EngineOption,
@@ -56,12 +56,12 @@ def restart(
     Checks, plans and asks while the run still goes on: what is refused then leaves it going. Where a node cannot be
     stopped, nothing is started.
     """
-    from orchestrator.cli.launching.steps import carry_out, earlier_plan
+    from orchestrator.cli.launching.run_launch import earlier_plan, run_launch
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped
 
     require_consent(yes=yes)
     loaded = load_inventory(inventory)
-    manner = Manner(
+    mode = OutputMode(
         dry_run=False,
         forecast=False,
         as_json=as_json,
@@ -72,16 +72,16 @@ def restart(
         engine=engine,
     )
     with at_hand(loaded.inventory.nodes, run) as running:
-        wanted = Wanted(resume=running.run.run_id, nodes=nodes, engine=engine)
-        earlier = earlier_plan(loaded.inventory, wanted, manner)
-        if not _foreseen(loaded.inventory, wanted, manner, running, earlier):
+        options = LaunchOptions(resume=running.run.run_id, nodes=nodes, engine=engine)
+        earlier = earlier_plan(loaded.inventory, options, mode)
+        if not _foreseen(loaded.inventory, options, mode, running, earlier):
             say(f"nothing was stopped: run {running.run.run_id} is as it was")
             return EXIT_INTERRUPTED
         stopped = stop_everywhere(running, timeout_s=timeout)
     stopped.require_all()
     tell_stopped(stopped)
     try:
-        return carry_out(loaded.inventory, wanted, replace(manner, confirmed=True), earlier=earlier)
+        return run_launch(loaded.inventory, options, replace(mode, confirmed=True), earlier=earlier)
     except OrchError:
         say(
             f"run {stopped.run_id} is stopped ({stopped.kept}) and was not started again\n"
@@ -90,11 +90,13 @@ def restart(
         raise
 
 
-def _foreseen(inventory: Inventory, wanted: Wanted, manner: Manner, running: AtHand, earlier: Plan | None) -> bool:
+def _foreseen(
+    inventory: Inventory, options: LaunchOptions, mode: OutputMode, running: AtHand, earlier: Plan | None
+) -> bool:
     """Whether the next attempt can be planned, all nodes are fit for it, and somebody agrees to it as it would be."""
-    from orchestrator.cli.launching.steps import ready
+    from orchestrator.cli.launching.run_launch import ready
     from orchestrator.cli.launching.view import confirm
 
-    with ready(inventory, wanted, manner, earlier, ending=True) as (_, _, plan, _):
+    with ready(inventory, options, mode, earlier, ending=True) as (_, _, plan, _):
         of = f", launched by {running.stranger}," if running.stranger else ""
-        return manner.confirmed or confirm(plan, f"Stop run {plan.run_id}{of} and start it again so?")
+        return mode.confirmed or confirm(plan, f"Stop run {plan.run_id}{of} and start it again so?")

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.launching.command_words import WORDS_AFTER_AN_ARGUMENT, command_words
-from orchestrator.cli.launching.launch_options import Manner, Wanted
+from orchestrator.cli.launching.launch_options import LaunchOptions, OutputMode
 from orchestrator.cli.options import (
     DataOption,
     DetachOption,
@@ -79,9 +79,9 @@ def resume(
     What is not said is as it was, code and data too: nodes that lack them get what was launched. Rank 0 goes to a node
     that holds the newest sound checkpoint; where none of them takes part, it is brought to rank 0's.
     """
-    from orchestrator.cli.launching.steps import carry_out
+    from orchestrator.cli.launching.run_launch import run_launch
 
-    wanted = Wanted(
+    options = LaunchOptions(
         resume=run,
         command=command_words(context, command),
         nodes=nodes,
@@ -101,7 +101,7 @@ def resume(
         replicas=replicas,
     )
     loaded = load_inventory(inventory)
-    manner = Manner(
+    mode = OutputMode(
         dry_run=dry_run,
         forecast=False,
         as_json=as_json,
@@ -111,4 +111,4 @@ def resume(
         inventory_file=loaded.path.absolute(),
         engine=engine,
     )
-    return carry_out(loaded.inventory, wanted, manner)
+    return run_launch(loaded.inventory, options, mode)

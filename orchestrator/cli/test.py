@@ -48,8 +48,10 @@ def run_test(
     between them. A node that does not come along is named, and the rest is stopped. Nothing is left on the nodes.
     Exit code 0, 1 where something came out wrong, 4 where a node is out of reach.
     """
-    from orchestrator.cli.launching.connectivity import carry_out
-    from orchestrator.cli.launching.launch_options import Wanted
+    from orchestrator.cli.launching.connectivity import run_connectivity_test
+    from orchestrator.cli.launching.launch_options import LaunchOptions
 
-    wanted = Wanted(nodes=nodes, labels=tuple(label or ()), master=master, profile=profile, name="test", engine=engine)
-    return carry_out(load_inventory(inventory).inventory, wanted, backend, as_json=as_json)
+    options = LaunchOptions(
+        nodes=nodes, labels=tuple(label or ()), master=master, profile=profile, name="test", engine=engine
+    )
+    return run_connectivity_test(load_inventory(inventory).inventory, options, backend, as_json=as_json)

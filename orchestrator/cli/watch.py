@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launching.launch_options import Manner
+from orchestrator.cli.launching.launch_options import OutputMode
 from orchestrator.cli.options import EngineOption, InventoryOption, JsonOption, RunArgument
 from orchestrator.specs.errors import PartialError
 
@@ -46,7 +46,7 @@ def watch(
 
     loaded = load_inventory(inventory)
     # Ctrl-C ends this watcher, and starts no other in its place.
-    manner = Manner(dry_run=False, forecast=False, as_json=as_json, detach=False, confirmed=True, watch=False)
+    mode = OutputMode(dry_run=False, forecast=False, as_json=as_json, detach=False, confirmed=True, watch=False)
     told = (lambda _told: None) if as_json else tell_line
     with rejoined(loaded.inventory, run, engine, told, ask=not as_json) as attended:
         plan = attended.plan
@@ -55,4 +55,4 @@ def watch(
                 f"run {plan.run_id} was stopped while a node was away: what still runs of it is not to be watched",
                 hint=f"end it: orch stop {plan.run_id}",
             )
-        return see_through(replace(attended, looks=1), manner, out_of_sight_s=float(out_of_sight))
+        return see_through(replace(attended, looks=1), mode, out_of_sight_s=float(out_of_sight))

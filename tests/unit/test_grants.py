@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.launching.grants import plan_to_continue
-from orchestrator.cli.launching.launch_options import Wanted
+from orchestrator.cli.launching.launch_options import LaunchOptions
 from orchestrator.fleet.runs import load_plan
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.upload import folder_digest
@@ -378,7 +378,7 @@ def test_a_secret_that_was_granted_is_read_where_the_own_record_says(
         plan = plan_to_continue(
             list(here.nodes.values()),
             Inventory(nodes=tuple(lan.spec(name) for name in THREE)),
-            Wanted(resume=own.run_id),
+            LaunchOptions(resume=own.run_id),
             ask=False,
             attempt=1,
         )

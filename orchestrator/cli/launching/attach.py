@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from orchestrator.cli.launching.grants import plan_to_continue
-from orchestrator.cli.launching.launch_options import Wanted
+from orchestrator.cli.launching.launch_options import LaunchOptions
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.supervise import Attended
 from orchestrator.cli.report import say
@@ -40,10 +40,10 @@ def rejoined(
     machines = with_engine(inventory, engine)
     with connected(machines.nodes) as everyone:
         run = _as_launched_here(choose_run(find_runs(everyone), wanted))
-        resume = Wanted(resume=run.run_id)
+        resume = LaunchOptions(resume=run.run_id)
         plan = plan_to_continue(everyone, machines, resume, ask=ask, attempt=run.attempt)
         names = (*(part.node for part in plan.nodes), *plan.away)
-        request = build_request(machines, Wanted(nodes=",".join(names)), plan, os.environ)
+        request = build_request(machines, LaunchOptions(nodes=",".join(names)), plan, os.environ)
         nodes = {node.name: node for node in everyone if node.name in names}
         company = Company(nodes=nodes, request=request)
         seated = adopt(nodes, plan, run) if finish else _seats(company, plan, run)

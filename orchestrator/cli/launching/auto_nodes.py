@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.cli.launching.capacity import Length, measured_before, prospect_of
-from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, Manner, Wanted
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOptions, OutputMode
+from orchestrator.cli.launching.measure import measure
 from orchestrator.cli.report import say
 from orchestrator.plan.global_batch import ACCUMULATION, STEP, same_step
 from orchestrator.specs.capacity import Prospect
@@ -15,28 +16,26 @@ from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.measurement import option
 
 
-def with_best_nodes(inventory: Inventory, wanted: Wanted, manner: Manner) -> Wanted:
+def with_best_nodes(inventory: Inventory, options: LaunchOptions, mode: OutputMode) -> LaunchOptions:
     """The same with nodes by name. What was chosen and why is said; with fewer nodes, a step keeps its samples."""
-    if wanted.resume or manner.forecast:
-        other = "--resume" if wanted.resume else "--forecast"
+    if options.resume or mode.forecast:
+        other = "--resume" if options.resume else "--forecast"
         raise UsageError(
             f"--nodes auto chooses nodes for a new run: it does not go with {other}",
             hint="a resumed run has the nodes that it had, or those of --nodes; what is best: orch plan",
         )
-    everyone = replace(wanted, nodes=None)
+    everyone = replace(options, nodes=None)
     measurement = measured_before(inventory, everyone)
     if measurement is None:
-        if manner.dry_run:
+        if mode.dry_run:
             raise ConfigError("--nodes auto: this workload was not measured yet", hint="orch bench -- …, then again")
-        from orchestrator.cli.launching.measure import measure
-
         say("--nodes auto: this workload was not measured yet, so first it is")
-        measurement = measure(inventory, replace(everyone, name="bench"), quiet=manner.as_json)
+        measurement = measure(inventory, replace(everyone, name="bench"), quiet=mode.as_json)
     prospect = prospect_of(measurement, inventory, everyone, Length())
-    command = _same_step(wanted.command or DEFAULT_COMMAND, prospect)
+    command = _same_step(options.command or DEFAULT_COMMAND, prospect)
     chosen = prospect.machines(measurement.nodes)
     _tell(prospect, chosen, measurement.time)
-    return replace(wanted, nodes=",".join(chosen), command=command)
+    return replace(options, nodes=",".join(chosen), command=command)
 
 
 def _same_step(command: tuple[str, ...], prospect: Prospect) -> tuple[str, ...]:

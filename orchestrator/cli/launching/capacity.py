@@ -11,7 +11,8 @@ from typing import Any
 import typer
 
 from orchestrator.cli.launching.command_words import must_run
-from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, Wanted
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOptions
+from orchestrator.cli.launching.measure import measure
 from orchestrator.cli.launching.request import chosen_nodes, with_engine
 from orchestrator.cli.report import say
 from orchestrator.fleet.planning.measurements import recall
@@ -47,21 +48,21 @@ class Length:
         return self.samples
 
 
-def carry_out(inventory: Inventory, wanted: Wanted, length: Length, *, measures: bool, as_json: bool) -> int:
-    """From the command line's words to a drawing."""
-    measurement = measured_before(inventory, wanted)
+def show_capacity(
+    inventory: Inventory, options: LaunchOptions, length: Length, *, measures: bool, as_json: bool
+) -> int:
+    """Show on which nodes the training is fastest and how long it takes."""
+    measurement = measured_before(inventory, options)
     if measures:
-        from orchestrator.cli.launching.measure import measure
-
-        measurement = measure(inventory, wanted, quiet=as_json)
+        measurement = measure(inventory, options, quiet=as_json)
     if measurement is None:
-        words = shlex.join(core(wanted.command or DEFAULT_COMMAND))
-        nodes = f" --nodes {wanted.nodes}" if wanted.nodes else ""
+        words = shlex.join(core(options.command or DEFAULT_COMMAND))
+        nodes = f" --nodes {options.nodes}" if options.nodes else ""
         raise ConfigError(
-            f"{words} was not measured yet on {', '.join(_names(inventory, wanted))}",
+            f"{words} was not measured yet on {', '.join(_names(inventory, options))}",
             hint=f"orch bench{nodes} -- {words}   (or orch plan --measure)",
         )
-    prospect = prospect_of(measurement, inventory, wanted, length)
+    prospect = prospect_of(measurement, inventory, options, length)
     if as_json:
         told = {"measured_at": measurement.time, "command": measurement.command, **asdict(prospect)}
         finish = {"finish_s": prospect.finish_s(prospect.chosen)}
@@ -75,19 +76,19 @@ def carry_out(inventory: Inventory, wanted: Wanted, length: Length, *, measures:
     return EXIT_OK
 
 
-def measured_before(inventory: Inventory, wanted: Wanted) -> Measurement | None:
+def measured_before(inventory: Inventory, options: LaunchOptions) -> Measurement | None:
     """The newest measurement that is kept of this workload and these nodes."""
-    command = wanted.command or DEFAULT_COMMAND
+    command = options.command or DEFAULT_COMMAND
     measuring(command)  # a script of the user's cannot be measured: said at once
-    must_run("orch plan", wanted)
-    return recall(inventory.project, command, _names(inventory, wanted))
+    must_run("orch plan", options)
+    return recall(inventory.project, command, _names(inventory, options))
 
 
-def prospect_of(measurement: Measurement, inventory: Inventory, wanted: Wanted, length: Length) -> Prospect:
-    """The trainer's answer for the nodes that are wanted, which were measured, and the words of this command line."""
-    command = wanted.command or DEFAULT_COMMAND
+def prospect_of(measurement: Measurement, inventory: Inventory, options: LaunchOptions, length: Length) -> Prospect:
+    """The trainer's answer for the chosen nodes, which were measured, and the words of this command line."""
+    command = options.command or DEFAULT_COMMAND
     said = Measurement(**{**vars(measurement), "command": tuple(command)})
-    names = _names(inventory, wanted)
+    names = _names(inventory, options)
     step = samples_per_step(said, names)
     question: Mapping[str, Any] = {
         "sync": option(command, "--sync") or "auto",
@@ -112,8 +113,8 @@ def samples_per_step(measurement: Measurement, names: tuple[str, ...]) -> int:
     return max(ranks, figures.samples_per_step * ranks // len(figures.names))
 
 
-def _names(inventory: Inventory, wanted: Wanted) -> tuple[str, ...]:
-    return tuple(spec.name for spec in chosen_nodes(with_engine(inventory, wanted.engine), wanted, None))
+def _names(inventory: Inventory, options: LaunchOptions) -> tuple[str, ...]:
+    return tuple(spec.name for spec in chosen_nodes(with_engine(inventory, options.engine), options, None))
 
 
 def _number(text: str | None) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, DEFAULT_DATA, Wanted
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, DEFAULT_DATA, LaunchOptions
 from orchestrator.cli.report import say
 from orchestrator.plan.command import CONTAINER_DATA, brings_own_code, is_own_script
 from orchestrator.plan.launchers import without_launcher
@@ -43,28 +43,28 @@ def command_words(context: typer.Context, command: Sequence[str] | None) -> tupl
     return kept
 
 
-def must_run(prog: str, wanted: Wanted) -> str:
+def must_run(prog: str, options: LaunchOptions) -> str:
     """See that these words can run, before any node is asked. UsageError or ConfigError where they cannot.
 
     Returns the command that makes the data which they read and which is not on this computer; empty otherwise.
     """
-    words = wanted.command or (() if wanted.resume else DEFAULT_COMMAND)
+    words = options.command or (() if options.resume else DEFAULT_COMMAND)
     if not words or is_own_script(words):  # an earlier attempt's words were looked at before it started
         return ""
-    if wanted.data and not wanted.data.is_dir():
+    if options.data and not options.data.is_dir():
         raise ConfigError(
-            f"--data {wanted.data} is not a folder",
+            f"--data {options.data} is not a folder",
             hint="orch prepare   # makes ./Data, which a launch takes by itself",
         )
-    brought = any(mount.split(":")[1:2] == [CONTAINER_DATA] for mount in wanted.mounts)
+    brought = any(mount.split(":")[1:2] == [CONTAINER_DATA] for mount in options.mounts)
     checked = look_at(
         words,
         prog=f"{prog} --",
-        data=wanted.data or (None if wanted.resume or brought else default_data()),
-        folder=wanted.workdir if brings_own_code(words) else None,
-        environment=dict(word.partition("=")[::2] for word in wanted.environment),
+        data=options.data or (None if options.resume or brought else default_data()),
+        folder=options.workdir if brings_own_code(words) else None,
+        environment=dict(word.partition("=")[::2] for word in options.environment),
     )
-    return "" if wanted.resume or brought else checked.needs
+    return "" if options.resume or brought else checked.needs
 
 
 def default_data() -> Path | None:

@@ -11,9 +11,9 @@ import typer
 
 from orchestrator.checks import firewall, reachability
 from orchestrator.checks.slow_links import slow_links
-from orchestrator.cli.launching.launch_options import Manner, Wanted
+from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
+from orchestrator.cli.launching.launch_options import LaunchOptions, OutputMode
 from orchestrator.cli.launching.request import build_request, with_engine
-from orchestrator.cli.launching.steps import identity_of, planned
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
@@ -33,14 +33,14 @@ from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import Happening, Said
 
 
-def carry_out(inventory: Inventory, wanted: Wanted, backend: str, *, as_json: bool) -> int:
+def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend: str, *, as_json: bool) -> int:
     """From the command line's words to a verdict."""
-    machines = with_engine(inventory, wanted.engine)
-    asked = replace(build_request(machines, wanted, None, os.environ), data=None, data_digest="")
+    machines = with_engine(inventory, options.engine)
+    asked = replace(build_request(machines, options, None, os.environ), data=None, data_digest="")
     request = in_miniature(asked, backend)
-    manner = Manner(dry_run=False, forecast=False, as_json=as_json, detach=False, confirmed=True)
+    mode = OutputMode(dry_run=False, forecast=False, as_json=as_json, detach=False, confirmed=True)
     with connected(request.nodes) as reached:
-        plan = planned(reached, request, identity_of(wanted.name, None), manner)
+        plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
         if not as_json:
             say(f"testing {_counted(plan)}, {plan.backend}, master {plan.master} {plan.master_addr}:{plan.master_port}")
         if plan.nnodes > 1:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import typer
 
 from orchestrator.cli.consent import agreed, can_ask
-from orchestrator.cli.launching.launch_options import Wanted
+from orchestrator.cli.launching.launch_options import LaunchOptions
 from orchestrator.cli.launching.request import LANGUAGE, MAX_RESTARTS, NODE_TIMEOUT_S, REPLICAS
 from orchestrator.cli.report import say
 from orchestrator.fleet.checkpoints.survey import places_in
@@ -39,41 +39,47 @@ class Claim:
 
 
 def plan_to_continue(
-    nodes: Sequence[Node], inventory: Inventory, wanted: Wanted, *, ask: bool, attempt: int = 0, dry_run: bool = False
+    nodes: Sequence[Node],
+    inventory: Inventory,
+    options: LaunchOptions,
+    *,
+    ask: bool,
+    attempt: int = 0,
+    dry_run: bool = False,
 ) -> Plan:
-    """The plan of the run `wanted.resume`: this computer's own, or a node's as far as it is granted.
+    """The plan of the run `options.resume`: this computer's own, or a node's as far as it is granted.
 
     `ask`: whether a person at the terminal may be asked. `dry_run`: nothing will be started, so nobody is. ConfigError
     names what was not granted; typer.Abort where the person said no.
     """
     specs = {spec.name: spec for spec in inventory.nodes}
-    found = recall(nodes, specs, inventory.project, wanted.resume, attempt=attempt)
+    found = recall(nodes, specs, inventory.project, options.resume, attempt=attempt)
     if not found.node:
         return found.plan
-    claims = tuple(_claims(found, inventory, wanted))
+    claims = tuple(_claims(found, inventory, options))
     must_be_said = any(claim.must_be_said for claim in claims)
     asked = ask and can_ask() and not must_be_said
     if claims and not (asked or (dry_run and not must_be_said)):
         raise _refusal(found, claims, can_be_asked=not must_be_said)
     plan = _without_foreign_words(found, inventory)
     if claims and asked and not dry_run:
-        for line in _shown(found, plan, wanted):
+        for line in _shown(found, plan, options):
             say(line)
         if not agreed("Continue with this plan?", yes=False):
             raise typer.Abort
     return plan
 
 
-def _claims(found: Recalled, inventory: Inventory, wanted: Wanted) -> Iterator[Claim]:
+def _claims(found: Recalled, inventory: Inventory, options: LaunchOptions) -> Iterator[Claim]:
     """Everything that neither the own record nor the command line grants."""
     plan, own = found.plan, found.own
-    yield from _of_the_controller(plan, own, wanted)
+    yield from _of_the_controller(plan, own, options)
     names = list(dict.fromkeys((*(part.node for part in plan.nodes), *plan.away)))
     granted = {*(part.node for part in own.nodes), *own.away} if own else set()
-    if not wanted.nodes and not set(names) <= granted:
+    if not options.nodes and not set(names) <= granted:
         known = {spec.name for spec in inventory.nodes}
         yield Claim(options=("--nodes", ",".join(name for name in names if name in known) or "NAMES"))
-    said = _names(wanted.environment)
+    said = _names(options.environment)
     for name, value in plan.environment.items():
         if not (
             is_sensitive(name, value)
@@ -82,37 +88,37 @@ def _claims(found: Recalled, inventory: Inventory, wanted: Wanted) -> Iterator[C
             or (own and own.environment.get(name) == value)
         ):
             yield Claim(options=("--env", f"{name}={value}"))
-    if not wanted.workdir and plan.own_code and not (own and own.own_code and own.code_digest == plan.code_digest):
+    if not options.workdir and plan.own_code and not (own and own.own_code and own.code_digest == plan.code_digest):
         yield Claim(options=("--workdir", "FOLDER"))
-    if not wanted.data and plan.data_digest and not (own and own.data_digest == plan.data_digest):
+    if not options.data and plan.data_digest and not (own and own.data_digest == plan.data_digest):
         yield Claim(options=("--data", "FOLDER"))
-    if not wanted.profile and plan.profile and not (own and own.profile == plan.profile):
+    if not options.profile and plan.profile and not (own and own.profile == plan.profile):
         yield Claim(options=("--profile", plan.profile))
     numbers = (
-        ("--max-restarts", wanted.max_restarts, plan.max_restarts, own.max_restarts if own else MAX_RESTARTS),
-        ("--node-timeout", wanted.node_timeout_s, plan.node_timeout_s, own.node_timeout_s if own else NODE_TIMEOUT_S),
-        ("--min-nodes", wanted.min_nodes, plan.min_nodes, own.min_nodes if own else 0),
-        ("--replicas", wanted.replicas, plan.replicas, own.replicas if own else REPLICAS),
+        ("--max-restarts", options.max_restarts, plan.max_restarts, own.max_restarts if own else MAX_RESTARTS),
+        ("--node-timeout", options.node_timeout_s, plan.node_timeout_s, own.node_timeout_s if own else NODE_TIMEOUT_S),
+        ("--min-nodes", options.min_nodes, plan.min_nodes, own.min_nodes if own else 0),
+        ("--replicas", options.replicas, plan.replicas, own.replicas if own else REPLICAS),
     )
     for option, of_the_line, of_the_plan, granted_number in numbers:
         if of_the_line is None and of_the_plan != granted_number:
             yield Claim(options=(option, str(of_the_plan)))
-    if not wanted.command and plan.command != (own.command if own else ()):
+    if not options.command and plan.command != (own.command if own else ()):
         yield Claim(options=("--", *plan.command))  # the last: nothing comes after a command
 
 
-def _of_the_controller(plan: Plan, own: Plan | None, wanted: Wanted) -> Iterator[Claim]:
+def _of_the_controller(plan: Plan, own: Plan | None, options: LaunchOptions) -> Iterator[Claim]:
     """What this computer would give away, or show of its nodes."""
     granted = {secret.name for secret in own.secrets} if own else set()
     for secret in plan.secrets:
-        if secret.name not in granted | _names(wanted.secrets):
+        if secret.name not in granted | _names(options.secrets):
             yield Claim(options=("--secret", secret.name), must_be_said=True)
     known = set(own.environment) if own else set()
     for name in sorted(name for name, value in plan.environment.items() if is_sensitive(name, value)):
-        if name not in known | _names(wanted.environment):
+        if name not in known | _names(options.environment):
             yield Claim(options=("--env", f"{name}=…"), must_be_said=True)
     for mount in plan.mounts:
-        if not wanted.mounts and not (own and mount in own.mounts):
+        if not options.mounts and not (own and mount in own.mounts):
             yield Claim(options=("--mount", _mount_words(mount)), must_be_said=True)
 
 
@@ -158,33 +164,33 @@ def _refusal(found: Recalled, claims: Sequence[Claim], *, can_be_asked: bool) ->
     )
 
 
-def _shown(found: Recalled, plan: Plan, wanted: Wanted) -> Iterator[str]:
+def _shown(found: Recalled, plan: Plan, options: LaunchOptions) -> Iterator[str]:
     """All that would run, exactly: the plan with the command line's words over it."""
     yield f"The plan of run {plan.run_id} was read from {found.node}: this computer has not made it."
     if found.unreadable:
         yield f"  note: {found.unreadable}"
-    yield f"  command      {shlex.join(wanted.command or plan.command)}"
-    yield f"  nodes        {wanted.nodes or ', '.join(part.node for part in plan.nodes)}"
-    if plan.away and not wanted.nodes:
+    yield f"  command      {shlex.join(options.command or plan.command)}"
+    yield f"  nodes        {options.nodes or ', '.join(part.node for part in plan.nodes)}"
+    if plan.away and not options.nodes:
         yield f"  away         {', '.join(plan.away)}"
     device = "cpu or cuda, by the device of each node"
-    yield f"  image        orch/{plan.project}:{wanted.profile or plan.profile or device}"
-    said = _names(wanted.environment)
+    yield f"  image        orch/{plan.project}:{options.profile or plan.profile or device}"
+    said = _names(options.environment)
     for word in (*(f"{name}={value}" for name, value in plan.environment.items() if name not in said),
                  *(f"{name}=… as said" for name in sorted(said))):  # fmt: skip
         yield f"  environment  {word}"
-    for mount in wanted.mounts or map(_mount_words, plan.mounts):
+    for mount in options.mounts or map(_mount_words, plan.mounts):
         yield f"  mount        {mount}"
-    for name in sorted({secret.name for secret in plan.secrets} | _names(wanted.secrets)):
+    for name in sorted({secret.name for secret in plan.secrets} | _names(options.secrets)):
         yield f"  secret       {name}"
-    if wanted.workdir or plan.own_code:
-        yield f"  code         {wanted.workdir or f'as the nodes hold it, {plan.code_digest}'}"
-    if wanted.data or plan.data_digest:
-        yield f"  data         {wanted.data or f'as the nodes hold it, {plan.data_digest}'}"
-    timeout_s = _said(wanted.node_timeout_s, plan.node_timeout_s)
-    yield f"  restarts     {_said(wanted.max_restarts, plan.max_restarts)}; a node is given up after {timeout_s} s"
-    at_least = _said(wanted.min_nodes, plan.min_nodes) or "all"
-    yield f"  needs        {at_least} of the nodes; copies of each checkpoint: {_said(wanted.replicas, plan.replicas)}"
+    if options.workdir or plan.own_code:
+        yield f"  code         {options.workdir or f'as the nodes hold it, {plan.code_digest}'}"
+    if options.data or plan.data_digest:
+        yield f"  data         {options.data or f'as the nodes hold it, {plan.data_digest}'}"
+    timeout_s = _said(options.node_timeout_s, plan.node_timeout_s)
+    yield f"  restarts     {_said(options.max_restarts, plan.max_restarts)}; a node is given up after {timeout_s} s"
+    at_least = _said(options.min_nodes, plan.min_nodes) or "all"
+    yield f"  needs        {at_least} of the nodes; copies of each checkpoint: {_said(options.replicas, plan.replicas)}"
 
 
 def _said(of_the_line: int | None, of_the_plan: int) -> int:

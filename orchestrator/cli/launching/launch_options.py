@@ -10,7 +10,7 @@ DEFAULT_DATA = Path("Data")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class LaunchOptions:
     """The options of `orch launch`, as typed; other commands that start containers have some of them."""
 
     command: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner:
+class OutputMode:
     """How the command goes about it."""
 
     dry_run: bool

@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 
 import typer
 
+from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
 from orchestrator.cli.launching.command_words import must_run
-from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, Manner, Wanted
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOptions, OutputMode
 from orchestrator.cli.launching.own_code import own_code
 from orchestrator.cli.launching.request import build_request, with_engine
-from orchestrator.cli.launching.steps import identity_of, planned
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep
@@ -27,10 +27,10 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 
 
-def bench(inventory: Inventory, wanted: Wanted, *, as_json: bool) -> int:
+def run_bench(inventory: Inventory, options: LaunchOptions, *, as_json: bool) -> int:
     """From the command line's words to a table."""
     try:
-        measurement = measure(inventory, wanted, quiet=as_json)
+        measurement = measure(inventory, options, quiet=as_json)
     except KeyboardInterrupt:
         say("\nthe measurement was stopped; nothing is left on the nodes")
         return EXIT_INTERRUPTED
@@ -41,31 +41,31 @@ def bench(inventory: Inventory, wanted: Wanted, *, as_json: bool) -> int:
     from orchestrator.render.console import stdout
 
     stdout().print(bench_view(measurement))
-    say(f"kept; what follows from it: orch plan{_nodes_option(wanted)} -- {' '.join(core(measurement.command))}")
+    say(f"kept; what follows from it: orch plan{_nodes_option(options)} -- {' '.join(core(measurement.command))}")
     return EXIT_OK
 
 
-def measure(inventory: Inventory, wanted: Wanted, *, quiet: bool) -> Measurement:
-    """Measured on the nodes that are wanted, and kept. Nothing is left there; where something is, it is said.
+def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Measurement:
+    """Measure on the chosen nodes and save the measurement. Nothing is left there; leftovers are reported.
 
-    RunFailedError: the measurement failed, and how has been told.
+    RunFailedError: the measurement failed; the reason has been printed.
     """
-    measuring(wanted.command or DEFAULT_COMMAND)  # a script of the user's cannot be measured: said at once
-    data_command = must_run("orch bench", wanted)
-    if code := own_code(wanted):
+    measuring(options.command or DEFAULT_COMMAND)  # a script of the user's cannot be measured: said at once
+    data_command = must_run("orch bench", options)
+    if code := own_code(options):
         say(f"code: {code}, copied for the measurement")
-    machines = with_engine(inventory, wanted.engine)
-    asked = build_request(machines, wanted, None, os.environ)
+    machines = with_engine(inventory, options.engine)
+    asked = build_request(machines, options, None, os.environ)
     request = replace(asked, command=measuring(asked.command), data_command=data_command)
-    manner = Manner(dry_run=False, forecast=True, as_json=quiet, detach=False, confirmed=True)
+    mode = OutputMode(dry_run=False, forecast=True, as_json=quiet, detach=False, confirmed=True)
     with connected(request.nodes) as reached:
-        plan = planned(reached, request, identity_of(wanted.name, None), manner)
-        errand = errand_of(reached, plan, request, quiet=quiet, forecasts=False)
-    measurement = kept(plan, asked.command, errand)
-    if errand.outcome.failure:
+        plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
+        probe = run_probe(reached, plan, request, quiet=quiet, forecasts=False)
+    measurement = save_measurement(plan, asked.command, probe)
+    if probe.outcome.failure:
         from orchestrator.cli.launching.view import tell_failure
 
-        tell_failure(plan, errand.outcome.failure)
+        tell_failure(plan, probe.outcome.failure)
         raise RunFailedError("the measurement failed", hint=f"orch logs {plan.run_id}")
     if measurement is None:
         raise RunFailedError("the trainer ended without a measurement: is its image older than this orch?",
@@ -73,8 +73,8 @@ def measure(inventory: Inventory, wanted: Wanted, *, quiet: bool) -> Measurement
     return measurement
 
 
-def errand_of(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool, forecasts: bool) -> Errand:
-    """A measurement, shown while it goes on; `forecasts`: also what the trainer makes of it."""
+def run_probe(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool, forecasts: bool) -> Errand:
+    """Run a measurement and show its progress; `forecasts`: show the trainer's forecast too."""
     from orchestrator.cli.launching.view import Screen
 
     by_name = {node.name: node for node in nodes}
@@ -86,10 +86,10 @@ def errand_of(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quie
         return run_errand(by_name, plan, request, ears)
 
 
-def kept(plan: Plan, command: Sequence[str], errand: Errand) -> Measurement | None:
-    """What was measured, written down for later plans; None where nothing was."""
-    event = errand.told.get("measured")
-    if event is None or errand.outcome.failure:
+def save_measurement(plan: Plan, command: Sequence[str], probe: Errand) -> Measurement | None:
+    """Save the measurement for later plans and return it; None where the trainer sent none."""
+    event = probe.told.get("measured")
+    if event is None or probe.outcome.failure:
         return None
     measurement = read_measurement(
         {
@@ -105,5 +105,5 @@ def kept(plan: Plan, command: Sequence[str], errand: Errand) -> Measurement | No
     return measurement
 
 
-def _nodes_option(wanted: Wanted) -> str:
-    return f" --nodes {wanted.nodes}" if wanted.nodes else ""
+def _nodes_option(options: LaunchOptions) -> str:
+    return f" --nodes {options.nodes}" if options.nodes else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.launching.launch_options import Wanted
+from orchestrator.cli.launching.launch_options import LaunchOptions
 from orchestrator.cli.report import say
 from orchestrator.fleet.runs.upload import names_in
 from orchestrator.plan.command import brings_own_code, is_own_script, worker_command
@@ -38,21 +38,21 @@ class OwnCode:
         return f"{where}, {files}, {self.size / scale:.3g} {unit}"
 
 
-def own_code(wanted: Wanted) -> OwnCode | None:
+def own_code(options: LaunchOptions) -> OwnCode | None:
     """The folder that a launch copies: --workdir, or the current one for code of the user's. None where it copies none.
 
     UsageError or ConfigError: the script is not there, or the folder is a home or a whole disk.
     """
-    folder = wanted.workdir or (Path() if brings_own_code(wanted.command) and not wanted.resume else None)
+    folder = options.workdir or (Path() if brings_own_code(options.command) and not options.resume else None)
     if folder is None or not folder.is_dir():  # the request says so, with the option that named it
         return None
     if Path.home().resolve().is_relative_to(folder.resolve()):
         raise UsageError(
             f"{folder.resolve()} would be copied to every node, with all that lies in it",
-            hint=f"orch launch --workdir ./mine -- {shlex.join(wanted.command)}   # a folder with the code alone",
+            hint=f"orch launch --workdir ./mine -- {shlex.join(options.command)}   # a folder with the code alone",
         )
-    if is_own_script(wanted.command):
-        _must_hold(folder, worker_command(wanted.command))
+    if is_own_script(options.command):
+        _must_hold(folder, worker_command(options.command))
     names = names_in(folder)
     return OwnCode(folder=folder, files=len(names), size=sum((folder / name).stat().st_size for name in names))
 

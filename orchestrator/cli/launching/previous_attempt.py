@@ -23,7 +23,7 @@ from orchestrator.specs.request import LaunchRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Earlier:
+class PreviousAttempt:
     """The nodes of a run that goes on, those of its last attempt among them, and what they have of it."""
 
     nodes: Mapping[str, Node]
@@ -61,7 +61,7 @@ class Earlier:
 @contextmanager
 def earlier_attempt(
     inventory: Inventory, request: LaunchRequest, plan: Plan | None, reached: Sequence[Node], *, ending: bool = False
-) -> Iterator[Earlier | None]:
+) -> Iterator[PreviousAttempt | None]:
     """None where there is none. `reached` are the nodes of the attempt to come; `ending`: the last one still runs, and
     will have been stopped."""
     if plan is None:
@@ -76,4 +76,4 @@ def earlier_attempt(
         looking = begin(lambda: newest_anywhere(list(nodes.values()), places, plan.run_id))
         finding = begin(lambda: find_runs(list(nodes.values())))
         frees = frozenset({plan.master_port, plan.supervisor_port} if ending else ())
-        yield Earlier(nodes=nodes, places=places, looking=looking, finding=finding, frees=frees)
+        yield PreviousAttempt(nodes=nodes, places=places, looking=looking, finding=finding, frees=frees)

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from orchestrator.cli.launching.command_words import default_data
-from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, Wanted
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.cli.launching.secrets import asked_secrets, hint_at_secrets, known_again
 from orchestrator.fleet.runs.upload import folder_digest
 from orchestrator.plan.command import brings_own_code
@@ -26,12 +26,12 @@ FIRST_PROCESS_ADDRESS = IPv4Address("127.0.0.11")
 
 
 def build_request(
-    inventory: Inventory, wanted: Wanted, earlier: Plan | None, own_environment: Mapping[str, str]
+    inventory: Inventory, options: LaunchOptions, earlier: Plan | None, own_environment: Mapping[str, str]
 ) -> LaunchRequest:
     """The request; what is not said on the command line of a resumed run is as it was (`earlier`)."""
-    command = wanted.command or (earlier.command if earlier else DEFAULT_COMMAND)
+    command = options.command or (earlier.command if earlier else DEFAULT_COMMAND)
     own_code = brings_own_code(command)
-    workdir = wanted.workdir or (Path() if own_code and not earlier else None)
+    workdir = options.workdir or (Path() if own_code and not earlier else None)
     if workdir and not own_code:
         raise UsageError(
             f"--workdir is for code of yours, and {command[0]} is a workload of the trainer",
@@ -39,41 +39,41 @@ def build_request(
         )
     if workdir and not workdir.is_dir():
         raise ConfigError(f"--workdir {workdir} is not a folder")
-    node_timeout_s = _first(wanted.node_timeout_s, earlier and earlier.node_timeout_s, NODE_TIMEOUT_S)
-    data = wanted.data or (None if earlier else default_data())
-    assigned = dict(map(_assignment, wanted.environment))
+    node_timeout_s = _first(options.node_timeout_s, earlier and earlier.node_timeout_s, NODE_TIMEOUT_S)
+    data = options.data or (None if earlier else default_data())
+    assigned = dict(map(_assignment, options.environment))
     hint_at_secrets(assigned)
     request = LaunchRequest(
         project=inventory.project,
-        nodes=chosen_nodes(inventory, wanted, earlier),
+        nodes=chosen_nodes(inventory, options, earlier),
         command=command,
-        profile=_profile(wanted.profile or (earlier.profile if earlier else "")),
-        master_port=wanted.master_port or inventory.master_port,
-        exact_port=wanted.master_port is not None,
-        master=wanted.master,
+        profile=_profile(options.profile or (earlier.profile if earlier else "")),
+        master_port=options.master_port or inventory.master_port,
+        exact_port=options.master_port is not None,
+        master=options.master,
         own_code=bool(workdir) or bool(earlier and earlier.own_code),
         workdir=workdir,
         data=data,
-        mounts=tuple(map(_mount, wanted.mounts)) or (earlier.mounts if earlier else ()),
+        mounts=tuple(map(_mount, options.mounts)) or (earlier.mounts if earlier else ()),
         environment={
             **{key: own_environment[key] for key in LANGUAGE if own_environment.get(key)},
             **(known_again(earlier, assigned, own_environment) if earlier else {}),
             **assigned,
         },
-        secrets=asked_secrets(wanted, earlier),
-        max_restarts=_first(wanted.max_restarts, earlier and earlier.max_restarts, MAX_RESTARTS),
+        secrets=asked_secrets(options, earlier),
+        max_restarts=_first(options.max_restarts, earlier and earlier.max_restarts, MAX_RESTARTS),
         node_timeout_s=node_timeout_s,
-        min_nodes=_first(wanted.min_nodes, earlier and earlier.min_nodes, 0),
-        replicas=_first(wanted.replicas, earlier and earlier.replicas, REPLICAS),
+        min_nodes=_first(options.min_nodes, earlier and earlier.min_nodes, 0),
+        replicas=_first(options.replicas, earlier and earlier.replicas, REPLICAS),
         absence_s=max(ABSENCE_S, node_timeout_s + 60),
     )
     return _with_content(request, earlier)
 
 
-def chosen_nodes(inventory: Inventory, wanted: Wanted, earlier: Plan | None) -> tuple[NodeSpec, ...]:
+def chosen_nodes(inventory: Inventory, options: LaunchOptions, earlier: Plan | None) -> tuple[NodeSpec, ...]:
     """The nodes of the run: those named, else those that an earlier attempt had."""
     names = ",".join(part.node for part in earlier.nodes) if earlier else None
-    return select_nodes(inventory, nodes=wanted.nodes or names, labels=wanted.labels)
+    return select_nodes(inventory, nodes=options.nodes or names, labels=options.labels)
 
 
 def _with_content(request: LaunchRequest, earlier: Plan | None) -> LaunchRequest:

@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.cli.launching.launch_options import Wanted
+from orchestrator.cli.launching.launch_options import LaunchOptions
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.secret import NAME, REDACTED, Secret, is_sensitive
 
 
-def asked_secrets(wanted: Wanted, earlier: Plan | None) -> tuple[Secret, ...]:
+def asked_secrets(options: LaunchOptions, earlier: Plan | None) -> tuple[Secret, ...]:
     """Those of the earlier attempt and those of the command line."""
-    by_name = {secret.name: secret for secret in (*(earlier.secrets if earlier else ()), *map(_secret, wanted.secrets))}
+    by_name = {
+        secret.name: secret for secret in (*(earlier.secrets if earlier else ()), *map(_secret, options.secrets))
+    }
     return tuple(by_name.values())
 
 

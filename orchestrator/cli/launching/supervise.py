@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.cli.launching.launch_options import Manner
+from orchestrator.cli.launching.launch_options import OutputMode
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.checkpoints.copy import Notify
 from orchestrator.fleet.checkpoints.replicate import replicate
@@ -49,14 +49,14 @@ class Attended:
     screen: AbstractContextManager[object] = field(default_factory=nullcontext)
 
 
-def see_through(run: Attended, manner: Manner, *, out_of_sight_s: float) -> int:
+def see_through(run: Attended, mode: OutputMode, *, out_of_sight_s: float) -> int:
     """Follow it to its end; the exit code. Ctrl-C leaves it, to a watcher of its own."""
     from orchestrator.cli.launching.view import how_to_go_on, tell_end
 
     record = RunRecord(run.plan.run_id)
     how = Watch(
         company=run.company,
-        ears=Ears(told=run.told, checkpoint=_replicate, failed=report_error, notify=_notify(quiet=manner.as_json)),
+        ears=Ears(told=run.told, checkpoint=_replicate, failed=report_error, notify=_notify(quiet=mode.as_json)),
         out_of_sight_s=out_of_sight_s,
     )
     try:
@@ -64,7 +64,7 @@ def see_through(run: Attended, manner: Manner, *, out_of_sight_s: float) -> int:
             outcome = watch(how, run.plan, run.seated)
     except KeyboardInterrupt:
         say(f"\nrun {run.plan.run_id} goes on without you")
-        leave_to_a_watcher(run.plan, manner)
+        leave_to_a_watcher(run.plan, mode)
         say(how_to_go_on(run.plan.run_id))
         return EXIT_INTERRUPTED
     if outcome.state is State.LOST:
@@ -72,7 +72,7 @@ def see_through(run: Attended, manner: Manner, *, out_of_sight_s: float) -> int:
             f"no node of run {run.plan.run_id} answers; it may go on there",
             hint=f"when they do again: orch watch {run.plan.run_id}",
         )
-    tell_end(record.plan() or run.plan, outcome, manner)
+    tell_end(record.plan() or run.plan, outcome, mode)
     return exit_code(outcome)
 
 
@@ -96,16 +96,16 @@ def exit_code(outcome: RunOutcome) -> int:
     return RunFailedError.exit_code if outcome.failure else EXIT_OK
 
 
-def leave_to_a_watcher(plan: Plan, manner: Manner) -> None:
+def leave_to_a_watcher(plan: Plan, mode: OutputMode) -> None:
     """Start `orch watch` in a session of its own: it outlives this command and its terminal.
 
     Values that no record holds are in its environment, should it have to launch the run anew.
     """
-    if not manner.watch:
+    if not mode.watch:
         return
     log = RunRecord(plan.run_id).folder / LOG
-    inventory = ("-i", str(manner.inventory_file)) if manner.inventory_file else ()
-    engine = ("--engine", manner.engine) if manner.engine else ()
+    inventory = ("-i", str(mode.inventory_file)) if mode.inventory_file else ()
+    engine = ("--engine", mode.engine) if mode.engine else ()
     command = [sys.executable, "-m", "orchestrator", "watch", plan.run_id, *inventory, *engine]
     _spawn.get()(command, log, concealed(plan.environment))
     say(f"  watched in the background; what is done for it stands in {log}")

@@ -15,7 +15,7 @@ from rich.live import Live
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.launching.launch_options import Manner
+from orchestrator.cli.launching.launch_options import OutputMode
 from orchestrator.cli.report import say
 from orchestrator.fleet.supervise.arrivals import arrived
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
@@ -186,14 +186,14 @@ def how_to_go_on(run_id: str) -> str:
     return f"  → orch logs -f {run_id}   orch status {run_id}   orch stop {run_id}"
 
 
-def tell_end(plan: Plan, outcome: RunOutcome, manner: Manner) -> None:
+def tell_end(plan: Plan, outcome: RunOutcome, mode: OutputMode) -> None:
     """How a launch ended: for programs; in words, of a run or of a measurement."""
-    if manner.as_json:
+    if mode.as_json:
         typer.echo(outcome_json(plan, outcome))
     elif outcome.failure:
-        then = "" if manner.forecast else _next_step(plan, outcome.failure, checkpoint=outcome.checkpoint)
+        then = "" if mode.forecast else _next_step(plan, outcome.failure, checkpoint=outcome.checkpoint)
         tell_failure(plan, outcome.failure, then)
-    elif manner.forecast:
+    elif mode.forecast:
         _tell_forecast(outcome)
     else:
         _tell_success(plan, outcome)

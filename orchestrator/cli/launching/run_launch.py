@@ -1,0 +1,155 @@
+"""The steps of a launch: facts, checks, plan, confirm, start, follow."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import typer
+
+from orchestrator.cli.consent import require_consent
+from orchestrator.cli.launching.auto_nodes import with_best_nodes
+from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
+from orchestrator.cli.launching.command_words import must_run
+from orchestrator.cli.launching.grants import plan_to_continue
+from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOptions, OutputMode
+from orchestrator.cli.launching.measure import run_probe, save_measurement
+from orchestrator.cli.launching.own_code import may_be_copied, own_code
+from orchestrator.cli.launching.previous_attempt import PreviousAttempt, earlier_attempt
+from orchestrator.cli.launching.request import build_request, with_engine
+from orchestrator.cli.launching.supervise import Attended, leave_to_a_watcher, see_through
+from orchestrator.cli.report import say
+from orchestrator.fleet.connect import connected
+from orchestrator.fleet.runs.launch import launch as start_all
+from orchestrator.fleet.runs.secrets import require_values
+from orchestrator.fleet.supervise.replan import Company
+from orchestrator.nodes.interface import Node
+from orchestrator.plan.lines import plan_lines
+from orchestrator.plan.measurement_command import measuring
+from orchestrator.specs.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    RunFailedError,
+    UsageError,
+)
+from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan_json import to_json
+from orchestrator.specs.request import LaunchRequest
+
+
+def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *, earlier: Plan | None = None) -> int:
+    """From the command line's words to a run, or to the lines of one. `earlier`: as `earlier_plan` gave it."""
+    if mode.forecast and (options.resume or mode.detach):
+        other = "--resume" if options.resume else "--detach"
+        raise UsageError(
+            f"--forecast measures, shows and ends: it does not go with {other}",
+            hint="orch launch --forecast -- gpt2 … with the options of the run",
+        )
+    if not mode.dry_run:
+        require_consent(yes=mode.confirmed, look_first="--dry-run")
+    if options.nodes == "auto":
+        options = with_best_nodes(inventory, options, mode)
+    earlier = earlier or earlier_plan(inventory, options, mode)
+    with ready(inventory, options, mode, earlier) as (nodes, request, plan, previous):
+        if mode.dry_run:
+            specs = {spec.name: spec for spec in request.nodes}
+            typer.echo(to_json(plan).rstrip() if mode.as_json else "\n".join(plan_lines(plan, specs)))
+            return EXIT_OK
+        if previous:
+            previous.must_be_over(plan)
+        from orchestrator.cli.launching.view import confirm
+
+        if not mode.confirmed and not confirm(plan):
+            say("nothing was started")
+            return EXIT_INTERRUPTED
+        if mode.forecast:
+            return _measure(nodes, plan, request, mode)
+        return _run(nodes, plan, request, mode, previous)
+
+
+def earlier_plan(inventory: Inventory, options: LaunchOptions, mode: OutputMode) -> Plan | None:
+    """The plan of the run to be resumed, as far as it is granted; None for a new run."""
+    if not options.resume:
+        return None
+    machines = with_engine(inventory, options.engine)
+    with connected(machines.nodes) as everyone:
+        return plan_to_continue(everyone, machines, options, ask=not mode.confirmed, dry_run=mode.dry_run)
+
+
+@contextmanager
+def ready(
+    inventory: Inventory, options: LaunchOptions, mode: OutputMode, earlier: Plan | None, *, ending: bool = False
+) -> Iterator[tuple[Sequence[Node], LaunchRequest, Plan, PreviousAttempt | None]]:
+    """Nodes, request, checked plan and what an earlier attempt left: all that comes before anything is changed.
+
+    `ending`: the earlier attempt still runs, and will have been stopped.
+    """
+    if mode.forecast:
+        measuring(options.command or DEFAULT_COMMAND)  # a script of the user's cannot be measured: said at once
+    data_command = must_run("orch resume" if options.resume else "orch launch", options)
+    if code := own_code(options):
+        may_be_copied(code, yes=mode.confirmed or mode.dry_run)
+    machines = with_engine(inventory, options.engine)
+    request = replace(build_request(machines, options, earlier, os.environ), data_command=data_command)
+    if code:
+        say(f"code: {code}, copied to {len(request.nodes)} node{'s' if len(request.nodes) > 1 else ''}")
+    require_values(request.secrets, request.environment, os.environ)
+    if mode.forecast:
+        request = replace(request, command=measuring(request.command))
+    identity = new_identity(options.name, earlier)
+    with (
+        connected(request.nodes) as reached,
+        earlier_attempt(machines, request, earlier, reached, ending=ending) as previous,
+    ):
+        yield reached, request, check_and_plan(reached, request, identity, mode, previous), previous
+
+
+def _run(
+    nodes: Sequence[Node], plan: Plan, request: LaunchRequest, mode: OutputMode, previous: PreviousAttempt | None
+) -> int:
+    from orchestrator.cli.launching.view import Screen, how_to_go_on
+
+    if previous:
+        previous.bring(plan, quiet=mode.as_json)
+    screen = Screen(plan, quiet=mode.as_json)
+    by_name = {node.name: node for node in nodes}
+    for part in plan.nodes:
+        screen.reach(part.node, "image checked")
+    seated = start_all(
+        previous.nodes if previous else by_name,
+        plan,
+        fresh=request.folders,
+        elsewhere=previous.elsewhere(plan) if previous else {},
+        on_step=screen.step,
+    )
+    if mode.detach:
+        screen.close()
+        typer.echo(json.dumps({"run_id": plan.run_id}) if mode.as_json else plan.run_id)
+        leave_to_a_watcher(plan, mode)
+        say(how_to_go_on(plan.run_id))
+        return EXIT_OK
+    attended = Attended(
+        company=Company(nodes=by_name, request=request),
+        plan=plan,
+        seated=seated,
+        told=lambda told: screen.show(told, by_name),
+        screen=screen,
+    )
+    return see_through(attended, mode, out_of_sight_s=float(request.node_timeout_s))
+
+
+def _measure(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, mode: OutputMode) -> int:
+    from orchestrator.cli.launching.view import tell_end
+
+    try:
+        probe = run_probe(nodes, plan, request, quiet=mode.as_json, forecasts=True)
+    except KeyboardInterrupt:
+        say("\nthe measurement was stopped; nothing is left on the nodes")
+        return EXIT_INTERRUPTED
+    save_measurement(plan, request.command, probe)
+    tell_end(plan, probe.outcome, mode)
+    return EXIT_OK if probe.outcome.forecast and not probe.outcome.failure else RunFailedError.exit_code
