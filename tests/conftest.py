@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -25,10 +26,42 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[FIGURES] = []
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the Docker Engine and the lab first, as one group of pytest-xdist: they share the engine and five
+    machines, take the longest, and mostly wait."""
+    engine = [item for item in items if item.get_closest_marker("docker") or item.get_closest_marker("lab")]
+    for item in engine:
+        item.add_marker(pytest.mark.xdist_group("engine"))
+    chosen = set(engine)
+    items[:] = engine + [item for item in items if item not in chosen]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """State, configuration and cache folders of the tests' own: the user's stay as they are."""
+    folder = tmp_path_factory.mktemp("xdg")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("STATE", "CONFIG", "CACHE"):
+            patch.setenv(f"XDG_{name}_HOME", str(folder / name.lower()))
+        yield
+
+
 @pytest.fixture(scope="session")
 def figure(request: pytest.FixtureRequest) -> Figure:
     """Note a measured figure, in words with its unit."""
     return request.config.stash[FIGURES].append
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if output := getattr(session.config, "workeroutput", None):
+        output["figures"] = session.config.stash[FIGURES]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Collect the figures of a pytest-xdist worker."""
+    node.config.stash[FIGURES] += getattr(node, "workeroutput", {}).get("figures", [])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

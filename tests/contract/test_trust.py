@@ -29,7 +29,9 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
         def serve() -> None:
             with suppress(OSError):  # closed: the test is over
                 while True:
-                    answer(listening.accept()[0])
+                    connection = listening.accept()[0]
+                    with suppress(OSError):  # a client that closes at once ends its own connection only
+                        answer(connection)
 
         thread = Thread(target=serve, daemon=True)
         thread.start()
