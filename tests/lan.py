@@ -13,10 +13,11 @@ from orchestrator.nodes.fake import FakeEngine, FakeNode, UnexpectedCallError
 from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.probes import checkpoint_probe, host_probe, inside_probe, network_probe, probe, reach_program
 from orchestrator.plan.launch import plan_launch
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts, NodeFacts, Route
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.plan import ContainerSpec, Plan
+from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")

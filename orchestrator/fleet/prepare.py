@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchestrator.nodes.interface import Engine
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConfigError, RunFailedError, UsageError
-from orchestrator.specs.plan import ContainerSpec
 
 ERROR = "error: "
 """Begins the trainer's own account of what is wrong; no line after it is about anything else."""

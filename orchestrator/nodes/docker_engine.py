@@ -18,9 +18,9 @@ from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.interface import BuildRequest, Completed, LogLine, Progress
 from orchestrator.nodes.limits import MIB, Output
 from orchestrator.nodes.log_stream import rejoin_lines, resumed
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError, EngineRefusedError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
-from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
 
 UNPACKING_S = 1800

@@ -6,7 +6,7 @@ from typing import Any
 
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
-from orchestrator.specs.plan import ContainerSpec
+from orchestrator.specs.container import ContainerSpec
 
 MIB = 1024 * 1024
 TMPFS = "rw,exec,nosuid,nodev,mode=1777"

@@ -15,9 +15,9 @@ from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, BuildRequest, Compl
 from orchestrator.nodes.limits import Output
 from orchestrator.nodes.local import copy
 from orchestrator.nodes.log_stream import after
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
-from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
 
 Answer = tuple[int, str, str]

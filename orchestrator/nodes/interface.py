@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
-from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
 
 TRANSFER_TIMEOUT_S = 3600.0

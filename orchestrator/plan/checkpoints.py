@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from orchestrator.plan.command import CONTAINER_WORKSPACE
 from orchestrator.specs.checkpoint import Held
+from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Limits
-from orchestrator.specs.plan import ContainerSpec, Mount
 
 HOUR_S = 3600.0
 

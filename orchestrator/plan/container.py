@@ -17,9 +17,10 @@ from orchestrator.plan.command import (
 )
 from orchestrator.plan.secrets import secret_environment, secret_mounts, secrets_folder
 from orchestrator.specs import run as labels
+from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.plan import ContainerSpec, Mount, NodePlan
+from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 
 LOCK_NAME = "orch-run"

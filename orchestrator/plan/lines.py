@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from contract.run_folder import AGENTS_TOKEN
 from orchestrator.plan.secrets import secret_lines
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.plan import ContainerSpec, NodePlan, Plan
+from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import Secret, is_sensitive
 

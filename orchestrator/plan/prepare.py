@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.plan.command import CONTAINER_DATA, CONTAINER_WORKSPACE
-from orchestrator.specs.plan import ContainerSpec, Mount
+from orchestrator.specs.container import ContainerSpec, Mount
 
 NAME = "orch-prepare"
 SOURCES = f"{CONTAINER_WORKSPACE}/sources"

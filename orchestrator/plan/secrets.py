@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from orchestrator.specs.plan import Mount
+from orchestrator.specs.container import Mount
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.secret import Secret
 

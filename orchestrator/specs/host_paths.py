@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.specs.plan import ContainerSpec, Mount
+from orchestrator.specs.container import ContainerSpec, Mount
 
 
 def on_host(spec: ContainerSpec) -> ContainerSpec:

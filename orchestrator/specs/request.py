@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.specs.container import Mount
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.plan import Mount
 from orchestrator.specs.secret import Secret
 
 

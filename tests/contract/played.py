@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from orchestrator.nodes.fake import Answer, FakeEngine
 from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.processes.files import timestamp
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConflictError, DeadlineError
-from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import State
 
 

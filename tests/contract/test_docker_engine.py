@@ -18,7 +18,7 @@ from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.ssh import SshNode
 from orchestrator.nodes.ssh_engine import docker_client_over
 from orchestrator.plan.secrets import secret_environment, secret_mounts, secrets_folder
-from orchestrator.specs.plan import Mount
+from orchestrator.specs.container import Mount
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import Secret

@@ -9,8 +9,8 @@ from itertools import islice
 import pytest
 
 from orchestrator.nodes.interface import Engine
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
-from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import State
 from tests.contract.base_image import IMAGE
 

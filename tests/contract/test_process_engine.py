@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator.nodes.processes.engine import ProcessEngine, processes_folder
 from orchestrator.nodes.processes.files import ProcessFiles
+from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import EngineError
-from orchestrator.specs.plan import Mount
 from orchestrator.specs.run import State
 from tests.contract.test_engine import spec, texts
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from orchestrator.nodes.local import LocalNode
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.facts import ImageFacts
-from orchestrator.specs.plan import ContainerSpec
 
 # The first of them builds the image: some minutes where nothing is cached.
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]

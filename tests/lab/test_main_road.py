@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.specs.plan import ContainerSpec
+from orchestrator.specs.container import ContainerSpec
 from tests.conftest import Figure
 from tests.lab.conftest import NAMES, TINY, Orch, on_node, read_until, running_on
 

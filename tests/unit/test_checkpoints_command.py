@@ -15,8 +15,8 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import Answer
 from orchestrator.plan.checkpoints import Keeping, to_prune
 from orchestrator.specs.checkpoint import Held, Part
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import NodeUnreachableError
-from orchestrator.specs.plan import ContainerSpec
 from tests import lan
 from tests.shelves import RUN, Shelves, flip, mark_best, steps_in, write_checkpoint
 from tests.unit.conftest import Ran

@@ -21,8 +21,9 @@ from orchestrator.fleet.runs import load_plan
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.upload import folder_digest
 from orchestrator.nodes.fake import Answer, FakeNode
+from orchestrator.specs.container import Mount
 from orchestrator.specs.inventory import Inventory
-from orchestrator.specs.plan import Mount, Plan
+from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.run import LABEL_ATTEMPT, State
 from orchestrator.specs.secret import Secret

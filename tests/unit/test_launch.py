@@ -12,8 +12,9 @@ import pytest
 
 from orchestrator.fleet.runs.launch import Seated, ended_name, launch
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
-from orchestrator.specs.plan import ContainerSpec, Plan
+from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts
 from tests import lan

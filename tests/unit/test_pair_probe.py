@@ -22,10 +22,10 @@ from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.probes import reach_program
 from orchestrator.nodes.probes.reach_program import payload
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.network import Ended
-from orchestrator.specs.plan import ContainerSpec
 from tests import lan
 
 IMAGE = "sha256:image"

@@ -13,8 +13,9 @@ from orchestrator.nodes import docker_hardening
 from orchestrator.plan import lines
 from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.lines import plan_lines, run_words
+from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.inventory import Limits, NodeSpec
-from orchestrator.specs.plan import ContainerSpec, Mount, Plan
+from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.request import LaunchRequest
 from tests import lan

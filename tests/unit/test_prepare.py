@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.cli.prepare import with_sources
 from orchestrator.plan.prepare import Source, prepare_container, user_paths
+from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import UsageError
-from orchestrator.specs.plan import Mount
 from tests.unit.conftest import Orch
 
 

@@ -10,12 +10,12 @@ import pytest
 from orchestrator.cli.launching.request import with_engine
 from orchestrator.nodes.processes.supervisor import _Log
 from orchestrator.plan.lines import process_words
+from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.facts import EngineFacts, NodeFacts
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
-from orchestrator.specs.plan import ContainerSpec, Mount
 from tests.unit.findings.preflight import preflight
 
 SPEC = ContainerSpec(

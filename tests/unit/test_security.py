@@ -25,9 +25,9 @@ from orchestrator.fleet.runs.records import RunRecord, runs_folder
 from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.lines import plan_lines
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
-from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.secret import Secret

@@ -21,9 +21,10 @@ from orchestrator.cli.report import say
 from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.runs.load_plan import Recalled, recall
 from orchestrator.nodes.interface import Node
+from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory
-from orchestrator.specs.plan import ContainerSpec, Mount, NodePlan, Plan
+from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import REDACTED, is_sensitive
 

@@ -12,9 +12,10 @@ from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOpt
 from orchestrator.cli.launching.secrets import asked_secrets, hint_at_secrets, known_again
 from orchestrator.fleet.runs.upload import folder_digest
 from orchestrator.plan.command import brings_own_code
+from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory, NodeSpec
-from orchestrator.specs.plan import Mount, Plan
+from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.selection import select_nodes
 

@@ -11,11 +11,11 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.nodes.interface import Completed, Node
 from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.nodes.probes.torch_probe import PROBE, parse_probe
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import DeadlineError, EngineError
 from orchestrator.specs.facts import GpuFacts, ImageFacts, SmiFault
 from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, SmiAnswer, TorchAnswer
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import LABEL_NODE, LABEL_PROJECT
 
 PROBE_TIMEOUT_S = 120.0

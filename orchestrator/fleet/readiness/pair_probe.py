@@ -20,10 +20,10 @@ from typing import Any
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import reach_program
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import CommandFailedError, ConflictError, NodeUnreachableError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.network import Ended, Path
-from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import LABEL_NODE, LABEL_PROJECT
 
 RANDOM_PORTS = 4

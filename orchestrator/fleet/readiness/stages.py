@@ -11,11 +11,11 @@ from typing import Any
 from orchestrator.fleet.readiness.check_gpus import GpuCheck, ask_node
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe, inside_probe, network_probe, probe
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import DeadlineError, EngineRefusedError, NodeUnreachableError, OrchError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.node_report import Examined, OutOfReach
-from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.reach import Reach
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run import LABEL_NODE, LABEL_PROJECT, LABEL_RUN, State

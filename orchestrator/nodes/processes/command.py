@@ -11,9 +11,9 @@ from typing import Any
 
 import orchestrator
 from orchestrator.nodes.processes.files import MARK
+from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.host_paths import on_host
-from orchestrator.specs.plan import ContainerSpec, Mount
 from orchestrator.specs.secret import is_sensitive
 
 PACKAGES = Path(orchestrator.__file__).parents[1]

@@ -34,10 +34,10 @@ from orchestrator.nodes.processes.command import launch_of, link_nested_mounts, 
 from orchestrator.nodes.processes.files import ProcessFiles, read_json, write_json
 from orchestrator.nodes.processes.log import read_lines, read_stream
 from orchestrator.nodes.processes.without_images import WithoutImages
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
 from orchestrator.specs.facts import EngineFacts
 from orchestrator.specs.host_paths import on_host
-from orchestrator.specs.plan import ContainerSpec
 from orchestrator.specs.run import ContainerFacts
 
 MIB = 1024 * 1024

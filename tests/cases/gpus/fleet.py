@@ -12,11 +12,11 @@ from ruamel.yaml import YAML
 from orchestrator.fleet.readiness.check_gpus import GpuCheck, check_gpus
 from orchestrator.nodes.fake import Answer, FakeEngine, FakeNode
 from orchestrator.nodes.probes import nvidia_smi
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import EngineError, NodeUnreachableError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.gpus import LABEL_CUDA, GpuReport
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.plan import ContainerSpec
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "nvidia_smi"
 CASES = Path(__file__).parent / "cases"

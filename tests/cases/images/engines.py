@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 from orchestrator.nodes.fake import Answer, FakeEngine
 from orchestrator.nodes.interface import BuildRequest, Progress
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
-from orchestrator.specs.plan import ContainerSpec
 
 ASKED = '{"python": "3.11.2", "torch": "2.13.0+%s", "cuda": "%s", "onednn": true}\n'
 

@@ -10,10 +10,11 @@ from ruamel.yaml import YAML
 from orchestrator.fleet.gather import assumed_facts
 from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.lines import plan_lines
+from orchestrator.specs.container import Mount
 from orchestrator.specs.facts import ImageFacts, NodeFacts, Route
 from orchestrator.specs.inventory import Inventory, NodeSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
-from orchestrator.specs.plan import Mount, Plan
+from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.secret import Secret
