@@ -26,7 +26,7 @@ class GptShape:
 
 
 def utilisation(flops_per_s: float) -> dict[str, float | str]:
-    """Of what the same process gets out of one large matrix product right after its steps, and of the GPU's peak."""
+    """Share of the rate of one large matrix product in the same process after its steps, and of the GPU's peak."""
     import torch
 
     columns: dict[str, float | str] = {"GFLOP/s": flops_per_s / 1e9}

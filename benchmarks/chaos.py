@@ -4,9 +4,9 @@
     python -m benchmarks.chaos --nodes 5 --only 'rank killed' 'cut off' 'machine off and on' --times 10
 
 Brings up a lab of its own, image and data too, breaks one thing after the other, checks after each what must hold
-(docs/faults.md), trains as many steps in peace, compares all losses, and takes the lab down. Ends with 1 at the first
-thing that does not hold. The same seed breaks the same things; with an odd one the disk of rank 0's machine gets full,
-with an even one that machine is switched off.
+(docs/faults.md), trains as many steps undisturbed, compares all losses, and takes the lab down. Exits with 1 at the
+first thing that does not hold. The same seed breaks the same things; with an odd one the disk of rank 0's machine gets
+full, with an even one that machine is switched off.
 """
 
 from __future__ import annotations

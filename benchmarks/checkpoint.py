@@ -1,4 +1,4 @@
-"""How long a checkpoint stops the training: written from a copy while it goes on, beside written while it stands still.
+"""How long a checkpoint stops the training: written from a copy while it continues, or while it stands still.
 
     python -m benchmarks.checkpoint                    # GPT-2 124M and the largest model of the lab
     python -m benchmarks.checkpoint --preset lab       # one alone
@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.gpt2 import standard_library
 from benchmarks.side_by_side import ROOT
 
-WAYS = {"while it stands still": "--no-checkpoint-async", "from a copy, while it goes on": "--checkpoint-async"}
+WAYS = {"while it stands still": "--no-checkpoint-async", "from a copy, while training continues": "--checkpoint-async"}
 SAVES = 4
 """In each run. The last is not counted: nothing is trained after it, and no copy is made."""
 EVERY = {"tiny": 20, "lab": 60, "124m": 12}

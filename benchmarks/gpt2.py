@@ -102,7 +102,7 @@ def settle(given: argparse.Namespace) -> None:
 
 
 def prepare(given: argparse.Namespace) -> None:
-    """By the trainer's own command; data that is there already is kept."""
+    """Prepare data with the trainer's own command; existing data is kept."""
     if (given.data_dir / "manifest.json").exists():
         return
     with tempfile.TemporaryDirectory(prefix="orch-benchmark-text-") as folder:

@@ -23,7 +23,7 @@ VARIANTS = {
     "libomp": "libomp.so.5",
     "tcmalloc+libomp": "libtcmalloc_minimal.so.4 libomp.so.5",
 }
-"""What is preloaded; the wheel's own libgomp serves where no other OpenMP runtime is."""
+"""Preloaded libraries; the wheel's own libgomp serves where no other OpenMP runtime is."""
 
 KEEP = "dirty_decay_ms:-1,muzzy_decay_ms:-1"
 """MALLOC_CONF of a jemalloc that never gives pages back to the kernel."""

@@ -221,7 +221,7 @@ def _memory(times: int) -> Callable[[argparse.Namespace], Measured]:
 
 
 def _status_mib(key: str) -> float:
-    """Of this process alone: `ru_maxrss` starts from what its parent had."""
+    """A value for this process alone: `ru_maxrss` starts from what its parent had."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
     return int(line.split()[1]) / 1024
 

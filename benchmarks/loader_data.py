@@ -15,7 +15,7 @@ from trainer.data.traces import Traces
 FILES = 16
 LONGEST = 256
 WORDS = 3
-"""Of 32 bits in a call: event, parent, duration."""
+"""Words of 32 bits in a call: event, parent, duration."""
 
 
 def mapped(folder: Path, traces: int) -> Path:

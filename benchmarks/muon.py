@@ -33,7 +33,7 @@ class Trial:
     lr: float
     seed: int
     share: float = 1.0
-    """Of the steps."""
+    """Share of the steps."""
 
 
 Losses = dict[Trial, float]

@@ -1,4 +1,4 @@
-"""What `orch plan` predicts of a step, against what runs then take: models, link speeds, ways of synchronising.
+"""Step times that `orch plan` predicts, beside those of real runs: models, link speeds, sync methods.
 
 Needs a lab that is up, with image and data, whose machines have processors of their own, or less than that:
 

@@ -1,4 +1,4 @@
-"""What a comparison found, as JSON and as Markdown."""
+"""Results of a comparison, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Table:
     names: tuple[str, ...]
     """Contestants, in the order of rows."""
     baseline: str
-    """What ratios are taken to."""
+    """Contestant that ratios are relative to."""
     ladder: bool = False
     """Each row is the one above and one thing more: its gain over that row is shown as well."""
 

@@ -44,7 +44,7 @@ class Contestant:
     only_on: str = ""
     """`cuda` or `cpu`; empty: both."""
     note: str = ""
-    """What a reader of the table must know of it."""
+    """Remark for the reader of the table."""
     environ: Mapping[str, str] | None = None
 
 

@@ -1,4 +1,4 @@
-"""What a contestant measures itself with: the time of its steps, its memory, the machine as it sees it.
+"""Self-measurement of a contestant: the time of its steps, its memory, the machine as it sees it.
 
 torch is imported by the contestant, never here at the start: what is set before torch loads is the contestant's own.
 """
@@ -24,7 +24,7 @@ class Measured:
     unit: str
     step_s: float | None = None
     cpu_s: float | None = None
-    """Of the cores, in one step: what others take of a shared machine is not in it (what OMP threads spin away is)."""
+    """CPU seconds of one step: excludes other processes of a shared machine, includes OMP threads that spin."""
     start_s: float | None = None
     """From the start of the contestant to the first timed step: imports, building, compiling, warm-up steps."""
     peak_mib: float | None = None
@@ -104,11 +104,11 @@ def memory() -> dict[str, float | None]:
 
 
 _THREADS = ("OMP_WAIT_POLICY", "OMP_PROC_BIND", "GOMP_SPINCOUNT", "MALLOC_CONF", "LD_PRELOAD")
-"""What changes a CPU's speed from outside, where it is set."""
+"""Environment variables that change a CPU's speed."""
 
 
 def machine() -> dict[str, float | str]:
-    """What this process computed with."""
+    """Hardware and libraries of this process."""
     said: dict[str, float | str] = {"python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0))}
     said |= {name: value for name in _THREADS if (value := os.environ.get(name))}
     torch: Any = sys.modules.get("torch")

@@ -29,7 +29,7 @@ WORDS = (*EXACT, "--no-compile", "--schedule", "constant", "--log-every", "1", "
 SETTLED = 30
 """Steps, before anything is measured."""
 CALM_S = 20.0
-"""Of measuring before the attack."""
+"""Seconds of measuring before the attack."""
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def attacked(orch: Orch, record: Record, rate: float, seconds: float) -> None:
     require(steps == list(range(1, len(steps) + 1)), "steps are missing, or were taken twice")
     broken = [one.kind for one in record.events("again", "resumed", "stalled", "waiting") if one.at > calm_from]
     require(not broken, f"it was disturbed: {broken}")
-    require(became.answers <= {b'{"asked": '}, f"strangers were told {became.answers}")
+    require(became.answers <= {b'{"asked": '}, f"strangers received {became.answers}")
     calm, under = (step_s(told, *span) for span in ((calm_from, began), (began, ended)))
     opened = sum(became.begun.values())
     say(f"{opened} connections in {became.seconds:.0f} s ({', '.join(f'{n} {k}' for k, n in became.begun.items())})")

@@ -122,7 +122,7 @@ def settle(given: argparse.Namespace) -> None:
 
 
 def prepare(given: argparse.Namespace) -> None:
-    """By the trainer's own command; data that is there already is kept."""
+    """Prepare data with the trainer's own command; existing data is kept."""
     if (given.data_dir / "manifest.json").exists():
         return
     argv = [sys.executable, "-m", "trainer", "text", "prepare", "--csv", "demo", "--rows", str(given.rows)]

@@ -4,7 +4,7 @@
     python -m benchmarks.vision --quick       # does everything run?
 
 Pictures are JPEG files made here, with a folder for each class. The warm-up is one epoch, so that a cache is full when
-timing starts. All crop at random and mirror; nobody mixes or distorts pictures.
+timing starts. All crop at random and mirror; none mixes or distorts pictures.
 """
 
 from __future__ import annotations

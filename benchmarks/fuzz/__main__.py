@@ -13,7 +13,7 @@ from benchmarks.fuzz.run import fuzz, peak_mib
 
 GROWTH_MIB = 512
 BOMB_MIB = 4096
-"""Of address space: a text that fills memory ends in MemoryError, and not in the machine."""
+"""Limit of address space: a text that fills memory ends in MemoryError, and not in the machine."""
 
 
 def main() -> int:

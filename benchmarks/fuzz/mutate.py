@@ -1,4 +1,4 @@
-"""Texts that nobody meant: those that are understood, with pieces cut, doubled, exchanged and put in."""
+"""Malformed texts: valid ones with pieces cut, doubled, exchanged and put in."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ SETUP = (
 
 
 def readers() -> Mapping[str, Reader]:
-    """By name."""
+    """Readers by name."""
     facts = lan.probe_answer("alpha")
     inside = json.dumps(lan.INSIDE)
     return {

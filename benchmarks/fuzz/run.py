@@ -15,17 +15,17 @@ from benchmarks.fuzz.mutate import mutated
 from benchmarks.fuzz.readers import Reader
 
 SLOW_S = 5.0
-"""Of processor time, for one text."""
+"""Processor time for one text."""
 
 
 @dataclass
 class Fuzzed:
-    """What came of it."""
+    """Result of fuzzing one reader."""
 
     texts: dict[str, int] = field(default_factory=dict)
     """How many each reader was given."""
     faults: dict[str, str] = field(default_factory=dict)
-    """What and where, and the first text that did it."""
+    """Error and place, and the first text that caused it."""
 
 
 def fuzz(readers: Mapping[str, Reader], *, seconds: float, seed: int) -> Fuzzed:
@@ -70,5 +70,5 @@ def _too_slow(_number: int, _frame: FrameType | None) -> None:
 
 
 def peak_mib() -> float:
-    """Of this process, so far."""
+    """Peak memory of this process so far, MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -15,13 +15,13 @@ from trainer.forecast.measured import Cost, Measured, NodeSpeed
 from trainer.forecast.simulate import Simulated, simulate
 
 SAMPLES = 512
-"""Of 1,024 tokens: half a million in a step."""
+"""Samples of 1,024 tokens: half a million in a step."""
 OF_A_NODE = SAMPLES / 5
 """Samples that a node computes in GPT2_STEP_S."""
 EFFICIENCY = {"ring": 0.97, "scatter_gather": 0.88}
-"""Of what TCP can carry: `transport`, five nodes at a gigabit, 4 streams."""
+"""Share of what TCP can carry: `transport`, five nodes at a gigabit, 4 streams."""
 RANK = 32
-"""Of PowerSGD: matrices of 768 rows and more have room for it."""
+"""Rank of PowerSGD: matrices of 768 rows and more have room for it."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

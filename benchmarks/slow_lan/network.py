@@ -79,7 +79,7 @@ class Network:
 
 
 def remove_stale() -> list[str]:
-    """What rigs left behind whose process is gone; returns the names."""
+    """Remove leftovers of rigs with no running process; return their names."""
     stale = [name for name in _names() if is_stale(name, is_running)]
     for name in stale:
         _remove(name)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 Built = tuple[Callable[[], None], Callable[[], None]]
-"""What the loop calls after each backward pass, and at the end."""
+"""Functions that the loop calls after each backward pass, and at the end."""
 LIGHTHOUSE_PORT = 29300
 STORE_PORT = 29301
 MATCHMAKING_S = 2.0

@@ -35,7 +35,7 @@ ALL_IN_ONE_MB = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """What the loop asks of a way to train together."""
+    """Interface of a peer's sync method to the loop."""
 
     model: nn.Module
     step: Callable[[], None]

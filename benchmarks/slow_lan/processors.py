@@ -13,8 +13,8 @@ from benchmarks.slow_lan.rates import quota
 
 ROOT = Path("/sys/fs/cgroup")
 WEIGHT_1, WEIGHT_2 = "200000", "10000"
-"""Of the rig against all else on this machine, in the two versions' units: a node is to have its quota, whoever else
-computes."""
+"""CPU weight of the rig against everything else on this machine, in the units of cgroup v1 and v2: a node gets its
+quota, whatever else computes."""
 
 
 class Processors:

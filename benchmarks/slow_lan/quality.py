@@ -1,4 +1,4 @@
-"""What each way does to the loss: the same tokens, several seeds, links as fast as the machine.
+"""Effect of each sync method on the loss: the same tokens, several seeds, links as fast as the machine.
 
 The spread is that of seeds; a way is compared with fp32 seed by seed.
 """
@@ -66,6 +66,6 @@ def table(entries: Sequence[Entry]) -> list[str]:
 
 
 def differences(runs: Sequence[Trained], reference: Sequence[Trained]) -> list[float]:
-    """Of the losses, as shares of the reference's, seed by seed."""
+    """Differences of the losses, relative to the reference's, seed by seed."""
     pairs = [(a.loss, b.loss) for a, b in zip(runs, reference, strict=False)]
     return [a / b - 1 for a, b in pairs if a is not None and b]

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 GPT2_BYTES = 498e6
 """Gradients of GPT-2 124M in float32."""
 GPT2_STEP_S = 17.5
-"""What a node computes between two of its exchanges: its fifth of half a million tokens at 6,000 tokens/s, the planning
-estimate for an RTX 3050 laptop."""
+"""Seconds that a node computes between two exchanges: its fifth of half a million tokens at 6,000 tokens/s, the
+planning estimate for an RTX 3050 laptop."""
 COUNTED = 1514 / 1538
-"""Of a full frame on the wire: what the kernel counts, beside preamble, checksum and gap."""
+"""Share of a full frame on the wire that the kernel counts: without preamble, checksum and gap."""
 TCP_SHARE = 1448 / 1538
-"""Of a full frame on the wire: what TCP with timestamps carries in it. 941 Mbit/s of a gigabit."""
+"""Share of a full frame on the wire that TCP with timestamps carries: 941 Mbit/s of a gigabit."""
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One direction of a node's link, as `tc … tbf` and `ip link` are told it."""
+    """One direction of a node's link, in the words of `tc … tbf` and `ip link`."""
 
     bits_per_s: int
     burst_bytes: int
@@ -32,7 +32,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """Processor time of a node, as a cgroup is told it: `quota_us` in every `period_us`."""
+    """Processor time of a node, as a cgroup's `quota_us` in every `period_us`."""
 
     quota_us: int
     period_us: int

@@ -35,9 +35,9 @@ EVENT = "@orch "
 @dataclass(frozen=True, kw_only=True)
 class Node:
     cores: float
-    """Of processor time; 0.36 of a core is a machine a third as fast."""
+    """Cores of processor time; 0.36 of a core is a machine a third as fast."""
     bits_per_s: float | None = None
-    """Of its link, both ways; None: not shaped."""
+    """Rate of its link in both directions; None: not shaped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Event:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What one node's command did."""
+    """Outcome of one node's command."""
 
     rank: int
     code: int | None = None

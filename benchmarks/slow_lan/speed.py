@@ -31,9 +31,9 @@ class Point:
     actual: tuple[float, ...]
     """And of the rig's."""
     share_s: float
-    """Of computing, in a step of one node."""
+    """Seconds of computing in a step of one node."""
     alone_tokens_per_s: float
-    """Of one node by itself while the others train too, each by itself."""
+    """Speed of one node by itself while the others train too, each by itself."""
     resting_tokens_per_s: float
     """And while the others rest."""
     entries: Sequence[Entry]

@@ -1,4 +1,4 @@
-"""What is trained in the rig, and what of a run is measured: our trainer, or a peer with the same model and data."""
+"""Trainings in the rig and their measurements: our trainer, or a peer with the same model and data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.slow_lan.rig import Outcome, Rig
 MODEL = ("--preset=lab",)
 """With a vocabulary of 4096: 0.93 million parameters."""
 SEQ_LEN = 64
-"""Of that preset."""
+"""Length of that preset's samples."""
 
 USUAL_EVERY = 20
 """The trainer's default of --sync-every."""
@@ -27,7 +27,7 @@ class Way:
 
     name: str
     options: tuple[str, ...] = ()
-    """Of our trainer, or of `peer_rank.py`."""
+    """Options of our trainer, or of `peer_rank.py`."""
     peer: bool = False
     every: int = 1
     """Steps between exchanges: a window of measured steps holds a whole number of them."""
@@ -35,17 +35,17 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What all contestants do."""
+    """Work that is the same for all contestants."""
 
     data_dir: Path
     samples: int
-    """Of a step, over all nodes."""
+    """Samples of a step, over all nodes."""
     micro_batch: int
     steps: int
     skip: int = 2
     """Steps that are not timed: the first make memory and connections."""
     options: tuple[str, ...] = ()
-    """Of the trainer, beside those of the way."""
+    """Options of the trainer, beside those of the sync method."""
     seed: int = 1337
     evaluate: bool = False
     """Validate after the last step, on the whole split."""
@@ -57,13 +57,13 @@ class Trained:
     step_s: float
     tokens_per_s: float
     sent_bytes: float
-    """By the busiest node in a step, by its interface."""
+    """Bytes per step of the busiest node, counted at its interface."""
     loss: float | None
     """On the validation split."""
     seconds: float
     """From the first step to the end of the last."""
     forecast_s: float | None = None
-    """Of a step, by the trainer before it began."""
+    """Time of a step, as forecast by the trainer before it began."""
     chosen: str = ""
     """The way that `auto` took."""
     nodes: int = 0
@@ -101,8 +101,9 @@ def train_apart(rig: Rig, task: Task, samples: Sequence[int]) -> tuple[Trained, 
 
 
 def read(outcomes: Sequence[Outcome], way: Way, task: Task, nodes: int) -> Trained:
-    """`outcomes` by rank: the forecast is told by rank 0, steps by the first who is not left out. These are timed as a
-    mean over whole rounds of exchanges, from the first that is not skipped: a median would hide those that exchange."""
+    """`outcomes` by rank: rank 0 reports the forecast, the first rank that is not left out the steps. These are timed
+    as a mean over whole rounds of exchanges, from the first that is not skipped: a median would hide steps that
+    exchange."""
     outcome = max(outcomes, key=lambda one: len(one.named("step")))
     steps = outcome.named("step")
     window = (len(steps) - 1 - task.skip) // way.every * way.every
@@ -135,7 +136,7 @@ def _shorter(task: Task) -> Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What one node alone takes, and with it which rate is as slow for this model as a real one for GPT-2 124M."""
+    """Time of one node alone, and the link rate that is as slow for this model as a real one for GPT-2 124M."""
 
     alone: Trained
     """While the other nodes train too, each by itself."""
@@ -144,14 +145,14 @@ class Scale:
     gradient_bytes: float
     nodes: int
     share_s: float
-    """Of computing, in a step among so many nodes."""
+    """Seconds of computing in a step among so many nodes."""
 
     def rate(self, named_bits_per_s: float) -> float:
         return equivalent(named_bits_per_s, self.gradient_bytes, self.share_s)
 
 
 def scale(rig: Rig, task: Task, nodes: int) -> Scale:
-    """By one node that does all the samples of a step: the same work as that of all nodes together.
+    """Measure with one node that computes all samples of a step: the same work as that of all nodes together.
 
     Measured twice. With the others at rest, and as the middle one of as many as train at the same time, each by itself:
     real machines share no cache, but the nodes of a rig do when they compute, together or apart (0 to 8 % slower,
@@ -168,7 +169,7 @@ def scale(rig: Rig, task: Task, nodes: int) -> Scale:
 
 
 def parameters(data_dir: Path) -> int:
-    """Of the lab preset with this data's vocabulary."""
+    """Parameters of the lab preset with this data's vocabulary."""
     from trainer.data.shards import Prepared
     from trainer.models.gpt2 import GPT2, Shape
     from trainer.workloads.gpt2 import PRESETS
@@ -182,7 +183,7 @@ def parameters(data_dir: Path) -> int:
 
 
 def ways(words: Sequence[str]) -> list[Way]:
-    """Of `fp32`, `int4`, or a name and options: `diloco:--sync-every 10 --sync-codec int4`."""
+    """Read sync methods: `fp32`, `int4`, or a name and options: `diloco:--sync-every 10 --sync-codec int4`."""
     found = []
     for word in words:
         name, _, text = word.partition(":")

@@ -1,4 +1,4 @@
-"""What gloo gets out of a link: ways to sum a bucket, sizes of buckets, groups, one after another or all at once."""
+"""Throughput of gloo on a link: ways to sum a bucket, sizes of buckets, groups, one after another or all at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Timing:
     cpu_s: float
     """Processor time of the busiest rank's process: near `seconds`, the link was not the limit."""
     sent_bytes: int
-    """By the busiest node's interface."""
+    """Bytes counted at the busiest node's interface."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -125,16 +125,16 @@ def _median(case: Case, rounds: Sequence[Mapping[str, float]]) -> Timing:
     )
 
 
-# ── What is told ──────────────────────────────────────────────────────────────────────────────────
+# ── Report ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def least_bytes(case: Case, nodes: int) -> float:
-    """What each node must send at least to sum all buckets of the case: 2 (n-1)/n of them."""
+    """Minimum that each node must send to sum all buckets of the case: 2 (n-1)/n of them."""
     return 2 * (nodes - 1) / nodes * case.bucket_bytes * case.buckets
 
 
 def share(timing: Timing, nodes: int, bits_per_s: float) -> float:
-    """Of what TCP can carry on the link, counted by the bytes that had to be sent, not by those that were."""
+    """Share of what TCP can carry on the link, counted by the bytes that had to be sent, not by those that were."""
     return least_bytes(timing.case, nodes) * 8 / timing.seconds / (bits_per_s * TCP_SHARE)
 
 

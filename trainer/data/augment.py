@@ -1,4 +1,4 @@
-"""What chance does to a batch: crop and flip as the pixels are copied, the rest on the device that trains.
+"""Random augmentation of a batch: crop and flip as the pixels are copied, the rest on the device that trains.
 
 All chance comes as numbers from [0, 1) that follow from the seed and a sample's position in the stream, so that a
 sample looks the same for any number of ranks, workers and micro-batches.

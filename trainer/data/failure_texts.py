@@ -1,6 +1,6 @@
 """Made-up reports of failures in a pumping station, in Spanish, for a first try without data of one's own.
 
-Sentences are put together from lists by chance that hangs on the row's number alone. How a failure shows (modo) and
+Sentences are put together from lists at random, seeded by the row's number alone. How a failure shows (modo) and
 why (causa) are in the words, not always in the same; how urgent it is (prioridad) follows from the consequence.
 """
 
@@ -123,7 +123,7 @@ def _row(pick: _Picks) -> tuple[str, str, str, str]:
     cause = causes[int(np.searchsorted(np.cumsum(CAUSE_SHARE), pick.next()))]
     priority = pick.of(tuple(CONSEQUENCES))
     said = [f"{pick.of(FOUND)} {pick.of(EQUIPMENT)}: {pick.of(MODES[mode])}."]
-    # One report of eight does not tell the cause: nobody can know it from the text.
+    # One report of eight does not tell the cause: it cannot be known from the text.
     if pick.next() > 0.12:
         said.append(f"Como causa, {pick.of(CAUSES[cause])}.")
     said.append(pick.of(CONSEQUENCES[priority]))

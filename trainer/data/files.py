@@ -50,6 +50,6 @@ def failed_with(error: BaseException | None, *numbers: int) -> int:
 
 
 def no_room(error: BaseException) -> str:
-    """What the system says of a disk or a quota that is full; empty where that is not the reason."""
+    """The system's message for a full disk or quota; empty for any other error."""
     number = failed_with(error, errno.ENOSPC, errno.EDQUOT)
     return os.strerror(number) if number else ""

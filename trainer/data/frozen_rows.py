@@ -1,4 +1,4 @@
-"""What the frozen layers make of each text, kept on disk: computed when a text is first met, mapped into memory after.
+"""Outputs of the frozen layers for each text, cached on disk: computed once per text, then memory-mapped.
 
 Rows are as long as their texts, without padding. Several ranks of one machine may share a file: they write the same.
 """
@@ -19,7 +19,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 class FrozenRows:
     def __init__(self, folder: Path, name: str, lengths: NDArray[np.int64], width: int, dtype: str) -> None:
-        """`name`: what the rows hang on (weights, texts, cut); other rows have another name. `dtype`: a numpy type of
+        """`name`: identifies what the rows depend on (weights, texts, cut). `dtype`: a numpy type of
         the bits."""
         self._made_of = (folder, name, lengths, width, dtype)
         self._state = folder / f"frozen-{name}.json"

@@ -1,6 +1,6 @@
 """Training straight from image files: each is decoded once and kept, as uint8, where all worker processes see it.
 
-What is kept is the picture before chance: crops and everything after them are drawn anew in every epoch.
+The picture is cached before augmentation: crops and everything after them are drawn again in every epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainer.errors import ConfigurationError
 
 MIB = 1 << 20
 SHARE = 0.25
-"""Of the memory that is free at the start, over the node's ranks: the model and the system want the rest."""
+"""Share of the memory that is free at the start, over the node's ranks: the model and the system need the rest."""
 
 _MAPS = ("_pixels", "_there")
 
@@ -39,7 +39,7 @@ class CachedImages:
 
     @property
     def bytes(self) -> int:
-        """What the cache takes once it is full."""
+        """Size of the cache once it is full."""
         return self.kept * (math.prod(self._shape) + 1)
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """Prepared images: uint8 in memory-mapped files, and a manifest that says what they are.
 
 Decoded and scaled once, so that training reads pixels at the speed of the page cache. Nothing of chance is applied
-yet: each epoch crops anew. Files carry their content's hash in their name and the manifest is replaced last: a folder
+yet: each epoch crops again. Files carry their content's hash in their name and the manifest is replaced last: a folder
 is never half new.
 """
 
@@ -78,7 +78,7 @@ class StoredImages:
 
 
 def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[Prepared, bool]:
-    """(data, True) if the folder was made anew from the gallery; (data, False) if it holds just that already."""
+    """(data, True) if the folder was rebuilt from the gallery; (data, False) if it already holds that content."""
     fingerprint = hashlib.sha256(f"{IMAGES.format} {frame} {gallery.content} {gallery.classes}".encode()).hexdigest()
     if there := Prepared.kept(folder, input_sha256=fingerprint):
         return there, False
@@ -97,7 +97,7 @@ def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[Prepared, boo
         remove_all_but(folder, _named_before(folder))
         raise ConfigurationError(
             "\n".join(sorted(bad)) + f"\n{len(bad)} of {sum(map(len, gallery.splits.values()))} files are no images:"
-            " mend them or take them out of the folder"
+            " fix them or remove them from the folder"
         )
     manifest = {
         "input_sha256": fingerprint, "classes": list(gallery.classes),

@@ -30,7 +30,7 @@ FASHION_CLASSES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What of a picture is kept, and what of that a model sees."""
+    """Size of a stored picture, and of the crop that a model sees."""
 
     stored: int
     """The side of the square that is kept: somewhat larger than `crop`, so that crops can differ."""
@@ -117,7 +117,7 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
 
 
 def _held_back(files: list[Path], folder: Path, share: float) -> set[Path]:
-    """Which ones hangs on their own names alone: another image more moves none to the other side, save the last."""
+    """Files for validation. The choice depends on their own names alone: one more image moves at most one file."""
     by_hash = sorted(files, key=lambda file: hashlib.sha256(str(file.relative_to(folder)).encode()).digest())
     count = min(max(1, round(share * len(files))), len(files) - 1) if share > 0 else 0
     return set(by_hash[:count])

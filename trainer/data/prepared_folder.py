@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 NAMES = re.compile(r"[a-z-]+-[0-9a-f]{12}\.[a-z]+")
-"""Of the files that are written here: nothing else is ever removed."""
+"""Names of the files written here: nothing else is ever removed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +73,11 @@ class PreparedFolder:
 
     @classmethod
     def kept(cls, folder: Path, **expected: object) -> Self | None:
-        """What lies there already, if its manifest says what is expected and every bit is as it was written."""
+        """Existing data, if its manifest matches what is expected and every hash is right."""
         try:
             there = cls.open(folder)
         except ConfigurationError:
-            return None  # nothing, something else, or broken: it is made anew
+            return None  # nothing, something else, or broken: it is rebuilt
         same = all(there.manifest.get(name) == value for name, value in expected.items())
         return there if same and there.is_sound() else None
 

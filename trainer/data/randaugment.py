@@ -29,7 +29,7 @@ Change = Callable[[Tensor, Tensor | slice], Tensor]
 @dataclass(frozen=True, kw_only=True)
 class RandAugment:
     operations: int
-    """Of each image, one after the other."""
+    """Operations for each image, one after the other."""
     magnitude: float
 
     @property

@@ -106,7 +106,7 @@ def _must_be_enough(encoded: Mapping[str, Sequence[Encoding]]) -> None:
 
 
 def split(documents: list[Document]) -> tuple[list[str], list[str]]:
-    """Pieces for training and for validation. Which piece goes where hangs on its own words alone."""
+    """Pieces for training and for validation. The choice depends on a piece's own text alone."""
     total = sum(len(document.text) for document in documents)
     longest = max(1, min(PIECE_CHARACTERS, total // 50))
     pieces = [piece for document in documents for piece in _pieces(document.text, longest)]

@@ -1,6 +1,6 @@
 """Real Spanish text from Debian's own packages, for machines that reach a Debian mirror and nothing else.
 
-What each package holds, and under which licence, is told in docs/trainer.md.
+Contents and licences of the packages: docs/trainer.md.
 """
 
 from __future__ import annotations

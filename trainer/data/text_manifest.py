@@ -1,4 +1,4 @@
-"""What the manifest of prepared texts tells by itself. Needs Python alone: the controller checks options against it."""
+"""The manifest of prepared texts. Needs Python alone: the controller checks options against it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TextManifest(PreparedFolder):
 
     @property
     def layers(self) -> int:
-        """Of that model."""
+        """Number of the model's layers."""
         return int(self.manifest["shape"]["layers"])
 
     @property

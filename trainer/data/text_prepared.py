@@ -34,7 +34,7 @@ SPLITS = ("train", "validation")
 class PreparedText(TextManifest):
     @property
     def sha256(self) -> str:
-        """Of all that was prepared: two folders with the same are the same."""
+        """Hash of all prepared content: folders with the same hash are the same."""
         return str(self.manifest["content_sha256"])
 
     @property

@@ -79,7 +79,7 @@ def _run(steps: Sequence[Step], text: str) -> None:
 
 
 def _report(error: Exception) -> str:
-    """What a service does about a failed step."""
+    """Report of a service about a failed step."""
     return textwrap.shorten(f"{type(error).__name__}: {error}", 200)
 
 

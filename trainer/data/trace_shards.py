@@ -24,7 +24,7 @@ from trainer.data.traces import Floats, Rows, Traces, join, rows_of
 SHARD_BYTES = 64 << 20
 VALIDATION_SHARE = 0.1
 RESIDENT_BYTES = 4 << 20
-"""What is gathered before shards are unmapped. Around a few hundred bytes a kernel may map 2 MiB, all of which counts
+"""Bytes gathered before shards are unmapped. Around a few hundred bytes a kernel may map 2 MiB, all of which counts
 as this process's memory; after unmapping it is the system's cache alone."""
 OPEN_SHARDS = 64
 """A window of blocks touches far fewer; a process may open some thousand files at most."""
@@ -35,7 +35,7 @@ class Source:
     """Traces to prepare: each chunk is read when the one before is written."""
 
     description: dict[str, Any]
-    """What must be equal for the same result: an unchanged source is not read twice."""
+    """Everything that determines the result: an unchanged source is not read twice."""
     chunks: Iterable[Traces]
     events: list[str]
     """Names of the events from 1 on, complete when the last chunk was read; empty where numbers are all we have."""

@@ -162,7 +162,7 @@ class StreamedTraces(IterableDataset[Batch]):
         return row.events.clone(), row.features.clone(), row.label.clone()
 
     def sample(self, number: int) -> Batch:
-        """By number, in the order of the files: for validation, where one comes after the other."""
+        """Trace by number, in the order of the files: for validation, which reads them in sequence."""
         ends = list(accumulate(traces for _, traces in self._files))
         at = bisect_right(ends, number)
         path, traces = self._files[at]

@@ -28,7 +28,7 @@ NAMES = {
     "features": ("features", "x"),
     "label": ("label", "labels", "y"),
 }
-"""What tensors may be called, in a trace and in a file of many."""
+"""Names of tensors, in a trace and in a file of many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ def _edges(own: Mapping[str, Tensor], length: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """What must be known of a folder's files before training: found once, and kept beside them where we may write."""
+    """Index of a folder's files, needed before training: built once, and kept beside them if writable."""
 
     train: list[tuple[str, int]]
     """Paths and numbers of traces."""

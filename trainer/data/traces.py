@@ -33,7 +33,7 @@ class Traces:
     """(calls, 2 + features)"""
     lengths: Indices
     labels: Floats
-    """1 for an anomaly, 0 for none, NaN where nobody knows."""
+    """1 for an anomaly, 0 for none, NaN where unknown."""
 
     @classmethod
     def of(cls, events: Indices, parents: Indices, features: Floats, lengths: Indices, labels: Floats) -> Traces:

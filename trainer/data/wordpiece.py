@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""By number: padding is 0."""
+"""Special tokens by id: padding is 0."""
 
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:

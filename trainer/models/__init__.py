@@ -1,1 +1,1 @@
-"""What is trained: plain torch modules."""
+"""Models: plain torch modules."""

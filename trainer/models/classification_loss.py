@@ -16,7 +16,7 @@ class ClassificationLoss:
     gamma: float = 0.0
     """Focal loss (Lin et al. 2017): each class's part counts (1 - p)^gamma; 0 is cross entropy."""
     weights: tuple[float, ...] | None = None
-    """Of each class. Their mean over the training samples should be 1: the sum is divided by the samples."""
+    """Weight of each class. Their mean over the training samples should be 1: the sum is divided by the samples."""
 
     def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
         """Summed over samples. `target` is (n, classes), each row a distribution."""

@@ -18,7 +18,7 @@ NAMES = (*resnet.PLANS, *vit.PLANS)
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a model must fit: of the pictures and of their classes."""
+    """Shape of the pictures and number of their classes."""
 
     model: str
     image_size: int

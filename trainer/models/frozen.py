@@ -20,7 +20,7 @@ STORED = {"fp32": ("<f4", torch.float32), "fp16": ("<f2", torch.float16), "bf16"
 
 
 def keep(encoder: Encoder, lengths: NDArray[np.int64], folder: Path, made_of: str, dtype: str) -> FrozenRows:
-    """The rows of these very weights and texts, from an earlier run or empty. `made_of`: what else they hang on."""
+    """The rows of these very weights and texts, from an earlier run or empty. `made_of`: what else they depend on."""
     digest = hashlib.sha256(f"{made_of} {dtype} {encoder.frozen}".encode())
     for module in encoder.frozen_modules():
         for value in module.state_dict().values():
@@ -30,7 +30,7 @@ def keep(encoder: Encoder, lengths: NDArray[np.int64], folder: Path, made_of: st
 
 
 def known_rows(kept: FrozenRows | None, indices: Indices, width: int) -> tuple[Tensor, Tensor]:
-    """What is kept of these rows, padded to `width`, and (rows, 1) which are known, if some are and some are not."""
+    """Cached content of these rows, padded to `width`, and (rows, 1) which are known, if some are and some are not."""
     nothing = torch.empty(len(indices), 0)
     known = kept.known(indices) if kept else np.zeros(len(indices), bool)
     if kept is None or not known.any():

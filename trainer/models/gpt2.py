@@ -26,7 +26,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Computation:
-    """How the model computes; what it computes does not hang on it."""
+    """How the model computes; its results do not depend on it."""
 
     gradient_checkpointing: bool = False
     """Keep only what goes into each block and compute the rest again in the backward pass: less memory, more time."""
@@ -70,7 +70,7 @@ class GPT2(nn.Module):
                 nn.init.normal_(last.weight, std=0.02 / math.sqrt(2 * shape.layers))
 
     def forward(self, tokens: Tensor, following: Tensor | None = None) -> Tensor:
-        """(batch, length) token ids to (batch, length, vocabulary) logits, or, where it is told which tokens follow,
+        """(batch, length) token ids to (batch, length, vocabulary) logits, or, with `following` tokens given,
         to the sum of their cross entropies."""
         hidden = self._read(tokens)
         if following is None:
@@ -93,7 +93,7 @@ class GPT2(nn.Module):
         ]
 
     def next_logits(self, tokens: Tensor, caches: list[Cache]) -> Tensor:
-        """(batch, vocabulary): what comes after `tokens`, which go on where those in the caches end."""
+        """(batch, vocabulary): logits after `tokens`, which continue where those in the caches end."""
         return logits(self._read(tokens, caches)[:, -1], self.tokens.weight)
 
     def caches(self, batch: int) -> list[Cache]:

@@ -34,7 +34,7 @@ AS_OURS: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "tie_word_embeddings": (True,),
 }
-"""What our model has built in."""
+"""Settings that are built into our model."""
 
 
 def shape_of(source: str, seq_len: int | None = None) -> Shape:
@@ -68,7 +68,7 @@ def weights_of(source: str, shape: Shape) -> dict[str, Tensor]:
 
 
 def tokenizer_of(source: str) -> Tokenizer:
-    """Of a folder, a file `tokenizer.json`, or a name on the hub."""
+    """Tokenizer of a folder, a file `tokenizer.json`, or a name on the hub."""
     if Path(source).is_file():
         tokenizer = Tokenizer.from_file(source)
     else:
@@ -86,7 +86,7 @@ def must_be_the_datas(source: str, shape: Shape, data_tokenizer: Tokenizer, data
     if _meaning(tokenizer_of(source)) != _meaning(data_tokenizer) or data_tokenizer.get_vocab_size() > shape.vocab_size:
         raise ConfigurationError(
             f"{data_dir} was not prepared with the tokenizer of {source}, so its tokens mean nothing to that model:"
-            f" prepare it anew with `python -m trainer gpt2 prepare --tokenizer {source} --text … --data-dir …`"
+            f" prepare it again with `python -m trainer gpt2 prepare --tokenizer {source} --text … --data-dir …`"
         )
 
 
@@ -160,7 +160,7 @@ def _loaded(kind: Any, source: str, **how: Any) -> Any:
 
 
 def _meaning(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What decides which tokens a text becomes."""
+    """Settings that determine which tokens a text becomes."""
     content = json.loads(tokenizer.to_str())
     model = content["model"]
     # Older files write a merge as one string.

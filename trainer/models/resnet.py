@@ -14,7 +14,7 @@ INIT_STD = 0.02
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     blocks: tuple[int, ...]
-    """Of each stage; every stage but the first halves the picture."""
+    """Blocks of each stage; every stage but the first halves the picture."""
     widths: tuple[int, ...] = (64, 128, 256, 512)
     expansion: int = 1
     """Above 1: blocks of 1×1, 3×3, 1×1 convolutions whose output is this much wider."""
@@ -78,7 +78,7 @@ class Block(nn.Module):
         self.layers = nn.Sequential(*layers)
         changes = stride != 1 or inputs != outputs
         self.shortcut = nn.Sequential(*_conv(inputs, outputs, 1, stride)) if changes else nn.Identity()
-        # In place where nobody reads the input again: a normalization keeps its own input, and a sum keeps nothing.
+        # In place where the input is not read again: a normalization keeps its own input, and a sum keeps nothing.
         self.activation = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:

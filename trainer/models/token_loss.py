@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 CHUNK = 1024
 ALIGNMENT = 64
-"""Matrix kernels are slow at odd sizes such as 50257: the output layer is padded by rows that nobody sees."""
+"""Matrix kernels are slow at odd sizes such as 50257: the output layer is padded by rows that are never used."""
 
 
 def chunk_for(tokens: int, vocab_size: int, gpu_memory: int) -> int:

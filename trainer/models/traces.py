@@ -1,4 +1,4 @@
-"""What models of traces are made of, and the one that reads calls in their order."""
+"""Parts of the models of traces, and the one that reads calls in their order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Shape:
     layers: int
     dropout: float = 0.0
     convolution: str = ""
-    """Of a graph model: gin, sage or gcn."""
+    """Convolution of a graph model: gin, sage or gcn."""
 
 
 class Calls(nn.Module):
-    """What is known of single calls: (…) events and (…, features) numbers to (…, width)."""
+    """Embedding of single calls: (…) events and (…, features) numbers to (…, width)."""
 
     def __init__(self, shape: Shape, mean: Sequence[float] = (), deviation: Sequence[float] = ()) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ class Checked:
     words: str
     """For the rank's line."""
     wrong: str = ""
-    """What came instead; empty where it was right."""
+    """Value received instead; empty if it was right."""
     lacking: bool = False
     """Whether the backend has no such collective."""
 

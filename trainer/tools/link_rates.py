@@ -12,13 +12,13 @@ from trainer.engine.group import Group
 from trainer.tools.pairing import rounds
 
 LONG_ENOUGH_S = 0.2
-"""Of a transfer: shorter ones are carried by buffers on the way."""
+"""Minimum duration of a transfer: shorter ones are absorbed by buffers."""
 SMALLEST, LARGEST = 1 << 14, 1 << 25
 """Bytes of a transfer."""
 TRIES = 3
-"""Of the largest message; the best counts, as a processor that is busy elsewhere makes a link look slow, never fast."""
+"""Transfers of the largest message; the best counts, as a busy processor makes a link look slow, never fast."""
 REPEATS = 10
-"""Of a small message; the median counts, as the first ones open connections."""
+"""Transfers of a small message; the median counts, as the first ones open connections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ def _latency_s(group: Group, peer: int) -> float:
 
 
 def _rate(group: Group, peer: int) -> float:
-    """Bytes per second from the peer. Both go on to a larger message alike: each tells the other its seconds."""
+    """Bytes per second from the peer. Both increase the message alike: each sends the other its seconds."""
     size = SMALLEST
     while True:
         message = torch.empty(size, dtype=torch.uint8)

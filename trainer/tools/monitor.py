@@ -31,7 +31,7 @@ class Reading:
     t: float
     node: str
     cpu_percent: float
-    """Of `cpus`: 100 is all that this container may use."""
+    """Share of `cpus`: 100 is all that this container may use."""
     cpus: float
     ram_used_mib: int
     ram_limit_mib: int

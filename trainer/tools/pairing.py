@@ -1,4 +1,4 @@
-"""Who meets whom when each two are to meet once, and nobody two at a time."""
+"""Rounds of pairs in which each two members meet once, and no member is in two pairs of a round."""
 
 from __future__ import annotations
 

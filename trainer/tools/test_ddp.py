@@ -40,7 +40,7 @@ def _test(place: Place, backend: str, events: Events) -> None:
     told = {"device": str(hardware.device), "threads": hardware.threads, "torch": torch.__version__}
     events.emit("started", **told, backend=expected_backend(place, hardware.device, backend))
     if place.world_size == 1:
-        print("WORLD_SIZE is 1: this process is alone, there is nobody to reach", flush=True)
+        print("WORLD_SIZE is 1: this process is alone and has no peers", flush=True)
     with join(place, hardware.device, backend) as group:
         events.emit("joined", world_size=place.world_size, backend=group.backend)
         judge(group, events)

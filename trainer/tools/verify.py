@@ -1,4 +1,4 @@
-"""Which checkpoints are sound, and from which one a run would go on."""
+"""Which checkpoints are sound, and from which one a run would resume."""
 
 from __future__ import annotations
 
