@@ -19,7 +19,7 @@ def torch(fleet: Sequence[Examined]) -> Iterator[Finding]:
     groups = _grouped(fleet, lambda node: node.inside.torch.partition("+")[0] if node.inside else "")
     if len(groups) > 1:
         yield Finding(
-            id="sameness.torch",
+            id="consistency.torch",
             severity=Severity.ERROR,
             node=_names(groups),
             message=f"the images hold different torch: {_listed(groups)}",
@@ -33,7 +33,7 @@ def nccl(fleet: Sequence[Examined]) -> Iterator[Finding]:
     groups = _grouped(fleet, lambda node: node.inside.nccl if node.inside else "")
     if len(groups) > 1:
         yield Finding(
-            id="sameness.nccl",
+            id="consistency.nccl",
             severity=Severity.ERROR,
             node=_names(groups),
             message=f"the images hold different NCCL: {_listed(groups)}",
@@ -47,7 +47,7 @@ def architecture(fleet: Sequence[Examined]) -> Iterator[Finding]:
     groups = _grouped(fleet, lambda node: node.facts.architecture if node.facts else "")
     if len(groups) > 1:
         yield Finding(
-            id="sameness.architecture",
+            id="consistency.architecture",
             severity=Severity.WARNING,
             node=_names(groups),
             message=f"the processors are of different kinds: {_listed(groups)}",
@@ -65,7 +65,7 @@ def image_architecture(fleet: Sequence[Examined]) -> Iterator[Finding]:
         built = _ARCHITECTURES.get(image.architecture, image.architecture)
         if built != node.facts.architecture:
             yield Finding(
-                id="sameness.image_architecture",
+                id="consistency.image_architecture",
                 severity=Severity.ERROR,
                 node=node.name,
                 message=f"its image was built for {built}, and the machine is {node.facts.architecture}",
@@ -80,7 +80,7 @@ def cpu_capability(fleet: Sequence[Examined]) -> Iterator[Finding]:
     groups = _grouped(computing, _vectors)
     if len(groups) > 1:
         yield Finding(
-            id="sameness.cpu_capability",
+            id="consistency.cpu_capability",
             severity=Severity.INFO,
             node=_names(groups),
             message=f"the processors compute with different instructions: {_listed(groups)}",
@@ -89,7 +89,7 @@ def cpu_capability(fleet: Sequence[Examined]) -> Iterator[Finding]:
         )
     for name in groups.get("no AVX2", ()):
         yield Finding(
-            id="sameness.no_avx2",
+            id="consistency.no_avx2",
             severity=Severity.WARNING,
             node=name,
             message="its processor has no AVX2: torch computes there several times slower",
@@ -103,7 +103,7 @@ def kernel(fleet: Sequence[Examined]) -> Iterator[Finding]:
     groups = _grouped(fleet, lambda node: ".".join(node.facts.kernel.split(".")[:2]) if node.facts else "")
     if len(groups) > 1:
         yield Finding(
-            id="sameness.kernel",
+            id="consistency.kernel",
             severity=Severity.INFO,
             node=_names(groups),
             message=f"the kernels differ: {_listed(groups)}",

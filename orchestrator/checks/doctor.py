@@ -56,9 +56,9 @@ AREAS: Mapping[str, tuple[Check, ...]] = {
     "engine": (*_quick("engine"), *engine.CHECKS),
     "gpu": (_gpus, *gpu_more.CHECKS),
     "network": (*_quick("network"), *network.CHECKS, *firewall.CHECKS),
-    "sameness": (*_quick("sameness"), *consistency.CHECKS),
-    "room": (*_quick("room"), *resources.CHECKS, *orphans.CHECKS),
-    "rest": power.CHECKS,
+    "consistency": (*_quick("consistency"), *consistency.CHECKS),
+    "resources": (*_quick("resources"), *resources.CHECKS, *orphans.CHECKS),
+    "power": power.CHECKS,
 }
 
 
@@ -67,9 +67,9 @@ RESTS_ON: Mapping[str, frozenset[str]] = {
     "engine": frozenset({"host", "container"}),
     "gpu": frozenset({"host", "gpu"}),
     "network": frozenset({"ways to its peers", "network"}),
-    "sameness": frozenset({ENGINE, "host", "container"}),
-    "room": frozenset({ENGINE, "host", "container"}),
-    "rest": frozenset({"host"}),
+    "consistency": frozenset({ENGINE, "host", "container"}),
+    "resources": frozenset({ENGINE, "host", "container"}),
+    "power": frozenset({"host"}),
 }
 """By area: the parts of a node without which its checks say nothing."""
 

@@ -21,7 +21,7 @@ def orphans(fleet: Sequence[Examined]) -> Iterator[Finding]:
         over = [name for name, facts in held if facts.state in (State.FAILED, State.SUCCEEDED)]
         if going and over:
             yield Finding(
-                id="room.orphan",
+                id="resources.orphan",
                 severity=Severity.WARNING,
                 node=", ".join(going),
                 message=f"run {run_id} goes on, and has ended on {', '.join(over)}",
@@ -38,7 +38,7 @@ def busy(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if going and len(going) == len(held):
             first = going[0][1].labels
             yield Finding(
-                id="room.busy",
+                id="resources.busy",
                 severity=Severity.INFO,
                 node=", ".join(name for name, _ in going),
                 message=f"run {run_id} by {first.get(labels.LABEL_USER, '?')} holds {', '.join(n for n, _ in going)}"
@@ -53,7 +53,7 @@ def ended(fleet: Sequence[Examined]) -> Iterator[Finding]:
         over = [facts for facts in node.held if facts.state in (State.FAILED, State.SUCCEEDED)]
         if len(over) >= MANY:
             yield Finding(
-                id="room.leftovers",
+                id="resources.leftovers",
                 severity=Severity.INFO,
                 node=node.name,
                 message=f"{len(over)} containers of ended runs are kept there",
@@ -71,7 +71,7 @@ def strange(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 read_labels(facts.labels)
             except ValueError as error:
                 yield Finding(
-                    id="room.labels",
+                    id="resources.labels",
                     severity=Severity.WARNING,
                     node=node.name,
                     message=f"container {facts.name} is not understood: {error}",

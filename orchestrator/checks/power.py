@@ -25,7 +25,7 @@ def sleeps(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if why:
             targets = tuple(f"{name}.target" for name in host.sleeps)
             yield Finding(
-                id="rest.sleep",
+                id="power.sleep",
                 severity=Severity.WARNING,
                 node=node.name,
                 message=f"it may fall asleep during a run: it is {why}, and sleeping is not switched off",
@@ -44,7 +44,7 @@ def lid(fleet: Sequence[Examined]) -> Iterator[Finding]:
         host = node.host
         if host and host.lid_action not in _QUIET and host.sleeps:
             yield Finding(
-                id="rest.lid",
+                id="power.lid",
                 severity=Severity.WARNING,
                 node=node.name,
                 message=f"closing its lid makes it {host.lid_action}",
@@ -59,7 +59,7 @@ def battery(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         if node.host and node.host.on_battery:
             yield Finding(
-                id="rest.on_battery",
+                id="power.on_battery",
                 severity=Severity.WARNING,
                 node=node.name,
                 message="it runs on battery: slower, and off within hours",
@@ -73,7 +73,7 @@ def reboot(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         if node.host and node.host.reboot_required:
             yield Finding(
-                id="rest.reboot_pending",
+                id="power.reboot_pending",
                 severity=Severity.WARNING,
                 node=node.name,
                 message="updates wait for a reboot",
@@ -88,7 +88,7 @@ def throttling(fleet: Sequence[Examined]) -> Iterator[Finding]:
         events = node.host.throttle_events if node.host else None
         if events is not None and events >= THROTTLED:
             yield Finding(
-                id="rest.throttled",
+                id="power.throttled",
                 severity=Severity.WARNING,
                 node=node.name,
                 message=f"its processor was slowed down by heat {events} times since it was started",

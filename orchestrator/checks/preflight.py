@@ -177,8 +177,8 @@ AREAS: Mapping[str, tuple[Callable[[Sequence[NodeFacts]], Iterator[Finding]], ..
     "reach": (same_machine,),
     "engine": (docker_desktop, torch_missing),
     "network": (loopback_address,),
-    "sameness": (image_missing, image_differs, clock_skew),
-    "room": (disk_room, memory_limit),
+    "consistency": (image_missing, image_differs, clock_skew),
+    "resources": (disk_room, memory_limit),
 }
 """By the area of the doctor's that they belong to."""
 

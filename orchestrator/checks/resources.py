@@ -25,7 +25,7 @@ def workspace(fleet: Sequence[Examined]) -> Iterator[Finding]:
             user = node.facts.user if node.facts else "its user"
             yield _found(
                 node,
-                "room.workspace",
+                "resources.workspace",
                 Severity.ERROR,
                 f"{user} may not write to {node.spec.workspace}",
                 cause="the folder, or the nearest one above it that is there, belongs to somebody else",
@@ -40,7 +40,7 @@ def disk_low(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if free is not None and DISK_NEEDED_MIB <= free < CHECKPOINTS_MIB:
             yield _found(
                 node,
-                "room.disk_low",
+                "resources.disk_low",
                 Severity.WARNING,
                 f"{free} MiB are free for its workspace: three checkpoints of GPT-2 124M take {CHECKPOINTS_MIB}",
                 fix="orch clean; or make room, or set `workspace` in the inventory to a larger disk",
@@ -58,7 +58,7 @@ def image_room(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if node.facts.image is None and node.facts.engine and free < needed:
             yield _found(
                 node,
-                "room.image",
+                "resources.image",
                 Severity.ERROR,
                 f"{free} MiB are free where Docker keeps images, and the image takes {needed}",
                 fix="on it: docker system prune; or move Docker's data-root to a larger disk",
@@ -72,7 +72,7 @@ def memory(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if 0 < there < limit:
             yield _found(
                 node,
-                "room.memory",
+                "resources.memory",
                 Severity.WARNING,
                 f"its limit is {limit} MiB of memory, and the machine has {there}",
                 cause="the whole machine would run out before the container does",
@@ -87,7 +87,7 @@ def memory_held(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if free is not None and free < node.spec.limits.memory_reservation_mib:
             yield _found(
                 node,
-                "room.memory_held",
+                "resources.memory_held",
                 Severity.WARNING,
                 f"{free} MiB of memory are available, and a run is promised {node.spec.limits.memory_reservation_mib}",
                 cause="other programs hold it",
@@ -102,7 +102,7 @@ def cpus(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if 0 < there < node.spec.limits.cpus:
             yield _found(
                 node,
-                "room.cpus",
+                "resources.cpus",
                 Severity.WARNING,
                 f"its limit is {node.spec.limits.cpus:g} CPUs, and the machine has {there}",
                 cause="the run takes what is there, and the machine has nothing left for itself",
@@ -117,7 +117,7 @@ def shared_memory(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if inside is not None and (inside <= SHM_MIB or inside < asked):
             yield _found(
                 node,
-                "room.shm",
+                "resources.shm",
                 Severity.WARNING,
                 f"a container there has {inside} MiB of shared memory (/dev/shm), and {asked} were asked for",
                 cause="DataLoader workers hand over batches in it, and die with a bus error where it is full",
@@ -133,7 +133,7 @@ def open_files(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if limit is not None and limit < OPEN_FILES:
             yield _found(
                 node,
-                "room.open_files",
+                "resources.open_files",
                 Severity.WARNING,
                 f"a rank there may open {limit} files",
                 cause="DataLoader workers hand tensors over as file descriptors: `Too many open files` after a while",
@@ -152,7 +152,7 @@ def port_taken(fleet: Sequence[Examined]) -> Iterator[Finding]:
         port = node.host.holders[0].port
         yield _found(
             node,
-            "room.port_taken",
+            "resources.port_taken",
             Severity.WARNING,
             f"port {port} is taken by {', '.join(map(str, node.host.holders))}",
             cause="a run with this node as master takes the next free port, which a firewall may not let through",

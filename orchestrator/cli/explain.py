@@ -1,4 +1,4 @@
-"""`orch explain`: what a finding means, why it matters, how to mend it. Asks no machine."""
+"""`orch explain`: what a finding means, why it matters, how to fix it. Asks no machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def explain(
     ] = "",
     as_json: JsonOption = False,
 ) -> int:
-    """Explain a finding of `orch doctor` or `orch launch`: its cause, what follows from it, how to mend it.
+    """Explain a finding of `orch doctor` or `orch launch`: its cause, what follows from it, how to fix it.
 
     Without an id, all findings are listed by area. Needs neither network nor inventory.
     """

@@ -75,7 +75,7 @@ def _area_line(report: DoctorReport, area: str, found: Sequence[Finding]) -> Tex
     gaps = report.not_checked.get(area, {})
     mark, style = ("–", "yellow") if gaps else ("✓", "green")
     line = Text(f"{MARKS[worst] if worst else mark} ", style=STYLES[worst] if worst else style)
-    line.append(f"{area:<10}", style="bold" if worst else "not bold default")
+    line.append(f"{area:<11}", style="bold" if worst else "not bold default")
     line.append(f"{report.area_seconds[area]:6.1f} s", style="not bold dim")
     words = [_counts(found)] if found else []
     words += [f"not checked: {', '.join(names)} {why}" for why, names in _by_reason(gaps).items()]

@@ -155,11 +155,11 @@ def test_one_finding_alone_says_who_was_not_looked_at(orch: Orch, off: tuple[str
 def test_an_area_that_rests_on_a_silent_part_is_not_in_health(orch: Orch) -> None:
     here = lan.lan(*THREE)
     here.nodes["beta"].engine.failures["facts"] = EngineError("nobody answers", node="beta")
-    ran = orch("doctor", "--only", "sameness", on=here)
+    ran = orch("doctor", "--only", "consistency", on=here)
     assert ran.code == 4
-    assert lines_of(ran)["sameness"].startswith("–")
-    assert lines_of(ran)["sameness"].endswith("not checked: beta no answer about its engine")
-    assert ran.out.rstrip().endswith("not everything could be checked (sameness)")
+    assert lines_of(ran)["consistency"].startswith("–")
+    assert lines_of(ran)["consistency"].endswith("not checked: beta no answer about its engine")
+    assert ran.out.rstrip().endswith("not everything could be checked (consistency)")
 
 
 def test_what_fails_on_the_way_is_said_not_passed_over() -> None:
@@ -181,9 +181,9 @@ def test_ways_that_could_not_be_tried_for_want_of_the_image_are_no_second_findin
 
 def test_only_what_is_needed_is_asked(orch: Orch) -> None:
     here = lan.lan("alpha", "beta", "gamma")
-    ran = orch("doctor", "--only", "rest", "--nodes", "alpha", "--json", on=here)
+    ran = orch("doctor", "--only", "power", "--nodes", "alpha", "--json", on=here)
     report = json.loads(ran.out)
-    assert set(report["stage_seconds"]) == NEEDED["rest"]
+    assert set(report["stage_seconds"]) == NEEDED["power"]
     assert [node["spec"]["name"] for node in report["nodes"]] == ["alpha"]
     assert here.nodes["alpha"].engine.calls == []
     assert here.nodes["beta"].calls == [] or here.nodes["beta"].calls == [("close",)]
@@ -195,7 +195,7 @@ def test_only_one_finding(orch: Orch) -> None:
     assert orch("doctor", "--only", "clock.skew", on=here).code == 0
     ran = orch("doctor", "--only", "clock,image.missing", "--json", on=here)
     assert [(one["area"], one["id"], one["node"]) for one in json.loads(ran.out)["findings"]] == [
-        ("sameness", "image.missing", "beta")
+        ("consistency", "image.missing", "beta")
     ]
     assert (ran.code, json.loads(ran.out)["unfit"]) == (4, True)
 
@@ -207,7 +207,7 @@ def test_an_unknown_word(orch: Orch) -> None:
 
 
 def test_an_id_needs_all_areas_as_it_does_not_tell_its_own() -> None:
-    assert areas_of(("network", "rest")) == {"network", "rest"}
+    assert areas_of(("network", "power")) == {"network", "power"}
     assert areas_of(("clock.skew",)) == areas_of(()) == set(AREAS)
     assert set(NEEDED) == set(AREAS)
     assert frozenset().union(*NEEDED.values()) == {WAYS, *(stage.name for wave in WAVES for stage in wave)}

@@ -83,8 +83,8 @@ def test_a_launch_uses_the_doctors_words(orch: Orch) -> None:
     here.nodes["beta"].answers[("sh", "-c", lan.probe.SCRIPT, "*")] = (0, lan.probe_answer("beta", cpus="1"), "")
     told = orch("launch", "--detach", on=here).err
     (found,) = quick_look(SPECS, {**FACTS, "beta": lan.facts("beta", cpus=1)}, None)
-    assert (found.id, found.severity) == ("room.cpus", Severity.WARNING)
-    assert f"! beta: {found.message} [room.cpus]" in told
+    assert (found.id, found.severity) == ("resources.cpus", Severity.WARNING)
+    assert f"! beta: {found.message} [resources.cpus]" in told
 
 
 def test_errors_come_first() -> None:

@@ -138,7 +138,7 @@ ADVICE = (
             "orch doctor --node {node}: what its processor lacks",
             "packages built for it: build the image on {node}; or leave it out",
         ),
-        page="sameness.no_avx2",
+        page="consistency.no_avx2",
     ),
     Advice(
         id="crash.bus_error",
@@ -147,7 +147,7 @@ ADVICE = (
             "more shared memory: limits: {{shm: 4g}} in inventory.yaml",
             "data that changed while it was read: orch prepare again",
         ),
-        page="room.shm",
+        page="resources.shm",
     ),
     Advice(
         id="crash.segfault",

@@ -12,7 +12,7 @@ ADVICE = (
             "more of it in inventory.yaml: limits: {{shm: 4g}} for {node}, then orch resume {run}",
             "or fewer workers: --workers 0, num_workers=0",
         ),
-        page="room.shm",
+        page="resources.shm",
     ),
     Advice(
         id="memory.worker_killed",
@@ -21,7 +21,7 @@ ADVICE = (
             "fewer workers or smaller batches: --workers 1, --micro-batch-size",
             "see what the kernel says: journalctl -k -g 'Out of memory' on {node}",
         ),
-        page="room.memory",
+        page="resources.memory",
     ),
     Advice(
         id="memory.one_sample",
@@ -30,7 +30,7 @@ ADVICE = (
             "--gradient-checkpointing, shorter samples, a lower precision or a smaller model",
             "or without {node}, if it has less memory than the others: orch resume {run} --nodes …",
         ),
-        page="room.memory",
+        page="resources.memory",
     ),
     Advice(
         id="memory.host",
@@ -39,7 +39,7 @@ ADVICE = (
             "a smaller batch: --micro-batch-size, --batch-size",
             "more memory for the container: limits: in inventory.yaml",
         ),
-        page="room.memory",
+        page="resources.memory",
     ),
     Advice(
         id="memory.limit",
@@ -48,7 +48,7 @@ ADVICE = (
             "a smaller batch or fewer workers: --micro-batch-size, --workers",
             "what is free there: orch doctor --node {node}; a smaller share of the samples for it: --shares auto",
         ),
-        page="room.memory",
+        page="resources.memory",
     ),
     Advice(
         id="memory.kernel",
@@ -57,7 +57,7 @@ ADVICE = (
             "a smaller batch or fewer workers: --micro-batch-size, --workers",
             "end what else holds memory on {node}",
         ),
-        page="room.memory",
+        page="resources.memory",
     ),
     Advice(
         id="memory.killed",
@@ -66,6 +66,6 @@ ADVICE = (
             "was it memory? journalctl -k -g 'Out of memory' on {node}; then --micro-batch-size or --workers smaller",
             "go on from the last checkpoint: orch resume {run}",
         ),
-        page="room.memory",
+        page="resources.memory",
     ),
 )

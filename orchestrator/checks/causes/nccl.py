@@ -18,7 +18,7 @@ ADVICE = (
             "the same image everywhere: orch build; NCCL_* variables with --env reach all nodes alike",
             "orch doctor",
         ),
-        page="sameness.nccl",
+        page="consistency.nccl",
     ),
     Advice(
         id="nccl.same_gpu",
@@ -53,6 +53,6 @@ ADVICE = (
             "shared memory: limits: {{shm: 4g}} in inventory.yaml; then orch check-gpus, orch test",
             "NCCL's own words: orch launch --env NCCL_DEBUG=INFO",
         ),
-        page="room.shm",
+        page="resources.shm",
     ),
 )

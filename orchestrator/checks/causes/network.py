@@ -12,7 +12,7 @@ ADVICE = (
             "who holds it: ss -ltnp 'sport = :{port}' on {node}; an earlier run: orch status, orch stop",
             "launch again: a free port is chosen; or another one in inventory.yaml: defaults: {{master_port: …}}",
         ),
-        page="room.port_taken",
+        page="resources.port_taken",
     ),
     Advice(
         id="network.loopback",

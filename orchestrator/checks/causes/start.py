@@ -10,7 +10,7 @@ ADVICE = (
         launch_again=True,
         what="the image is for another processor architecture than {node} has",
         todo=("orch doctor --node {node}; build on a machine of that architecture: orch build", "or leave {node} out"),
-        page="sameness.image_architecture",
+        page="consistency.image_architecture",
     ),
     Advice(
         id="start.script_missing",

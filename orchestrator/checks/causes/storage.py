@@ -12,7 +12,7 @@ ADVICE = (
             "make room on {node}: orch clean, docker image prune, df -h",
             "then go on from the last checkpoint: orch resume {run}",
         ),
-        page="room.disk_low",
+        page="resources.disk_low",
     ),
     Advice(
         id="storage.read_only",
@@ -21,7 +21,7 @@ ADVICE = (
             "write below /workspace/runs: the rest of the container is read-only, and so is --data",
             "a disk that failed: journalctl -k -g 'I/O error' on {node}",
         ),
-        page="room.workspace",
+        page="resources.workspace",
     ),
     Advice(
         id="storage.permission",
@@ -30,7 +30,7 @@ ADVICE = (
             "who owns it: ls -ln on {node}; containers run as the node's SSH user",
             "files of an earlier run as root: sudo chown -R USER WORKSPACE",
         ),
-        page="room.workspace",
+        page="resources.workspace",
     ),
     Advice(
         id="storage.too_many_files",
@@ -39,7 +39,7 @@ ADVICE = (
             "fewer workers: --workers, num_workers",
             "or, in the script: torch.multiprocessing.set_sharing_strategy('file_system')",
         ),
-        page="room.open_files",
+        page="resources.open_files",
     ),
     Advice(
         id="storage.failing",
@@ -56,7 +56,7 @@ ADVICE = (
             "write below /workspace/runs; the folder must exist: Path(...).mkdir(parents=True, exist_ok=True)",
             "what is free: orch doctor --node {node}",
         ),
-        page="room.workspace",
+        page="resources.workspace",
     ),
     Advice(
         id="storage.not_found",

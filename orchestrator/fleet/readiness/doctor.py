@@ -28,9 +28,9 @@ NEEDED: Mapping[str, frozenset[str]] = {
     "engine": frozenset({"reach", "engine", "host", "container"}),
     "gpu": frozenset({"reach", "engine", "host", "gpu"}),
     "network": frozenset({"reach", "engine", WAYS, "network"}),
-    "sameness": frozenset({"reach", "engine", "host", "container"}),
-    "room": frozenset({"reach", "engine", "host", "container"}),
-    "rest": frozenset({"reach", "host"}),
+    "consistency": frozenset({"reach", "engine", "host", "container"}),
+    "resources": frozenset({"reach", "engine", "host", "container"}),
+    "power": frozenset({"reach", "host"}),
 }
 """By area of checks: the stages that it rests on."""
 

@@ -84,7 +84,7 @@ ON_NODES: Mapping[str, tuple[Fault, ...]] = {
         Fault(
             what="no room for the image",
             make=on(host.small_docker_disk, "delta"),
-            finds="room.image", node="delta", fix="docker system prune", says="200 MiB",
+            finds="resources.image", node="delta", fix="docker system prune", says="200 MiB",
         ),
         Fault(
             what="files of a container are gone",
@@ -102,39 +102,39 @@ ON_NODES: Mapping[str, tuple[Fault, ...]] = {
         Fault(
             what="the master's port is taken",
             make=on(host.port_taken, "alpha"),
-            finds="room.port_taken", node="alpha", fix="ss -ltnp", says="perl (pid ",
+            finds="resources.port_taken", node="alpha", fix="ss -ltnp", says="perl (pid ",
         ),
         Fault(
             what="little shared memory",
             make=on(inventory, "delta", limits={"shm": "32m"}),
-            finds="room.shm", node="delta", fix="shm: 1g", says="32 MiB",
+            finds="resources.shm", node="delta", fix="shm: 1g", says="32 MiB",
         ),
         Fault(
             what="a memory limit above what is there",
             make=on(inventory, "epsilon", limits={"memory": "900g"}),
-            finds="room.memory", node="epsilon", fix="limits: {memory:", says="921600 MiB",
+            finds="resources.memory", node="epsilon", fix="limits: {memory:", says="921600 MiB",
         ),
         Fault(
             what="more CPUs promised than there are",
             make=on(inventory, "epsilon", limits={"cpus": 512.0}),
-            finds="room.cpus", node="epsilon", fix="limits: {cpus:", says="512 CPUs",
+            finds="resources.cpus", node="epsilon", fix="limits: {cpus:", says="512 CPUs",
         ),
         Fault(
             what="few file descriptors",
             make=on(engine.few_open_files, "gamma"),
-            finds="room.open_files", node="gamma", fix="nofile", says="1024 files",
+            finds="resources.open_files", node="gamma", fix="nofile", says="1024 files",
         ),
     ),
     "torch and disks": (
         Fault(
             what="another torch in the image",
             make=on(engine.image_with_other_torch, "delta"),
-            finds="sameness.torch", node="delta", fix="orch build", says="delta: 2.9.1",
+            finds="consistency.torch", node="delta", fix="orch build", says="delta: 2.9.1",
         ),
         Fault(
             what="a rank of a dead run is left",
             make=on(engine.half_a_run, "alpha", "epsilon"),
-            finds="room.orphan", node="alpha", fix="orch stop dead-0a1b", says="has ended on epsilon",
+            finds="resources.orphan", node="alpha", fix="orch stop dead-0a1b", says="has ended on epsilon",
         ),
         Fault(
             what="the disk is full",
@@ -144,12 +144,12 @@ ON_NODES: Mapping[str, tuple[Fault, ...]] = {
         Fault(
             what="no room for three checkpoints",
             make=on(host.disk_with, "gamma", size="2g", filled_mib=100),
-            finds="room.disk_low", node="gamma", fix="orch clean", says="of GPT-2 124M take 5120",
+            finds="resources.disk_low", node="gamma", fix="orch clean", says="of GPT-2 124M take 5120",
         ),
         Fault(
             what="the workspace belongs to root",
             make=on(host.workspace_of_root, "epsilon"),
-            finds="room.workspace", node="epsilon", fix="sudo install -d -o orch", says="orch may not write",
+            finds="resources.workspace", node="epsilon", fix="sudo install -d -o orch", says="orch may not write",
         ),
     ),
     "clocks, data, names": (
@@ -186,24 +186,24 @@ ON_NODES: Mapping[str, tuple[Fault, ...]] = {
         Fault(
             what="updates wait for a reboot",
             make=on(host.reboot_pending, "gamma"),
-            finds="rest.reboot_pending", node="gamma", fix="sudo reboot",
+            finds="power.reboot_pending", node="gamma", fix="sudo reboot",
         ),
         Fault(
             what="a processor that got too hot",
             make=on(host.processor_was_too_hot, "gamma"),
-            finds="rest.throttled", node="gamma", fix="clean the fans", says="512 times",
+            finds="power.throttled", node="gamma", fix="clean the fans", says="512 times",
         ),
     ),
     "laptops and twins": (
         Fault(
             what="a desktop that falls asleep",
             make=on(host.desktop_that_sleeps, "beta"),
-            finds="rest.sleep", node="beta", fix="systemctl mask sleep.target", says="suspend",
+            finds="power.sleep", node="beta", fix="systemctl mask sleep.target", says="suspend",
         ),
         Fault(
             what="a lid that puts the laptop to sleep",
             make=on(host.lid, "beta"),
-            finds="rest.lid", node="beta", fix="HandleLidSwitch=ignore", says="suspend",
+            finds="power.lid", node="beta", fix="HandleLidSwitch=ignore", says="suspend",
         ),
         Fault(
             what="a clock that nobody keeps",
@@ -213,17 +213,17 @@ ON_NODES: Mapping[str, tuple[Fault, ...]] = {
         Fault(
             what="a laptop on battery",
             make=on(host.on_battery, "beta"),
-            finds="rest.on_battery", node="beta", fix="plug in the mains",
+            finds="power.on_battery", node="beta", fix="plug in the mains",
         ),
         Fault(
             what="a processor of another kind",
             make=on(host.another_processor, "epsilon"),
-            finds="sameness.architecture", node="epsilon", fix="--each-node", says="epsilon: aarch64",
+            finds="consistency.architecture", node="epsilon", fix="--each-node", says="epsilon: aarch64",
         ),
         Fault(
             what="an image built for another processor",
             make=on(inventory, "epsilon"),
-            finds="sameness.image_architecture", node="epsilon", fix="--each-node", says="built for x86_64",
+            finds="consistency.image_architecture", node="epsilon", fix="--each-node", says="built for x86_64",
         ),
         Fault(
             what="one machine under two names",
