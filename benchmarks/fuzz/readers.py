@@ -35,13 +35,12 @@ from orchestrator.render.times import stamp, started
 from orchestrator.specs.checkpoint import read_manifest
 from orchestrator.specs.connectivity import read_verdict
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.forecast import read_forecast
 from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_import import from_hostfile, from_hostlist, inventory_text
 from orchestrator.specs.plan_json import from_json, to_json
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.run_labels import read_labels
 from tests import lan
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
@@ -68,8 +67,8 @@ def _answer(text: str, code: int = 0) -> Completed:
 def _shown(text: str) -> None:
     """A line of a container on its way to the screen, to the diagnosis and into decisions."""
     rank, said_text = split_rank(text)
-    said = Said(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=said_text)
-    event = parse_event(said_text, rank)
+    said = RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=said_text)
+    event = said.event
     log_line(said, width=5).plain.encode()
     log_json(said).encode()
     recovery_line(said).encode()
@@ -79,8 +78,8 @@ def _shown(text: str) -> None:
     if event:
         slow_ranks(event, ["alpha"])
         verdict_of(event)
-        read_forecast(event.values)
-        read_verdict(event.values)
+        read_forecast(event.others)
+        read_verdict(event.others)
 
 
 def _stream(text: str) -> None:
@@ -170,7 +169,7 @@ def readers() -> Mapping[str, Reader]:
                             texts=_of_files("tests/cases/why/logs/*.log")),
         "log stream": Reader(read=_stream, texts=[f"{lan.moment(1)} hello\n{lan.moment(2)} {'x' * 40}\n"]),
         "kept lines": Reader(read=_record, texts=["".join(
-            json.dumps(vars(Said(time=lan.moment(n), node="alpha", node_rank=0, rank=0, text="x" * n))) + "\n"
+            json.dumps(vars(RunLine(time=lan.moment(n), node="alpha", node_rank=0, rank=0, text="x" * n))) + "\n"
             for n in range(4))]),
         "plan": Reader(read=lambda text: from_json(text, where="w"), texts=[to_json(lan.plan())]),
         "checkpoints": Reader(read=lambda text: list(checkpoint_probe.parse(text, node="alpha")), texts=[CHECKPOINT]),

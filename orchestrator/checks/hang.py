@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from contract.events import GenerationStarted, Hung, Progressing, StuckRank
 from contract.failures.tracebacks import LIBRARY
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 
 BACKWARD = "the backward pass, which sums gradients"
 _RESTING = "left-out"
@@ -66,16 +66,18 @@ class Place:
         return where + (f" ({about})" if about else "")
 
 
-def places(lines: Iterable[Said], until: str = "") -> tuple[Place, ...]:
+def places(lines: Iterable[RunLine], until: str = "") -> tuple[Place, ...]:
     """The newest of each node that has not moved since, by rank. `until`: a line's time; what came later is about an
     end, not about what led to it."""
-    newest: dict[str, Mapping[str, Any]] = {}
-    for said in lines:
-        event = parse_event(said.text, said.rank) if not until or said.time <= until else None
-        if event and event.kind in ("moving", "epoch", "stuck"):
-            newest[said.node] = event.values if event.kind == "stuck" else {}
-    found = (_place(node, values.get("seconds"), one) for node, values in newest.items() for one in _listed(values))
-    return tuple(sorted((place for place in found if place), key=lambda place: place.rank))
+    newest: dict[str, Hung] = {}
+    for line in lines:
+        event = line.event if not until or line.time <= until else None
+        if isinstance(event, Progressing | GenerationStarted):
+            newest.pop(line.node, None)
+        elif isinstance(event, Hung):
+            newest[line.node] = event
+    found = (_place(node, event.seconds or 0.0, one) for node, event in newest.items() for one in event.ranks or ())
+    return tuple(sorted(found, key=lambda place: place.rank))
 
 
 def culprit(found: Sequence[Place]) -> tuple[Place, str] | None:
@@ -139,23 +141,14 @@ def _ranks_of(part: Any) -> range:
     return range(part.first_rank, part.first_rank + part.nproc_per_node)
 
 
-def _listed(values: Mapping[str, Any]) -> list[Any]:
-    listed = values.get("ranks")
-    return listed if isinstance(listed, list) else []
-
-
-def _place(node: str, seconds: object, told: object) -> Place | None:
-    """None where it is not understood: it may be another trainer's, or a user's line that looks like an event."""
-    if not isinstance(told, Mapping) or not isinstance(told.get("rank"), int):
-        return None
-    frames, step = told.get("frames"), told.get("step")
+def _place(node: str, seconds: float, stuck: StuckRank) -> Place:
     return Place(
-        rank=told["rank"],
+        rank=stuck.rank or 0,
         node=node,
-        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
-        frames=tuple(map(str, frames)) if isinstance(frames, list) else (),
-        state=str(told.get("state") or ""),
-        step=step if isinstance(step, int) else None,
-        part=str(told.get("part") or ""),
-        exchange=str(told.get("exchange") or ""),
+        seconds=float(seconds),
+        frames=stuck.frames or (),
+        state=stuck.state or "",
+        step=stuck.step,
+        part=stuck.part or "",
+        exchange=stuck.exchange or "",
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from contract.events import Finished, GenerationStarted, RankFailed, TrainingStopped
 from contract.failures.classify import FailedRank, classify
 from contract.failures.tracebacks import begins
 from contract.log_lines import readable
@@ -14,10 +15,9 @@ from orchestrator.checks.failure import EndedBadly, Failure, is_consequence, roo
 from orchestrator.checks.hang import Place, culprit, places, sentences
 from orchestrator.checks.verdict import Verdict, verdicts
 from orchestrator.checks.waiting import LastHeard, last_heard, moment, who_waits
-from orchestrator.specs.event import Event, parse_event
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, State
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 
 KEPT_LINES = 400
 """Of a node, before its end: a traceback of each of eight ranks and torchrun's summary."""
@@ -30,7 +30,7 @@ class Evidence:
 
     run_id: str
     plan: Plan | None = None
-    lines: tuple[Said, ...] = ()
+    lines: tuple[RunLine, ...] = ()
     """Of all its attempts, in order of time."""
     containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
     """By node, of those that answered."""
@@ -68,9 +68,9 @@ class Story:
 
 def tell(evidence: Evidence) -> Story:
     """The story of its newest attempt."""
-    lines = _newest_epoch(_newest_attempt(evidence))
+    lines = _newest_generation(_newest_attempt(evidence))
     told = verdicts(_newest_attempt(evidence))
-    over = next((verdict for verdict in told if not verdict.epoch), None)
+    over = next((verdict for verdict in told if not verdict.generation), None)
     bad = _ended_badly(evidence, lines)
     failure, state = None, _good_end(evidence, lines)
     if not state:
@@ -94,7 +94,7 @@ def tell(evidence: Evidence) -> Story:
         at=at if failure else "",
         after_s=_after(evidence.plan, at) if failure else None,
         consequences=tuple(_consequences(bad, failure)),
-        earlier=tuple(verdict for verdict in told if verdict.epoch),
+        earlier=tuple(verdict for verdict in told if verdict.generation),
         heard=heard,
         waits=(*sentences(standing, evidence.plan), *who_waits(lines, heard)) if waited else (),
         places=standing if waited else (),
@@ -102,7 +102,7 @@ def tell(evidence: Evidence) -> Story:
     )
 
 
-def _newest_attempt(evidence: Evidence) -> tuple[Said, ...]:
+def _newest_attempt(evidence: Evidence) -> tuple[RunLine, ...]:
     """Without the lines that stood in the record before the plan was made anew."""
     if not evidence.plan or not evidence.plan.attempt:
         return evidence.lines
@@ -110,25 +110,20 @@ def _newest_attempt(evidence: Evidence) -> tuple[Said, ...]:
     return tuple(said for said in evidence.lines if moment(said.time) >= start)
 
 
-def _newest_epoch(lines: Sequence[Said]) -> tuple[Said, ...]:
+def _newest_generation(lines: Sequence[RunLine]) -> tuple[RunLine, ...]:
     """Of each node, what it said since its supervisor last started torchrun."""
     since: dict[str, int] = {}
     for number, said in enumerate(lines):
-        event = _event(said)
-        if event and event.kind == "epoch":
+        if isinstance(said.event, GenerationStarted):
             since[said.node] = number
     return tuple(said for number, said in enumerate(lines) if number >= since.get(said.node, 0))
 
 
-def _event(said: Said) -> Event | None:
-    return parse_event(said.text, said.rank)
-
-
-def _good_end(evidence: Evidence, lines: Sequence[Said]) -> str:
+def _good_end(evidence: Evidence, lines: Sequence[RunLine]) -> str:
     """`stopped` or `done`, by the ranks' own word: torchrun exits 1 after a clean stop too."""
-    events = [event for said in lines if (event := _event(said))]
-    ends = {str(event.values.get("class")) for event in events if event.kind == "over"}
-    if "stopped" in ends or any(event.kind == "stopped" for event in events):
+    events = [said.event for said in lines if said.event]
+    ends = {event.outcome for event in events if isinstance(event, Finished)}
+    if "stopped" in ends or any(isinstance(event, TrainingStopped) for event in events):
         return "stopped"
     held = evidence.containers.values()
     if "done" in ends or (held and all(container.state is State.SUCCEEDED for container in held)):
@@ -141,7 +136,7 @@ def _running(evidence: Evidence) -> bool:
     return any(container.state is State.RUNNING for container in evidence.containers.values())
 
 
-def _ended_badly(evidence: Evidence, lines: Sequence[Said]) -> list[tuple[str, EndedBadly]]:
+def _ended_badly(evidence: Evidence, lines: Sequence[RunLine]) -> list[tuple[str, EndedBadly]]:
     """Nodes that failed, in order of the first sign of it; all that spoke, where the run failed and none has a sign."""
     found = list(_with_signs(evidence, lines, all_of_them=False))
     if not found and evidence.outcome and evidence.outcome[0] == "failed":
@@ -150,19 +145,19 @@ def _ended_badly(evidence: Evidence, lines: Sequence[Said]) -> list[tuple[str, E
     return sorted(found, key=lambda pair: pair[0])
 
 
-def _with_signs(evidence: Evidence, lines: Sequence[Said], *, all_of_them: bool) -> Iterator[tuple[str, EndedBadly]]:
+def _with_signs(evidence: Evidence, lines: Sequence[RunLine], *, all_of_them: bool) -> Iterator[tuple[str, EndedBadly]]:
     parts = {part.node: part for part in evidence.plan.nodes} if evidence.plan else {}
     for node in dict.fromkeys([*parts, *(said.node for said in lines), *evidence.containers]):
         own = [said for said in lines if said.node == node][-KEPT_LINES:]
         container = evidence.containers.get(node)
-        reports = [(said, event) for said in own if (event := _event(said)) and event.kind == "failed"]
-        signs = [said.time for said in own if _is_bad_sign(said.text)] + [said.time for said, _ in reports]
+        reports = [(said.time, said.event) for said in own if isinstance(said.event, RankFailed)]
+        signs = [said.time for said in own if _is_bad_sign(said.text)] + [time for time, _ in reports]
         failed = (container is not None and container.state is State.FAILED) or (all_of_them and own)
         goes_well = container is not None and container.state in (State.RUNNING, State.SUCCEEDED)
         if goes_well or not (failed or signs):
             continue
-        report = reports[0][1].values if reports else {}
-        plain = [(said.rank, said.text) for said in own if _event(said) is None]
+        report = reports[0][1] if reports else None
+        plain = [(said.rank, said.text) for said in own if said.event is None]
         ranks = [rank for rank, _ in plain if rank is not None]
         node_rank = own[-1].node_rank if own else 0
         first_rank = parts[node].first_rank if node in parts else min(ranks, default=node_rank)
@@ -175,9 +170,9 @@ def _with_signs(evidence: Evidence, lines: Sequence[Said], *, all_of_them: bool)
                 exit_code=container.exit_code if container and container.exit_code is not None else 1,
                 oom_killed=bool(container and container.oom_killed),
                 lines=(*plain, *([(None, container.error)] if container and container.error else ())),
-                reported=f"{report.get('error', 'error')}: {report.get('message', '')}" if report else "",
-                cause=str(report.get("cause") or ""),
-                frame=str(report.get("frame") or ""),
+                reported=report.reason if report else "",
+                cause=(report.cause if report else "") or "",
+                frame=(report.frame if report else "") or "",
                 kernel=evidence.kernel.get(node, ()),
             ),
         )

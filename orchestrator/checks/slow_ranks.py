@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-from orchestrator.specs.event import Event
+from contract.events import Event, ProgressEvent
 
 SLOW = 1.5
 """Times the others' time."""
@@ -45,11 +44,12 @@ class SlowRank:
 def slow_ranks(event: Event | None, nodes: Collection[str]) -> tuple[SlowRank, ...]:
     """By a `step` event of a run on these nodes; the slowest first. With `--shares auto` none before that has had the
     time to even them out."""
-    values = event.values if event else {}
-    balanced = values.get("balanced")
+    if not isinstance(event, ProgressEvent):
+        return ()
+    balanced = event.balanced
     if balanced is not None and balanced < SETTLED:
         return ()
-    times = _times(values)
+    times = {label: seconds for label, seconds in (event.compute_s or {}).items() if seconds is not None}
     found = []
     for label, seconds in times.items():
         usual = median(others) if (others := [other for name, other in times.items() if name != label]) else 0.0
@@ -57,9 +57,3 @@ def slow_ranks(event: Event | None, nodes: Collection[str]) -> tuple[SlowRank, .
             node = label if label in nodes else label.rpartition(".")[0]
             found.append(SlowRank(label=label, node=node, ratio=seconds / usual, balanced=balanced is not None))
     return tuple(sorted(found, key=lambda one: -one.ratio))
-
-
-def _times(values: Mapping[str, Any]) -> dict[str, float]:
-    told = values.get("compute_s")
-    pairs = told.items() if isinstance(told, Mapping) else ()
-    return {str(label): float(seconds) for label, seconds in pairs if isinstance(seconds, int | float)}

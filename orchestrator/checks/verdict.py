@@ -1,4 +1,4 @@
-"""What the supervisors in the containers agreed on: why an epoch of a run ended, and whether it was the last one."""
+"""The agents' verdict: why a generation of a run ended, and whether it was the last one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
+from contract.events import Event, Finished, Restarting
 from contract.failures.owners import Owner
-from orchestrator.specs.event import Event, parse_event
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """An `over` or `again` event that tells of a failure."""
+    """A `finished` or `restarting` event about a failure."""
 
     node: str
     rank: int | None
@@ -23,41 +23,36 @@ class Verdict:
     cause: str = ""
     """The signature that they found."""
     frame: str = ""
-    epoch: int = 0
-    """The one that begins after it; 0 where it is over."""
+    generation: int = 0
+    """The generation that it ended; 0 where the attempt is over."""
     time: str = ""
 
 
 def verdict_of(event: Event | None, time: str = "") -> Verdict | None:
     """The verdict of this event; None where it is another one, or tells of a good end."""
-    if event is None or event.kind not in ("again", "over"):
+    if not isinstance(event, Finished | Restarting):
         return None
-    values = event.values
-    kind = next((kind for kind in get_args(Owner) if kind == values.get("class")), None)
+    kind = next((kind for kind in get_args(Owner) if kind == event.outcome), None)
     if kind is None:
         return None
     return Verdict(
-        node=str(values.get("node") or "?"),
-        rank=_whole(values.get("rank")),
-        exit_code=_whole(values.get("exit_code")),
+        node=event.node or "?",
+        rank=event.rank,
+        exit_code=event.exit_code,
         kind=kind,
-        reason=str(values.get("reason") or ""),
-        cause=str(values.get("cause") or ""),
-        frame=str(values.get("frame") or ""),
-        epoch=_whole(values.get("epoch")) or 0 if event.kind == "again" else 0,
+        reason=event.reason or "",
+        cause=event.cause or "",
+        frame=event.frame or "",
+        generation=event.generation or 0 if isinstance(event, Restarting) else 0,
         time=time,
     )
 
 
-def verdicts(lines: Iterable[Said]) -> tuple[Verdict, ...]:
+def verdicts(lines: Iterable[RunLine]) -> tuple[Verdict, ...]:
     """Each once, though every node tells it, in order of time."""
     told: dict[int, Verdict] = {}
     for said in lines:
-        verdict = verdict_of(parse_event(said.text, said.rank), said.time)
+        verdict = verdict_of(said.event, said.time)
         if verdict:
-            told.setdefault(verdict.epoch, verdict)
-    return tuple(sorted(told.values(), key=lambda verdict: (verdict.epoch == 0, verdict.time)))
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+            told.setdefault(verdict.generation, verdict)
+    return tuple(sorted(told.values(), key=lambda verdict: (verdict.generation == 0, verdict.time)))

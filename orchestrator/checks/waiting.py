@@ -6,13 +6,20 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
+from contract.events import (
+    GenerationStarted,
+    GroupJoined,
+    NodesEvent,
+    NodesStalled,
+    RankStarted,
+    WaitingForNodes,
+    kind_of,
+)
 from contract.failures.classify import matches
 from contract.log_lines import readable
-from orchestrator.specs.event import Event, parse_event
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 
 _COLLECTIVE = re.compile(r'distributed_c10d\.py", line \d+, in (?P<call>(?!wrapper|_)\w+)|OpType=(?P<op>\w+)')
 _COMPLETED = re.compile(r"last completed NCCL work: (?P<number>\d+)")
@@ -45,9 +52,9 @@ def moment(time: str) -> float:
         return 0.0
 
 
-def last_heard(lines: Sequence[Said], plan: Plan | None, now: float) -> tuple[LastHeard, ...]:
+def last_heard(lines: Sequence[RunLine], plan: Plan | None, now: float) -> tuple[LastHeard, ...]:
     """Every rank of the plan (of the lines, where there is none), in order."""
-    own: dict[int, list[Said]] = {}
+    own: dict[int, list[RunLine]] = {}
     for said in lines:
         if said.rank is not None:
             own.setdefault(said.rank, []).append(said)
@@ -57,7 +64,7 @@ def last_heard(lines: Sequence[Said], plan: Plan | None, now: float) -> tuple[La
     return tuple(_heard(rank, node, own.get(rank, []), now) for rank, node in sorted(places.items()))
 
 
-def _heard(rank: int, node: str, told: Sequence[Said], now: float) -> LastHeard:
+def _heard(rank: int, node: str, told: Sequence[RunLine], now: float) -> LastHeard:
     if not told:
         return LastHeard(rank=rank, node=node, silent_s=None, word="")
     timed_out = any(matches(said.text, "network.timeout", "nccl.timeout") for said in told)
@@ -71,60 +78,60 @@ def _heard(rank: int, node: str, told: Sequence[Said], now: float) -> LastHeard:
     )
 
 
-def _word(said: Said) -> str:
-    event = parse_event(said.text, said.rank)
-    if event is None:
+def _word(said: RunLine) -> str:
+    if said.event is None:
         return readable(said.text).strip()[:LAST_WORD]
-    step = event.values.get("step")
-    return event.kind + (f" {step}" if step is not None else "")
+    step = getattr(said.event, "step", None)
+    return kind_of(said.event) + (f" {step}" if step is not None else "")
 
 
-def who_waits(lines: Sequence[Said], heard: Sequence[LastHeard]) -> tuple[str, ...]:
+def who_waits(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> tuple[str, ...]:
     """Sentences, the surest first."""
     return (*_of_supervisors(lines), *_never_came(lines, heard), *_in_collectives(lines, heard))
 
 
-def _of_supervisors(lines: Sequence[Said]) -> Iterator[str]:
+def _of_supervisors(lines: Sequence[RunLine]) -> Iterator[str]:
     """Whom each node's supervisor misses, unless it has heard of them since, or the ranks have begun."""
-    waiting: dict[str, Event] = {}
-    silent: dict[tuple[str, str], Any] = {}
-    for said in lines:
-        event = parse_event(said.text, said.rank)
-        if event is None or event.kind not in ("waiting", "stalled", "heard", "epoch"):
+    waiting: dict[str, WaitingForNodes] = {}
+    silent: dict[tuple[str, str], NodesStalled] = {}
+    for line in lines:
+        event, node = line.event, line.node
+        if not isinstance(event, NodesEvent | GenerationStarted):
             continue
-        waiting.pop(said.node, None)
-        for name in map(str, event.values.get("nodes") or ()):
-            silent.pop((said.node, name), None)
-            if event.kind == "stalled":
-                silent[said.node, name] = event.values.get("seconds", "?")
-        if event.kind == "waiting":
-            waiting[said.node] = event
+        waiting.pop(node, None)
+        if isinstance(event, WaitingForNodes):
+            waiting[node] = event
+        elif isinstance(event, NodesEvent):
+            for name in event.nodes or ():
+                silent.pop((node, name), None)
+                if isinstance(event, NodesStalled):
+                    silent[node, name] = event
     for node, event in waiting.items():
-        names = ", ".join(map(str, event.values.get("for") or ()))
-        yield f"{node} has waited {event.values.get('seconds', '?')} s for {names or 'its peers'} to come"
-    for (node, name), seconds in silent.items():
-        yield f"{node} has heard nothing of {name} for {seconds} s"
+        yield f"{node} has waited {_seconds(event)} s for {', '.join(event.nodes or ()) or 'its peers'} to come"
+    for (node, name), stalled in silent.items():
+        yield f"{node} has heard nothing of {name} for {_seconds(stalled)} s"
 
 
-def _never_came(lines: Sequence[Said], heard: Sequence[LastHeard]) -> Iterator[str]:
+def _seconds(event: NodesEvent) -> str:
+    return "?" if event.seconds is None else f"{event.seconds}"
+
+
+def _never_came(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> Iterator[str]:
     """Ranks of the trainer's own that did not join while others began; of a script, those that never spoke."""
-    kinds: dict[int, set[str]] = {one.rank: set() for one in heard}
-    for said in lines:
-        event = parse_event(said.text, said.rank)
-        if event and event.rank is not None and event.rank in kinds:
-            kinds[event.rank].add(event.kind)
-    begun = [rank for rank, told in kinds.items() if "started" in told]
+    events = [said.event for said in lines if said.event]
+    started = {event.rank for event in events if isinstance(event, RankStarted)}
+    begun = [one.rank for one in heard if one.rank in started]
     for one in heard:
         if one.silent_s is None and len(heard) > 1:
             yield f"rank {one.rank} on {one.node} has not said a word: the others cannot begin without it"
         elif begun and one.rank not in begun:
             yield f"rank {one.rank} on {one.node} has not begun"
-    joined = [rank for rank, told in kinds.items() if "joined" in told]
+    joined = {event.rank for event in events if isinstance(event, GroupJoined)} & {one.rank for one in heard}
     if begun and not joined:
         yield f"none of ranks {', '.join(map(str, begun))} has joined the others yet"
 
 
-def _in_collectives(lines: Sequence[Said], heard: Sequence[LastHeard]) -> Iterator[str]:
+def _in_collectives(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> Iterator[str]:
     gave_up = [one for one in heard if one.timed_out_in]
     for one in gave_up:
         yield f"rank {one.rank} on {one.node} gave up waiting in {one.timed_out_in}"

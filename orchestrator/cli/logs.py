@@ -12,7 +12,7 @@ from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-from orchestrator.specs.run_events import Ended, Said, Tick
+from orchestrator.specs.run_events import ContainerExited, RunLine, Tick
 
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.read_logs import LogSource
@@ -81,9 +81,9 @@ def logs(
             return EXIT_OK
         try:
             for happening in follow_run(source.to_follow, source.record, patient=True):
-                if isinstance(happening, Said) and wanted.passes(happening):
+                if isinstance(happening, RunLine) and wanted.passes(happening):
                     printer.print(happening)
-                elif isinstance(happening, Tick | Ended):
+                elif isinstance(happening, Tick | ContainerExited):
                     printer.rest()
                 elif line := recovery_line(happening):
                     say(line)

@@ -10,9 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from orchestrator.specs.event import Event, parse_event
+from contract.events import (
+    CheckpointWritten,
+    Event,
+    Finished,
+    GenerationStarted,
+    NodesEvent,
+    NodesRecovered,
+    NodesStalled,
+    TrainingStopped,
+    WaitingForNodes,
+)
 from orchestrator.specs.run import State
-from orchestrator.specs.run_events import Back, Ended, Happening, Lost, Removed, Said
+from orchestrator.specs.run_events import ContainerExited, ContainerRemoved, NodeBack, NodeLost, RunEvent, RunLine
 
 Held = TypeVar("Held")
 
@@ -90,7 +100,7 @@ class End:
 
 
 Decision = StartAgain | StopRest | GiveUp | PlanAnew | TakeIn | OutOfSight | End
-Told = Happening | Decision
+Told = RunEvent | Decision
 """What whoever follows a run is told of."""
 LAST = (GiveUp, PlanAnew, TakeIn, OutOfSight, End)
 """After these nothing more is asked of this attempt."""
@@ -136,7 +146,7 @@ class Situation:
         return tuple(name for name in self.open if name not in self.lost and name not in self.put_down)
 
 
-def step(now_is: Situation, happening: Happening, now: float) -> tuple[Situation, tuple[Decision, ...]]:
+def step(now_is: Situation, happening: RunEvent, now: float) -> tuple[Situation, tuple[Decision, ...]]:
     """The situation after it, and what is to be done. An empty answer: wait."""
     situation, decisions = _decide(_see(now_is, happening, now), now)
     if not decisions and _may_take_in(situation, happening):
@@ -149,46 +159,45 @@ def asked_to_stop(now_is: Situation) -> Situation:
     return replace(now_is, asked=True)
 
 
-def _see(s: Situation, happening: Happening, now: float) -> Situation:
-    if isinstance(happening, Said):
-        event = parse_event(happening.text, happening.rank)
+def _see(s: Situation, happening: RunEvent, now: float) -> Situation:
+    if isinstance(happening, RunLine):
         s = replace(s, progress=now) if happening.rank is not None else s
-        return _hear(s, happening.node, event, now) if event else s
-    if isinstance(happening, Ended):
+        return _hear(s, happening.node, happening.event, now)
+    if isinstance(happening, ContainerExited):
         return _end(s, happening, now)
-    if isinstance(happening, Removed):
+    if isinstance(happening, ContainerRemoved):
         return replace(s, ended=s.ended | {happening.node}, put_down=_without(s.put_down, happening.node))
-    if isinstance(happening, Lost):
+    if isinstance(happening, NodeLost):
         return replace(s, lost={**s.lost, happening.node: s.lost.get(happening.node, now)})
-    if isinstance(happening, Back):
+    if isinstance(happening, NodeBack):
         if happening.node not in s.nodes:
             return replace(s, back=tuple(sorted({*s.back, happening.node})))
         return replace(s, lost=_without(s.lost, happening.node))
     return s
 
 
-def _hear(s: Situation, node: str, event: Event, now: float) -> Situation:
-    """Of the supervisors it is rank 0's that knows who is missing; `over` each says for itself."""
-    if event.kind == "over":
+def _hear(s: Situation, node: str, event: Event | None, now: float) -> Situation:
+    """Rank 0's agent reports which nodes are missing; each agent reports `finished` for itself."""
+    if isinstance(event, Finished):
         return replace(s, spoken=s.spoken | {node}, closing=now + LEAVE_S if s.closing is None else s.closing)
-    if event.kind == "stopped":
+    if isinstance(event, TrainingStopped):
         return replace(s, stopped=True)
     if node != s.nodes[0]:
         return s
-    if event.kind == "epoch":
+    if isinstance(event, GenerationStarted):
         return replace(s, missed={}, stopped=False)
-    since = now - _seconds(event)
-    if event.kind == "waiting":
-        names = _named(s, event, "for")
+    if not isinstance(event, NodesEvent):
+        return s
+    since = now - (event.seconds or 0.0)
+    names = [name for name in event.nodes or () if name in s.nodes]
+    if isinstance(event, WaitingForNodes):
         return replace(s, missed={name: min(s.missed.get(name, since), since) for name in names})
-    if event.kind == "stalled":
-        return replace(s, missed={**dict.fromkeys(_named(s, event, "nodes"), since), **s.missed})
-    if event.kind == "heard":
-        return replace(s, missed=_without(s.missed, *_named(s, event, "nodes")))
-    return s
+    if isinstance(event, NodesStalled):
+        return replace(s, missed={**dict.fromkeys(names, since), **s.missed})
+    return replace(s, missed=_without(s.missed, *names)) if isinstance(event, NodesRecovered) else s
 
 
-def _end(s: Situation, ended: Ended, now: float) -> Situation:
+def _end(s: Situation, ended: ContainerExited, now: float) -> Situation:
     node, code = ended.node, ended.container.exit_code
     final = replace(s, ended=s.ended | {node}, put_down=_without(s.put_down, node))
     if ended.container.state is State.SUCCEEDED or node in s.spoken:
@@ -255,22 +264,11 @@ def _start_again(s: Situation, now: float) -> tuple[Situation, tuple[Decision, .
     return replace(s, starts=starts, put_down=_without(s.put_down, *due)), tuple(StartAgain(node=name) for name in due)
 
 
-def _may_take_in(s: Situation, happening: Happening) -> bool:
+def _may_take_in(s: Situation, happening: RunEvent) -> bool:
     """At a checkpoint that was verified: nothing is lost by a stop now."""
-    event = parse_event(happening.text, happening.rank) if isinstance(happening, Said) else None
-    written = event and event.kind == "checkpoint" and event.values.get("verified")
+    event = happening.event if isinstance(happening, RunLine) else None
+    written = isinstance(event, CheckpointWritten) and event.verified
     return bool(written and s.back) and s.closing is None and not s.asked
-
-
-def _named(s: Situation, event: Event, key: str) -> list[str]:
-    """Names of nodes; what is none of this run's is left out."""
-    names = event.values.get(key)
-    return [name for name in names if name in s.nodes] if isinstance(names, list) else []
-
-
-def _seconds(event: Event) -> float:
-    seconds = event.values.get("seconds", 0)
-    return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
 def _without(held: Mapping[str, Held], *names: str) -> dict[str, Held]:

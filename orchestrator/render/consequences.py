@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from contract.events import GenerationStarted, TrainingDone
 from contract.failures.classify import Classified, FailedRank, classify, is_stack_of_cpp
 from contract.failures.torchrun import is_own_error, is_ruler, log_text
 from contract.failures.tracebacks import begins, chained, is_torch_log
 from contract.log_lines import EVENT_MARK, readable
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 
 MOST_LINES = 400
 """Of a traceback: one that goes on longer is shown as it comes."""
@@ -35,9 +35,9 @@ def peers(plan: Plan | None) -> dict[str, str]:
 class _Writer:
     """One rank, or torchrun's agent on a node."""
 
-    held: list[Said] = field(default_factory=list)
+    held: list[RunLine] = field(default_factory=list)
     """A traceback that has not come to its message."""
-    warning: list[Said] = field(default_factory=list)
+    warning: list[RunLine] = field(default_factory=list)
     """Of an agent: that it lost the store. What comes next tells whether that matters."""
     in_summary: int = 0
     """Rulers of torchrun's summary that are still to come."""
@@ -61,10 +61,10 @@ class Consequences:
         self._done = False
         """Whether rank 0 has said so: who leaves first after that is lost by the others, and nothing is wrong."""
 
-    def hear(self, said: Said) -> Sequence[Said]:
+    def hear(self, said: RunLine) -> Sequence[RunLine]:
         text = readable(said.text)
         if text.startswith(EVENT_MARK):
-            self._event(said, text)
+            self._event(said)
             return [said]
         writer = self._writers.setdefault((said.node, said.rank), _Writer())
         if said.rank is None and self._of_agent(writer, text):
@@ -76,20 +76,20 @@ class Consequences:
             return []
         return self._ordinary(writer, said, text)
 
-    def rest(self) -> Iterator[Said]:
+    def rest(self) -> Iterator[RunLine]:
         """What is held and may never come to an end, as it is."""
         for writer in self._writers.values():
             held, writer.held, writer.warning = [*writer.warning, *writer.held], [], []
             yield from held
 
-    def _event(self, said: Said, text: str) -> None:
-        event = parse_event(text, said.rank)
-        if event and event.kind == "epoch":
+    def _event(self, said: RunLine) -> None:
+        event = said.event
+        if isinstance(event, GenerationStarted):
             self._done = False
             for (node, _), writer in self._writers.items():
                 if node == said.node:
                     writer.known.clear()
-        self._done |= event is not None and event.kind == "done" and event.rank == 0
+        self._done |= isinstance(event, TrainingDone) and event.rank == 0
 
     @staticmethod
     def _of_agent(writer: _Writer, text: str) -> bool:
@@ -107,7 +107,7 @@ class Consequences:
             return inside or logged is not None
         return False
 
-    def _ordinary(self, writer: _Writer, said: Said, text: str) -> Sequence[Said]:
+    def _ordinary(self, writer: _Writer, said: RunLine, text: str) -> Sequence[RunLine]:
         if writer.after:
             writer.chained |= chained(text)
             if is_stack_of_cpp(text) or chained(text) or text.startswith(("Last error:", "nccl")):
@@ -126,7 +126,7 @@ class Consequences:
         writer.known.add(lost.id)
         return [*before, said]
 
-    def _in_traceback(self, writer: _Writer, said: Said, text: str) -> Sequence[Said]:
+    def _in_traceback(self, writer: _Writer, said: RunLine, text: str) -> Sequence[RunLine]:
         writer.held.append(said)
         if text.startswith(" ") and len(writer.held) < MOST_LINES:
             return []

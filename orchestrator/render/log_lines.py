@@ -5,24 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 
 from rich.text import Text
 
+from contract.events import kind_of
 from orchestrator.render.consequences import Consequences
 from orchestrator.render.console import colour_of, stdout
 from orchestrator.render.printable import printable
 from orchestrator.render.times import stamp
-from orchestrator.specs.event import parse_event
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 
 
-def is_event(said: Said) -> bool:
-    """Events are for programs; `--json` shows them."""
-    return parse_event(said.text, said.rank) is not None
-
-
-def log_line(said: Said, *, width: int, several_ranks: bool = False) -> Text:
+def log_line(said: RunLine, *, width: int, several_ranks: bool = False) -> Text:
     """One line; `width` is that of the longest node name. The rank is shown where nodes have several."""
     who = f"{said.node_rank} {said.node:<{width}}"
     if several_ranks:
@@ -30,14 +24,13 @@ def log_line(said: Said, *, width: int, several_ranks: bool = False) -> Text:
     return Text.assemble((f"[{who}]", colour_of(said.node_rank)), " ", printable(said.text))
 
 
-def log_json(said: Said) -> str:
+def log_json(said: RunLine) -> str:
     """One line as JSON in ASCII, safe for every terminal; an event comes parsed, under `event`."""
-    event = parse_event(said.text, said.rank)
-    extra = {"event": {"kind": event.kind, **event.values}} if event else {}
-    return json.dumps({**asdict(said), **extra})
+    extra = {"event": {"kind": kind_of(said.event), **said.event.values()}} if said.event else {}
+    return json.dumps({**said.values(), **extra})
 
 
-def has_several_ranks(lines: Iterable[Said]) -> bool:
+def has_several_ranks(lines: Iterable[RunLine]) -> bool:
     """Whether some node has more than one rank, so that lines must tell which."""
     ranks = Counter(node for node, _ in {(said.node, said.rank) for said in lines if said.rank is not None})
     return any(number > 1 for number in ranks.values())
@@ -64,7 +57,7 @@ class LogPrinter:
         self._timestamps = timestamps
         self._console = stdout()
 
-    def print(self, said: Said) -> None:
+    def print(self, said: RunLine) -> None:
         for shown in self._fold.hear(said) if self._fold else [said]:
             self._print(shown)
 
@@ -73,9 +66,9 @@ class LogPrinter:
         for shown in self._fold.rest() if self._fold else ():
             self._print(shown)
 
-    def _print(self, said: Said) -> None:
+    def _print(self, said: RunLine) -> None:
         if self._as_json:
             self._console.out(log_json(said), highlight=False)
-        elif not is_event(said):
+        elif said.event is None:  # `--json` shows events
             line = log_line(said, width=self._width, several_ranks=self._several_ranks)
             self._console.print(Text.assemble(printable(stamp(said.time)), " ", line) if self._timestamps else line)

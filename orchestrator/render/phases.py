@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
+from contract.events import GroupJoined, RankLeftOut, RankStarted, StepDone
 from orchestrator.render.console import colour_of
 from orchestrator.render.printable import printable
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import Happening, Said
+from orchestrator.specs.run_events import RunEvent, RunLine
 
 IMAGE = "image checked"
 CONTAINER = "container started"
@@ -49,29 +49,31 @@ class Phases:
         phases[phase] = self.clock() - self.began
         return True
 
-    def heard(self, happening: Happening) -> list[tuple[str, str]]:
+    def heard(self, happening: RunEvent) -> list[tuple[str, str]]:
         """The (node, phase) pairs that a line of a rank shows, whether they are noted or not."""
-        if not isinstance(happening, Said) or (event := parse_event(happening.text, happening.rank)) is None:
+        if not isinstance(happening, RunLine):
             return []
-        if event.kind == "started":  # torchrun starts a rank only when every agent has met the others
-            return [(happening.node, MASTER)]
-        if event.kind == "joined":
-            return [(happening.node, MASTER), (happening.node, JOINED)]
-        if event.kind == "step":  # rank 0 says it for all: a step is everyone's
-            return [(node, phase) for phase in (MASTER, JOINED, STEP) for node in self.training]
+        match happening.event:
+            case RankStarted():  # torchrun starts a rank only when every agent has met the others
+                return [(happening.node, MASTER)]
+            case GroupJoined():
+                return [(happening.node, MASTER), (happening.node, JOINED)]
+            case StepDone():  # rank 0 reports a step for all
+                return [(node, phase) for phase in (MASTER, JOINED, STEP) for node in self.training]
         return []
 
-    def leave_out(self, happening: Happening) -> str:
+    def leave_out(self, happening: RunEvent) -> str:
         """The node that has none but idle ranks since this line; empty otherwise."""
-        if not isinstance(happening, Said) or (event := parse_event(happening.text, happening.rank)) is None:
+        event = happening.event if isinstance(happening, RunLine) else None
+        if not isinstance(happening, RunLine) or not isinstance(event, RankLeftOut):
             return ""
-        if event.kind != "left_out" or event.rank is None or happening.node in self.left_out:
+        if event.rank is None or happening.node in self.left_out:
             return ""
         self.idle.add(event.rank)
         part = next(part for part in self.plan.nodes if part.node == happening.node)
         if not self.idle.issuperset(range(part.first_rank, part.first_rank + part.nproc_per_node)):
             return ""
-        self.left_out[happening.node] = printable(str(event.values.get("why", "")))
+        self.left_out[happening.node] = printable(event.why or "")
         return happening.node
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from contract.events import Event, Hung, NodesEvent, NodesRecovered, NodesStalled, Restarting, WaitingForNodes
 from orchestrator.plan.recovery import GiveUp, OutOfSight, PlanAnew, StartAgain, StopRest, TakeIn, Told
-from orchestrator.specs.event import Event, parse_event
-from orchestrator.specs.run_events import Back, Lost, Removed, Replanned, Said, Unkept
+from orchestrator.specs.run_events import ContainerRemoved, LinesNotKept, NodeBack, NodeLost, Replanned, RunLine
 
 WORTH_A_LINE_S = 60
 """Without progress: a shorter pause is an evaluation, or a script that writes now and then."""
@@ -12,20 +12,19 @@ WORTH_A_LINE_S = 60
 
 def recovery_line(told: Told) -> str:
     """Empty where it is none of this."""
-    if isinstance(told, Said):
-        event = parse_event(told.text, told.rank)
-        return _of_supervisor(event, told) if event else ""
-    if isinstance(told, Lost):
+    if isinstance(told, RunLine):
+        return _of_agent(told.event, told)
+    if isinstance(told, NodeLost):
         return f"! {told.node} does not answer any more: {told.error.message}"
-    if isinstance(told, Back):
+    if isinstance(told, NodeBack):
         return f"· {told.node} answers again"
-    if isinstance(told, Removed):
+    if isinstance(told, ContainerRemoved):
         return f"! {told.node}: somebody removed its container"
     if isinstance(told, Replanned):
         plan = told.plan
         names = ", ".join(part.node for part in plan.nodes)
         return f"✓ goes on as attempt {plan.attempt} on {names}; master {plan.master}"
-    if isinstance(told, Unkept):
+    if isinstance(told, LinesNotKept):
         return f"! {told.reason}; the run goes on, and is followed as before"
     return _of_decision(told)
 
@@ -46,24 +45,21 @@ def _of_decision(told: Told) -> str:
     return ""
 
 
-def _of_supervisor(event: Event, said: Said) -> str:
-    """Rank 0's speaks for all. Of a stop, the command that stops tells."""
-    values = event.values
-    if event.kind == "again" and said.node_rank == 0 and values.get("class") != "stopped":
-        rank = f"rank {values['rank']} on " if values.get("rank") is not None else ""
-        left = values.get("restarts_left", -1)
-        more = f" ({left} more times at most)" if isinstance(left, int) and left >= 0 else ""
-        return f"! {rank}{values.get('node', '?')}: {values.get('reason', '')}; all start again{more}"
-    if event.kind == "stalled":
-        return f"! no word from {_names(values.get('nodes'))} for {values.get('seconds', '?')} s"
-    if event.kind == "heard":
-        return f"· {_names(values.get('nodes'))} heard again"
-    if event.kind == "stuck" and isinstance(seconds := values.get("seconds"), int) and seconds >= WORTH_A_LINE_S:
-        return f"! no progress on {said.node} for {seconds} s; where each rank stands: orch why"
-    if event.kind == "waiting":
-        return f"… waiting for {_names(values.get('for'))} ({values.get('seconds', '?')} s)"
-    return ""
-
-
-def _names(names: object) -> str:
-    return ", ".join(map(str, names)) if isinstance(names, list) else "?"
+def _of_agent(event: Event | None, line: RunLine) -> str:
+    """Rank 0's agent reports for all. A stop is reported by the command that stops."""
+    if isinstance(event, Restarting) and line.node_rank == 0 and event.outcome != "stopped":
+        rank = f"rank {event.rank} on " if event.rank is not None else ""
+        left = -1 if event.restarts_left is None else event.restarts_left
+        more = f" ({left} more times at most)" if left >= 0 else ""
+        return f"! {rank}{event.node or '?'}: {event.reason or ''}; all start again{more}"
+    if isinstance(event, Hung) and (event.seconds or 0) >= WORTH_A_LINE_S:
+        return f"! no progress on {line.node} for {event.seconds:.0f} s; position of each rank: orch why"
+    if not isinstance(event, NodesEvent):
+        return ""
+    names = "?" if event.nodes is None else ", ".join(event.nodes)
+    seconds = "?" if event.seconds is None else f"{event.seconds}"
+    if isinstance(event, NodesStalled):
+        return f"! no word from {names} for {seconds} s"
+    if isinstance(event, NodesRecovered):
+        return f"· {names} heard again"
+    return f"… waiting for {names} ({seconds} s)" if isinstance(event, WaitingForNodes) else ""

@@ -9,12 +9,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from contract.events import ProgressEvent
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
 from orchestrator.render.times import stamp, started, zone
-from orchestrator.specs.event import Event
 from orchestrator.specs.forecast import Forecast
 from orchestrator.specs.past_run import PastRun
 from orchestrator.specs.run import Member, Run, State
@@ -28,7 +28,7 @@ STYLES = {
 }
 
 
-def run_table(run: Run, last: Event | None, forecast: Forecast | None = None) -> Table:
+def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = None) -> Table:
     """One run: its state as title, below it what was forecast and what is achieved, a line per node."""
     title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]), f"  {_progress(last)}")
     if forecast:
@@ -99,7 +99,7 @@ def past_data(past: PastRun) -> dict[str, Any]:
         "started_at": past.started_at,
         "command": past.command,
         "nodes": list(past.nodes),
-        "last_event": last and {"kind": last.kind, **last.values},
+        "last_event": last and {"kind": last.kind, **last.values()},
         "forecast": past.forecast and asdict(past.forecast),
         "unreachable": {name: problem.message for name, problem in past.unreachable.items()},
     }
@@ -120,7 +120,7 @@ def half_launched_line(run: Run) -> str:
     )
 
 
-def run_data(run: Run, last: Event | None = None, forecast: Forecast | None = None) -> dict[str, Any]:
+def run_data(run: Run, last: ProgressEvent | None = None, forecast: Forecast | None = None) -> dict[str, Any]:
     """One run for programs."""
     return {
         "run_id": run.run_id,
@@ -132,7 +132,7 @@ def run_data(run: Run, last: Event | None = None, forecast: Forecast | None = No
         "nnodes": run.nnodes,
         "master": run.master,
         "command": run.command,
-        "last_event": last and {"kind": last.kind, **last.values},
+        "last_event": last and {"kind": last.kind, **last.values()},
         "forecast": forecast and asdict(forecast),
         "of_forecast": _achieved(last),
         "slow": [asdict(one) for one in slow_ranks(last, [member.node for member in run.members])],
@@ -157,21 +157,20 @@ def _member_data(member: Member) -> dict[str, Any]:
     }
 
 
-def _progress(last: Event | None) -> str:
-    if last is None or last.values.get("step") is None:
+def _progress(last: ProgressEvent | None) -> str:
+    if last is None or last.step is None:
         return ""
-    words = [f"step {last.values['step']}"]
-    if isinstance(loss := last.values.get("loss"), float):
+    words = [f"step {last.step}"]
+    if (loss := last.loss) is not None:
         words.append(f"loss {loss:.3f}")
-    if isinstance(speed := last.values.get("per_s"), (int, float)):
-        words.append(f"{speed:,.0f} {last.values.get('unit', 'samples')}/s")
+    if (speed := last.per_s) is not None:
+        words.append(f"{speed:,.0f} {last.unit or 'samples'}/s")
     return printable(" · ".join(words))
 
 
-def _achieved(last: Event | None) -> float | None:
+def _achieved(last: ProgressEvent | None) -> float | None:
     """Share of the forecast's speed."""
-    share = last.values.get("of_forecast") if last else None
-    return share if isinstance(share, int | float) else None
+    return last.of_forecast if last else None
 
 
 def _why(member: Member) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from contract.events import ProgressEvent
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.event import Event
 from orchestrator.specs.forecast import Forecast
 
 
@@ -22,7 +22,7 @@ class PastRun:
     started_at: str
     command: str
     nodes: tuple[str, ...]
-    last_event: Event | None
+    last_event: ProgressEvent | None
     forecast: Forecast | None
     unreachable: Mapping[str, OrchError]
     """Nodes that gave no answer: the run may be there."""

@@ -1,38 +1,48 @@
-"""What happens in a run, as a follower sees it."""
+"""Events of a run, as its follower receives them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+from contract.events import Event, decode_event
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """One line of one container, as merged and kept."""
+class RunLine:
+    """One line of one container, without its rank prefix."""
 
     time: str
     node: str
     node_rank: int
     rank: int | None
-    """Global rank; None for a line of torchrun's own agent."""
+    """Global rank; None for a line of an agent or of torchrun."""
     text: str
+
+    @cached_property
+    def event(self) -> Event | None:
+        """The event that the line holds, decoded once; None for an ordinary line."""
+        return decode_event(self.text, self.rank)
+
+    def values(self) -> dict[str, Any]:
+        """The fields, as a record keeps them."""
+        return {name: getattr(self, name) for name in ("time", "node", "node_rank", "rank", "text")}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
-    """A container has ended."""
-
+class ContainerExited:
     node: str
     node_rank: int
     container: ContainerFacts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost:
-    """A node does not answer any more."""
+class NodeLost:
+    """The node does not answer."""
 
     node: str
     node_rank: int
@@ -40,19 +50,19 @@ class Lost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Back:
-    """A node that was lost, or given up, answers again."""
+class NodeBack:
+    """A lost or replaced node answers again."""
 
     node: str
     node_rank: int | None = None
-    """None where it has no part in the run as it is planned now."""
+    """None where the current plan does not include the node."""
     container: str = ""
     """Its container of the run; empty where it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Removed:
-    """A node answers, and holds no container of the run any more: somebody took it away."""
+class ContainerRemoved:
+    """The node answers, and has no container of the run any more."""
 
     node: str
     node_rank: int
@@ -60,21 +70,21 @@ class Removed:
 
 @dataclass(frozen=True, kw_only=True)
 class Replanned:
-    """The run goes on by another plan, as its next attempt."""
+    """The run continues with another plan, as its next attempt."""
 
     plan: Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unkept:
-    """What is followed is not written down on this computer any more, or not all of it: told once."""
+class LinesNotKept:
+    """From now on, lines are not stored completely on this computer."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tick:
-    """Nothing happened for a while: time to look at the clock."""
+    """Time has passed without an event."""
 
 
-Happening = Said | Ended | Lost | Back | Removed | Replanned | Unkept | Tick
+RunEvent = RunLine | ContainerExited | NodeLost | NodeBack | ContainerRemoved | Replanned | LinesNotKept | Tick

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from contract.events import CheckpointWritten, ForecastMade, RankFailed, StepDone, decode_event
 from contract.log_lines import split_rank
 from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.launch import plan_launch
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.forecast import read_forecast
 from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.request import LaunchRequest
@@ -162,18 +162,18 @@ def test_events_are_understood() -> None:
     (_, beta, _) = parts(("gpt2",))
     out, err = io.StringIO(), io.StringIO()
     events = Events(Place.from_environ(rank_environment(beta, 0, 5)), out, err, clock=lambda: 7.0)
-    events.emit("step", step=3, loss=float("nan"), per_s=12.5)
-    events.emit("checkpoint", step=3, path="/workspace/x", verified=True)
+    events.emit(StepDone(step=3, loss=float("nan"), per_s=12.5))
+    events.emit(CheckpointWritten(step=3, path="/workspace/x", verified=True))
     events.failed(ValueError("loss is nan"))
 
-    step, checkpoint, failed = (parse_event(line) for line in out.getvalue().splitlines())
+    step, checkpoint, failed = (decode_event(line) for line in out.getvalue().splitlines())
 
-    assert step is not None
-    assert (step.kind, step.rank, step.values["step"], step.values["loss"]) == ("step", 2, 3, None)
-    assert checkpoint is not None
-    assert checkpoint.values["verified"] is True
-    assert failed is not None
-    assert (failed.kind, failed.values["error"], failed.values["message"]) == ("failed", "ValueError", "loss is nan")
+    assert isinstance(step, StepDone)
+    assert (step.kind, step.rank, step.step, step.loss, step.values()["loss"]) == ("step", 2, 3, None, None)
+    assert isinstance(checkpoint, CheckpointWritten)
+    assert checkpoint.verified is True
+    assert isinstance(failed, RankFailed)
+    assert (failed.kind, failed.error, failed.message) == ("failed", "ValueError", "loss is nan")
     assert split_rank(err.getvalue())[0] is None
 
 
@@ -184,12 +184,12 @@ def test_a_forecast_is_understood() -> None:
     out = io.StringIO()
     (first, *_) = parts(("gpt2",))
     events = Events(Place.from_environ(rank_environment(first, 0, 5)), out, clock=lambda: 7.0)
-    events.emit("forecast", **as_event(told))
+    events.emit(ForecastMade(others=as_event(told)))
 
-    event = parse_event(out.getvalue().rstrip())
+    event = decode_event(out.getvalue().rstrip())
 
     assert event is not None
-    known = read_forecast(event.values)
+    known = read_forecast(event.others)
     assert known is not None
     assert (known.chosen.sync, known.chosen.nodes) == (told.chosen.sync, ("alpha", "beta"))
     assert [(row.sync, row.nodes, row.step_s, row.per_s) for row in known.rows] == [

@@ -6,23 +6,26 @@ import io
 import json
 from pathlib import Path
 
+from contract.events import GroupJoined, SampleWritten, TrainingDone
 from trainer.config import Place
 from trainer.engine.reporting.events import Events
 
 
 def test_an_event_is_one_line_with_its_head() -> None:
     out = io.StringIO()
-    Events(Place(rank=2, world_size=5, node="beta", events=True), out, clock=lambda: 12.5).emit("step", text="a\nñ")
+    Events(Place(rank=2, world_size=5, node="beta", events=True), out, clock=lambda: 12.5).emit(
+        SampleWritten(text="a\nñ")
+    )
     (line,) = out.getvalue().splitlines()
     assert json.loads(line.removeprefix("@orch ")) == {
-        "event": "step", "t": 12.5, "rank": 2, "node": "beta", "text": "a\nñ",
+        "event": "sample", "t": 12.5, "rank": 2, "node": "beta", "text": "a\nñ",
     }  # fmt: skip
 
 
 def test_without_an_orchestrator_there_are_no_events() -> None:
     out = io.StringIO()
     events = Events(Place(), out)
-    events.emit("joined")
+    events.emit(GroupJoined())
     events.say("hola")
     assert out.getvalue() == "hola\n"
 
@@ -43,5 +46,5 @@ def test_only_rank_0_talks_but_every_rank_tells_its_failure() -> None:
 
 def test_what_is_no_number_is_null() -> None:
     out = io.StringIO()
-    Events(Place(events=True), out).emit("done", loss=float("nan"))
+    Events(Place(events=True), out).emit(TrainingDone(loss=float("nan")))
     assert json.loads(out.getvalue().removeprefix("@orch "))["loss"] is None

@@ -17,7 +17,7 @@ from orchestrator.fleet.supervise.follow import follow
 from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.errors import DeadlineError, NodeUnreachableError
 from orchestrator.specs.run import ContainerFacts, State
-from orchestrator.specs.run_events import Ended, Happening, Lost, Said, Tick
+from orchestrator.specs.run_events import ContainerExited, NodeLost, RunEvent, RunLine, Tick
 from tests import lan
 from tests.lan import event
 
@@ -30,7 +30,7 @@ class Watched:
 
     here: lan.Lan
     outcome: RunOutcome
-    heard: list[Happening]
+    heard: list[RunEvent]
     record: RunRecord
 
     def calls(self, name: str) -> list[str]:
@@ -39,7 +39,7 @@ class Watched:
 
 def watch(here: lan.Lan) -> Watched:
     plan = lan.plan(THREE)
-    heard: list[Happening] = []
+    heard: list[RunEvent] = []
     record = RunRecord(plan.run_id)
     seated = launch(here.nodes, plan)
     clock = map(float, count(step=10))  # every look at the clock is ten seconds later
@@ -53,7 +53,7 @@ def test_all_succeed() -> None:
     assert run.outcome.last_event is not None
     assert run.outcome.last_event.kind == "done"
     assert run.record.outcome() == ("succeeded", "")
-    assert sum(isinstance(happening, Ended) for happening in run.heard) == 3
+    assert sum(isinstance(happening, ContainerExited) for happening in run.heard) == 3
     assert not any("stop" in run.calls(name) for name in THREE)
 
 
@@ -136,7 +136,9 @@ def test_a_node_that_is_lost_is_named() -> None:
     failure = run.outcome.failure
     assert failure is not None
     assert (failure.node, failure.rank, failure.reason) == ("beta", 1, "the connection broke")
-    assert [type(happening) for happening in run.heard if not isinstance(happening, Said | Tick)].count(Lost) == 1
+    assert [type(happening) for happening in run.heard if not isinstance(happening, RunLine | Tick)].count(
+        NodeLost
+    ) == 1
 
 
 def test_out_of_memory() -> None:
@@ -154,8 +156,8 @@ def test_lines_are_kept_once_however_often_a_run_is_followed() -> None:
     here = lan.lan(*THREE, says=("[rank0]: one", "[rank0]: two", "agent"))
     plan = lan.plan(THREE)
     seated, record = launch(here.nodes, plan), RunRecord(plan.run_id)
-    first = [line for line in follow(seated, record) if isinstance(line, Said)]
-    again = [line for line in follow(seated, record) if isinstance(line, Said)]
+    first = [line for line in follow(seated, record) if isinstance(line, RunLine)]
+    again = [line for line in follow(seated, record) if isinstance(line, RunLine)]
     assert len(first) == 9
     assert again == []
     assert set(record.lines()) == set(first)
@@ -193,8 +195,8 @@ def test_a_container_that_is_started_again_goes_on_being_followed() -> None:
     engine.start(container)
     seat = Seated(node=here.nodes["alpha"], node_rank=0, container=container)
     heard = list(follow([seat], RunRecord("r")))
-    assert [line.text for line in heard if isinstance(line, Said)] == ["first life", "second life"]
-    (end,) = [end for end in heard if isinstance(end, Ended)]
+    assert [line.text for line in heard if isinstance(line, RunLine)] == ["first life", "second life"]
+    (end,) = [end for end in heard if isinstance(end, ContainerExited)]
     assert end.container.state is State.SUCCEEDED
 
 
@@ -204,7 +206,7 @@ def test_while_nothing_happens_the_clock_ticks() -> None:
     happenings = follow(seated, RunRecord("r"), tick_s=0.001)
     assert isinstance(next(happenings), Tick)
     here.nodes["alpha"].engine.finish(seated[0].container, 0)
-    assert [type(last) for last in happenings if not isinstance(last, Tick)] == [Ended]
+    assert [type(last) for last in happenings if not isinstance(last, Tick)] == [ContainerExited]
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.render.consequences import Consequences, peers
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.cases.why.reading import LOGS, read_case
 from tests.unit.conftest import THREE
@@ -15,18 +15,18 @@ from tests.unit.conftest import THREE
 NAMES = {"127.0.0.1": "gamma"}
 
 
-def shown(lines: tuple[Said, ...]) -> list[str]:
+def shown(lines: tuple[RunLine, ...]) -> list[str]:
     fold = Consequences(NAMES)
     return [said.text for line in lines for said in fold.hear(line)] + [said.text for said in fold.rest()]
 
 
-def case(name: str, node: str = "") -> tuple[Said, ...]:
+def case(name: str, node: str = "") -> tuple[RunLine, ...]:
     lines = read_case(LOGS / f"{name}.log").evidence.lines
     return tuple(said for said in lines if node in ("", said.node))
 
 
-def ranks_lines(*texts: str, rank: int | None = 1) -> tuple[Said, ...]:
-    return tuple(Said(time=lan.moment(1), node="beta", node_rank=1, rank=rank, text=text) for text in texts)
+def ranks_lines(*texts: str, rank: int | None = 1) -> tuple[RunLine, ...]:
+    return tuple(RunLine(time=lan.moment(1), node="beta", node_rank=1, rank=rank, text=text) for text in texts)
 
 
 def test_a_rank_that_lost_another_says_so_in_a_line() -> None:
@@ -57,7 +57,7 @@ def test_an_agent_that_lost_the_store_before_that_says_so() -> None:
 
 
 def test_after_rank_0_is_done_nothing_is_said_of_who_left_first() -> None:
-    done = Said(time=lan.moment(1), node="alpha", node_rank=0, rank=0, text='@orch {"event": "done", "rank": 0}')
+    done = RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=0, text='@orch {"event": "done", "rank": 0}')
     raised = ("Traceback (most recent call last):", "  f", "torch.distributed.DistNetworkError: Failed to recv")
     assert shown((done, *ranks_lines(*raised, "bye"))) == [done.text, "bye"]
     assert shown(ranks_lines(*raised)) == ["lost another rank: Failed to recv"]

@@ -16,7 +16,7 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.render.forecast import forecast_line, forecast_view, seconds
 from orchestrator.render.phases import Phases
 from orchestrator.specs.forecast import Forecast, read_forecast
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
@@ -114,9 +114,9 @@ def test_one_line_of_it_and_what_is_achieved() -> None:
     assert [seconds(value) for value in (127.3, 6.77, 0.5, 0.043)] == ["127 s", "6.8 s", "0.50 s", "0.043 s"]
 
 
-def said(node: str, rank: int, kind: str, **values: object) -> Said:
+def said(node: str, rank: int, kind: str, **values: object) -> RunLine:
     text = f"{EVENT_MARK}{json.dumps({'event': kind, 'rank': rank, **values})}"
-    return Said(time=lan.moment(1), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
+    return RunLine(time=lan.moment(1), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
 
 
 def test_a_node_that_is_left_out_waits_and_holds_nobody_up() -> None:

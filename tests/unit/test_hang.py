@@ -12,7 +12,7 @@ from orchestrator.checks.postmortem import Evidence, tell
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.why import why_json, why_lines
 from orchestrator.specs.run import ContainerFacts
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.unit.conftest import THREE
 
@@ -26,18 +26,18 @@ IN_LOAD = ("/usr/local/lib/python3.11/threading.py:327 in wait", "/workspace/cod
 IN_BACKWARD = (f"{PACKAGES}/torch/autograd/graph.py:900 in _engine_run_backward", "/workspace/code/train.py:20 in main")
 
 
-def told(second: int, node: str, kind: str, /, **values: Any) -> Said:
+def told(second: int, node: str, kind: str, /, **values: Any) -> RunLine:
     text = f"@orch {json.dumps({'event': kind, 'rank': None, 'node': node, **values})}"
-    return Said(time=lan.moment(second), node=node, node_rank=lan.NAMES.index(node), rank=None, text=text)
+    return RunLine(time=lan.moment(second), node=node, node_rank=lan.NAMES.index(node), rank=None, text=text)
 
 
-def stuck(second: int, node: str, *frames: str, **more: Any) -> Said:
+def stuck(second: int, node: str, *frames: str, **more: Any) -> RunLine:
     """The only rank of this node."""
     place = {"rank": lan.NAMES.index(node), "frames": list(frames), "state": "S", **more}
     return told(second, node, "stuck", seconds=31, ranks=[place])
 
 
-def words(*lines: Said) -> list[str]:
+def words(*lines: RunLine) -> list[str]:
     return list(sentences(places(lines), lan.plan(THREE)))
 
 
@@ -129,7 +129,7 @@ def test_ranks_are_folded() -> None:
     assert ranks([4, 0, 2, 1]) == "ranks 0-2, 4"
 
 
-def story_of(*lines: Said, **more: Any) -> Any:
+def story_of(*lines: RunLine, **more: Any) -> Any:
     return tell(Evidence(run_id="r1", plan=lan.plan(THREE), lines=lines, **more))
 
 
@@ -159,4 +159,4 @@ def test_who_follows_is_told_of_a_long_one_alone() -> None:
     short = stuck(1, "beta", *IN_LOAD)
     long = told(1, "beta", "stuck", seconds=62, ranks=[])
     assert recovery_line(short) == ""
-    assert recovery_line(long) == "! no progress on beta for 62 s; where each rank stands: orch why"
+    assert recovery_line(long) == "! no progress on beta for 62 s; position of each rank: orch why"

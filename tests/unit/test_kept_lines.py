@@ -15,7 +15,7 @@ from orchestrator.fleet.runs.kept_lines import KeptLog, newest_lines
 from orchestrator.fleet.runs.kept_lines import kept_lines as kept
 from orchestrator.fleet.runs.read_logs import Filter, _newest
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
@@ -23,8 +23,8 @@ from tests.unit.conftest import THREE, Orch, detached
 SMALL = 4096
 
 
-def said(number: int, text: str = "") -> Said:
-    return Said(time=lan.moment(number), node="alpha", node_rank=0, rank=0, text=text or f"line {number}")
+def said(number: int, text: str = "") -> RunLine:
+    return RunLine(time=lan.moment(number), node="alpha", node_rank=0, rank=0, text=text or f"line {number}")
 
 
 def write(folder: Path, numbers: range, container: str = "c1") -> str:

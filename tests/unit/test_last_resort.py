@@ -17,7 +17,7 @@ from orchestrator.cli import main
 from orchestrator.fleet import faults
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.request import RunIdentity
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests import lan
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def test_a_terminal_that_lacks_a_character_gets_it_escaped(
     record.folder.mkdir(parents=True, exist_ok=True)
     with record.open_log("alpha") as log:
         for text in (told, f"cannot open {name}"):
-            line = Said(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text=text)
+            line = RunLine(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text=text)
             log.write(json.dumps(vars(line)) + "\n")
     record.save_outcome("failed", "exit code 1")
     (tmp_path / "inventory.yaml").write_text("nodes:\n  alpha: {address: 127.0.0.1, port: 9}\n")

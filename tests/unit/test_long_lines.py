@@ -11,7 +11,7 @@ from contract.failures.classify import SIGNATURES, FailedRank, classify
 from contract.failures.signature import Signature
 from contract.log_lines import MAX_CHARS, readable, split_rank
 from orchestrator.render.consequences import Consequences
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached
 from trainer.agent.rank_exit import read_ending
@@ -67,7 +67,7 @@ def test_the_container_and_the_screen_are_quick_too() -> None:
     assert read_ending("alpha", 1, lines, first_rank=0).cause == "code.exit"
     fold = Consequences({})
     for rank, text in map(split_rank, lines):
-        fold.hear(Said(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=text))
+        fold.hear(RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=text))
     assert cpu_s(began) < 4 * BUDGET_S
 
 

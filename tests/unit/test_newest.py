@@ -14,7 +14,7 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.lost_steps import steps_lost
 from orchestrator.nodes.interface import Progress
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError, OrchError, PreflightError, RunFailedError
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.shelves import RUN, Shelves, flip, mark_best, steps_in, write_checkpoint
 
@@ -145,7 +145,7 @@ def record(*steps: int) -> RunRecord:
     with kept.open_log("alpha") as log:
         for step in steps:
             text = lan.event("checkpoint", step=step, verified=True).partition(": ")[2]
-            said = Said(time=lan.moment(step), node="alpha", node_rank=0, rank=0, text=text)
+            said = RunLine(time=lan.moment(step), node="alpha", node_rank=0, rank=0, text=text)
             log.write(json.dumps(said.__dict__) + "\n")
     return kept
 

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.render import times
-from orchestrator.specs.run_events import Back, Happening, Lost, Said, Tick
+from orchestrator.specs.run_events import NodeBack, NodeLost, RunEvent, RunLine, Tick
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
@@ -102,23 +102,23 @@ def test_following_waits_for_a_node_that_is_away_and_goes_on_with_the_others(kno
         scene.engines["beta"].pull()
         seated = tuple(seat if seat.node.name != "beta" else type(seat)(
             node=seat.node, node_rank=seat.node_rank, container="") for seat in seated)  # fmt: skip
-    heard: list[Happening] = []
+    heard: list[RunEvent] = []
     for happening in follow(seated, RunRecord(plan.run_id), patient=True, pause=scene.time.pause, tick_s=0.005):
         heard.append(happening)
         if isinstance(happening, Tick):
             scene.time.pass_(10)
-        elif isinstance(happening, Said) and happening.node == "beta" and known:
+        elif isinstance(happening, RunLine) and happening.node == "beta" and known:
             scene.engines["beta"].pull()
             known = False
-        elif isinstance(happening, Lost):
+        elif isinstance(happening, NodeLost):
             scene.say("alpha", "[rank0]: meanwhile")
-        elif isinstance(happening, Said) and happening.text == "meanwhile":
+        elif isinstance(happening, RunLine) and happening.text == "meanwhile":
             scene.engines["beta"].put_back()
-        elif isinstance(happening, Back):
+        elif isinstance(happening, NodeBack):
             scene.say("beta", "[rank1]: here again")
-        elif isinstance(happening, Said) and happening.text == "here again":
+        elif isinstance(happening, RunLine) and happening.text == "here again":
             scene.finish()
-    texts = [happening.text for happening in heard if isinstance(happening, Said) and happening.node == "beta"]
+    texts = [happening.text for happening in heard if isinstance(happening, RunLine) and happening.node == "beta"]
     assert [text for text in texts if "@orch" not in text] == ["here again"]
     assert len(texts) == 2
-    assert [type(one) for one in heard if isinstance(one, Lost | Back)] == [Lost, Back]
+    assert [type(one) for one in heard if isinstance(one, NodeLost | NodeBack)] == [NodeLost, NodeBack]

@@ -13,7 +13,7 @@ from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import ConfigError, EngineError
 from orchestrator.specs.request import RunIdentity
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests import lan
 
 TWO = lan.NAMES[:2]
@@ -26,7 +26,7 @@ def source(run_id: str = "r1", **acting: Any) -> Any:
     return resolve_logs(list(here.nodes.values()), None)
 
 
-def texts(lines: list[Said]) -> list[tuple[str, str]]:
+def texts(lines: list[RunLine]) -> list[tuple[str, str]]:
     return [(said.node, said.text) for said in lines]
 
 
@@ -86,7 +86,7 @@ def test_a_node_that_does_not_answer_leaves_what_is_on_record() -> None:
     beta = found.seated[1].node
     beta.engine.failures["logs"] = EngineError("no answer", node="beta")
     with RunRecord("r1").open_log("alpha") as log:
-        log.write(as_json(Said(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text="nine")))
+        log.write(as_json(RunLine(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text="nine")))
     assert texts(gather_lines(found, Filter())) == [*ALL, ("alpha", "nine")]
 
 

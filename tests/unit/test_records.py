@@ -19,15 +19,15 @@ from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.supervise.one_supervisor import only_watcher
 from orchestrator.nodes.fake import FakeEngine, FakeNode
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests import lan
 
 
-def said(second: int, text: str = "hello", node: str = "alpha", node_rank: int = 0) -> Said:
-    return Said(time=lan.moment(second), node=node, node_rank=node_rank, rank=node_rank, text=text)
+def said(second: int, text: str = "hello", node: str = "alpha", node_rank: int = 0) -> RunLine:
+    return RunLine(time=lan.moment(second), node=node, node_rank=node_rank, rank=node_rank, text=text)
 
 
-def keep(record: RunRecord, *lines: Said) -> None:
+def keep(record: RunRecord, *lines: RunLine) -> None:
     for line in lines:
         with record.open_log(line.node) as log:
             log.write(as_json(line))
@@ -101,20 +101,20 @@ def test_what_was_not_kept_is_fetched_again_once() -> None:
 EXAMPLE = itertools.count()
 LINES = st.lists(
     st.builds(
-        Said,
+        RunLine,
         time=st.integers(0, 99).map(lan.moment),
         node=st.sampled_from(lan.NAMES),
         node_rank=st.just(0),
         rank=st.none() | st.integers(0, 9),
         text=st.text(),
-    ).map(lambda line: Said(**{**vars(line), "node_rank": lan.NAMES.index(line.node)})),
+    ).map(lambda line: RunLine(**{**vars(line), "node_rank": lan.NAMES.index(line.node)})),
     max_size=30,
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(lines=LINES)
-def test_merging_loses_and_invents_nothing(lines: list[Said]) -> None:
+def test_merging_loses_and_invents_nothing(lines: list[RunLine]) -> None:
     """However the nodes' lines come in: sorted by time, each once, a node's own order kept where times are equal."""
     record = RunRecord(f"example-{next(EXAMPLE)}")
     keep(record, *lines)

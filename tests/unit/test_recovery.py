@@ -30,7 +30,7 @@ from orchestrator.plan.recovery import (
 )
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.run import ContainerFacts
-from orchestrator.specs.run_events import Back, Ended, Happening, Lost, Removed, Said, Tick
+from orchestrator.specs.run_events import ContainerExited, ContainerRemoved, NodeBack, NodeLost, RunEvent, RunLine, Tick
 from tests import lan
 
 NAMES = ("alpha", "beta", "gamma")
@@ -38,37 +38,37 @@ POLICY = Policy(max_restarts=2, node_timeout_s=120.0, enough=0, out_of_sight_s=3
 MAY_SHRINK = replace(POLICY, enough=2)
 
 
-def told(by: str, kind: str, /, **values: object) -> Said:
+def told(by: str, kind: str, /, **values: object) -> RunLine:
     """A supervisor's line."""
     text = lan.event(kind, **values).partition(": ")[2]
-    return Said(time="", node=by, node_rank=NAMES.index(by), rank=None, text=text)
+    return RunLine(time="", node=by, node_rank=NAMES.index(by), rank=None, text=text)
 
 
-def rank(node: str, text: str = "step 3") -> Said:
+def rank(node: str, text: str = "step 3") -> RunLine:
     number = NAMES.index(node)
-    return Said(time="", node=node, node_rank=number, rank=number, text=text)
+    return RunLine(time="", node=node, node_rank=number, rank=number, text=text)
 
 
-def ended(node: str, code: int, *, oom: bool = False) -> Ended:
+def ended(node: str, code: int, *, oom: bool = False) -> ContainerExited:
     facts = ContainerFacts(
         id=node, name="orch-run", image="", labels={}, status="exited", exit_code=code, oom_killed=oom
     )
-    return Ended(node=node, node_rank=NAMES.index(node), container=facts)
+    return ContainerExited(node=node, node_rank=NAMES.index(node), container=facts)
 
 
-def lost(node: str) -> Lost:
+def lost(node: str) -> NodeLost:
     error = NodeUnreachableError("no answer in 5 s", node=node)
-    return Lost(node=node, node_rank=NAMES.index(node), error=error)
+    return NodeLost(node=node, node_rank=NAMES.index(node), error=error)
 
 
-def back(node: str) -> Back:
-    return Back(node=node, node_rank=NAMES.index(node) if node in NAMES else None)
+def back(node: str) -> NodeBack:
+    return NodeBack(node=node, node_rank=NAMES.index(node) if node in NAMES else None)
 
 
-CHECKPOINT = Said(
+CHECKPOINT = RunLine(
     time="", node="alpha", node_rank=0, rank=0, text=lan.event("checkpoint", step=40, verified=True).partition(": ")[2]
 )
-Story = Sequence[tuple[float, Happening]]
+Story = Sequence[tuple[float, RunEvent]]
 
 
 def decided(
@@ -88,7 +88,7 @@ def outcome(story: Story, policy: Policy = POLICY, nodes: tuple[str, ...] = NAME
     return decided(story, policy, nodes)[1]
 
 
-def all_end(code: int, at: float = 1.0) -> list[tuple[float, Happening]]:
+def all_end(code: int, at: float = 1.0) -> list[tuple[float, RunEvent]]:
     return [(at, ended(name, code)) for name in NAMES]
 
 
@@ -173,7 +173,7 @@ def test_a_run_that_is_stopped_stays_stopped() -> None:
 def test_a_stop_from_another_controller() -> None:
     """All end alike at once after SIGTERM; or containers are gone before they would be started again."""
     assert outcome(all_end(143)) == [(1.0, End())]
-    hard: Story = [*all_end(137), *((2.0, Removed(node=name, node_rank=0)) for name in NAMES), (60, Tick())]
+    hard: Story = [*all_end(137), *((2.0, ContainerRemoved(node=name, node_rank=0)) for name in NAMES), (60, Tick())]
     assert outcome(hard) == [(2.0, End())]
 
 
@@ -185,7 +185,7 @@ def test_one_node_that_was_told_to_stop_is_started_again() -> None:
 # ── A node that is gone ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def waiting(now: float, *names: str, seconds: float = 10) -> tuple[float, Happening]:
+def waiting(now: float, *names: str, seconds: float = 10) -> tuple[float, RunEvent]:
     return now, told("alpha", "waiting", **{"for": list(names), "seconds": seconds})
 
 
@@ -263,9 +263,9 @@ def test_where_no_node_answers_it_is_the_controller_that_is_cut_off() -> None:
     assert outcome([*story, (350, back("alpha")), (351, Tick())])[0][1] == GiveUp(nodes=("beta", "gamma"), seconds=250)
 
 
-@pytest.mark.parametrize("end", [ended("alpha", 0), Removed(node="alpha", node_rank=0)])
-def test_a_silent_node_is_not_waited_for_once_another_has_ended(end: Happening) -> None:
-    story: Story = [(100, lost("gamma")), (101, end), (102, Removed(node="beta", node_rank=1)), (219, Tick())]
+@pytest.mark.parametrize("end", [ended("alpha", 0), ContainerRemoved(node="alpha", node_rank=0)])
+def test_a_silent_node_is_not_waited_for_once_another_has_ended(end: RunEvent) -> None:
+    story: Story = [(100, lost("gamma")), (101, end), (102, ContainerRemoved(node="beta", node_rank=1)), (219, Tick())]
     assert outcome(story) == []
     assert outcome([*story, (220, Tick())]) == [(220, OutOfSight(seconds=120))]
     assert outcome([*story, (219, back("gamma")), (220, ended("gamma", 0))]) == [(220, End())]
@@ -309,7 +309,7 @@ HAPPENINGS = st.one_of(
     st.builds(rank, _NODE),
     st.builds(lost, _NODE),
     st.builds(back, st.sampled_from((*NAMES, "delta"))),
-    st.builds(lambda name: Removed(node=name, node_rank=NAMES.index(name)), _NODE),
+    st.builds(lambda name: ContainerRemoved(node=name, node_rank=NAMES.index(name)), _NODE),
     st.builds(ended, _NODE, st.sampled_from((0, 1, 3, 137, 143, 255)), oom=st.booleans()),
     st.builds(
         lambda node, kind, names, seconds: told(node, kind, **{"for": names, "nodes": names, "seconds": seconds}),
@@ -320,7 +320,7 @@ STORIES = st.lists(st.tuples(st.floats(0, 50), HAPPENINGS), max_size=60)
 
 
 @given(STORIES, st.sampled_from((POLICY, MAY_SHRINK, Policy())))
-def test_whatever_happens_decisions_make_sense(story: list[tuple[float, Happening]], policy: Policy) -> None:
+def test_whatever_happens_decisions_make_sense(story: list[tuple[float, RunEvent]], policy: Policy) -> None:
     now, timed = 0.0, []
     for seconds, happening in story:
         now += seconds
@@ -342,7 +342,7 @@ def test_whatever_happens_decisions_make_sense(story: list[tuple[float, Happenin
 
 
 @given(STORIES)
-def test_a_run_whose_containers_have_all_ended_ends(story: list[tuple[float, Happening]]) -> None:
+def test_a_run_whose_containers_have_all_ended_ends(story: list[tuple[float, RunEvent]]) -> None:
     """Nothing hangs: once every container has ended for good, one decision ends the following."""
     timed = [(float(number), happening) for number, (_, happening) in enumerate(story)]
     situation, decisions = decided(timed)
@@ -350,7 +350,7 @@ def test_a_run_whose_containers_have_all_ended_ends(story: list[tuple[float, Hap
         return
     now, final = 1e6, list[Decision]()
     for name in NAMES:
-        situation, new = step(situation, Removed(node=name, node_rank=NAMES.index(name)), now)
+        situation, new = step(situation, ContainerRemoved(node=name, node_rank=NAMES.index(name)), now)
         final += new
         if any(isinstance(decision, LAST) for decision in new):
             break

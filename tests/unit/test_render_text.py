@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
+from contract.events import StepDone
 from contract.log_lines import EVENT_MARK
 from orchestrator.render.console import COLOURS, colour_of
 from orchestrator.render.log_lines import LogPrinter, has_several_ranks, log_json, log_line
 from orchestrator.render.phases import JOINED, MASTER, STEP, Phases
 from orchestrator.render.printable import printable
 from orchestrator.render.runs import run_data, run_table, runs_table
-from orchestrator.specs.event import Event
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
-from orchestrator.specs.run_events import Said, Tick
+from orchestrator.specs.run_events import RunLine, Tick
 from tests import lan
 
 
-def said(text: str, *, node: str = "beta", node_rank: int = 1, rank: int | None = 1) -> Said:
-    return Said(time=lan.moment(1), node=node, node_rank=node_rank, rank=rank, text=text)
+def said(text: str, *, node: str = "beta", node_rank: int = 1, rank: int | None = 1) -> RunLine:
+    return RunLine(time=lan.moment(1), node=node, node_rank=node_rank, rank=rank, text=text)
 
 
 def shown(what: RenderableType, *, terminal: bool = False) -> str:
@@ -103,7 +103,7 @@ def test_events_are_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         printer.print(said("talk"))
     people, *programs = capsys.readouterr().out.splitlines()
     assert people == "[1 beta] talk"
-    assert [json.loads(line).get("event") for line in programs] == [{"kind": "step", "step": 3}, None]
+    assert [json.loads(line).get("event") for line in programs] == [{"kind": "step", "rank": 1, "step": 3}, None]
 
 
 @given(st.text())
@@ -113,7 +113,7 @@ def test_a_line_as_json_keeps_its_text_and_is_one_line(text: str) -> None:
     assert "\n" not in line
 
 
-def event(kind: str, node: str, **values: object) -> Said:
+def event(kind: str, node: str, **values: object) -> RunLine:
     rank = lan.NAMES.index(node)
     return said(f"{EVENT_MARK}{json.dumps({'event': kind, **values})}", node=node, node_rank=rank, rank=rank)
 
@@ -162,7 +162,7 @@ RUN = Run(
 
 
 def test_a_run_is_shown_with_what_each_node_says_and_nothing_of_it_is_markup() -> None:
-    last = Event(kind="step", rank=0, values={"step": 12, "loss": 1.23456, "per_s": 4567.8, "unit": "tokens"})
+    last = StepDone(rank=0, step=12, loss=1.23456, per_s=4567.8, unit="tokens")
     text = shown(run_table(RUN, last))
     assert "run r1  failed  step 12 · loss 1.235 · 4,568 tokens/s" in text
     assert "[/usr/bin/torchrun]: not found" in text
@@ -184,7 +184,7 @@ def test_a_run_for_programs() -> None:
 
 
 def test_the_rank_is_shown_where_a_node_has_several() -> None:
-    lines = [Said(time="1", node="alpha", node_rank=0, rank=rank, text="hi") for rank in (0, 1, None)]
+    lines = [RunLine(time="1", node="alpha", node_rank=0, rank=rank, text="hi") for rank in (0, 1, None)]
     assert has_several_ranks(lines)
     assert not has_several_ranks([lines[0], lines[2]])
     assert log_line(lines[1], width=5, several_ranks=True).plain == "[0 alpha r1] hi"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
+from contract.events import StepDone, decode_event
+from contract.log_lines import split_rank
 from orchestrator.checks.slow_ranks import slow_ranks
-from orchestrator.specs.event import Event
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached
 
 TWICE = {"alpha": 0.10, "beta": 0.11, "gamma": 0.22}
 
 
-def step(compute_s: object) -> Event:
-    return Event(kind="step", rank=0, values={"step": 40, "compute_s": compute_s})
+def step(compute_s: Mapping[str, float | None]) -> StepDone:
+    return StepDone(rank=0, step=40, compute_s=compute_s)
 
 
 def line(number: int, **values: object) -> str:
@@ -32,8 +34,8 @@ def test_more_than_half_as_long_again_is_flagged() -> None:
 
 
 def test_where_parts_follow_speed_that_is_given_time_and_not_advised_again() -> None:
-    def after(balanced: int) -> Event:
-        return Event(kind="step", rank=0, values={"step": 40, "compute_s": TWICE, "balanced": balanced})
+    def after(balanced: int) -> StepDone:
+        return StepDone(rank=0, step=40, compute_s=TWICE, balanced=balanced)
 
     assert slow_ranks(after(0), THREE) == slow_ranks(after(1), THREE) == ()
     (slow,) = slow_ranks(after(2), THREE)
@@ -54,7 +56,8 @@ def test_several_ranks_of_a_node_and_names_with_dots() -> None:
 
 @pytest.mark.parametrize("told", [None, {}, {"alpha": 1.0}, {"alpha": 0.0, "beta": 1.0}, [1, 2], {"alpha": "x"}])
 def test_where_nothing_can_be_said_nothing_is(told: object) -> None:
-    assert slow_ranks(step(told), THREE) == ()
+    _, text = split_rank(line(3, compute_s=told))
+    assert slow_ranks(decode_event(text), THREE) == ()
     assert slow_ranks(None, THREE) == ()
 
 

@@ -15,7 +15,7 @@ from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.measurement_command import in_miniature
 from orchestrator.specs.connectivity import Verdict, read_verdict
 from orchestrator.specs.errors import NodeUnreachableError, UsageError
-from orchestrator.specs.run_events import Said, Tick
+from orchestrator.specs.run_events import RunLine, Tick
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch
@@ -224,7 +224,7 @@ def test_nobody_comes() -> None:
 
 def test_a_started_rank_shows_that_all_nodes_have_met() -> None:
     rehearsal = Rehearsal()
-    started = Said(time="", node="beta", node_rank=1, rank=1, text=event("started", 1).partition(": ")[2])
+    started = RunLine(time="", node="beta", node_rank=1, rank=1, text=event("started", 1).partition(": ")[2])
     assert rehearsal.roll_call.hear(started) == list(THREE)
     assert rehearsal.after(NOBODY_S + 1) == []
 

@@ -18,7 +18,7 @@ from orchestrator.render.recovery import recovery_line
 from orchestrator.specs.errors import ConflictError, EngineError, OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
-from orchestrator.specs.run_events import Back, Lost, Replanned, Said, Tick
+from orchestrator.specs.run_events import NodeBack, NodeLost, Replanned, RunLine, Tick
 from tests import lan
 from tests.lan import event
 from tests.unit.scene import THREE, Scene
@@ -66,9 +66,9 @@ def test_a_lost_node_that_comes_back_costs_nothing(scene: Scene) -> None:
     scene.engines["gamma"].pull()
 
     def then(told: Told) -> None:
-        if isinstance(told, Lost):
+        if isinstance(told, NodeLost):
             scene.engines["gamma"].put_back()
-        if isinstance(told, Back):
+        if isinstance(told, NodeBack):
             scene.say("gamma", "[rank2]: here again")
             scene.finish()
 
@@ -90,7 +90,7 @@ def test_a_log_that_ends_without_an_error_is_taken_up_again(scene: Scene) -> Non
 
     def then(told: Told) -> None:
         begin(told)
-        if isinstance(told, Said) and told.text == "here still":
+        if isinstance(told, RunLine) and told.text == "here still":
             scene.finish()
 
     assert scene.watch(plan, seated, then).state is State.SUCCEEDED
@@ -135,7 +135,7 @@ def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
                 scene.engines["gamma"].put_back()
             else:
                 scene.finish()
-        if isinstance(told, Back) and told.node_rank is None:
+        if isinstance(told, NodeBack) and told.node_rank is None:
             lan.keep_checkpoint(scene.nodes["alpha"], plan.run_id, 40)
             scene.say("alpha", event("checkpoint", step=40, verified=True))
 
@@ -174,7 +174,7 @@ def test_the_master_is_lost_and_its_place_goes_where_the_newest_checkpoint_lies(
 def test_it_does_not_begin_anew_where_its_checkpoints_are_out_of_reach(scene: Scene) -> None:
     plan, seated = scene.begin(min_nodes=2)
     scene.say("alpha", event("checkpoint", step=40, verified=True))
-    heard = once(lambda told: isinstance(told, Said) and "checkpoint" in told.text, scene.engines["alpha"].pull)
+    heard = once(lambda told: isinstance(told, RunLine) and "checkpoint" in told.text, scene.engines["alpha"].pull)
     outcome = scene.watch(plan, seated, heard)
     assert outcome.failure is not None
     assert outcome.failure.reason == "the run's checkpoint of step 40 was on alpha, and no node that answers has one"
@@ -212,13 +212,13 @@ def test_a_watcher_may_be_started_while_a_node_is_away(scene: Scene) -> None:
     blind = [seat if seat.node.name != "beta" else Seated(node=seat.node, node_rank=1, container="") for seat in seated]
 
     def then(told: Told) -> None:
-        if isinstance(told, Lost):
+        if isinstance(told, NodeLost):
             scene.engines["beta"].put_back()
-        if isinstance(told, Back):
+        if isinstance(told, NodeBack):
             scene.finish()
 
     assert scene.watch(plan, blind, then).state is State.SUCCEEDED
-    (came,) = [told for told in scene.told if isinstance(told, Back)]
+    (came,) = [told for told in scene.told if isinstance(told, NodeBack)]
     assert came.container == scene.container("beta")
 
 

@@ -21,7 +21,7 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.probes.kernel_probe import SCRIPT
 from orchestrator.render.why import why_lines
 from orchestrator.specs.run import ContainerFacts
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached
 
@@ -34,18 +34,18 @@ SAYS = (
 )
 
 
-def said(second: int, text: str, rank: int | None = 0, node: str = "") -> Said:
+def said(second: int, text: str, rank: int | None = 0, node: str = "") -> RunLine:
     """A line of the node that holds this rank, one rank each."""
     node = node or lan.NAMES[rank or 0]
-    return Said(time=lan.moment(second), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
+    return RunLine(time=lan.moment(second), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
 
 
-def event(second: int, kind: str, rank: int | None = None, node: str = "alpha", **values: object) -> Said:
+def event(second: int, kind: str, rank: int | None = None, node: str = "alpha", **values: object) -> RunLine:
     words = {"event": kind, "rank": rank, "node": node, **values}
     return said(second, f"@orch {json.dumps(words)}", rank, node)
 
 
-def story(*lines: Said, now: int = 0, running: bool = False, outcome: tuple[str, str] | None = None) -> Story:
+def story(*lines: RunLine, now: int = 0, running: bool = False, outcome: tuple[str, str] | None = None) -> Story:
     held = ContainerFacts(id="c", name="c", image="", labels={}, status="running")
     return tell(
         Evidence(

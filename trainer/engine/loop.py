@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from contract.events import GroupJoined, RankStarted, SampleWritten, StepDone, TrainingDone, TrainingStopped
 from trainer.agent import heartbeat
 from trainer.config import Place, TrainOptions
 from trainer.data.files import no_room
@@ -71,14 +72,15 @@ def train(build: Build, options: TrainOptions, place: Place) -> int:
 def _train(build: Build, options: TrainOptions, place: Place, events: Events, writer: Writer) -> None:
     hardware = prepare_hardware(place, options)
     events.emit(
-        "started",
-        device=str(hardware.device),
-        threads=hardware.threads,
-        precision=hardware.precision,
-        torch=torch.__version__,
-        onednn=bool(hardware.onednn),
-        backend=expected_backend(place, hardware.device, options.backend),
-        attempt=place.attempt,
+        RankStarted(
+            device=str(hardware.device),
+            threads=hardware.threads,
+            precision=hardware.precision,
+            torch=torch.__version__,
+            onednn=bool(hardware.onednn),
+            backend=expected_backend(place, hardware.device, options.backend),
+            attempt=place.attempt,
+        )
     )
     per_step = options.batches(place.world_size)
     seed_everything(options.seed)
@@ -86,7 +88,7 @@ def _train(build: Build, options: TrainOptions, place: Place, events: Events, wr
     workload.model.to(hardware.device)
 
     with join(place, hardware.device, options.backend) as group, StopSignal() as stop, determinism_explained():
-        events.emit("joined", world_size=place.world_size, backend=group.backend, samples_per_step=per_step)
+        events.emit(GroupJoined(world_size=place.world_size, backend=group.backend, samples_per_step=per_step))
         hardware = agree(hardware, group, auto=options.precision == "auto")
         events.say(start_line(hardware, place, group.backend, without_gpu=group.without_gpu))
         run = Run(
@@ -224,8 +226,8 @@ def _loop(begun: Beginning | None) -> None:
                 if begun.forecast_per_s:
                     figures["of_forecast"] = per_s / begun.forecast_per_s
                 records.write("train", step, figures | (losses if len(losses) > 1 else {}))
-                balanced = {"balanced": begun.balance.looked} if begun.balance else {}
-                events.emit("step", step=step, unit=workload.unit, **figures, **times.read(), **balanced)
+                balanced = begun.balance.looked if begun.balance else None
+                events.emit(StepDone(step=step, unit=workload.unit, balanced=balanced, others=figures | times.read()))
                 events.say(
                     f"step {step}/{final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {workload.unit}/s"
                     + (f"  {waiting:.0%} waiting for data" if waiting >= 0.05 else "")
@@ -260,7 +262,7 @@ def _loop(begun: Beginning | None) -> None:
         if stopping:
             if first:
                 run.stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")
-            events.emit("stopped", step=step)
+            events.emit(TrainingStopped(step=step))
             events.say(f"stopped after step {step}/{final_step}; the same command goes on from there")
             return
         if watch.exhausted:
@@ -273,9 +275,9 @@ def _loop(begun: Beginning | None) -> None:
         events.say(profile.outcome)
     if first and options.prompt is not None:
         text = workload.sample(options.prompt)
-        events.emit("sample", text=text)
+        events.emit(SampleWritten(text=text))
         events.say(f"sample: {text}")
     seconds, memory = time.perf_counter() - began, hardware.peak_bytes
-    events.emit("done", step=step, loss=loss, seconds=seconds, **({"gpu_bytes": memory} if memory else {}))
+    events.emit(TrainingDone(step=step, loss=loss, seconds=seconds, gpu_bytes=memory or None))
     how = f", loss {loss:.3f}, {seconds:.0f} s" if step > start.step else ""
     events.say(f"done: step {step}{how}" + (f", {memory / 2**30:.1f} GiB of GPU memory" if memory else ""))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from contract.events import Evaluated, Rebalanced, TrainingDone
 from trainer.config import Place, TrainOptions
 from trainer.engine.autotune import find_lr
 from trainer.engine.autotune.micro_batch import halve
@@ -60,7 +61,7 @@ class Run:
         improved = trained.watch.update(step, found.figures)
         if self.place.rank == 0:
             records.write("validation", step, found.figures)
-            self.events.emit("evaluation", step=step, **found.figures)
+            self.events.emit(Evaluated(step=step, others=found.figures))
             self.events.say(f"evaluation at step {step}: {figures_text(found.figures)}")
             if improved:
                 for path in self.workload.picture(found.outputs, found.indices, self.options.run_dir / "evaluation"):
@@ -87,14 +88,14 @@ class Run:
             f"suggested --lr {found.suggested:.1e} (steepest fall at {found.steepest:.1e}, a tenth of the lowest"
             f" loss's {found.tenth_of_minimum:.1e}); see {picture} and {table}"
         )
-        self.events.emit("done", step=0, loss=None, seconds=0.0)
+        self.events.emit(TrainingDone(step=0, seconds=0.0))
 
     def rebalance(self, cut: Cut, shares: tuple[int, ...], trained: Trained, sync: Sync) -> Cut:
         """Go on with other shares of each step; the samples of a step stay the same."""
         names = self.group.texts(self.place.label)
         changed = told(names, cut.shares or cut.equal, shares)
         if self.place.rank == 0:
-            self.events.emit("rebalanced", shares=dict(zip(names, shares, strict=True)))
+            self.events.emit(Rebalanced(shares=dict(zip(names, shares, strict=True))))
         self.events.say(f"shares of a step follow the nodes' speed: {changed}")
         trained.manner["shares"] = list(shares)
         cut = replace(cut, shares=shares)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from torch.optim import Optimizer
 
+from contract.events import TrainingDone, TrainingResumed
 from trainer import option_layers
 from trainer.engine.autotune.host_stats import look_around
 from trainer.engine.autotune.measure import Own, optimizer_s
@@ -55,12 +56,12 @@ def begin(run: Run) -> Beginning | None:
     step_s = optimizer_s(run.workload.model, optimizer) if must_measure(run) else 0.0
     start = resume(trained, run.workload, options, run.group, events.say)
     if start.step:
-        events.emit("resumed", step=start.step, checkpoint=str(start.source or ""))
+        events.emit(TrainingResumed(step=start.step, checkpoint=str(start.source or "")))
         events.say(f"resumed at step {start.step} from {start.source}")
     bench = Bench(run.workload, run.hardware, bench.cut, start.cursor, events)
     together = come_together(run, _own(run, bench, step_s), trained.manner)
     if options.forecast:
-        events.emit("done", step=start.step, loss=None, seconds=0.0)
+        events.emit(TrainingDone(step=start.step, seconds=0.0))
         return None
     group = run.group if len(together.ranks) == run.place.world_size else run.group.only(together.ranks)
     if group is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from contract.events import ForecastMade, NodesMeasured, RankLeftOut
 from trainer.config import TrainOptions
 from trainer.engine.autotune.host_stats import of_all
 from trainer.engine.autotune.measure import Own, Work, measure
@@ -65,13 +66,13 @@ def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str,
     around = of_all(own.around, run.group) if own.around else []
     if run.place.rank == 0:
         epoch = {"samples_per_epoch": run.workload.train_samples}
-        run.events.emit("measured", **as_values(found.measured), **epoch, around=around)
-        run.events.emit("forecast", **as_event(found))
+        run.events.emit(NodesMeasured(others={**as_values(found.measured), **epoch, "around": around}))
+        run.events.emit(ForecastMade(others=as_event(found)))
     for line in [summary(found)] if run.place.events else table(found):  # who reads events draws its own table
         run.events.say(line)
     for out in found.left_out:
         if out.rank == run.place.rank and not run.options.forecast:
-            run.events.emit("left_out", why=out.why)
+            run.events.emit(RankLeftOut(why=out.why))
     row = found.chosen
     decided = Together(
         everyone=everyone,

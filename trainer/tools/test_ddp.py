@@ -10,6 +10,7 @@ import sys
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from contract.events import ConnectivityTested, GroupJoined, RankFailed, RankStarted, TrainingDone
 from trainer.config import Place, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import prepare_hardware
@@ -29,7 +30,8 @@ def run(place: Place, backend: str) -> int:
         events.failed(error)
         code = error.exit_code
     except RuntimeError as error:
-        events.emit("failed", error=type(error).__name__, message=f"the others stopped answering: {error}", frame="")
+        message = f"the others stopped answering: {error}"
+        events.emit(RankFailed(error=type(error).__name__, message=message, frame=""))
         print(f"{place.name}: the others stopped answering: {error}", file=sys.stderr)
         code = 1
     return leave(place, code)
@@ -37,14 +39,20 @@ def run(place: Place, backend: str) -> int:
 
 def _test(place: Place, backend: str, events: Events) -> None:
     hardware = prepare_hardware(place, TrainOptions(amp=False))
-    told = {"device": str(hardware.device), "threads": hardware.threads, "torch": torch.__version__}
-    events.emit("started", **told, backend=expected_backend(place, hardware.device, backend))
+    events.emit(
+        RankStarted(
+            device=str(hardware.device),
+            threads=hardware.threads,
+            torch=torch.__version__,
+            backend=expected_backend(place, hardware.device, backend),
+        )
+    )
     if place.world_size == 1:
         print("WORLD_SIZE is 1: this process is alone and has no peers", flush=True)
     with join(place, hardware.device, backend) as group:
-        events.emit("joined", world_size=place.world_size, backend=group.backend)
+        events.emit(GroupJoined(world_size=place.world_size, backend=group.backend))
         judge(group, events)
-    events.emit("done", step=0)
+    events.emit(TrainingDone(step=0))
 
 
 def judge(group: Group, events: Events) -> None:
@@ -68,17 +76,18 @@ def judge(group: Group, events: Events) -> None:
     )
     names = group.texts(place.label)
     if place.rank == 0:
-        events.emit(
-            "tested",
-            nodes=names,
-            backend=group.backend,
-            device=str(group.device),
-            checks=[one.name for one in found if not one.lacking],
-            lacking=[one.name for one in found if one.lacking],
-            barrier_ms=together.barrier_s * 1e3,
-            all_reduce={"bytes": together.sent_bytes, "seconds": together.seconds, "mbit_s": together.rate * 8 / 1e6},
+        all_reduce = {"bytes": together.sent_bytes, "seconds": together.seconds, "mbit_s": together.rate * 8 / 1e6}
+        tested = {
+            "nodes": names,
+            "backend": group.backend,
+            "device": str(group.device),
+            "checks": [one.name for one in found if not one.lacking],
+            "lacking": [one.name for one in found if one.lacking],
+            "barrier_ms": together.barrier_s * 1e3,
+            "all_reduce": all_reduce,
             **_matrices(links),
-        )
+        }
+        events.emit(ConnectivityTested(others=tested))
 
 
 def _matrices(links: Links) -> dict[str, object]:

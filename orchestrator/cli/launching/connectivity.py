@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 import typer
 
+from contract.events import ConnectivityTested, GroupJoined
 from orchestrator.checks import firewall, reachability
 from orchestrator.checks.slow_links import slow_links
 from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
@@ -24,13 +25,12 @@ from orchestrator.nodes.interface import Node
 from orchestrator.plan.measurement_command import in_miniature
 from orchestrator.specs.connectivity import Verdict, read_verdict
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.run_events import Happening, Said
+from orchestrator.specs.run_events import RunEvent, RunLine
 
 
 def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend: str, *, as_json: bool) -> int:
@@ -77,8 +77,8 @@ def _test(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: b
     except KeyboardInterrupt:
         say("\nthe test was stopped; nothing is left on the nodes")
         return EXIT_INTERRUPTED
-    event = errand.told.get("tested")
-    verdict = read_verdict(event.values) if event and not errand.outcome.failure else None
+    event = next((one for one in errand.told if isinstance(one, ConnectivityTested)), None)
+    verdict = read_verdict(event.others) if event and not errand.outcome.failure else None
     _show(plan, errand.outcome, verdict, as_json=quiet)
     return EXIT_OK if verdict else RunFailedError.exit_code
 
@@ -90,11 +90,11 @@ class _Told:
         self._roll_call, self._plan, self._quiet = RollCall(nodes, plan), plan, quiet
         self._joined: set[int | None] = set()
 
-    def hear(self, happening: Happening) -> None:
+    def hear(self, happening: RunEvent) -> None:
         if new := self._roll_call.hear(happening):
             self._say(f"· {', '.join(new)} reached the master ({len(self._roll_call.here)} of {self._plan.nnodes})")
-        event = parse_event(happening.text, happening.rank) if isinstance(happening, Said) else None
-        if event and event.kind == "joined" and event.rank not in self._joined:
+        event = happening.event if isinstance(happening, RunLine) else None
+        if isinstance(event, GroupJoined) and event.rank not in self._joined:
             self._joined.add(event.rank)
             if len(self._joined) == self._plan.world_size:
                 self._say(f"· all {self._plan.world_size} ranks joined; testing collectives and links")

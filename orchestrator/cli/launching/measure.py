@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 import typer
 
+from contract.events import NodesMeasured
 from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOptions, OutputMode
@@ -88,7 +89,7 @@ def run_probe(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quie
 
 def save_measurement(plan: Plan, command: Sequence[str], probe: Errand) -> Measurement | None:
     """Save the measurement for later plans and return it; None where the trainer sent none."""
-    event = probe.told.get("measured")
+    event = next((one for one in probe.told if isinstance(one, NodesMeasured)), None)
     if event is None or probe.outcome.failure:
         return None
     measurement = read_measurement(
@@ -97,7 +98,7 @@ def save_measurement(plan: Plan, command: Sequence[str], probe: Errand) -> Measu
             "project": plan.project,
             "nodes": [part.node for part in plan.nodes],
             "command": list(command),
-            "measured": dict(event.values),
+            "measured": event.values(),
         }
     )
     if measurement:

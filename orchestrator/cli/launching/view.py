@@ -12,6 +12,7 @@ from types import TracebackType
 import typer
 from rich.live import Live
 
+from contract.events import ForecastMade
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
@@ -27,15 +28,14 @@ from orchestrator.render.consequences import Consequences, peers
 from orchestrator.render.console import stderr, stdout
 from orchestrator.render.findings import MARKS, fold, sentence
 from orchestrator.render.forecast import forecast_line, forecast_view
-from orchestrator.render.log_lines import is_event, log_line
+from orchestrator.render.log_lines import log_line
 from orchestrator.render.printable import printable
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.why import headline
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.forecast import read_forecast
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import Ended, Happening, Replanned, Said, Tick
+from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
 
 ASK_EVERY_S = 1.0
 REMIND_EVERY_S = 10.0
@@ -100,26 +100,26 @@ class Screen:
     def show(self, happening: Told, nodes: Mapping[str, Node]) -> None:
         """What a rank said or did, and what is done about it; between two of them, a look at who is missing."""
         self._tell(happening)
-        if not isinstance(happening, Happening):
+        if not isinstance(happening, RunEvent):
             return
         for node, phase in self._phases.heard(happening):
             self.reach(node, phase)
-        if isinstance(happening, Said) and is_event(happening):
+        if isinstance(happening, RunLine) and happening.event:
             self._hear(happening)
         if self._live and self._phases.complete:
             self._live.update(self._phases.table(), refresh=True)
             self.close()
             self._err.print(self._phases.table())
-        if isinstance(happening, Said):
+        if isinstance(happening, RunLine):
             self._print(self._consequences.hear(happening))
-        if isinstance(happening, Tick | Ended):
+        if isinstance(happening, Tick | ContainerExited):
             self._print(self._consequences.rest())
         if isinstance(happening, Tick):
             self._look_around(nodes)
 
-    def _print(self, lines: Iterable[Said]) -> None:
+    def _print(self, lines: Iterable[RunLine]) -> None:
         for said in lines:
-            if not is_event(said) and not self._quiet:
+            if said.event is None and not self._quiet:
                 # A line that the live phases do not know of would be drawn over.
                 console = self._err if self._live and self._out.is_terminal else self._out
                 console.print(log_line(said, width=self._width, several_ranks=self._several))
@@ -134,14 +134,14 @@ class Screen:
             self._told = line
             self._err.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def _hear(self, said: Said) -> None:
+    def _hear(self, said: RunLine) -> None:
         """What was forecast, who is left out, and who is slow."""
-        event = parse_event(said.text, said.rank)
+        event = said.event
         for slow in slow_ranks(event, [part.node for part in self._plan.nodes]) if not self._quiet else ():
             if slow.label not in self._slow:
                 self._slow.add(slow.label)
                 say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id)}")
-        known = read_forecast(event.values) if event and event.kind == "forecast" and event.rank == 0 else None
+        known = read_forecast(event.others) if isinstance(event, ForecastMade) and event.rank == 0 else None
         if known and self._forecasts and not self._quiet:
             self._err.print(forecast_view(known))
         if (node := self._phases.leave_out(said)) and not self._live and not self._quiet:
@@ -240,7 +240,7 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
     first = next((part for part in plan.nodes if forecast and forecast.led_by(part.node)), plan.nodes[0])
     folder = f"{first.node}:{first.folder}/runs/{plan.run_id}"
     event = outcome.last_event
-    step = f" at step {event.values['step']}" if event and event.values.get("step") is not None else ""
+    step = f" at step {event.step}" if event and event.step is not None else ""
     say(f"\n✓ run {plan.run_id} {'stopped' if outcome.stopped else 'done'}{step}")
     if forecast:
         say(f"  {forecast_line(forecast, outcome.of_forecast)}")
@@ -265,6 +265,6 @@ def outcome_json(plan: Plan, outcome: RunOutcome) -> str:
             },
             "forecast": outcome.forecast and asdict(outcome.forecast),
             "of_forecast": outcome.of_forecast,
-            "last_event": outcome.last_event and {"kind": outcome.last_event.kind, **outcome.last_event.values},
+            "last_event": outcome.last_event and {"kind": outcome.last_event.kind, **outcome.last_event.values()},
         }
     )

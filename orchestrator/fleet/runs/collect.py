@@ -11,14 +11,14 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.errors import UnkeptError
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import Veil
 
 
-def said_of(seat: Seated, line: LogLine, veil: Veil) -> Said:
+def said_of(seat: Seated, line: LogLine, veil: Veil) -> RunLine:
     """A container's line, with whose it is, and without what nobody is to read."""
     rank, text = split_rank(line.text)
-    return Said(time=line.time, node=seat.node.name, node_rank=seat.node_rank, rank=rank, text=veil.hide(text))
+    return RunLine(time=line.time, node=seat.node.name, node_rank=seat.node_rank, rank=rank, text=veil.hide(text))
 
 
 def collect_logs(seated: Sequence[Seated], record: RunRecord) -> tuple[Outcome[Seated, int], ...]:

@@ -10,12 +10,11 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from orchestrator.nodes.state_files import private_folder
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 
 MIB = 1024 * 1024
 FILE_BYTES = 64 * MIB
@@ -44,7 +43,7 @@ class KeptLog:
         except OSError as error:
             self._give_up(error)
 
-    def keep(self, said: Said) -> None:
+    def keep(self, said: RunLine) -> None:
         self.write(as_json(said))
 
     def write(self, lines: str) -> None:
@@ -98,9 +97,9 @@ class KeptLog:
         self.problem = f"lines cannot be kept on this computer any more ({error.strerror or error}): {self._folder}"
 
 
-def as_json(said: Said) -> str:
+def as_json(said: RunLine) -> str:
     """One line of a file."""
-    return json.dumps(asdict(said), ensure_ascii=False) + "\n"
+    return json.dumps(said.values(), ensure_ascii=False) + "\n"
 
 
 def names_kept(folder: Path) -> tuple[str, ...]:
@@ -108,7 +107,7 @@ def names_kept(folder: Path) -> tuple[str, ...]:
     return tuple(sorted({stem.partition("@")[0] for file, stem, _ in _all_files(folder) if file.stat().st_size}))
 
 
-def kept_lines(folder: Path, node: str | None = None) -> Iterator[Said]:
+def kept_lines(folder: Path, node: str | None = None) -> Iterator[RunLine]:
     """File by file, each in the order in which its lines came; what is no line, such as one cut short, is left out."""
     for file in _files_of(folder, node):
         with file.open("rb") as reading:
@@ -117,7 +116,7 @@ def kept_lines(folder: Path, node: str | None = None) -> Iterator[Said]:
                     yield said
 
 
-def newest_lines(folder: Path, node: str) -> Iterator[Said]:
+def newest_lines(folder: Path, node: str) -> Iterator[RunLine]:
     """Those of one node, the newest first."""
     for file in reversed(_files_of(folder, node)):
         for raw in _backwards(file):
@@ -125,7 +124,7 @@ def newest_lines(folder: Path, node: str) -> Iterator[Said]:
                 yield said
 
 
-def last_kept(folder: Path, node: str, container: str) -> Said | None:
+def last_kept(folder: Path, node: str, container: str) -> RunLine | None:
     """The line of this container that was kept last."""
     stem = f"{node}@{_short(container)}" if container else node
     for file, _, _ in reversed([found for found in _all_files(folder) if found[1] == stem]):
@@ -172,11 +171,11 @@ def _backwards(file: Path) -> Iterator[bytes]:
         yield rest
 
 
-def _said(raw: bytes) -> Said | None:
+def _said(raw: bytes) -> RunLine | None:
     try:
         values: dict[str, Any] = json.loads(raw)
         sound = all(type(values[name]) is kind for name, kind in _KINDS.items())
-        return Said(**values) if sound and isinstance(values["rank"], int | None) else None
+        return RunLine(**values) if sound and isinstance(values["rank"], int | None) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 

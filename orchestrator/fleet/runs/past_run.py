@@ -10,7 +10,6 @@ from itertools import islice
 from orchestrator.fleet.runs.progress import LOOK_BACK, newest_progress
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.past_run import PastRun
 
 
@@ -20,7 +19,7 @@ def past_run(record: RunRecord, unreachable: Mapping[str, OrchError]) -> PastRun
     state, reason = record.outcome() or ("unknown", "its end was not seen from here")
     first = next((part.node for part in plan.nodes if part.node_rank == 0), "") if plan else ""
     newest = list(islice(record.newest(first), LOOK_BACK)) if first else []
-    events = [event for said in reversed(newest) if (event := parse_event(said.text, said.rank))]
+    events = [said.event for said in reversed(newest)]
     touched = max((file.stat().st_mtime for file in record.folder.iterdir()), default=0.0)
     return PastRun(
         run_id=record.run_id,

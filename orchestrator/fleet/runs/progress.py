@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from itertools import islice
 
-from contract.log_lines import split_rank
+from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, TrainingStopped
+from orchestrator.fleet.runs.collect import said_of
 from orchestrator.fleet.runs.launch import Seated
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.event import Event, parse_event
 from orchestrator.specs.forecast import Forecast, read_forecast
+from orchestrator.specs.secret import Veil
 
-PROGRESS = ("step", "evaluation", "checkpoint", "stopped", "done")
 LASTING = ("of_forecast", "compute_s")
-"""Figures that not every event of a step tells, and that count until others are told."""
+"""Figures that not every step reports: they hold until the next report."""
 LOOK_BACK = 200
 """Lines of it that are searched: it writes an event every few lines."""
 LOOK_AHEAD = 1000
 """Lines of rank 0 among which a forecast is, if there is one: a script of the user's has none, and may say much."""
 
 
-def last_event(seated: Sequence[Seated], forecast: Forecast | None = None) -> Event | None:
+def last_event(seated: Sequence[Seated], forecast: Forecast | None = None) -> ProgressEvent | None:
     """The last event that tells of progress, of rank 0, or of the first that a forecast let train; None where it has
     made none, or cannot be asked."""
     leading = [seat for seat in seated if (forecast.led_by(seat.node.name) if forecast else seat.node_rank == 0)]
     return newest_progress(event for seat in leading for event in _events(seat, tail=LOOK_BACK))
 
 
-def newest_progress(events: Iterable[Event]) -> Event | None:
-    """The last of them that tells of progress, with the figures that it leaves to earlier ones."""
+def newest_progress(events: Iterable[Event | None]) -> ProgressEvent | None:
+    """The last event that reports progress, completed by the figures of earlier ones."""
     newest = None
     for event in events:
-        if event.kind in PROGRESS:
+        if isinstance(event, ProgressEvent):
             newest = _with_figures(event, newest) if newest else event
     return newest
 
@@ -44,9 +45,9 @@ def forecast_of(seated: Sequence[Seated], record: RunRecord) -> Forecast | None:
     for seat in seated:
         if seat.node_rank == 0:
             for event in _events(seat, first=LOOK_AHEAD):
-                if event.kind == "forecast":
-                    return read_forecast(event.values)
-                if event.kind in PROGRESS:
+                if isinstance(event, ForecastMade):
+                    return read_forecast(event.others)
+                if isinstance(event, ProgressEvent):
                     break
     return None
 
@@ -54,31 +55,27 @@ def forecast_of(seated: Sequence[Seated], record: RunRecord) -> Forecast | None:
 def _events(seat: Seated, *, tail: int | None = None, first: int | None = None) -> Iterator[Event]:
     try:
         for line in islice(seat.node.engine.logs(seat.container, tail=tail), first):
-            rank, text = split_rank(line.text)
-            if event := parse_event(text, rank):
+            if event := said_of(seat, line, Veil()).event:
                 yield event
     except OrchError:
         return  # how the run is, is known without
 
 
-def _with_figures(event: Event, earlier: Event) -> Event:
-    """An event that tells no loss (a checkpoint) keeps that of the step before; the last one keeps the share of the
-    forecast. A checkpoint is told once it is written, which may be some steps later: it takes the run no way back."""
-    kept = dict(earlier.values)
-    if "loss" in event.values:
-        kept = {name: kept[name] for name in LASTING if name in kept}
-    values = {**kept, **event.values}
-    if event.kind == "checkpoint":
-        values["step"] = max(event.values.get("step") or 0, kept.get("step") or 0)
-    return Event(kind=event.kind, rank=event.rank, values=values)
+def _with_figures(event: ProgressEvent, earlier: ProgressEvent) -> ProgressEvent:
+    """A checkpoint and a stop keep all figures of the step before, every other event keeps the `LASTING` ones. A
+    checkpoint is reported once it is written, which may be some steps later: the step never decreases."""
+    keeps_all = isinstance(event, CheckpointWritten | TrainingStopped)
+    figures = [one.name for one in fields(ProgressEvent) if one.name != "others"] if keeps_all else LASTING
+    kept = {name: getattr(earlier, name) for name in figures if getattr(event, name) is None}
+    if isinstance(event, CheckpointWritten):
+        kept["step"] = max(event.step or 0, earlier.step or 0)
+    return replace(event, **kept, others={**earlier.others, **event.others} if keeps_all else event.others)
 
 
 def last_checkpoint(record: RunRecord) -> tuple[int, str] | None:
-    """Step and node of the last checkpoint that a rank told of as written and verified, as far as is on record."""
-    told = None
-    for said in record.lines():
-        event = parse_event(said.text, said.rank)
-        if event and event.kind == "checkpoint" and event.values.get("verified"):
-            step = event.values.get("step")
-            told = (step, said.node) if isinstance(step, int) else told
-    return told
+    """Step and node of the last verified checkpoint on record."""
+    found = None
+    for line in record.lines():
+        if isinstance(line.event, CheckpointWritten) and line.event.verified and line.event.step is not None:
+            found = line.event.step, line.node
+    return found

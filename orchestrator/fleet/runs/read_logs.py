@@ -13,7 +13,7 @@ from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import OrchError, UnkeptError
 from orchestrator.specs.run import State
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 
 LOOK_BEYOND = 1000
 """Lines."""
@@ -47,7 +47,7 @@ class Filter:
     tail: int | None = None
     grep: re.Pattern[str] = re.compile("")
 
-    def passes(self, said: Said) -> bool:
+    def passes(self, said: RunLine) -> bool:
         """Whether this line is wanted; `tail` is for a whole, not for a line."""
         return (
             self.node in ("", said.node)
@@ -83,7 +83,9 @@ def _away(source: LogSource, nodes: Mapping[str, Node]) -> tuple[Seated, ...]:
     )
 
 
-def gather_lines(source: LogSource, wanted: Filter, note: Callable[[str], object] = lambda _text: None) -> list[Said]:
+def gather_lines(
+    source: LogSource, wanted: Filter, note: Callable[[str], object] = lambda _text: None
+) -> list[RunLine]:
     """All lines that pass, in order of time; the nodes' newest are brought to the record first. `note` is told where
     they cannot be written down here."""
     collected = collect_logs(source.seated, source.record)
@@ -96,10 +98,10 @@ def gather_lines(source: LogSource, wanted: Filter, note: Callable[[str], object
     return sorted(last, key=lambda said: (said.time, said.node_rank))
 
 
-def _newest(lines: Iterator[Said], wanted: Filter, number: int) -> list[Said]:
+def _newest(lines: Iterator[RunLine], wanted: Filter, number: int) -> list[RunLine]:
     """So many of one node that pass, from lines that come newest first. Two followers of a run keep the same lines, not
     quite in one order: some more are looked at."""
-    found: dict[Said, None] = {}
+    found: dict[RunLine, None] = {}
     beyond = 0
     for said in lines:
         beyond += len(found) >= number

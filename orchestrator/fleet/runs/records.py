@@ -20,7 +20,7 @@ from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run import RUN_ID
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import Veil
 
 PLAN, INTENT = "plan.json", "launching.json"
@@ -103,12 +103,12 @@ class RunRecord:
         last = last_kept(self.folder, node, container)
         return last.time if last else ""
 
-    def lines(self, node: str | None = None) -> Iterator[Said]:
+    def lines(self, node: str | None = None) -> Iterator[RunLine]:
         """The lines kept, in order of time; a last line cut short by a crash is left out."""
         kept = dict.fromkeys(kept_lines(self.folder, node))  # two followers of one run keep the same lines twice
         yield from sorted(kept, key=lambda said: (said.time, said.node_rank))
 
-    def newest(self, node: str) -> Iterator[Said]:
+    def newest(self, node: str) -> Iterator[RunLine]:
         """Those of a node as they were kept, the newest first."""
         return newest_lines(self.folder, node)
 

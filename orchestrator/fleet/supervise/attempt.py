@@ -17,7 +17,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.plan import recovery
 from orchestrator.plan.recovery import LAST, Decision, GiveUp, Policy, Situation, StartAgain, StopRest, Told
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import Back, Ended, Happening, Lost, Said
+from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, RunLine
 
 STOP_S = 4
 START_S = 30.0
@@ -92,19 +92,19 @@ class _Attending:
         self._seats = {seat.node.name: seat for seat in seated}
         self._heard, self._following = heard, following
 
-    def see(self, happening: Happening) -> None:
-        if isinstance(happening, Said):
+    def see(self, happening: RunEvent) -> None:
+        if isinstance(happening, RunLine):
             self._heard.say(happening)
-        elif isinstance(happening, Ended):
+        elif isinstance(happening, ContainerExited):
             self._heard.end(happening)
-        elif isinstance(happening, Lost):
+        elif isinstance(happening, NodeLost):
             self._heard.lost[happening.node] = happening.error.message
-        elif isinstance(happening, Back):
+        elif isinstance(happening, NodeBack):
             self._heard.lost.pop(happening.node, None)
             if happening.container:
                 self._seats[happening.node] = replace(self._seats[happening.node], container=happening.container)
 
-    def carry_out(self, decision: Decision) -> list[Happening]:
+    def carry_out(self, decision: Decision) -> list[RunEvent]:
         """What came of it."""
         if isinstance(decision, StartAgain):
             self._start_again(self._seats[decision.node])
@@ -130,7 +130,7 @@ class _Attending:
         fan_out([seat], lambda seat: seat.node.engine.start(seat.container), timeout_s=START_S)
         self._following.listen(seat, since=self._heard.record.last_time(seat.node.name, seat.container))
 
-    def _stop(self, names: Sequence[str]) -> list[Lost]:
+    def _stop(self, names: Sequence[str]) -> list[NodeLost]:
         """All at once: one node stopped alone leaves the others in torchrun's exit barrier.
 
         A node that cannot be told is lost: its log stream may stay silent for as long as its connection is thought
@@ -138,7 +138,7 @@ class _Attending:
         """
         left = [self._seats[name] for name in names]
         outcomes = fan_out(left, lambda seat: seat.node.engine.stop(seat.container, STOP_S), timeout_s=STOP_S + 30)
-        lost = [Lost(node=o.item.node.name, node_rank=o.item.node_rank, error=o.error) for o in outcomes if o.error]
+        lost = [NodeLost(node=o.item.node.name, node_rank=o.item.node_rank, error=o.error) for o in outcomes if o.error]
         for one in lost:
             self._heard.lost[one.node] = one.error.message
             self._heard.end(one)

@@ -6,15 +6,25 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from contract.events import (
+    CheckpointWritten,
+    Finished,
+    ForecastMade,
+    GenerationStarted,
+    GroupJoined,
+    ProgressEvent,
+    RankFailed,
+    TrainingResumed,
+    TrainingStopped,
+)
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
 from orchestrator.checks.verdict import Verdict, verdict_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.plan.recovery import TOLD_TO_STOP, GiveUp, OutOfSight, PlanAnew, TakeIn
-from orchestrator.specs.event import Event, parse_event
 from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
-from orchestrator.specs.run_events import Ended, Lost, Said
+from orchestrator.specs.run_events import ContainerExited, NodeLost, RunLine
 
 KEPT_LINES = 200
 """Enough for a rank's traceback and, after it, torchrun's summary of eight ranks."""
@@ -29,7 +39,7 @@ class RunOutcome:
     failure: Failure | None = None
     stopped: bool = False
     """Whether it was asked to stop and did."""
-    last_event: Event | None = None
+    last_event: ProgressEvent | None = None
     forecast: Forecast | None = None
     """What it was expected to do."""
     of_forecast: float | None = None
@@ -53,59 +63,53 @@ class Heard:
     plan: Plan
     record: RunRecord
     tails: dict[str, deque[tuple[int | None, str]]] = field(default_factory=dict)
-    reported: dict[str, str] = field(default_factory=dict)
-    causes: dict[str, str] = field(default_factory=dict)
-    """The signature that each found for its failure."""
-    frames: dict[str, str] = field(default_factory=dict)
-    """Where each says that it failed."""
+    reported: dict[str, RankFailed] = field(default_factory=dict)
+    """The first failure of each node in its generation."""
     failed: list[EndedBadly] = field(default_factory=list)
-    verdict: Event | None = None
+    verdict: Finished | None = None
     """What the supervisors agreed on, where they are."""
     lost: dict[str, str] = field(default_factory=dict)
     """Nodes out of reach now, and why."""
     stopped: bool = False
-    last_event: Event | None = None
+    last_event: ProgressEvent | None = None
     forecast: Forecast | None = None
     of_forecast: float | None = None
     samples_per_step: int | None = None
     checkpoint: bool = False
 
-    def say(self, said: Said) -> None:
-        event = parse_event(said.text, said.rank)
-        if event is None:
-            self.tails.setdefault(said.node, deque(maxlen=KEPT_LINES)).append((said.rank, said.text))
-            return
-        if event.kind == "failed" and said.node not in self.reported:
-            self.reported[said.node] = f"{event.values.get('error', 'error')}: {event.values.get('message', '')}"
-            self.causes[said.node] = str(event.values.get("cause") or "")
-            self.frames[said.node] = str(event.values.get("frame") or "")
-        if event.kind == "epoch":  # a new life: what failed in the one before was not the end
-            self.reported.pop(said.node, None)
-            self.causes.pop(said.node, None)
-            self.frames.pop(said.node, None)
-            self.stopped = False
-        self.stopped |= event.kind == "stopped"
-        self.checkpoint |= event.kind in ("checkpoint", "resumed")
-        if event.kind == "over" and (self.verdict is None or self.verdict.values.get("class") in PEACEFUL):
-            self.verdict = event
-        if event.kind == "joined":
-            self.samples_per_step = event.values.get("samples_per_step")
-        if event.kind == "forecast" and event.rank == 0 and (forecast := read_forecast(event.values)):
-            self.forecast = forecast
-            with suppress(OSError):  # a disk that is full was told of when the lines did not fit
-                self.record.save_forecast(forecast)  # at once: `orch status` shows it while the run goes on
-        if event.kind in ("step", "evaluation", "checkpoint", "stopped", "done"):
+    def say(self, said: RunLine) -> None:
+        event = said.event
+        self.checkpoint |= isinstance(event, CheckpointWritten | TrainingResumed)
+        self.stopped |= isinstance(event, TrainingStopped)
+        if isinstance(event, ProgressEvent):
             self.last_event = event
-            self.of_forecast = event.values.get("of_forecast", self.of_forecast)
+            self.of_forecast = self.of_forecast if event.of_forecast is None else event.of_forecast
+        match event:
+            case None:
+                self.tails.setdefault(said.node, deque(maxlen=KEPT_LINES)).append((said.rank, said.text))
+            case RankFailed():
+                self.reported.setdefault(said.node, event)
+            case GenerationStarted():  # a failure of an earlier generation was not the end
+                self.reported.pop(said.node, None)
+                self.stopped = False
+            case Finished() if self.verdict is None or self.verdict.outcome in PEACEFUL:
+                self.verdict = event
+            case GroupJoined():
+                self.samples_per_step = event.samples_per_step
+            case ForecastMade() if event.rank == 0 and (forecast := read_forecast(event.others)):
+                self.forecast = forecast
+                with suppress(OSError):  # a full disk was reported when the lines did not fit
+                    self.record.save_forecast(forecast)  # at once: `orch status` shows it during the run
 
-    def end(self, happening: Ended | Lost) -> None:
+    def end(self, happening: ContainerExited | NodeLost) -> None:
         """A container has ended, or is not waited for any more."""
         self.failed = [ended for ended in self.failed if ended.node != happening.node]  # of an earlier life
-        container = happening.container if isinstance(happening, Ended) else None
+        container = happening.container if isinstance(happening, ContainerExited) else None
         if container is not None and container.state is State.SUCCEEDED:
             return
         part = next(part for part in self.plan.nodes if part.node == happening.node)
-        lost = happening.error.message if isinstance(happening, Lost) else ""
+        lost = happening.error.message if isinstance(happening, NodeLost) else ""
+        report = self.reported.get(happening.node, RankFailed())
         self.failed.append(
             EndedBadly(
                 node=happening.node,
@@ -114,17 +118,17 @@ class Heard:
                 exit_code=container.exit_code if container else None,
                 oom_killed=container.oom_killed if container else False,
                 lines=tuple(self.tails.get(happening.node, ())),
-                reported=lost or self.reported.get(happening.node, ""),
-                cause=self.causes.get(happening.node, ""),
-                frame=self.frames.get(happening.node, ""),
+                reported=lost or (report.reason if happening.node in self.reported else ""),
+                cause=report.cause or "",
+                frame=report.frame or "",
             )
         )
 
     def outcome(self, last: object, *, asked: bool = False) -> RunOutcome:
         """`last` is the decision that ended the following; `asked`: somebody stopped the run."""
-        verdict = self.verdict.values if self.verdict else {}
+        agreed = self.verdict.outcome if self.verdict else None
         put_down = bool(self.failed) and {ended.exit_code for ended in self.failed} == {TOLD_TO_STOP}
-        stopped = self.stopped or asked or put_down or verdict.get("class") == "stopped"
+        stopped = self.stopped or asked or put_down or agreed == "stopped"
         failure = self._failure(last, stopped=stopped)
         return RunOutcome(
             state=State.LOST if isinstance(last, OutOfSight) else State.FAILED if failure else State.SUCCEEDED,
@@ -143,7 +147,7 @@ class Heard:
             return self._absence(last)
         if isinstance(last, PlanAnew | TakeIn):
             return None
-        kind = self.verdict.values.get("class") if self.verdict else None
+        kind = self.verdict.outcome if self.verdict else None
         if kind == "done" or (kind is None and stopped) or kind == "stopped":
             return None  # torchrun exits 1 after a clean stop too: the word of ranks and supervisors counts
         verdict = verdict_of(self.verdict)

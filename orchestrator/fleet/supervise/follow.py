@@ -18,7 +18,15 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.run import State
-from orchestrator.specs.run_events import Back, Ended, Happening, Lost, Removed, Tick, Unkept
+from orchestrator.specs.run_events import (
+    ContainerExited,
+    ContainerRemoved,
+    LinesNotKept,
+    NodeBack,
+    NodeLost,
+    RunEvent,
+    Tick,
+)
 from orchestrator.specs.run_labels import understood
 
 PROBE_EVERY_S, PROBE_S = 10.0, 15.0
@@ -42,7 +50,7 @@ def follow(
     tick_s: float = 0.5,
     patient: bool = False,
     pause: Pause | None = None,
-) -> Iterator[Happening]:
+) -> Iterator[RunEvent]:
     """Merge the nodes as they speak, from where the record ends, until each has ended or is lost. Lines are kept there.
     A patient follower waits for a node that is lost as long as another one goes on.
 
@@ -54,11 +62,11 @@ def follow(
     away, ended = set[str](), set[str]()
     for happening in following.happenings():
         yield happening
-        if isinstance(happening, Lost):
+        if isinstance(happening, NodeLost):
             away.add(happening.node)
-        elif isinstance(happening, Back):
+        elif isinstance(happening, NodeBack):
             away.discard(happening.node)
-        elif isinstance(happening, Ended | Removed):
+        elif isinstance(happening, ContainerExited | ContainerRemoved):
             ended.add(happening.node)
         if ended and {seat.node.name for seat in seated} <= away | ended:
             return
@@ -80,7 +88,7 @@ class Following:
         from_record: bool = False,
     ) -> None:
         self._record, self._tick_s, self._patient, self._from_record = record, tick_s, patient, from_record
-        self._queue: SimpleQueue[Happening] = SimpleQueue()
+        self._queue: SimpleQueue[RunEvent] = SimpleQueue()
         self._closed = Event()
         self._pause = pause or self._closed.wait
         self._open_ends = 0
@@ -91,16 +99,16 @@ class Following:
         Thread(target=self._listen, args=(seat, since), daemon=True).start()
 
     def look_out(self, node: Node, ready: Callable[[], object], *, after_s: float = 0.0) -> None:
-        """`Back` once `ready` raises no error any more: for a node that has no part in the run now."""
+        """`NodeBack` once `ready` raises no error any more: for a node that has no part in the run now."""
 
         def wait() -> None:
             self._pause(after_s)
             if self._until(node, ready):
-                self._queue.put(Back(node=node.name))
+                self._queue.put(NodeBack(node=node.name))
 
         Thread(target=wait, daemon=True).start()
 
-    def happenings(self) -> Iterator[Happening]:
+    def happenings(self) -> Iterator[RunEvent]:
         """As they come, a `Tick` now and then, until nothing is listened to any more."""
         unkept = set[str]()
         try:
@@ -110,11 +118,13 @@ class Following:
                 except Empty:
                     yield Tick()
                     continue
-                if isinstance(happening, Unkept):
+                if isinstance(happening, LinesNotKept):
                     if happening.reason in unkept:
                         continue
                     unkept.add(happening.reason)
-                if isinstance(happening, Ended | Removed) or (isinstance(happening, Lost) and not self._patient):
+                if isinstance(happening, ContainerExited | ContainerRemoved) or (
+                    isinstance(happening, NodeLost) and not self._patient
+                ):
                     self._open_ends -= 1
                 yield happening
         finally:
@@ -133,7 +143,7 @@ class Following:
             self._hear_out(seat, hearing)
         except BaseException as error:  # nobody waits for a thread that has died
             name = seat.node.name
-            self._queue.put(Lost(node=name, node_rank=seat.node_rank, error=as_error(error, node=name)))
+            self._queue.put(NodeLost(node=name, node_rank=seat.node_rank, error=as_error(error, node=name)))
         finally:
             ended.set()
 
@@ -155,7 +165,7 @@ class Following:
         """Whether its container is there to be listened to again."""
         name, rank = seat.node.name, seat.node_rank
         if not self._patient:
-            self._queue.put(Lost(node=name, node_rank=rank, error=error))
+            self._queue.put(NodeLost(node=name, node_rank=rank, error=error))
             return False
         held: list[str] = []
 
@@ -166,18 +176,18 @@ class Following:
             look()
         except OrchError as silence:
             hearing.in_touch.clear()
-            self._queue.put(Lost(node=name, node_rank=rank, error=silence))
+            self._queue.put(NodeLost(node=name, node_rank=rank, error=silence))
             if not self._until(seat.node, look):
                 return False
             hearing.in_touch.set()
-            self._queue.put(Back(node=name, node_rank=rank, container=held[-1]))
+            self._queue.put(NodeBack(node=name, node_rank=rank, container=held[-1]))
         else:
             self._pause(FIRST_PAUSE_S)  # an engine that breaks off again and again is not asked without a rest
         if self._from_record and not hearing.container:
             hearing.last = self._record.last_time(name, held[-1])
         hearing.container = held[-1]
         if not held[-1]:
-            self._queue.put(Removed(node=name, node_rank=rank))
+            self._queue.put(ContainerRemoved(node=name, node_rank=rank))
         return bool(held[-1])
 
     def _container(self, seat: Seated) -> str:
@@ -215,9 +225,7 @@ class Following:
 class _Hearing:
     """One container's lines, passed on and kept, each once, however often its connection breaks."""
 
-    def __init__(
-        self, seat: Seated, record: RunRecord, queue: SimpleQueue[Happening], since: str, pause: Pause
-    ) -> None:
+    def __init__(self, seat: Seated, record: RunRecord, queue: SimpleQueue[RunEvent], since: str, pause: Pause) -> None:
         self._seat, self._record, self._queue, self.last, self._pause = seat, record, queue, since, pause
         self.container = seat.container
         self.in_touch = Event()
@@ -241,13 +249,13 @@ class _Hearing:
                         pass  # lines wait on the node, in its log, until those here have been read
                     self._queue.put(said)
                     if kept.problem:
-                        self._queue.put(Unkept(reason=kept.problem))
+                        self._queue.put(LinesNotKept(reason=kept.problem))
                         kept.problem = ""
                 if self._runs_on(seat):
                     continue
                 facts = seat.node.engine.wait(seat.container)
                 if facts.state is not State.RUNNING:
-                    self._queue.put(Ended(node=seat.node.name, node_rank=seat.node_rank, container=facts))
+                    self._queue.put(ContainerExited(node=seat.node.name, node_rank=seat.node_rank, container=facts))
                     return
 
     def _runs_on(self, seat: Seated) -> bool:

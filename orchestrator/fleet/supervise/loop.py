@@ -9,6 +9,7 @@ from concurrent.futures import TimeoutError as TookTooLong
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from contract.events import CheckpointWritten, GroupJoined
 from orchestrator.checks.failure import Failure
 from orchestrator.fleet.checkpoints.copy import Notify
 from orchestrator.fleet.runs.launch import Seated
@@ -22,10 +23,9 @@ from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import STOP_TIMEOUT_S
 from orchestrator.plan.recovery import PlanAnew, Policy, TakeIn, Told
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
-from orchestrator.specs.run_events import Replanned, Said
+from orchestrator.specs.run_events import Replanned, RunLine
 
 TRIES, FIRST_PAUSE_S = 4, 5.0
 """Of planning anew: what has just broken may not be all."""
@@ -114,9 +114,8 @@ def samples_said(record: RunRecord) -> int | None:
     """Samples of a step, as a rank told them last."""
     samples = None
     for said in record.lines():
-        event = parse_event(said.text, said.rank)
-        if event and event.kind == "joined":
-            samples = event.values.get("samples_per_step")
+        if isinstance(said.event, GroupJoined):
+            samples = said.event.samples_per_step
     return samples
 
 
@@ -157,10 +156,10 @@ def _passing_on(how: Watch, plan: Plan, copies: InTurn) -> Callable[[Told], None
     def tell(told: Told) -> None:
         how.ears.told(told)
         copies.look()
-        event = parse_event(told.text, told.rank) if isinstance(told, Said) else None
+        event = told.event if isinstance(told, RunLine) else None
         checkpoint = how.ears.checkpoint
-        if checkpoint and event and event.kind == "checkpoint" and event.values.get("verified"):
-            step: int = event.values.get("step") or 0
+        if checkpoint and isinstance(event, CheckpointWritten) and event.verified:
+            step = event.step or 0
             copies.add(lambda: checkpoint(nodes, plan, step))
 
     return tell

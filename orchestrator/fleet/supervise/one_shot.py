@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from contract.events import Event
 from orchestrator.fleet.runs.cleanup import forget
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
@@ -13,10 +14,9 @@ from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.recovery import Told
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.event import Event, parse_event
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.run_events import Happening, Said
+from orchestrator.specs.run_events import RunEvent, RunLine
 
 CLEAR_S = 15.0
 """For a node to be rid of it all; one that is cut off is told of, not waited for."""
@@ -27,7 +27,7 @@ class Errand:
     """What it came to."""
 
     outcome: RunOutcome
-    told: Mapping[str, Event]
+    told: tuple[Event, ...]
     """Rank 0's last event of each kind."""
 
 
@@ -37,7 +37,7 @@ class Ears:
 
     step: Callable[[str, str], None] = lambda _node, _step: None
     """Of (node, what was done there)."""
-    happening: Callable[[Happening], None] = lambda _happening: None
+    happening: Callable[[RunEvent], None] = lambda _happening: None
     """Of everything that the ranks say and do. What it raises ends the errand."""
     left_behind: Callable[[OrchError], object] = lambda _error: None
     """Of a node that could not be rid of it."""
@@ -46,18 +46,18 @@ class Ears:
 def run_errand(nodes: Mapping[str, Node], plan: Plan, request: LaunchRequest, ears: Ears) -> Errand:
     """Start the plan, follow it to its end, and clear it away; the controller's record stays."""
     seated = launch(nodes, plan, fresh=request.folders, on_step=ears.step)
-    record, told = RunRecord(plan.run_id), dict[str, Event]()
+    record, told = RunRecord(plan.run_id), dict[type[Event], Event]()
 
     def hear(happening: Told) -> None:
-        if not isinstance(happening, Happening):
+        if not isinstance(happening, RunEvent):
             return  # an errand is not gone on with: there is nothing to decide
-        event = parse_event(happening.text, happening.rank) if isinstance(happening, Said) else None
+        event = happening.event if isinstance(happening, RunLine) else None
         if event and event.rank == 0:
-            told[event.kind] = event
+            told[type(event)] = event
         ears.happening(happening)
 
     try:
-        return Errand(outcome=attend(seated, plan, record, on=hear), told=told)
+        return Errand(outcome=attend(seated, plan, record, on=hear), told=tuple(told.values()))
     except BaseException as error:  # Ctrl-C too
         record.save_outcome("stopped", str(error))
         raise

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from contract.events import RankStarted
 from orchestrator.fleet.supervise.arrivals import arrived
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import NodeUnreachableError
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import Happening, Said
+from orchestrator.specs.run_events import RunEvent, RunLine
 
 BEHIND_S = 20.0
 """How long after the newest arrival the others may take. A slow disk loads torch that much later."""
@@ -28,7 +28,7 @@ class RollCall:
         """In order of arrival."""
         self._asked = self._newest = clock()
 
-    def hear(self, happening: Happening) -> list[str]:
+    def hear(self, happening: RunEvent) -> list[str]:
         """The nodes that have come since the last call.
 
         NodeUnreachableError: of the others, as soon as they are too far behind.
@@ -43,11 +43,10 @@ class RollCall:
             raise self._overdue(missing)
         return new
 
-    def _arrivals(self, happening: Happening) -> list[str]:
-        if isinstance(happening, Said):
-            event = parse_event(happening.text, happening.rank)
+    def _arrivals(self, happening: RunEvent) -> list[str]:
+        if isinstance(happening, RunLine):
             # torchrun starts a rank only when every agent has met the others
-            return [part.node for part in self._plan.nodes] if event and event.kind == "started" else []
+            return [part.node for part in self._plan.nodes] if isinstance(happening.event, RankStarted) else []
         now = self._clock()
         if now - self._asked < ASK_EVERY_S:
             return []

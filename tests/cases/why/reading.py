@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from contract.events import GenerationStarted, decode_event
 from contract.log_lines import split_rank
 from orchestrator.checks.postmortem import Evidence
-from orchestrator.specs.event import parse_event
 from orchestrator.specs.run import ContainerFacts
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 
 LOGS = Path(__file__).parent / "logs"
 _RANK_FAILED = re.compile(r"^E\d{4} (?P<at>[\d:.]+) .*failed \(exitcode", re.MULTILINE)
@@ -40,7 +40,7 @@ def read_case(path: Path, *, with_nodes: bool = True) -> Case:
     """`with_nodes`: whether the nodes still answer, with their exit codes; else the log is all there is."""
     head, _, body = path.read_text().partition("\n\n")
     told = dict(line.split(": ", 1) if ": " in line else (line.rstrip(":"), "") for line in head.splitlines())
-    lines: list[Said] = []
+    lines: list[RunLine] = []
     kernel: dict[str, tuple[str, ...]] = {}
     containers: dict[str, ContainerFacts] = {}
     for part in sorted(body.split("--- ")[1:], key=_ended_at):
@@ -53,7 +53,7 @@ def read_case(path: Path, *, with_nodes: bool = True) -> Case:
         for text, second in zip(texts, _seconds(texts, len(lines)), strict=True):
             rank, said = split_rank(text)
             time = datetime.fromtimestamp(second, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
-            lines.append(Said(time=time, node=node, node_rank=int(seat), rank=rank, text=said))
+            lines.append(RunLine(time=time, node=node, node_rank=int(seat), rank=rank, text=said))
     return Case(
         name=path.stem,
         cause=".".join(path.stem.split(".")[:2]),
@@ -73,10 +73,10 @@ def read_case(path: Path, *, with_nodes: bool = True) -> Case:
 def _seconds(texts: Sequence[str], first: int) -> Iterator[float]:
     """Of each line: by the clock of the node's supervisor, where one speaks; else one after the other."""
     second = float(first)
-    supervised = any('"event": "epoch"' in text for text in texts)
-    for text in texts:
-        event = parse_event(text)
-        second = event.values["t"] if event and supervised else second + (0.0 if supervised else 1.0)
+    events = [decode_event(text) for text in texts]
+    supervised = any(isinstance(event, GenerationStarted) for event in events)
+    for event in events:
+        second = event.t or 0.0 if event and supervised else second + (0.0 if supervised else 1.0)
         yield second
 
 

@@ -17,7 +17,7 @@ from contract.failures.classify import SIGNATURES, FailedRank, classify
 from contract.log_lines import split_rank
 from orchestrator.checks.failure import EndedBadly, is_consequence, root_cause
 from orchestrator.render.consequences import Consequences
-from orchestrator.specs.run_events import Said
+from orchestrator.specs.run_events import RunLine
 from tests.cases.why.reading import LOGS, read_case
 from trainer.agent.rank_exit import read_ending
 from trainer.agent.rank_exit import root_cause as first_of
@@ -88,7 +88,7 @@ def ended(lines: list[str], kernel: tuple[str, ...] = (), node: str = "alpha", c
 def folded(lines: list[str]) -> bool:
     """Whether the screen replaces the last traceback of rank 0 by a line."""
     fold = Consequences({})
-    told = [Said(time="", node="alpha", node_rank=0, rank=rank, text=text) for rank, text in map(split_rank, lines)]
+    told = [RunLine(time="", node="alpha", node_rank=0, rank=rank, text=text) for rank, text in map(split_rank, lines)]
     shown = [said for one in told for said in fold.hear(one)] + list(fold.rest())
     return not any("Traceback (most recent call last)" in said.text for said in shown)
 

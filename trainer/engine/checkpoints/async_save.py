@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from contract.events import CheckpointWritten
 from trainer.agent import heartbeat
 from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.checkpoint import Keep
@@ -129,8 +130,15 @@ class Saving:
         saved = checkpoint.publish(scratch)
         seconds = time.perf_counter() - one.began
         stood = seconds if stopped_s is None else stopped_s
-        times = {"stopped_s": round(stood, 4), "seconds": round(seconds, 4)}
-        events.emit("checkpoint", step=one.step, path=str(saved.path), verified=not saved.problem, **times)
+        events.emit(
+            CheckpointWritten(
+                step=one.step,
+                path=str(saved.path),
+                verified=not saved.problem,
+                stopped_s=round(stood, 4),
+                seconds=round(seconds, 4),
+            )
+        )
         if saved.problem:
             raise TrainerError(f"{saved.path} was written, but does not read back: {saved.problem}")
         if one.best:

@@ -1,19 +1,18 @@
-"""What the orchestrator hears: one `@orch {json}` line per event. What people read: rank 0's lines."""
+"""Output of a rank: events for the orchestrator, and lines for people, which rank 0 writes."""
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import trainer
-from contract.log_lines import EVENT_MARK
+from contract.events import Event, RankFailed, encode_event
 from trainer.agent.rank_exit import classify_exception
 from trainer.config import Place
 
@@ -34,30 +33,35 @@ class Events:
         self._line = threading.Lock()
 
     def speak(self, speaks: bool) -> None:
-        """Whether this rank is the one that talks to people; before, it is rank 0."""
+        """Set whether this rank writes the lines for people (default: rank 0 does)."""
         self._speaks = speaks
 
-    def emit(self, event: str, **fields: object) -> None:
+    def emit(self, event: Event) -> None:
+        """Write an event, completed by time, rank and node, where an orchestrator reads it."""
         if self._place.events:
-            head = {"event": event, "t": self._clock(), "rank": self._place.rank, "node": self._place.node}
-            self._write(
-                self._out,
-                EVENT_MARK + json.dumps({key: json_value(value) for key, value in {**head, **fields}.items()}),
-            )
+            place = self._place
+            self._write(self._out, encode_event(replace(event, t=self._clock(), rank=place.rank, node=place.node)))
 
     def say(self, line: str) -> None:
-        """To people; the other ranks would only repeat it."""
+        """Write a line for people, on one rank only: the others would repeat it."""
         if self._speaks:
             self._write(self._out, line)
 
     def warn(self, line: str) -> None:
-        """To people, from any rank: what this one had to do differently."""
+        """Write a line for people about this rank alone, to stderr."""
         self._write(self._err, f"{self._place.name}: {line}")
 
     def failed(self, error: BaseException) -> None:
         found = classify_exception(error)
-        about = {"error": type(error).__name__, "message": str(error), "frame": _last_frame(error)}
-        self.emit("failed", **{"class": found.owner, "cause": found.id}, **about)
+        self.emit(
+            RankFailed(
+                owner=found.owner,
+                cause=found.id,
+                error=type(error).__name__,
+                message=str(error),
+                frame=_last_frame(error),
+            )
+        )
         self._write(self._err, f"{self._place.name}: {type(error).__name__}: {error}")
 
     def _write(self, stream: TextIO, line: str) -> None:
@@ -66,13 +70,8 @@ class Events:
             stream.flush()
 
 
-def json_value(value: object) -> Any:
-    """JSON has no NaN, and readers stumble over Python's."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _last_frame(error: BaseException) -> str:
-    """Where it happened: the innermost place in our own code, else the innermost of all."""
+    """The innermost frame in the trainer's own code, otherwise the innermost of all."""
     frames = traceback.extract_tb(error.__traceback__)
     here = str(Path(trainer.__file__).parent)
     ours = [frame for frame in frames if frame.filename.startswith(here)] or list(frames)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-
-from trainer.engine.reporting.events import json_value
 
 
 class Speed:
@@ -85,3 +84,8 @@ def thousands(number: float) -> str:
         if number >= size:
             return f"{number / size:.1f}{suffix}"
     return f"{number:.0f}"
+
+
+def json_value(value: object) -> object:
+    """None for NaN and infinities, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
