@@ -57,16 +57,15 @@ def up(
     Each has its own sshd, Docker Engine, address and disk. A second `up` keeps what is there and switches on what is
     off. Every command finds the inventory while the lab is up.
     """
-    from orchestrator.lab import control
-    from orchestrator.lab import up as lab_up
-    from orchestrator.lab.sizing import MachineSize
+    from orchestrator.lab import control, up_down
+    from orchestrator.lab.inventory import MachineSize
     from orchestrator.lab.state import inventory_file
 
     size = MachineSize(cpus=cpus, memory_mib=_size_mib(memory))
-    request = lab_up.LabRequest(
+    request = up_down.LabRequest(
         nodes=nodes, name=name, engine=engine.value, link=link, size=size, base=base, make_base=_make_base
     )
-    lab_up.up(request, say)
+    up_down.up(request, say)
     _show(control.status(), as_json=as_json)
     say(f"inventory: {inventory_file()}")
     first = "orch build   orch prepare" if engine.value == "docker" else "orch prepare --engine process"
@@ -97,7 +96,7 @@ def down(
 
     Asks where runs have left checkpoints on them: to keep one, orch checkpoints pull RUN.
     """
-    from orchestrator.lab.down import down as take_down
+    from orchestrator.lab.up_down import down as take_down
 
     if not _may_be_lost(name, yes=yes):
         say("nothing was removed")
@@ -114,8 +113,8 @@ def down(
 
 def _may_be_lost(name: str | None, *, yes: bool) -> bool:
     """Whether what lies on the machines of the lab, and on no other, may go with them."""
-    from orchestrator.lab.down import strange_folders
     from orchestrator.lab.state import inventory_file
+    from orchestrator.lab.up_down import strange_folders
 
     if yes:
         return True

@@ -9,11 +9,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from orchestrator.lab.host import docker_host
-from orchestrator.lab.link import UNSHAPED, parse_rate
-from orchestrator.lab.names import find_node
+from orchestrator.lab.network import UNSHAPED, parse_rate
 from orchestrator.lab.node import NodeStatus, SimulatedNode
-from orchestrator.lab.state import USER, Lab, exclusive, identity_file, known_hosts_file, require_lab, save_lab
-from orchestrator.lab.up import REAL_TIME, Clock, Report, switch_on
+from orchestrator.lab.state import (
+    USER,
+    Lab,
+    exclusive,
+    find_node,
+    identity_file,
+    known_hosts_file,
+    require_lab,
+    save_lab,
+)
+from orchestrator.lab.up_down import REAL_TIME, Clock, Report, switch_on
 from orchestrator.specs.errors import UsageError
 
 

@@ -16,8 +16,8 @@ from docker.errors import APIError, DockerException, NotFound
 from docker.models.networks import Network
 from docker.types import IPAMConfig, IPAMPool
 
+from orchestrator.lab.network import free_subnets, parse_routes
 from orchestrator.lab.state import lab_folder
-from orchestrator.lab.subnet import free_subnets, parse_routes
 from orchestrator.specs.errors import ConflictError, EngineError
 
 LABEL = "orch.lab"

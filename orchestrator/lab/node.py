@@ -7,23 +7,25 @@ import json
 import socket
 import tarfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Any
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
 
 import docker
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from docker.types import EndpointConfig
 
-from orchestrator.lab.bounded import bounded
-from orchestrator.lab.credentials import KeyPair
 from orchestrator.lab.host import labels, resource_name
-from orchestrator.lab.link import UNSHAPED, cut_commands, heal_commands, is_cut_command, shape_command
-from orchestrator.lab.sizing import MachineSize
+from orchestrator.lab.inventory import MachineSize
+from orchestrator.lab.network import UNSHAPED, cut_commands, heal_commands, is_cut_command, shape_command
 from orchestrator.lab.state import LabNode
-from orchestrator.specs.errors import ConflictError, EngineError, OrchError, UsageError
+from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError, OrchError, UsageError
 
 CAPABILITIES = ("NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE")
 """Beside Docker's own set: network rules, mounts, and (found by trying) `docker exec` into what another user runs."""
@@ -53,6 +55,14 @@ class NodeStatus:
     containers: int = 0
     """Running inside."""
     link: str = UNSHAPED
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyPair:
+    """An ed25519 key in OpenSSH's formats."""
+
+    private: str
+    public: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +225,7 @@ class SimulatedNode:
             exit_code = int(api.exec_inspect(execution)["ExitCode"])
             return exit_code, ((stdout if exit_code == 0 else stderr or stdout) or b"").decode(errors="replace")
 
-        return bounded(run, timeout_s=_COMMAND_TIMEOUT_S, what=f"`{command[0]}`", node=self.name)
+        return call_with_deadline(run, timeout_s=_COMMAND_TIMEOUT_S, what=f"`{command[0]}`", node=self.name)
 
     def _failed(self, what: str) -> EngineError:
         return EngineError(
@@ -258,3 +268,43 @@ def _identity_archive(identity: Identity) -> bytes:
             header.mode, header.uid, header.gid, header.size = mode, owner, owner, len(text)
             archive.addfile(header, io.BytesIO(text.encode()))
     return stream.getvalue()
+
+
+Result = TypeVar("Result")
+
+
+def call_with_deadline(call: Callable[[], Result], *, timeout_s: float, what: str, node: str) -> Result:
+    """Its result, or its exception; `DeadlineError` after `timeout_s`, the call left to die with the process.
+
+    Met with engine 20.10: a command that the kernel kills for want of memory while it starts never closes its stream.
+    """
+    done = SimpleQueue[tuple[list[Result], Exception | None]]()
+
+    def work() -> None:
+        try:
+            done.put(([call()], None))
+        except Exception as error:
+            done.put(([], error))
+
+    Thread(target=work, daemon=True).start()
+    try:
+        result, error = done.get(timeout=timeout_s)
+    except Empty:
+        raise DeadlineError(f"{what} did not end within {timeout_s:g} s", node=node) from None
+    if error:
+        raise error
+    return result[0]
+
+
+def new_key_pair(comment: str) -> KeyPair:
+    """A fresh key without a passphrase."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return KeyPair(private=private.decode(), public=f"{public.decode()} {comment}")
+
+
+def known_hosts_line(address: str, key: KeyPair) -> str:
+    """The line that pins a node's host key."""
+    kind, value, *_ = key.public.split()
+    return f"{address} {kind} {value}\n"

@@ -1,4 +1,4 @@
-"""What a lab is, and the folder that remembers it while it is up."""
+"""A lab's description and node names, and the folder that keeps them while it is up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Literal
 
 from platformdirs import user_state_path
 
-from orchestrator.lab.link import UNSHAPED
+from orchestrator.lab.network import UNSHAPED
 from orchestrator.nodes.state_files import private_folder, replace_file
 from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
 
@@ -112,3 +112,23 @@ def exclusive() -> Iterator[None]:
 
 def _lab_file() -> Path:
     return lab_folder() / "lab.json"
+
+
+GREEK = ("alpha", "beta", "gamma", "delta", "epsilon")
+MAX_NODES = 64
+
+
+def node_names(count: int) -> tuple[str, ...]:
+    """`alpha` to `epsilon`, then `node06` and on."""
+    if not 1 <= count <= MAX_NODES:
+        raise UsageError(f"a lab has 1 to {MAX_NODES} nodes, not {count}")
+    return (*GREEK[:count], *(f"node{number:02}" for number in range(len(GREEK) + 1, count + 1)))
+
+
+def find_node(wanted: str, names: Sequence[str]) -> str:
+    """The node of this name, or of this number in the order of the inventory, from 1."""
+    if wanted in names:
+        return wanted
+    if wanted.isdecimal() and 1 <= int(wanted) <= len(names):
+        return names[int(wanted) - 1]
+    raise UsageError(f"the lab has no node '{wanted}'", hint=f"name one of {', '.join(names)}, or 1 to {len(names)}")

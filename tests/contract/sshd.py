@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lab.credentials import KeyPair, new_key_pair
+from orchestrator.lab.node import KeyPair, new_key_pair
 from orchestrator.specs.inventory import NodeSpec
 
 ADDRESS = "127.0.0.1"

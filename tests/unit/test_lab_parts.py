@@ -13,15 +13,11 @@ import paramiko
 import pytest
 from requests import ReadTimeout
 
-from orchestrator.lab.bounded import bounded
-from orchestrator.lab.credentials import known_hosts_line, new_key_pair
 from orchestrator.lab.host import remove_all
-from orchestrator.lab.inventory_text import inventory_text
-from orchestrator.lab.link import parse_rate, shape_command
-from orchestrator.lab.names import find_node, node_names
-from orchestrator.lab.sizing import MachineSize, suited_limits
-from orchestrator.lab.state import Lab, LabNode
-from orchestrator.lab.subnet import free_subnets, node_address, parse_routes
+from orchestrator.lab.inventory import MachineSize, inventory_text, suited_limits
+from orchestrator.lab.network import free_subnets, node_address, parse_rate, parse_routes, shape_command
+from orchestrator.lab.node import call_with_deadline, known_hosts_line, new_key_pair
+from orchestrator.lab.state import Lab, LabNode, find_node, node_names
 from orchestrator.specs.errors import DeadlineError, EngineError, UsageError
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 
@@ -135,12 +131,12 @@ def test_the_inventory_of_processes_gives_each_a_workspace_of_its_own() -> None:
 
 
 def test_a_bounded_call_gives_its_result_its_error_or_a_deadline() -> None:
-    assert bounded(lambda: 7, timeout_s=5, what="counting", node="alpha") == 7
+    assert call_with_deadline(lambda: 7, timeout_s=5, what="counting", node="alpha") == 7
     with pytest.raises(ZeroDivisionError):
-        bounded(lambda: 1 // 0, timeout_s=5, what="dividing", node="alpha")
+        call_with_deadline(lambda: 1 // 0, timeout_s=5, what="dividing", node="alpha")
     reader, writer = os.pipe()
     with pytest.raises(DeadlineError, match=r"alpha: reading did not end within 0\.05 s"):
-        bounded(lambda: os.read(reader, 1), timeout_s=0.05, what="reading", node="alpha")
+        call_with_deadline(lambda: os.read(reader, 1), timeout_s=0.05, what="reading", node="alpha")
     os.write(writer, b"x")  # lets the thread go
     os.close(writer)
 

@@ -25,7 +25,7 @@ def pull(
     inventory: InventoryOption = None,
 ) -> int:
     """Bring a run's newest sound checkpoint to this computer. What is here already, sound, is not brought again."""
-    from orchestrator.fleet.checkpoints.pull import pull as bring
+    from orchestrator.fleet.checkpoints.pull_push import pull as bring
     from orchestrator.render.progress import ProgressView
 
     with asked_nodes(inventory, run) as asked, ProgressView(quiet=as_json) as view:
@@ -54,8 +54,8 @@ def push(
 
     The newest sound one of the run, every file verified here and once more there.
     """
-    from orchestrator.fleet.checkpoints.push import kept_here, newer
-    from orchestrator.fleet.checkpoints.push import push as bring
+    from orchestrator.fleet.checkpoints.pull_push import kept_here, newer
+    from orchestrator.fleet.checkpoints.pull_push import push as bring
     from orchestrator.fleet.runs.find_runs import find_runs, must_be_over
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.render.progress import ProgressView

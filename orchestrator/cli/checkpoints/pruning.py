@@ -31,7 +31,7 @@ def prune(
 
     Never the newest sound one, nor the one with the best evaluation (best.json).
     """
-    from orchestrator.fleet.checkpoints.remove import remove_all
+    from orchestrator.fleet.checkpoints.copy import remove_all
     from orchestrator.fleet.checkpoints.survey import newest_sound
     from orchestrator.plan.checkpoints import HOUR_S, Keeping, copies, to_prune
     from orchestrator.render.checkpoints import checkpoint_data, checkpoint_lines, in_order

@@ -1,16 +1,18 @@
-"""Bring one checkpoint from a node to another (the controller may be either), or one file from a node here.
+"""Copy a checkpoint between two nodes or the controller, name the best one, remove old ones.
 
-It passes through this process as it comes, never held whole, and is hashed on the way: damage at its origin is told
-from damage on the way. At the other end it is written aside, hashed again, synced and renamed: its name means whole.
-"""
+The bytes stream through this process, never held whole, and are hashed on the way: damage at the source is
+distinguished from damage in transit. The target writes to a temporary folder, verifies, syncs and renames: a
+checkpoint under its own name is complete."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
+from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.checkpoint import Held, Part
 from orchestrator.specs.errors import CommandFailedError, OrchError, RunFailedError
@@ -133,3 +135,60 @@ def telling(chunks: Iterator[bytes], node: str, what: str, before: int, total: i
         yield chunk
         before += len(chunk)
         notify(node, Progress(text=what, done=before, total=total))
+
+
+# A constant; $1: the run's folder of checkpoints, which may begin with ~. What it holds comes on stdin.
+_MARK = """
+umask 077
+root=$1
+case $root in "~"*) root=$HOME${root#"~"};; esac
+cd -- "$root/.." && cat > .best.json.new && sync -- .best.json.new 2>/dev/null; mv -- .best.json.new best.json
+"""
+
+
+def best_of(held: Sequence[Held], newest: int) -> Held | None:
+    """The one that best.json names, of one run; where nodes differ, the latest: a best one is followed by better ones
+    only. None above the step that the run goes on from."""
+    named = [one for one in held if one.best and not one.problem and one.step <= newest]
+    return max(named, key=lambda one: one.step, default=None)
+
+
+def copy_best(source: Node, best: Held, target: Node, there: Sequence[Held], root: str, notify: Notify) -> None:
+    """Copy it from `source` under `root` on `target` unless it is among those that are there, and name it there.
+
+    Raises as `copy_checkpoint` does.
+    """
+    same = [one for one in there if one.identity == best.identity and not one.problem]
+    if any(one.best for one in same):
+        return
+    if not same:
+        copy_checkpoint(source, best, target, root, notify)
+    named = json.dumps({"step": best.step, "checkpoint": best.name}).encode()
+    target.run(["sh", "-c", _MARK, "sh", root], stdin=named).check("writing best.json")
+
+
+TIMEOUT_S = 120.0
+
+# A constant; the folders are its arguments. Renamed first: one that is half gone is not to be taken for a damaged one.
+# Not to `.tmp-*`: those the trainer clears away while it saves, and would stumble where two clear at once.
+_REMOVE = """
+for folder in "$@"; do
+  gone=${folder%/*}/.copy-gone-${folder##*/}
+  rm -rf -- "$gone"
+  [ ! -e "$folder" ] || { mv -T -- "$folder" "$gone" && rm -rf -- "$gone"; } || exit 1
+done
+"""
+
+
+def remove(node: Node, held: Sequence[Held]) -> None:
+    """Remove these of the node's checkpoints, oldest first; what is gone already is no error."""
+    if held:
+        folders = [one.folder for one in sorted(held, key=lambda one: one.step)]
+        done = node.run(["sh", "-c", _REMOVE, "sh", *folders], timeout_s=TIMEOUT_S)
+        done.check(f"removing {len(folders)} checkpoint{'' if len(folders) == 1 else 's'}")
+
+
+def remove_all(nodes: Sequence[Node], held: Sequence[Held]) -> tuple[Outcome[Node, None], ...]:
+    """Remove these, each from its node; one outcome for each node that had any."""
+    concerned = [node for node in nodes if any(one.node == node.name for one in held)]
+    return fan_out(concerned, lambda node: remove(node, [one for one in held if one.node == node.name]))

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.fleet.checkpoints.best import best_of, bring_best
-from orchestrator.fleet.checkpoints.copy import Notify, copy_checkpoint
+from orchestrator.fleet.checkpoints.copy import Notify, best_of, copy_best, copy_checkpoint
 from orchestrator.fleet.checkpoints.survey import Places, newest_sound, survey
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.specs.checkpoint import Held
@@ -82,7 +81,7 @@ def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: 
     if best and best.node != master.node:
         there = [one for one in (*newest.held, *_now_at(newest, master.node)) if one.node == master.node]
         try:
-            bring_best(nodes[best.node], best, nodes[master.node], there, root, notify)
+            copy_best(nodes[best.node], best, nodes[master.node], there, root, notify)
         except OrchError as error:  # the run does not need it
             notify(master.node, Progress(text=f"best.json stays behind on {best.node}: {error}"))
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.fleet.checkpoints.best import best_of, bring_best
-from orchestrator.fleet.checkpoints.copy import Notify, copy_checkpoint
-from orchestrator.fleet.checkpoints.remove import remove
+from orchestrator.fleet.checkpoints.copy import Notify, best_of, copy_best, copy_checkpoint, remove
 from orchestrator.fleet.checkpoints.survey import Survey, places_of, survey
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.checkpoints import candidates, outlived
@@ -63,7 +61,7 @@ def replicate(
                 copy_checkpoint(by_name[plan.master], newest, target, root, notify)
                 copied.append(part.node)
             if best:
-                bring_best(by_name[plan.master], best, target, there, root, notify)
+                copy_best(by_name[plan.master], best, target, there, root, notify)
             remove(target, outlived(there, origin, newest))
             holders.append(part.node)
         except OrchError as error:

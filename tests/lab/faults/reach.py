@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from orchestrator.lab.credentials import new_key_pair
+from orchestrator.lab.node import new_key_pair
 from tests.lab.faults.lan import Lan, broken, inventory, written
 
 _SSHD = "kill -HUP $(pgrep -o -x sshd)"

@@ -1,4 +1,4 @@
-"""`orch lab up`: bring a LAN in a box up, or keep the one that is."""
+"""`orch lab up` and `orch lab down`: start a LAN in a box or keep the one that is up, and remove it completely."""
 
 from __future__ import annotations
 
@@ -11,31 +11,27 @@ from dataclasses import dataclass, replace
 
 import docker
 
-from orchestrator.lab import process
-from orchestrator.lab.credentials import KeyPair, known_hosts_line, new_key_pair
-from orchestrator.lab.down import remove_lab
-from orchestrator.lab.host import create_network, docker_host
+from orchestrator.lab.host import FOLDER_LABEL, LABEL, create_network, docker_host, remove_all
 from orchestrator.lab.image import node_image
-from orchestrator.lab.inventory_text import inventory_text
-from orchestrator.lab.link import UNSHAPED, parse_rate
-from orchestrator.lab.names import node_names
-from orchestrator.lab.node import Identity, SimulatedNode
-from orchestrator.lab.sizing import SMALLEST_MACHINE_MIB, MachineSize, suited_limits
+from orchestrator.lab.inventory import SMALLEST_MACHINE_MIB, MachineSize, inventory_text, suited_limits
+from orchestrator.lab.network import FIRST_HOST, UNSHAPED, node_address, parse_rate
+from orchestrator.lab.node import Identity, KeyPair, SimulatedNode, known_hosts_line, new_key_pair
 from orchestrator.lab.state import (
     EngineKind,
     Lab,
     LabNode,
     exclusive,
+    forget_lab,
     identity_file,
     inventory_file,
     known_hosts_file,
     lab_folder,
     load_lab,
+    node_names,
     save_lab,
 )
-from orchestrator.lab.subnet import node_address
 from orchestrator.nodes.state_files import replace_file
-from orchestrator.specs.errors import ConflictError, DeadlineError, UsageError
+from orchestrator.specs.errors import ConfigError, ConflictError, DeadlineError, UsageError
 
 DEFAULT_NAME = "lab"
 READY_TIMEOUT_S = 90.0
@@ -87,7 +83,7 @@ def up(request: LabRequest, report: Report, clock: Clock = REAL_TIME) -> Lab:
             report("removing what an interrupted `orch lab up` has left")
             remove_lab(known.name, own=True)
         if request.engine == "process":
-            return process.create(request.name or DEFAULT_NAME, names, report)
+            return _create_process_lab(request.name or DEFAULT_NAME, names, report)
         return _create(request, names, report, clock)
 
 
@@ -160,6 +156,19 @@ def _keep(known: Lab, request: LabRequest, report: Report, clock: Clock) -> Lab:
     return lab
 
 
+def _create_process_lab(name: str, names: tuple[str, ...], report: Callable[[str], None]) -> Lab:
+    """A lab whose nodes are 127.0.0.11 and on: nothing to start, the inventory is all that it consists of."""
+    nodes = tuple(LabNode(name=node, address=f"127.0.0.{FIRST_HOST + index}") for index, node in enumerate(names))
+    lab = Lab(name=name, engine="process", nodes=nodes)
+    cpus = float(os.cpu_count() or 1)
+    memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MIB
+    limits = suited_limits(len(nodes), cpus=cpus, memory_mib=memory_mib)
+    save_lab(lab)
+    replace_file(inventory_file(), inventory_text(lab, limits, lab_folder()))
+    report(f"{len(nodes)} nodes, each a process of this computer")
+    return lab
+
+
 def _create(request: LabRequest, names: tuple[str, ...], report: Report, clock: Clock) -> Lab:
     name = request.name or DEFAULT_NAME
     with docker_host() as client:
@@ -213,3 +222,41 @@ def _nothing_left_behind(name: str) -> Iterator[None]:
     except BaseException:
         remove_lab(name, own=True)
         raise
+
+
+def down(name: str | None = None) -> list[str]:
+    """Remove the lab of this folder, or every lab of that name on this engine; what was removed."""
+    with exclusive():
+        return remove_lab(name, own=name is None)
+
+
+def remove_lab(name: str | None, *, own: bool) -> list[str]:
+    """Remove what carries the lab's labels. `own`: only what this folder made."""
+    known = _known()
+    gone: list[str] = []
+    if known is None or known.engine == "docker":
+        filters = [f"{FOLDER_LABEL}={lab_folder()}"] if own else []
+        filters += [f"{LABEL}={name}"] if name else []
+        with docker_host() as client:
+            gone = remove_all(client, filters)
+    if own or known is None or known.name == name:
+        gone += [f"folder {lab_folder()}"] if forget_lab() else []
+    return gone
+
+
+def strange_folders(name: str) -> list[str]:
+    """Folders of other users, or of other states, that remember a lab of this name on this engine."""
+    known = _known()
+    if known and known.engine == "process":
+        return []
+    with docker_host() as client:
+        held = client.containers.list(all=True, filters={"label": f"{LABEL}={name}"})
+        folders = {container.labels.get(FOLDER_LABEL, "?") for container in held}
+    return sorted(folders - {str(lab_folder())})
+
+
+def _known() -> Lab | None:
+    try:
+        return load_lab()
+    except ConfigError:  # to be removed all the same
+        return None
