@@ -75,7 +75,7 @@ def run() -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; its exit code. Every error ends here as a message, never as a traceback."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = _without_old_names(sys.argv[1:] if argv is None else argv)
     try:
         outcome = build_app(_named_command(arguments))(
             args=arguments, prog_name="orch", standalone_mode=False, obj=arguments
@@ -134,6 +134,13 @@ def _root(version: bool = typer.Option(False, "--version", help="Show the versio
 
 def _not_loaded() -> None:
     """Stand-in that gives a command its line in `--help`."""
+
+
+def _without_old_names(arguments: Sequence[str]) -> list[str]:
+    """`--node` of `doctor` and `logs` is an undocumented alias of `--nodes`."""
+    if _named_command(arguments) not in ("doctor", "logs"):
+        return list(arguments)
+    return ["--nodes" + word[6:] if word.partition("=")[0] == "--node" else word for word in arguments]
 
 
 def _named_command(arguments: Sequence[str]) -> str | None:

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption
 from orchestrator.cli.report import report_error, say
 from orchestrator.specs.errors import EXIT_OK, PartialError
+from orchestrator.specs.selection import select_nodes
 
 
 def register(app: typer.Typer) -> None:
@@ -18,7 +19,10 @@ def register(app: typer.Typer) -> None:
 
 
 def clean(
-    run: Annotated[str, typer.Argument(help="Only this run; every ended run otherwise.")] = "",
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="Run id, or its first characters (default: every ended run).")
+    ] = "",
+    nodes: NodesOption = None,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
@@ -30,9 +34,9 @@ def clean(
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.stop import clean as clean_nodes
 
-    specs = load_inventory(inventory).inventory.nodes
-    with connected(specs) as nodes:
-        outcomes = clean_nodes([*nodes, *stand_ins(specs)], run_id=run)
+    specs = select_nodes(load_inventory(inventory).inventory, nodes=nodes)
+    with connected(specs) as reached:
+        outcomes = clean_nodes([*reached, *(stand_ins(specs) if nodes is None else ())], run_id=run)
     removed: dict[str, list[str]] = {}
     for outcome in outcomes:
         if outcome.result:  # a machine and the process that stood in for it have one name

@@ -12,6 +12,7 @@ from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory, NodeSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_yaml import MAX_BYTES
+from orchestrator.specs.selection import select_nodes
 
 VARIABLE = "ORCH_INVENTORY"
 FILENAME = Path("inventory.yaml")
@@ -33,16 +34,16 @@ def load_inventory(path: Path | None) -> LoadedInventory:
     return LoadedInventory(inventory=parse_inventory(read_file(found), filename=str(found)), path=found)
 
 
-def known_nodes(path: Path | None, run: str | None) -> tuple[NodeSpec, ...]:
-    """Those of the inventory; none where there is no inventory any more, but a record of the run (of any, where none is
-    named), which answers then."""
+def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) -> tuple[NodeSpec, ...]:
+    """The nodes of the inventory that `nodes` selects. None at all where the inventory is gone but this computer has a
+    record of the run (of any run, where `run` is None)."""
     from orchestrator.fleet.runs.records import recorded_runs
 
     try:
-        return tuple(load_inventory(path).inventory.nodes)
+        return select_nodes(load_inventory(path).inventory, nodes=nodes)
     except ConfigError as error:
         kept = any(run is None or record.run_id.startswith(run) for record in recorded_runs())
-        if path is not None or error.problems or not kept:
+        if path is not None or nodes is not None or error.problems or not kept:
             raise
         say(f"note: {error.message}; this rests on the logs that were collected here")
         return ()

@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption
 from orchestrator.cli.report import report_error, say
 from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
 from orchestrator.specs.selection import select_nodes
@@ -37,9 +37,8 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     inventory: InventoryOption = None,
-    nodes: Annotated[
-        str | None, typer.Option("--nodes", "--node", metavar="NAMES", help="Only these nodes: alpha,beta.")
-    ] = None,
+    nodes: NodesOption = None,
+    label: LabelOption = None,
     only: Annotated[
         str, typer.Option("--only", metavar="AREA|ID,…", help="Only these findings: network, or clock.skew.")
     ] = "",
@@ -59,7 +58,7 @@ def doctor(
         require_consent(yes=yes, look_first="orch doctor")
     words = _words(only)
     loaded = load_inventory(inventory)
-    specs = select_nodes(loaded.inventory, nodes=nodes, filename=str(loaded.path))
+    specs = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
     request = LaunchRequest(project=loaded.inventory.project, nodes=specs, master_port=loaded.inventory.master_port)
     with connected(specs) as reached:
         report = _look(reached, request, words, quiet=as_json)

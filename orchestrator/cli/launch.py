@@ -65,9 +65,11 @@ def launch(
     nodes: Annotated[
         str | None,
         typer.Option(
+            "-n",
             "--nodes",
-            metavar="N|NAMES|auto",
-            help="A number of nodes, or names: alpha,beta or node[01-05]; auto: those that orch plan finds best.",
+            metavar="NODES|auto",
+            help="A number of nodes, or a list: alpha,beta or node[01-05] or 'lab*'; '!gamma' excludes; auto: what "
+            "`orch plan` finds best. Default: all.",
         ),
     ] = None,
     label: LabelOption = None,

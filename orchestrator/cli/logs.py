@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption, RunArgument
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from orchestrator.specs.run_events import ContainerExited, RunLine, Tick
+from orchestrator.specs.selection import select_names
 
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.read_logs import LogSource
@@ -21,7 +23,7 @@ EXAMPLES = """Examples:
 
 orch logs -f
 
-orch logs RUN --node gamma --tail 50
+orch logs RUN -n gamma --tail 50
 
 orch logs RUN --rank 3 --since 10m --grep 'loss|error'
 """
@@ -32,9 +34,9 @@ def register(app: typer.Typer) -> None:
 
 
 def logs(
-    run: Annotated[str | None, typer.Argument(help="Run id or its beginning; the newest run otherwise.")] = None,
+    run: RunArgument = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as the ranks write.")] = False,
-    node: Annotated[str, typer.Option("--node", help="Only this node.")] = "",
+    nodes: NodesOption = None,
     rank: Annotated[int | None, typer.Option("--rank", help="Only this global rank.")] = None,
     since: Annotated[str, typer.Option("--since", metavar="TIME|10m", help="Only lines after this.")] = "",
     tail: Annotated[int | None, typer.Option("--tail", min=0, help="Only the last lines of each node.")] = None,
@@ -47,7 +49,7 @@ def logs(
 ) -> int:
     """Show what the ranks of a run wrote, in order of time, each line with its node.
 
-    What ranks write that only lost another is one line; --node, --rank and --json show all of it. Ctrl-C ends the
+    What ranks write that only lost another is one line; --nodes, --rank and --json show all of it. Ctrl-C ends the
     following, not the run.
     """
     from orchestrator.fleet.connect import connected_for
@@ -58,12 +60,12 @@ def logs(
     from orchestrator.render.recovery import recovery_line
 
     try:
-        wanted = Filter(node=node, rank=rank, since=_moment(since), tail=tail, grep=re.compile(grep))
+        wanted = Filter(rank=rank, since=_moment(since), tail=tail, grep=re.compile(grep))
     except re.error as error:
         raise UsageError(f"--grep {grep}: not a regular expression: {error}") from error
-    with connected_for(known_nodes(inventory, run), run) as nodes:
-        source = resolve_logs(nodes, run)
-        _must_be_of(source, node, rank)
+    with connected_for(known_nodes(inventory, run), run) as reached:
+        source = resolve_logs(reached, run)
+        wanted = replace(wanted, nodes=_selected(source, nodes, rank))
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
         lines = gather_lines(source, wanted, note=lambda text: say(f"note: {text}"))
@@ -72,7 +74,7 @@ def logs(
             as_json=as_json,
             timestamps=timestamps,
             several_ranks=has_several_ranks(lines),
-            fold=None if as_json or node or grep or rank is not None else peers(source.record.plan()),
+            fold=None if as_json or nodes or grep or rank is not None else peers(source.record.plan()),
         )
         for said in lines:
             printer.print(said)
@@ -93,15 +95,20 @@ def logs(
     return EXIT_OK
 
 
-def _must_be_of(source: LogSource, node: str, rank: int | None) -> None:
-    """UsageError for a node or a rank that the run has not, as far as that is known: nothing shown is no answer."""
+def _selected(source: LogSource, nodes: str | None, rank: int | None) -> frozenset[str] | None:
+    """The nodes of the run that `nodes` selects; None: all.
+
+    An error for a node or a rank that the run is known not to have.
+    """
     plan = source.record.plan()
-    planned = [part.node for part in plan.nodes] if plan else []
-    names = sorted({*source.names, *planned, *source.unreachable})
-    if node and node not in names:
-        raise UsageError(f"run {source.run_id} has no node {node!r}; it has {', '.join(names) or 'none'}")
     if rank is not None and plan and not 0 <= rank < plan.world_size:
         raise UsageError(f"run {source.run_id} has no rank {rank}; it has 0 to {plan.world_size - 1}")
+    planned = [part.node for part in plan.nodes] if plan else []
+    names = tuple(dict.fromkeys([*planned, *sorted({*source.names, *source.record.names, *source.unreachable})]))
+    if nodes is None:
+        return None
+    selected, count = select_names(nodes, names, place=f"run {source.run_id}")
+    return frozenset(selected[:count])
 
 
 def _moment(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -12,73 +12,110 @@ InventoryOption = Annotated[
     typer.Option(
         "-i",
         "--inventory",
-        help="Inventory file. Else $ORCH_INVENTORY, else the lab's while one is up, else ./inventory.yaml.",
+        metavar="FILE",
+        help="Inventory file. Default: $ORCH_INVENTORY, or the lab's while a lab is up, or ./inventory.yaml.",
         show_default=False,
     ),
 ]
 NodesOption = Annotated[
     str | None,
-    typer.Option("--nodes", metavar="N|NAMES", help="A number of nodes, or names: alpha,beta or node[01-05]."),
+    typer.Option(
+        "-n",
+        "--nodes",
+        metavar="NODES",
+        help="A number of nodes, or a list: alpha,beta or node[01-05] or 'lab*'; '!gamma' excludes. Default: all.",
+    ),
 ]
 LabelOption = Annotated[
     list[str] | None,
-    typer.Option("--label", metavar="KEY=VALUE", help="Only nodes with this label; repeat for more."),
+    typer.Option("--label", metavar="KEY=VALUE", help="Only nodes that have this label. Repeatable."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout; it grants nothing.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Write JSON to stdout (docs/json.md). It does not imply --yes.")
+]
 WorkloadArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- WORKLOAD…]", help="A workload of the trainer with its options, as for `orch launch`."),
 ]
-MasterOption = Annotated[str, typer.Option("--master", help="Node of rank 0; the first one otherwise.")]
+MasterOption = Annotated[str, typer.Option("--master", metavar="NODE", help="Node of rank 0 (default: the first).")]
 MasterPortOption = Annotated[
     int | None,
     typer.Option(
-        "--master-port", min=1, max=65534, metavar="PORT", help="This port of rank 0's node; else the next free one."
+        "--master-port",
+        min=1,
+        max=65534,
+        metavar="PORT",
+        help="Port on rank 0's node (default: the next free one from 12355).",
     ),
 ]
-ProfileOption = Annotated[str, typer.Option("--profile", help="Image for all nodes: cpu or cuda.")]
-MountOption = Annotated[
-    list[str] | None, typer.Option("--mount", metavar="SOURCE:TARGET[:ro]", help="A folder of the nodes.")
+ProfileOption = Annotated[
+    str, typer.Option("--profile", metavar="cpu|cuda", help="Image for all nodes (default: by each node's device).")
 ]
-EnvOption = Annotated[list[str] | None, typer.Option("--env", metavar="KEY=VALUE", help="Set in the containers.")]
+MountOption = Annotated[
+    list[str] | None,
+    typer.Option("--mount", metavar="SOURCE:TARGET[:ro]", help="Bind mount from each node. Repeatable."),
+]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="KEY=VALUE", help="Environment variable for the containers. Repeatable."),
+]
 SecretOption = Annotated[
     list[str] | None,
     typer.Option(
         "--secret",
         metavar="NAME[=FILE]",
-        help="Your variable, or a file, as /run/secrets/NAME in the containers; kept nowhere.",
+        help="Your environment variable NAME, or FILE, as /run/secrets/NAME in the containers; not stored. Repeatable.",
     ),
 ]
 WorkdirOption = Annotated[
-    Path | None, typer.Option("--workdir", help="Folder of your code, copied to every node; the current one otherwise.")
+    Path | None,
+    typer.Option("--workdir", metavar="DIR", help="Your code, copied to every node (default: the current folder)."),
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", help="Prepared data, copied to nodes that lack it; ./Data where there is one."),
+    typer.Option("--data", metavar="DIR", help="Prepared data, copied to nodes without it (default: ./Data)."),
 ]
-EngineOption = Annotated[str, typer.Option("--engine", help="docker, or process: no containers, on this computer.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; required where there is no terminal.")]
-RunArgument = Annotated[str | None, typer.Argument(help="Run id or its beginning; the newest run otherwise.")]
+EngineOption = Annotated[
+    str,
+    typer.Option("--engine", metavar="docker|process", help="process: no containers, all ranks on this computer."),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Required where there is no terminal.")]
+RunArgument = Annotated[
+    str | None, typer.Argument(metavar="[RUN]", help="Run id, or its first characters (default: the newest run).")
+]
 RunToStopArgument = Annotated[
-    str | None, typer.Argument(help="Run id or its beginning; otherwise the only run of yours that goes on.")
+    str | None,
+    typer.Argument(metavar="[RUN]", help="Run id, or its first characters (default: your only active run)."),
+]
+TimeoutToStopOption = Annotated[
+    int, typer.Option("--timeout", min=0, metavar="SECONDS", help="Time for the last checkpoint.")
 ]
 MaxRestartsOption = Annotated[
     int | None,
     typer.Option(
-        "--max-restarts", min=0, metavar="N", help="Starts after failures without a checkpoint in between; else 3."
+        "--max-restarts", min=0, metavar="N", help="Restarts allowed without a new checkpoint in between (default: 3)."
     ),
 ]
 NodeTimeoutOption = Annotated[
     int | None,
-    typer.Option("--node-timeout", min=1, metavar="S", help="Seconds until a lost node is given up; else 120."),
+    typer.Option(
+        "--node-timeout",
+        min=1,
+        metavar="SECONDS",
+        help="How long a node may be lost before it is dropped (default: 120).",
+    ),
 ]
 MinNodesOption = Annotated[
     int | None,
-    typer.Option("--min-nodes", min=1, metavar="M", help="Go on without lost nodes while so many are left."),
+    typer.Option("--min-nodes", min=1, metavar="N", help="Continue without lost nodes while this many are left."),
 ]
 ReplicasOption = Annotated[
     int | None,
-    typer.Option("--replicas", min=0, metavar="K", help="Other nodes that each checkpoint is copied to; else 1."),
+    typer.Option("--replicas", min=0, metavar="N", help="Other nodes that get a copy of each checkpoint (default: 1)."),
 ]
-DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Do not follow the run; a watcher stays with it.")]
-NoWatchOption = Annotated[bool, typer.Option("--no-watch", help="Leave no watcher with a run that nobody follows.")]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", "-d", help="Do not follow the run; a supervisor watches it in the background.")
+]
+NoWatchOption = Annotated[
+    bool, typer.Option("--no-watch", help="Do not start a supervisor for a run that is not followed.")
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,6 +18,7 @@ from orchestrator.cli.options import (
     NodesOption,
     NoWatchOption,
     RunToStopArgument,
+    TimeoutToStopOption,
     YesOption,
 )
 from orchestrator.cli.report import say
@@ -42,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 def restart(
     run: RunToStopArgument = None,
-    timeout: Annotated[int, typer.Option("--timeout", min=0, help="Seconds for the last checkpoint.")] = 75,
+    timeout: TimeoutToStopOption = 75,
     nodes: NodesOption = None,
     as_json: JsonOption = False,
     detach: DetachOption = False,

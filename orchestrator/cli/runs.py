@@ -8,7 +8,7 @@ from dataclasses import asdict
 import typer
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError, PartialError
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
     app.command("runs", epilog="Example: orch runs --json")(runs)
 
 
-def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
+def runs(nodes: NodesOption = None, as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
     """List runs, newest first: those whose containers the nodes hold, then those that only this computer remembers.
 
     Exit code 0; 4 where no node answered, 5 where some did not: they may hold runs that are not listed.
@@ -33,9 +33,9 @@ def runs(as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
     from orchestrator.render.runs import run_data, runs_table
     from orchestrator.render.times import started
 
-    specs = known_nodes(inventory, None)
-    with connected(specs) as nodes:
-        found = find_runs([*nodes, *stand_ins(specs)])
+    specs = known_nodes(inventory, None, nodes)
+    with connected(specs) as reached:
+        found = find_runs([*reached, *(stand_ins(specs) if nodes is None else ())])
     for name, problem in found.unreachable.items():
         say(f"note: {name}: {problem.message}")
     for line in found.not_understood:

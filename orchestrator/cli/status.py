@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
 from orchestrator.specs.run import State
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    run: Annotated[str | None, typer.Argument(help="Run id or its beginning; the newest run otherwise.")] = None,
+    run: RunArgument = None,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
@@ -49,8 +49,8 @@ def status(
     from orchestrator.render.console import stdout
     from orchestrator.render.runs import run_data, run_table
 
-    with connected_for(known_nodes(inventory, run), run) as nodes:
-        found = find_runs(nodes)
+    with connected_for(known_nodes(inventory, run), run) as reached:
+        found = find_runs(reached)
         for name, problem in found.unreachable.items():
             say(f"note: {name}: {problem.message}")
         for line in found.not_understood:
@@ -58,7 +58,7 @@ def status(
         if recorded := recorded_only(found, run):
             return _of_the_record(past_run(recorded, found.unreachable), as_json=as_json)
         chosen = choose_run(found, run)
-        seats = seats_of(chosen, {node.name: node for node in nodes})
+        seats = seats_of(chosen, {node.name: node for node in reached})
         forecast = forecast_of(seats, RunRecord(chosen.run_id))
         last = last_event(seats, forecast)
     if as_json:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption, RunToStopArgument, YesOption
+from orchestrator.cli.options import InventoryOption, JsonOption, RunToStopArgument, TimeoutToStopOption, YesOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK
 
@@ -28,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def stop(
     run: RunToStopArgument = None,
-    timeout: Annotated[int, typer.Option("--timeout", min=0, help="Seconds for the last checkpoint.")] = 75,
+    timeout: TimeoutToStopOption = 75,
     as_json: JsonOption = False,
     yes: YesOption = False,
     inventory: InventoryOption = None,

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.consent import agreed, can_ask
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, YesOption
+from orchestrator.cli.options import InventoryOption, NodesOption, YesOption
 from orchestrator.cli.report import report_error, say
 from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, UsageError
 from orchestrator.specs.inventory import NodeSpec
@@ -23,11 +23,12 @@ TIMEOUT_S = 40.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("trust", epilog="Example: orch trust alpha,beta")(trust)
+    app.command("trust", epilog="Example: orch trust -n alpha,beta")(trust)
 
 
 def trust(
-    nodes: Annotated[str | None, typer.Argument(metavar="[NODES]", help="alpha,beta; every node otherwise.")] = None,
+    listed: Annotated[str | None, typer.Argument(hidden=True)] = None,
+    nodes: NodesOption = None,
     inventory: InventoryOption = None,
     yes: YesOption = False,
 ) -> int:
@@ -40,7 +41,7 @@ def trust(
 
     specs = [
         spec
-        for spec in select_nodes(load_inventory(inventory).inventory, nodes=nodes, labels=())
+        for spec in select_nodes(load_inventory(inventory).inventory, nodes=nodes or listed)
         if spec.connection == "ssh"
     ]
     failed: list[OrchError] = []
@@ -91,7 +92,7 @@ def _trust(spec: NodeSpec, address: str, key: PKey, *, yes: bool) -> None:
     say(f"{spec.name} {address}:{spec.port} shows {fingerprint(key)}")
     say(f"  compare it with what this shows on {spec.name} itself: {where_to_compare(key)}")
     if not yes and not can_ask():
-        raise UsageError("nobody is there to look at the key", hint=f"orch trust {spec.name} --yes")
+        raise UsageError("nobody is there to look at the key", hint=f"orch trust -n {spec.name} --yes")
     if agreed("Is that its key?", yes=yes):
         say(f"{spec.name}: kept in {accept(address, spec.port, key)}")
     else:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
 from orchestrator.specs.errors import EXIT_OK
 
 EXAMPLES = """Examples:
@@ -23,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def why(
-    run: Annotated[str | None, typer.Argument(help="Run id or its beginning; the newest run otherwise.")] = None,
+    run: RunArgument = None,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:

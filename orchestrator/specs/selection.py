@@ -1,16 +1,19 @@
-"""Which nodes of an inventory a command means: `--nodes 5`, `--nodes alpha,beta`, `--nodes node[01-05]`, `--label k=v`.
+"""Node selection: `-n 5`, `-n alpha,beta`, `-n 'node[01-05]'`, `-n 'lab*'`, `-n '!gamma'`, combinations, `--label k=v`.
 
-The order of the inventory stays, whatever the order of asking, so that a node keeps its place among the ranks.
+The nodes come in the order of the inventory, so that a node keeps its place among the ranks.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.hostlist import HostlistError, expand
 from orchestrator.specs.inventory import Inventory, NodeSpec
+
+_HINT = "give a number (5), names (alpha,beta), a range (node[01-05]), a pattern ('lab*') or an exclusion ('!gamma')"
 
 
 def select_nodes(
@@ -20,20 +23,60 @@ def select_nodes(
     labels: Sequence[str] = (),
     filename: str = "inventory.yaml",
 ) -> tuple[NodeSpec, ...]:
-    """Nodes with all the labels; of these the first `nodes` where it is a number, else those it names."""
+    """Nodes that have all the labels and that `nodes` selects; ConfigError where none is left, or a name is unknown."""
     labelled = _with_labels(inventory.nodes, labels, filename)
     if nodes is None:
         return labelled
-    if nodes.strip().isdecimal():
-        return _first(int(nodes), labelled, labels, filename)
-    names = _known_names(nodes, inventory, filename)
+    names, count = select_names(nodes, [node.name for node in inventory.nodes], place=filename)
     chosen = tuple(node for node in labelled if node.name in names)
     if not chosen:
         raise ConfigError(
             f"none of the nodes {', '.join(names)} has {_and(labels)}",
-            hint=f"{_and(labels)}: {_listed(labelled)}",
+            hint=f"{_and(labels)}: {_listed([node.name for node in labelled])}",
         )
-    return chosen
+    if count is not None and count > len(chosen):
+        having = f" with {_and(labels)}" if labels else ""
+        raise ConfigError(
+            f"asked for {'1 node' if count == 1 else f'{count} nodes'}, {filename} has {len(chosen)}{having}: "
+            f"{_listed([node.name for node in chosen])}",
+            hint=f"ask for --nodes {len(chosen)}, or add machines to {filename}",
+        )
+    return chosen[:count]
+
+
+def select_names(text: str, known: Sequence[str], *, place: str) -> tuple[tuple[str, ...], int | None]:
+    """Names among `known` that the text selects, and how many of these at most (None: all of them).
+
+    Words are separated by commas: a number, a name, a range `node[01-05]`, a pattern with `*` or `?`, and each of these
+    after `!` to exclude it. Without names or patterns, all of `known` are selected before the exclusions.
+    `place` is where the names come from, for messages. UsageError: not such a list; ConfigError: an unknown name, a
+    pattern without a match, or no node left.
+    """
+    try:
+        words = expand(text)
+    except HostlistError as error:
+        raise UsageError(f"--nodes: {error}", hint=_HINT) from None
+    counts = [int(word) for word in words if word.isdecimal()]
+    if len(counts) > 1:
+        raise UsageError(f"--nodes {text}: more than one number", hint=_HINT)
+    if counts == [0]:
+        raise UsageError("--nodes 0: a run needs at least one node")
+    wanted = [word for word in words if not word.isdecimal()]
+    found = {word: [name for name in known if fnmatchcase(name, word.removeprefix("!"))] for word in wanted}
+    if missing := [word.removeprefix("!") for word, names in found.items() if not names]:
+        raise ConfigError(
+            f"not in {place}: {', '.join(missing)}",
+            problems=[_unknown(word, known) for word in missing],
+            hint=f"nodes there: {_listed(known)}",
+        )
+    included = {name for word, names in found.items() if not word.startswith("!") for name in names}
+    excluded = {name for word, names in found.items() if word.startswith("!") for name in names}
+    if all(word.startswith("!") for word in wanted):
+        included = set(known)
+    chosen = tuple(name for name in known if name in included - excluded)
+    if not chosen:
+        raise ConfigError(f"--nodes {text} excludes every node", hint=f"nodes in {place}: {_listed(known)}")
+    return chosen, counts[0] if counts else None
 
 
 def _with_labels(nodes: tuple[NodeSpec, ...], labels: Sequence[str], filename: str) -> tuple[NodeSpec, ...]:
@@ -49,7 +92,7 @@ def _with_labels(nodes: tuple[NodeSpec, ...], labels: Sequence[str], filename: s
 def _parsed(label: str) -> tuple[str, str]:
     key, equals, value = label.partition("=")
     if not key or not equals:
-        raise UsageError(f"--label {label!r} is no KEY=VALUE", hint="for example --label room=lab")
+        raise UsageError(f"--label {label!r} is not KEY=VALUE", hint="for example --label room=lab")
     return key, value
 
 
@@ -59,47 +102,15 @@ def _has(node: NodeSpec, key: str, value: str) -> bool:
     return held is not None and (value == held or value in held.split(","))
 
 
-def _first(count: int, nodes: tuple[NodeSpec, ...], labels: Sequence[str], filename: str) -> tuple[NodeSpec, ...]:
-    if count == 0:
-        raise UsageError("--nodes 0: a run needs at least one node")
-    if count > len(nodes):
-        having = f" with {_and(labels)}" if labels else ""
-        raise ConfigError(
-            f"asked for {_nodes(count)}, {filename} has {len(nodes)}{having}: {_listed(nodes)}",
-            hint=f"ask for --nodes {len(nodes)}, or add machines to {filename}",
-        )
-    return nodes[:count]
+def _unknown(word: str, known: Sequence[str]) -> str:
+    if any(character in word for character in "*?"):
+        return f"no node matches {word!r}"
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"no node {word!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
 
 
-def _known_names(text: str, inventory: Inventory, filename: str) -> tuple[str, ...]:
-    try:
-        names = expand(text)
-    except HostlistError as error:
-        hint = "give a number (5), names (alpha,beta) or a range (node[01-05])"
-        raise UsageError(f"--nodes: {error}", hint=hint) from None
-    known = [node.name for node in inventory.nodes]
-    problems = [_unknown(name, known) for name in names if name not in known]
-    if problems:
-        raise ConfigError(
-            f"not in {filename}: {', '.join(name for name in names if name not in known)}",
-            problems=problems,
-            hint=f"nodes there: {_listed(inventory.nodes)}",
-        )
-    return names
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"no node {name!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
-
-
-def _listed(nodes: Sequence[NodeSpec], most: int = 12) -> str:
-    names = [node.name for node in nodes]
+def _listed(names: Sequence[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _and(labels: Sequence[str]) -> str:

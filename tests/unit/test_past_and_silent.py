@@ -61,14 +61,20 @@ def test_without_an_inventory_the_record_answers(orch: Orch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
-    [(("--node", "delta"), "alpha, beta, gamma"), (("--rank", "9"), "0 to 2"), (("--rank", "-1"), "0 to 2")],
+    ("words", "code", "says"),
+    [
+        (("--nodes", "delta"), 3, "alpha, beta, gamma"),
+        (("--rank", "9"), 2, "0 to 2"),
+        (("--rank", "-1"), 2, "0 to 2"),
+    ],
 )
-def test_logs_of_a_node_or_rank_that_the_run_has_not(orch: Orch, words: tuple[str, ...], says: str) -> None:
+def test_logs_of_a_node_or_rank_that_the_run_does_not_have(
+    orch: Orch, words: tuple[str, ...], code: int, says: str
+) -> None:
     here = lan.lan(*THREE, says=SAYS)
     detached(orch, here)
     ran = orch("logs", *words, on=here)
-    assert ran.code == 2
+    assert ran.code == code
     assert says in ran.err
 
 

@@ -37,7 +37,7 @@ ALL = [(name, text) for text in ("one", "two", "agent three") for name in TWO]
     ("wanted", "expected"),
     [
         (Filter(), ALL),
-        (Filter(node="beta"), [line for line in ALL if line[0] == "beta"]),
+        (Filter(nodes=frozenset({"beta"})), [line for line in ALL if line[0] == "beta"]),
         (Filter(rank=1), [("alpha", "two"), ("beta", "two")]),
         (Filter(since=lan.moment(1)), [("alpha", "agent three"), ("beta", "agent three")]),
         (Filter(grep=re.compile("o(ne)?$")), [line for line in ALL if "three" not in line[1]]),
@@ -47,8 +47,8 @@ ALL = [(name, text) for text in ("one", "two", "agent three") for name in TWO]
         (Filter(tail=4), ALL),
         (Filter(tail=99), ALL),
         (Filter(tail=0), []),
-        (Filter(tail=1, grep=re.compile("one"), node="alpha"), [("alpha", "one")]),
-        (Filter(node="gamma"), []),
+        (Filter(tail=1, grep=re.compile("one"), nodes=frozenset({"alpha"})), [("alpha", "one")]),
+        (Filter(nodes=frozenset({"gamma"})), []),
     ],
 )
 def test_filters(wanted: Filter, expected: list[tuple[str, str]]) -> None:

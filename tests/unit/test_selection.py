@@ -18,6 +18,7 @@ nodes:
 """,
     filename="inventory.yaml",
 )
+HINT = "give a number (5), names (alpha,beta), a range (node[01-05]), a pattern ('lab*') or an exclusion ('!gamma')"
 
 
 def chosen(**request: Any) -> str:
@@ -38,6 +39,12 @@ def chosen(**request: Any) -> str:
         ({"labels": ["group=fast,quiet"]}, "beta"),
         ({"nodes": "1", "labels": ["room=attic"]}, "gamma"),
         ({"nodes": "alpha,gamma", "labels": ["room=lab"]}, "alpha"),
+        ({"nodes": "node*"}, "node01 node02"),
+        ({"nodes": "*a,!gamma"}, "alpha beta"),
+        ({"nodes": "!node[01-02]"}, "alpha beta gamma"),
+        ({"nodes": "3,!beta"}, "alpha gamma node01"),
+        ({"nodes": "1,node0?"}, "node01"),
+        ({"nodes": "!alpha", "labels": ["room=lab"]}, "beta"),
     ],
 )
 def test_nodes_are_chosen_in_the_order_of_the_inventory(request_: dict[str, Any], names: str) -> None:
@@ -78,12 +85,25 @@ def test_nodes_are_chosen_in_the_order_of_the_inventory(request_: dict[str, Any]
             "room=lab: alpha, beta",
         ),
         ({"nodes": "0"}, UsageError, "--nodes 0: a run needs at least one node", ""),
-        ({"labels": ["room"]}, UsageError, "--label 'room' is no KEY=VALUE", "for example --label room=lab"),
+        (
+            {"nodes": "lab*"},
+            ConfigError,
+            "not in inventory.yaml: lab*",
+            "nodes there: alpha, beta, gamma, node01, node02",
+        ),
+        (
+            {"nodes": "alpha,!*"},
+            ConfigError,
+            "--nodes alpha,!* excludes every node",
+            "nodes in inventory.yaml: alpha, beta, gamma, node01, node02",
+        ),
+        ({"nodes": "1,2"}, UsageError, "--nodes 1,2: more than one number", HINT),
+        ({"labels": ["room"]}, UsageError, "--label 'room' is not KEY=VALUE", "for example --label room=lab"),
         (
             {"nodes": "a,"},
             UsageError,
             "--nodes: 'a,' is no list of names such as alpha,beta or node[01-05,07]",
-            "give a number (5), names (alpha,beta) or a range (node[01-05])",
+            HINT,
         ),
     ],
 )
@@ -97,5 +117,5 @@ def test_what_cannot_be_chosen_says_what_is_there(
 
 def test_an_unknown_name_gets_its_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
-        chosen(nodes="alhpa,zeta")
+        chosen(nodes="alhpa,!zeta")
     assert caught.value.problems == ("no node 'alhpa' (did you mean 'alpha'?)", "no node 'zeta' (did you mean 'beta'?)")

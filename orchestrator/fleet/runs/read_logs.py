@@ -41,7 +41,8 @@ class LogSource:
 class Filter:
     """Which lines to show."""
 
-    node: str = ""
+    nodes: frozenset[str] | None = None
+    """None: all of the run."""
     rank: int | None = None
     since: str = ""
     tail: int | None = None
@@ -50,7 +51,7 @@ class Filter:
     def passes(self, said: RunLine) -> bool:
         """Whether this line is wanted; `tail` is for a whole, not for a line."""
         return (
-            self.node in ("", said.node)
+            (self.nodes is None or said.node in self.nodes)
             and (self.rank is None or said.rank == self.rank)
             and said.time > self.since
             and bool(self.grep.search(said.text))
@@ -93,7 +94,7 @@ def gather_lines(
         note(problem)
     if wanted.tail is None:
         return [said for said in source.record.lines() if wanted.passes(said)]
-    names = [name for name in source.record.names if wanted.node in ("", name)]
+    names = [name for name in source.record.names if wanted.nodes is None or name in wanted.nodes]
     last = [said for name in names for said in _newest(source.record.newest(name), wanted, wanted.tail)]
     return sorted(last, key=lambda said: (said.time, said.node_rank))
 
