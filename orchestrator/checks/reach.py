@@ -70,7 +70,7 @@ def not_asked(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 node=node.name,
                 message=f"no answer about its {part}: {why}",
                 cause="the checks that rest on it were left out",
-                fix=f"orch doctor --node {node.name}",
+                fix=f"orch doctor --nodes {node.name}",
             )
 
 

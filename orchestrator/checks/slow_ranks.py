@@ -38,7 +38,7 @@ class SlowRank:
             if self.balanced
             else "--shares auto gives it a smaller part"
         )
-        return f"{part}; what slows it: orch doctor --node {self.node}; without it: orch restart {run_id} --nodes …"
+        return f"{part}; what slows it: orch doctor --nodes {self.node}; without it: orch restart {run_id} --nodes …"
 
 
 def slow_ranks(event: Event | None, nodes: Collection[str]) -> tuple[SlowRank, ...]:

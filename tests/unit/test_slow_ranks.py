@@ -28,7 +28,7 @@ def line(number: int, **values: object) -> str:
 def test_more_than_half_as_long_again_is_flagged() -> None:
     (slow,) = slow_ranks(step(TWICE), THREE)
     assert (slow.node, slow.what) == ("gamma", "gamma takes 2.1 x the others' time for its part of a step")
-    assert "orch doctor --node gamma" in slow.todo("long-1a2b")
+    assert "orch doctor --nodes gamma" in slow.todo("long-1a2b")
     assert "orch restart long-1a2b --nodes" in slow.todo("long-1a2b")
     assert slow_ranks(step({**TWICE, "gamma": 0.15}), THREE) == ()
 
@@ -40,7 +40,7 @@ def test_where_parts_follow_speed_that_is_given_time_and_not_advised_again() -> 
     assert slow_ranks(after(0), THREE) == slow_ranks(after(1), THREE) == ()
     (slow,) = slow_ranks(after(2), THREE)
     assert "--shares auto gives it" not in slow.todo("long-1a2b")
-    assert "its part is as small as --shares auto makes it; what slows it: orch doctor --node gamma" in slow.todo("x")
+    assert "its part is as small as --shares auto makes it; what slows it: orch doctor --nodes gamma" in slow.todo("x")
 
 
 def test_of_two_the_slow_one_is_measured_by_the_other() -> None:

@@ -80,7 +80,7 @@ def test_a_failed_run_is_explained(orch: Orch) -> None:
     assert f"run {run} failed at " in ran.out
     assert "✗ rank 0 on alpha: ValueError: label 11, but there are 10 classes (exit code 1)" in ran.out
     assert "  where     /workspace/code/train.py:24 in main" in ran.out
-    assert f"  → orch logs {run} --node alpha" in ran.out
+    assert f"  → orch logs {run} --nodes alpha" in ran.out
 
 
 def test_for_programs(orch: Orch) -> None:

@@ -120,7 +120,7 @@ ADVICE = (
         what="a rank on {node} gave no sign of life for {seconds} s, and was killed so that the others need not wait",
         todo=(
             "a suspended machine, a disk or network share that does not answer? journalctl -b on {node}",
-            "a step that takes longer than that: see what the rank did last, orch logs {run} --node {node}",
+            "a step that takes longer than that: see what the rank did last, orch logs {run} --nodes {node}",
         ),
     ),
     Advice(
@@ -135,7 +135,7 @@ ADVICE = (
         id="crash.illegal_instruction",
         what="the processor of {node} does not know an instruction that the program was built with (SIGILL)",
         todo=(
-            "orch doctor --node {node}: what its processor lacks",
+            "orch doctor --nodes {node}: what its processor lacks",
             "packages built for it: build the image on {node}; or leave it out",
         ),
         page="consistency.no_avx2",
@@ -160,13 +160,13 @@ ADVICE = (
     Advice(
         id="crash.aborted",
         what="a library ended rank {rank} on {node} (SIGABRT), as it found its own state broken",
-        todo=("the last lines before say why: orch logs {run} --node {node} --tail 50",),
+        todo=("the last lines before say why: orch logs {run} --nodes {node} --tail 50",),
     ),
     Advice(
         id="node.lost",
         what="{node} does not answer any more: without power, asleep, or cut off",
         todo=(
-            "is it on, is its cable in? orch doctor --node {node} --only reach",
+            "is it on, is its cable in? orch doctor --nodes {node} --only reach",
             "go on without it: orch resume {run} --nodes …",
         ),
         page="reach.no_answer",
@@ -174,6 +174,6 @@ ADVICE = (
     Advice(
         id="code.exit",
         what="the program of rank {rank} on {node} ended itself with an exit code of its own, without an exception",
-        todo=("what it said before: orch logs {run} --node {node} --tail 50",),
+        todo=("what it said before: orch logs {run} --nodes {node} --tail 50",),
     ),
 )

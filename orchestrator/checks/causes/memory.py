@@ -46,7 +46,7 @@ ADVICE = (
         what="the container on {node} reached its memory limit, and the kernel killed in it",
         todo=(
             "a smaller batch or fewer workers: --micro-batch-size, --workers",
-            "what is free there: orch doctor --node {node}; a smaller share of the samples for it: --shares auto",
+            "what is free there: orch doctor --nodes {node}; a smaller share of the samples for it: --shares auto",
         ),
         page="resources.memory",
     ),

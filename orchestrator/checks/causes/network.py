@@ -43,7 +43,7 @@ ADVICE = (
         what="not all nodes met at the rendezvous in time",
         todo=(
             "which one is silent: orch status {run}; orch test the link that does not carry",
-            "its log: orch logs {run} --node NODE; then orch resume {run}",
+            "its log: orch logs {run} --nodes NODE; then orch resume {run}",
         ),
     ),
     Advice(
@@ -60,7 +60,7 @@ ADVICE = (
         what="not all nodes came: {came} of {all} had joined when the time was over",
         todo=(
             "which one: orch why {run} names the silent node, orch test the link that does not carry",
-            "its log: orch logs {run} --node NODE; then orch resume {run}",
+            "its log: orch logs {run} --nodes NODE; then orch resume {run}",
         ),
     ),
     Advice(

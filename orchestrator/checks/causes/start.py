@@ -9,7 +9,7 @@ ADVICE = (
         id="start.architecture",
         launch_again=True,
         what="the image is for another processor architecture than {node} has",
-        todo=("orch doctor --node {node}; build on a machine of that architecture: orch build", "or leave {node} out"),
+        todo=("orch doctor --nodes {node}; build on a machine of that architecture: orch build", "or leave {node} out"),
         page="consistency.image_architecture",
     ),
     Advice(

@@ -54,7 +54,7 @@ ADVICE = (
         what="{path} cannot be opened for writing on {node}: no such folder, no permission, or the disk is full",
         todo=(
             "write below /workspace/runs; the folder must exist: Path(...).mkdir(parents=True, exist_ok=True)",
-            "what is free: orch doctor --node {node}",
+            "what is free: orch doctor --nodes {node}",
         ),
         page="resources.workspace",
     ),

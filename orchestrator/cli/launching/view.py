@@ -207,7 +207,7 @@ def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
     if failure.cause:
         say(f"  {failure.cause.what}")
         say(f"  → {failure.cause.todo[0]}")  # the rest is for `orch why`
-    say(f"  the other ranks were stopped\n  → orch logs {plan.run_id} --node {failure.node}")
+    say(f"  the other ranks were stopped\n  → orch logs {plan.run_id} --nodes {failure.node}")
     if then:
         say(f"  → {then}")
     say(f"  → orch why {plan.run_id}")
