@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import typer
 
 from orchestrator.cli.context import load_inventory
+from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
-from orchestrator.cli.options import (
-    DataOption,
-    EngineOption,
-    EnvOption,
-    InventoryOption,
-    JsonOption,
-    LabelOption,
-    MasterOption,
-    MountOption,
-    NodesOption,
-    ProfileOption,
-    WorkdirOption,
-    WorkloadArgument,
-)
+from orchestrator.cli.options import InventoryOption, JsonOption, WorkloadArgument
+from orchestrator.specs.launch_options import LaunchOptions
 
 EXAMPLES = """Examples:
 
@@ -36,19 +27,12 @@ def register(app: typer.Typer) -> None:
     app.command("bench", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(bench)
 
 
+@expand(only=("nodes", "labels", "master", "profile", "mounts", "environment", "workdir", "data", "engine"))
 def bench(
     context: typer.Context,
+    options: LaunchOptions,
     command: WorkloadArgument = None,
     inventory: InventoryOption = None,
-    nodes: NodesOption = None,
-    label: LabelOption = None,
-    master: MasterOption = "",
-    profile: ProfileOption = "",
-    mount: MountOption = None,
-    env: EnvOption = None,
-    workdir: WorkdirOption = None,
-    data: DataOption = None,
-    engine: EngineOption = "",
     as_json: JsonOption = False,
 ) -> int:
     """Measure a training step of this workload on every node, all at once, and keep the figures for `orch plan`.
@@ -56,20 +40,7 @@ def bench(
     Seconds of a sample and of the optimizer, memory against its limit, the disk, the input pipeline, and what each
     link carries, in the image and on the interfaces of a launch. Nothing is trained, and nothing is left on the nodes.
     """
-    from orchestrator.cli.launching.launch_options import LaunchOptions
     from orchestrator.cli.launching.measure import run_bench
 
-    options = LaunchOptions(
-        command=command_words(context, command),
-        nodes=nodes,
-        labels=tuple(label or ()),
-        master=master,
-        profile=profile,
-        mounts=tuple(mount or ()),
-        environment=tuple(env or ()),
-        workdir=workdir,
-        data=data,
-        name="bench",
-        engine=engine,
-    )
+    options = replace(options, command=command_words(context, command), name="bench")
     return run_bench(load_inventory(inventory).inventory, options, as_json=as_json)

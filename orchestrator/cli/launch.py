@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.context import load_inventory
+from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
-from orchestrator.cli.launching.launch_options import LaunchOptions, OutputMode
-from orchestrator.cli.options import (
-    DataOption,
-    DetachOption,
-    EngineOption,
-    EnvOption,
-    InventoryOption,
-    JsonOption,
-    LabelOption,
-    MasterOption,
-    MasterPortOption,
-    MaxRestartsOption,
-    MinNodesOption,
-    MountOption,
-    NodeTimeoutOption,
-    NoWatchOption,
-    ProfileOption,
-    ReplicasOption,
-    SecretOption,
-    WorkdirOption,
-    YesOption,
-)
+from orchestrator.cli.launching.output_mode import OutputMode
+from orchestrator.specs.launch_options import LaunchOptions
 
 EXAMPLES = """Examples:
 
@@ -55,14 +37,8 @@ def register(app: typer.Typer) -> None:
     app.command("launch", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(launch)
 
 
-def launch(
-    context: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- COMMAND…]", help="A workload of the trainer with its options, or python SCRIPT …"),
-    ] = None,
-    inventory: InventoryOption = None,
-    nodes: Annotated[
+@expand(
+    nodes=Annotated[
         str | None,
         typer.Option(
             "-n",
@@ -71,31 +47,16 @@ def launch(
             help="A number of nodes, or a list: alpha,beta or node[01-05] or 'lab*'; '!gamma' excludes; auto: what "
             "`orch plan` finds best. Default: all.",
         ),
+    ]
+)
+def launch(
+    context: typer.Context,
+    options: LaunchOptions,
+    mode: OutputMode,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND…]", help="A workload of the trainer with its options, or python SCRIPT …"),
     ] = None,
-    label: LabelOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
-    forecast: Annotated[
-        bool, typer.Option("--forecast", help="Measure for seconds, show how fast the run would be, and end.")
-    ] = False,
-    as_json: JsonOption = False,
-    detach: DetachOption = False,
-    no_watch: NoWatchOption = False,
-    name: Annotated[str, typer.Option("--name", help="Begins the run's id.")] = "",
-    master: MasterOption = "",
-    master_port: MasterPortOption = None,
-    profile: ProfileOption = "",
-    mount: MountOption = None,
-    env: EnvOption = None,
-    secret: SecretOption = None,
-    workdir: WorkdirOption = None,
-    data: DataOption = None,
-    resume: Annotated[str, typer.Option("--resume", metavar="RUN", help="Go on with an earlier run.")] = "",
-    max_restarts: MaxRestartsOption = None,
-    node_timeout: NodeTimeoutOption = None,
-    min_nodes: MinNodesOption = None,
-    replicas: ReplicasOption = None,
-    engine: EngineOption = "",
-    yes: YesOption = False,
 ) -> int:
     """Start a training run on several nodes and follow it.
 
@@ -103,37 +64,8 @@ def launch(
     you. All containers start, or none. Ctrl-C leaves the run going and says how to come back. Ranks that fail start
     again from the last checkpoint; a node that stays away ends the run, or with --min-nodes it goes on without.
     """
-    options = LaunchOptions(
-        command=command_words(context, command),
-        nodes=nodes,
-        labels=tuple(label or ()),
-        master=master,
-        master_port=master_port,
-        profile=profile,
-        mounts=tuple(mount or ()),
-        environment=tuple(env or ()),
-        secrets=tuple(secret or ()),
-        workdir=workdir,
-        data=data,
-        name=name,
-        resume=resume,
-        engine=engine,
-        max_restarts=max_restarts,
-        node_timeout_s=node_timeout,
-        min_nodes=min_nodes,
-        replicas=replicas,
-    )
-    loaded = load_inventory(inventory)
-    mode = OutputMode(
-        dry_run=dry_run,
-        forecast=forecast,
-        as_json=as_json,
-        detach=detach,
-        confirmed=yes,
-        watch=not no_watch,
-        inventory_file=loaded.path.absolute(),
-        engine=engine,
-    )
     from orchestrator.cli.launching.run_launch import run_launch
 
-    return run_launch(loaded.inventory, options, mode)
+    options = replace(options, command=command_words(context, command))
+    loaded = load_inventory(mode.inventory)
+    return run_launch(loaded.inventory, options, replace(mode, inventory=loaded.path.absolute()))

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.context import load_inventory
+from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
-from orchestrator.cli.options import (
-    DataOption,
-    EngineOption,
-    EnvOption,
-    InventoryOption,
-    JsonOption,
-    LabelOption,
-    NodesOption,
-    ProfileOption,
-    WorkdirOption,
-    WorkloadArgument,
-)
+from orchestrator.cli.options import InventoryOption, JsonOption, WorkloadArgument
+from orchestrator.specs.launch_options import LaunchOptions
 
 EXAMPLES = """Examples:
 
@@ -36,21 +28,16 @@ def register(app: typer.Typer) -> None:
     app.command("plan", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(plan)
 
 
+@expand(only=("nodes", "labels", "profile", "environment", "workdir", "data", "engine"))
 def plan(
     context: typer.Context,
+    options: LaunchOptions,
     command: WorkloadArgument = None,
     inventory: InventoryOption = None,
-    nodes: NodesOption = None,
-    label: LabelOption = None,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Length of the training, in steps.")] = None,
     epochs: Annotated[float | None, typer.Option("--epochs", min=0.001, help="The same, in epochs.")] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="The same, in samples.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure now, as `orch bench` does.")] = False,
-    profile: ProfileOption = "",
-    env: EnvOption = None,
-    workdir: WorkdirOption = None,
-    data: DataOption = None,
-    engine: EngineOption = "",
     as_json: JsonOption = False,
 ) -> int:
     """Say what a training would take with 1, 2, … nodes under each way of synchronising, from what was measured.
@@ -59,18 +46,7 @@ def plan(
     the newest measurement of this workload that this computer keeps (`orch bench`), and asks no node.
     """
     from orchestrator.cli.launching.capacity import Length, show_capacity
-    from orchestrator.cli.launching.launch_options import LaunchOptions
 
-    options = LaunchOptions(
-        command=command_words(context, command),
-        nodes=nodes,
-        labels=tuple(label or ()),
-        profile=profile,
-        environment=tuple(env or ()),
-        workdir=workdir,
-        data=data,
-        name="bench",
-        engine=engine,
-    )
+    options = replace(options, command=command_words(context, command), name="bench")
     length = Length(steps=steps, epochs=epochs, samples=samples)
     return show_capacity(load_inventory(inventory).inventory, options, length, measures=measure, as_json=as_json)

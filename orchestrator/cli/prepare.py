@@ -14,12 +14,12 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.launching.command_words import WORDS_LAST, command_words, look_at
-from orchestrator.cli.launching.launch_options import DEFAULT_DATA
 from orchestrator.cli.options import InventoryOption, YesOption
 from orchestrator.cli.report import say
 from orchestrator.plan.prepare import Source
 from orchestrator.specs.errors import EXIT_OK, ConfigError, OrchError, PreflightError, UsageError
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.launch_options import DEFAULT_DATA
 
 EXAMPLES = """Examples:
 

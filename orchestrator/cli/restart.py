@@ -9,20 +9,12 @@ import typer
 
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launching.launch_options import LaunchOptions, OutputMode
-from orchestrator.cli.options import (
-    DetachOption,
-    EngineOption,
-    InventoryOption,
-    JsonOption,
-    NodesOption,
-    NoWatchOption,
-    RunToStopArgument,
-    TimeoutToStopOption,
-    YesOption,
-)
+from orchestrator.cli.flags import expand
+from orchestrator.cli.launching.output_mode import OutputMode
+from orchestrator.cli.options import RunToStopArgument, TimeoutToStopOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
+from orchestrator.specs.launch_options import LaunchOptions
 
 if TYPE_CHECKING:
     from orchestrator.cli.launching.stopping import AtHand
@@ -41,16 +33,12 @@ def register(app: typer.Typer) -> None:
     app.command("restart", epilog=EXAMPLES)(restart)
 
 
+@expand(only=("nodes", "engine", "as_json", "detach", "no_watch", "confirmed", "inventory"))
 def restart(
+    options: LaunchOptions,
+    mode: OutputMode,
     run: RunToStopArgument = None,
     timeout: TimeoutToStopOption = 75,
-    nodes: NodesOption = None,
-    as_json: JsonOption = False,
-    detach: DetachOption = False,
-    no_watch: NoWatchOption = False,
-    engine: EngineOption = "",
-    inventory: InventoryOption = None,
-    yes: YesOption = False,
 ) -> int:
     """Stop a run as `orch stop` does, then go on with it as `orch resume` does.
 
@@ -60,20 +48,11 @@ def restart(
     from orchestrator.cli.launching.run_launch import earlier_plan, run_launch
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped
 
-    require_consent(yes=yes)
-    loaded = load_inventory(inventory)
-    mode = OutputMode(
-        dry_run=False,
-        forecast=False,
-        as_json=as_json,
-        detach=detach,
-        confirmed=yes,
-        watch=not no_watch,
-        inventory_file=loaded.path.absolute(),
-        engine=engine,
-    )
+    require_consent(yes=mode.confirmed)
+    loaded = load_inventory(mode.inventory)
+    mode = replace(mode, inventory=loaded.path.absolute())
     with at_hand(loaded.inventory.nodes, run) as running:
-        options = LaunchOptions(resume=running.run.run_id, nodes=nodes, engine=engine)
+        options = replace(options, resume=running.run.run_id)
         earlier = earlier_plan(loaded.inventory, options, mode)
         if not _foreseen(loaded.inventory, options, mode, running, earlier):
             say(f"nothing was stopped: run {running.run.run_id} is as it was")

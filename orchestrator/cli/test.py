@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import (
-    EngineOption,
-    InventoryOption,
-    JsonOption,
-    LabelOption,
-    MasterOption,
-    NodesOption,
-    ProfileOption,
-)
+from orchestrator.cli.flags import expand
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.specs.launch_options import LaunchOptions
 
 EXAMPLES = """Examples:
 
@@ -32,14 +27,11 @@ def register(app: typer.Typer) -> None:
     app.command("test", epilog=EXAMPLES, no_args_is_help=False)(run_test)
 
 
+@expand(only=("nodes", "labels", "master", "profile", "engine"))
 def run_test(
+    options: LaunchOptions,
     inventory: InventoryOption = None,
-    nodes: NodesOption = None,
-    label: LabelOption = None,
     backend: Annotated[str, typer.Option("--backend", help="auto (as a launch would), gloo or nccl.")] = "auto",
-    profile: ProfileOption = "",
-    master: MasterOption = "",
-    engine: EngineOption = "",
     as_json: JsonOption = False,
 ) -> int:
     """Test every collective, every link and the whole way of a launch, in the training image.
@@ -49,9 +41,6 @@ def run_test(
     Exit code 0, 1 where something came out wrong, 4 where a node is out of reach.
     """
     from orchestrator.cli.launching.connectivity import run_connectivity_test
-    from orchestrator.cli.launching.launch_options import LaunchOptions
 
-    options = LaunchOptions(
-        nodes=nodes, labels=tuple(label or ()), master=master, profile=profile, name="test", engine=engine
-    )
-    return run_connectivity_test(load_inventory(inventory).inventory, options, backend, as_json=as_json)
+    loaded = load_inventory(inventory).inventory
+    return run_connectivity_test(loaded, replace(options, name="test"), backend, as_json=as_json)

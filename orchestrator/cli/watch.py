@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launching.launch_options import OutputMode
-from orchestrator.cli.options import EngineOption, InventoryOption, JsonOption, RunArgument
+from orchestrator.cli.flags import expand
+from orchestrator.cli.launching.output_mode import OutputMode
+from orchestrator.cli.options import RunArgument
 from orchestrator.specs.errors import PartialError
 
 A_DAY_S = 24 * 3600
@@ -26,14 +27,13 @@ def register(app: typer.Typer) -> None:
     app.command("watch", epilog=EXAMPLES)(watch)
 
 
+@expand(only=("as_json", "inventory", "engine"))
 def watch(
+    mode: OutputMode,
     run: RunArgument = None,
     out_of_sight: Annotated[
         int, typer.Option("--out-of-sight", min=1, metavar="S", help="Seconds without any node before it gives up.")
     ] = A_DAY_S,
-    as_json: JsonOption = False,
-    engine: EngineOption = "",
-    inventory: InventoryOption = None,
 ) -> int:
     """Stay with a run until it ends: containers that were killed are started again, lost nodes are given up.
 
@@ -44,11 +44,10 @@ def watch(
     from orchestrator.cli.launching.supervise import see_through, tell_line
     from orchestrator.fleet.runs.records import RunRecord
 
-    loaded = load_inventory(inventory)
-    # Ctrl-C ends this watcher, and starts no other in its place.
-    mode = OutputMode(dry_run=False, forecast=False, as_json=as_json, detach=False, confirmed=True, watch=False)
-    told = (lambda _told: None) if as_json else tell_line
-    with rejoined(loaded.inventory, run, engine, told, ask=not as_json) as attended:
+    loaded = load_inventory(mode.inventory)
+    mode = replace(mode, confirmed=True, no_watch=True)  # Ctrl-C ends this watcher and starts no other in its place
+    told = (lambda _told: None) if mode.as_json else tell_line
+    with rejoined(loaded.inventory, run, mode.engine, told, ask=not mode.as_json) as attended:
         plan = attended.plan
         if RunRecord(plan.run_id).was_stopped(plan.attempt):
             raise PartialError(

@@ -23,6 +23,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
     port, supervisor_port, note = choose_ports(first, request.master_port, exactly=request.exact_port)
     nodes = _node_plans(request, identity, [facts[node.name] for node in order], order, (port, supervisor_port))
     return Plan(
+        **request.settings(),
         run_id=identity.run_id,
         project=request.project,
         attempt=identity.attempt,
@@ -36,22 +37,14 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         nnodes=len(order),
         world_size=sum(part.nproc_per_node for part in nodes),
         command=request.command,
-        environment=request.environment,
-        mounts=request.mounts,
         data_digest=request.data_digest,
         own_code=request.own_code,
         code_digest=request.code_digest,
         code_origin=request.code_origin,
         data_origin=request.data_origin,
-        profile=request.profile,
-        max_restarts=request.max_restarts,
-        node_timeout_s=request.node_timeout_s,
-        min_nodes=request.min_nodes,
         away=request.away,
-        replicas=request.replicas,
         nodes=nodes,
         notes=tuple(_notes(order, facts, note)),
-        secrets=request.secrets,
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.specs.container import ContainerSpec, Mount
-from orchestrator.specs.secret import Secret
+from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.launch_options import RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class NodePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(RunSettings):
     """A whole run."""
 
     run_id: str
@@ -50,26 +49,15 @@ class Plan:
     world_size: int
     command: tuple[str, ...]
     """What each rank runs, without torchrun."""
-    environment: Mapping[str, str]
-    """The user's own variables, which a resumed attempt gets again."""
-    mounts: tuple[Mount, ...]
     data_digest: str
     own_code: bool
     code_digest: str = ""
     code_origin: str = ""
     data_origin: str = ""
     """Where code and data lay on the controller, and what they were: a node that comes later gets the same."""
-    profile: str = ""
-    """The image that was asked for; by each node's device where empty."""
-    max_restarts: int = 0
-    node_timeout_s: int = 120
-    min_nodes: int = 0
     away: tuple[str, ...] = ()
-    replicas: int = 1
-    """What `LaunchRequest` says of them: whoever watches the run, now or later, finds it here."""
+    """Nodes that were given up, and are added back when they return."""
     nodes: tuple[NodePlan, ...]
     """In order of node_rank."""
     notes: tuple[str, ...] = ()
     """What a person should know of the choices made."""
-    secrets: tuple[Secret, ...] = ()
-    """Handed over as files; here by name alone. A resumed attempt asks for the same."""

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import RUN_ID
 from orchestrator.specs.run_labels import LONGEST_NAME, MOST_ATTEMPTS, MOST_NODES
@@ -72,10 +73,7 @@ _MOST = {
     "world_size": MOST_NODES * MOST_RANKS,
     "master_port": 65535,
     "supervisor_port": 65535,
-    "max_restarts": 1_000_000,
-    "node_timeout_s": 100_000_000,
-    "min_nodes": MOST_NODES,
-    "replicas": MOST_NODES,
+    **{name: flag.most for name, flag in NUMBERS.items()},
 }
 SHOWN = 20
 """Problems of one file that are listed."""

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.specs.container import Mount
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.secret import Secret
+from orchestrator.specs.launch_options import ABSENCE_S, DEFAULT_COMMAND, RunSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchRequest:
+class LaunchRequest(RunSettings):
     """A run to be planned: which nodes, which command, with what."""
 
     project: str
     nodes: tuple[NodeSpec, ...]
-    command: tuple[str, ...] = ("gpt2",)
+    command: tuple[str, ...] = DEFAULT_COMMAND
     """A workload of the trainer with its options, or `python SCRIPT …` of the user's."""
-    profile: str = ""
-    """Image for all nodes: cpu or cuda; by each node's device where empty."""
     master_port: int = 12355
     exact_port: bool = False
     """Whether it is that port or none; else the next free one will do."""
@@ -40,23 +37,10 @@ class LaunchRequest:
     data_origin: str = ""
     """Absolute folders of the controller that launched the run first, and the content of its code: where `workdir` or
     `data` is None, a node that lacks them still gets them."""
-    mounts: tuple[Mount, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    secrets: tuple[Secret, ...] = ()
-    """By name: their values are read when the run starts."""
-    max_restarts: int = 0
-    """How often ranks are started again without a checkpoint in between, and how often Docker starts a container again
-    that ended otherwise."""
-    absence_s: int = 900
-    """How long the nodes of a run wait for one that is not there."""
-    node_timeout_s: int = 120
-    """How long a node may be gone before whoever watches the run gives it up."""
-    min_nodes: int = 0
-    """With so many nodes the run goes on without those given up; 0: it needs all of them."""
+    absence_s: int = ABSENCE_S
+    """Seconds that the nodes of a run wait for an absent one."""
     away: tuple[str, ...] = ()
     """Nodes that were given up, and are taken in again when they come back."""
-    replicas: int = 1
-    """Nodes beside rank 0's that whoever watches the run copies each checkpoint to."""
     process_group_timeout_s: int = 300
 
     @property

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.launching.grants import plan_to_continue
-from orchestrator.cli.launching.launch_options import LaunchOptions
 from orchestrator.fleet.runs import load_plan
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.upload import folder_digest
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.specs.container import Mount
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.run import LABEL_ATTEMPT, State
@@ -266,8 +266,7 @@ def test_a_run_of_another_computer_is_resumed_after_a_look_at_all_of_it(orch: Or
         "  nodes        alpha, beta\n"
         "  image        orch/orch:cpu or cuda, by the device of each node\n"
         "  environment  GREETING=hello\n"
-        "  restarts     5; a node is given up after 60 s\n"
-        "  needs        1 of the nodes; copies of each checkpoint: 1\n"
+        "  options      --max-restarts 5 --node-timeout 60 --min-nodes 1 --replicas 1\n"
     ) in refused.err
     ran = orch("resume", plan.run_id, "--detach", on=here, says=True)
     assert ran.code == 0, ran.err

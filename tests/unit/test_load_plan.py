@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
 from tests import lan
+from tests.unit.conftest import Orch
 
 
 def plan_of(run_id: str, attempt: int = 0) -> Plan:
@@ -43,6 +46,21 @@ def test_from_the_record_without_asking_anybody() -> None:
     assert asked([], {}, "orch", "b").plan.run_id == "blue-1"
     with pytest.raises(ConfigError, match="2 runs begin with red: red-1, red-12"):
         asked([], {}, "orch", "red")
+
+
+def test_a_plan_of_an_older_revision_is_resumed(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fixture was written by revision 7eff98a; all that the run had then, it has again."""
+    monkeypatch.setenv("HF_TOKEN", "of-this-computer")
+    text = (Path(__file__).parents[1] / "fixtures/plans/7eff98a.json").read_text()
+    record = RunRecord("0102-1504-ab12")
+    record.folder.mkdir(parents=True)
+    (record.folder / "plan.json").write_text(text)
+    ran = orch("resume", record.run_id, "--dry-run", "--json", on=lan.lan("alpha", "beta", "gamma"))
+    assert ran.code == 0, ran.err
+    before, after = json.loads(text), json.loads(ran.out)
+    kept = ("run_id", "command", "mounts", "secrets", "profile", *NUMBERS)
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert (after["attempt"], after["environment"]["GREETING"]) == (1, "hello")
 
 
 def test_from_the_nodes_the_newest_attempt(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from orchestrator.cli.launching.grants import plan_to_continue
-from orchestrator.cli.launching.launch_options import LaunchOptions
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.supervise import Attended
 from orchestrator.cli.report import say
@@ -21,6 +20,7 @@ from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.replan import Company
 from orchestrator.plan.recovery import Told
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import Member, Run, State
 

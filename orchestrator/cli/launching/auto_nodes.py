@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.cli.launching.capacity import Length, measured_before, prospect_of
-from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOptions, OutputMode
 from orchestrator.cli.launching.measure import measure
+from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.report import say
 from orchestrator.plan.global_batch import ACCUMULATION, STEP, same_step
 from orchestrator.specs.capacity import Prospect
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.measurement import option
 
 

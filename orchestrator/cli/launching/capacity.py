@@ -11,7 +11,6 @@ from typing import Any
 import typer
 
 from orchestrator.cli.launching.command_words import must_run
-from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.cli.launching.measure import measure
 from orchestrator.cli.launching.request import chosen_nodes, with_engine
 from orchestrator.cli.report import say
@@ -22,6 +21,7 @@ from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.capacity import Prospect, machine
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.measurement import Measurement, core, option
 
 

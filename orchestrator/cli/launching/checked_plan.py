@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from orchestrator.checks.preflight import data_missing
-from orchestrator.cli.launching.launch_options import OutputMode
+from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.launching.previous_attempt import PreviousAttempt
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.fan_out import begin

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, DEFAULT_DATA, LaunchOptions
 from orchestrator.cli.report import say
 from orchestrator.plan.command import CONTAINER_DATA, brings_own_code, is_own_script
 from orchestrator.plan.launchers import without_launcher
 from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.launch_options import DEFAULT_COMMAND, DEFAULT_DATA, LaunchOptions
 
 if TYPE_CHECKING:
     from orchestrator.fleet.planning.look_ahead import Checked
@@ -56,13 +56,13 @@ def must_run(prog: str, options: LaunchOptions) -> str:
             f"--data {options.data} is not a folder",
             hint="orch prepare   # makes ./Data, which a launch takes by itself",
         )
-    brought = any(mount.split(":")[1:2] == [CONTAINER_DATA] for mount in options.mounts)
+    brought = any(mount.target == CONTAINER_DATA for mount in options.mounts)
     checked = look_at(
         words,
         prog=f"{prog} --",
         data=options.data or (None if options.resume or brought else default_data()),
         folder=options.workdir if brings_own_code(words) else None,
-        environment=dict(word.partition("=")[::2] for word in options.environment),
+        environment=options.environment,
     )
     return "" if options.resume or brought else checked.needs
 

@@ -13,7 +13,7 @@ from contract.events import ConnectivityTested, GroupJoined
 from orchestrator.checks import firewall, reachability
 from orchestrator.checks.slow_links import slow_links
 from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
-from orchestrator.cli.launching.launch_options import LaunchOptions, OutputMode
+from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
@@ -27,6 +27,7 @@ from orchestrator.specs.connectivity import Verdict, read_verdict
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
@@ -38,7 +39,7 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
     machines = with_engine(inventory, options.engine)
     asked = replace(build_request(machines, options, None, os.environ), data=None, data_digest="")
     request = in_miniature(asked, backend)
-    mode = OutputMode(dry_run=False, forecast=False, as_json=as_json, detach=False, confirmed=True)
+    mode = OutputMode(as_json=as_json, confirmed=True)
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
         if not as_json:

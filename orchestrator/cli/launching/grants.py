@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import typer
 
 from orchestrator.cli.consent import agreed, can_ask
-from orchestrator.cli.launching.launch_options import LaunchOptions
-from orchestrator.cli.launching.request import LANGUAGE, MAX_RESTARTS, NODE_TIMEOUT_S, REPLICAS
+from orchestrator.cli.launching.request import LANGUAGE
 from orchestrator.cli.report import say
 from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.runs.load_plan import Recalled, recall
@@ -24,6 +23,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_options import NUMBERS, LaunchOptions, RunSettings
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import REDACTED, is_sensitive
@@ -80,12 +80,11 @@ def _claims(found: Recalled, inventory: Inventory, options: LaunchOptions) -> It
     if not options.nodes and not set(names) <= granted:
         known = {spec.name for spec in inventory.nodes}
         yield Claim(options=("--nodes", ",".join(name for name in names if name in known) or "NAMES"))
-    said = _names(options.environment)
     for name, value in plan.environment.items():
         if not (
             is_sensitive(name, value)
             or name in LANGUAGE
-            or name in said
+            or name in options.environment
             or (own and own.environment.get(name) == value)
         ):
             yield Claim(options=("--env", f"{name}={value}"))
@@ -95,15 +94,10 @@ def _claims(found: Recalled, inventory: Inventory, options: LaunchOptions) -> It
         yield Claim(options=("--data", "FOLDER"))
     if not options.profile and plan.profile and not (own and own.profile == plan.profile):
         yield Claim(options=("--profile", plan.profile))
-    numbers = (
-        ("--max-restarts", options.max_restarts, plan.max_restarts, own.max_restarts if own else MAX_RESTARTS),
-        ("--node-timeout", options.node_timeout_s, plan.node_timeout_s, own.node_timeout_s if own else NODE_TIMEOUT_S),
-        ("--min-nodes", options.min_nodes, plan.min_nodes, own.min_nodes if own else 0),
-        ("--replicas", options.replicas, plan.replicas, own.replicas if own else REPLICAS),
-    )
-    for option, of_the_line, of_the_plan, granted_number in numbers:
-        if of_the_line is None and of_the_plan != granted_number:
-            yield Claim(options=(option, str(of_the_plan)))
+    for name, flag in NUMBERS.items():
+        number = getattr(plan, name)
+        if name not in options.given and number != getattr(own or RunSettings(), name):
+            yield Claim(options=(flag.name, str(number)))
     if not options.command and plan.command != (own.command if own else ()):
         yield Claim(options=("--", *plan.command))  # the last: nothing comes after a command
 
@@ -112,11 +106,11 @@ def _of_the_controller(plan: Plan, own: Plan | None, options: LaunchOptions) -> 
     """What this computer would give away, or show of its nodes."""
     granted = {secret.name for secret in own.secrets} if own else set()
     for secret in plan.secrets:
-        if secret.name not in granted | _names(options.secrets):
+        if secret.name not in granted | {secret.name for secret in options.secrets}:
             yield Claim(options=("--secret", secret.name), must_be_said=True)
     known = set(own.environment) if own else set()
     for name in sorted(name for name, value in plan.environment.items() if is_sensitive(name, value)):
-        if name not in known | _names(options.environment):
+        if name not in known | set(options.environment):
             yield Claim(options=("--env", f"{name}=…"), must_be_said=True)
     for mount in plan.mounts:
         if not options.mounts and not (own and mount in own.mounts):
@@ -176,32 +170,20 @@ def _shown(found: Recalled, plan: Plan, options: LaunchOptions) -> Iterator[str]
         yield f"  away         {', '.join(plan.away)}"
     device = "cpu or cuda, by the device of each node"
     yield f"  image        orch/{plan.project}:{options.profile or plan.profile or device}"
-    said = _names(options.environment)
-    for word in (*(f"{name}={value}" for name, value in plan.environment.items() if name not in said),
-                 *(f"{name}=… as said" for name in sorted(said))):  # fmt: skip
+    kept = (f"{name}={value}" for name, value in plan.environment.items() if name not in options.environment)
+    for word in (*kept, *(f"{name}=… as given" for name in sorted(options.environment))):
         yield f"  environment  {word}"
-    for mount in options.mounts or map(_mount_words, plan.mounts):
-        yield f"  mount        {mount}"
-    for name in sorted({secret.name for secret in plan.secrets} | _names(options.secrets)):
+    for mount in options.mounts or plan.mounts:
+        yield f"  mount        {_mount_words(mount)}"
+    for name in sorted({secret.name for secret in (*plan.secrets, *options.secrets)}):
         yield f"  secret       {name}"
     if options.workdir or plan.own_code:
         yield f"  code         {options.workdir or f'as the nodes hold it, {plan.code_digest}'}"
     if options.data or plan.data_digest:
         yield f"  data         {options.data or f'as the nodes hold it, {plan.data_digest}'}"
-    timeout_s = _said(options.node_timeout_s, plan.node_timeout_s)
-    yield f"  restarts     {_said(options.max_restarts, plan.max_restarts)}; a node is given up after {timeout_s} s"
-    at_least = _said(options.min_nodes, plan.min_nodes) or "all"
-    yield f"  needs        {at_least} of the nodes; copies of each checkpoint: {_said(options.replicas, plan.replicas)}"
-
-
-def _said(of_the_line: int | None, of_the_plan: int) -> int:
-    return of_the_plan if of_the_line is None else of_the_line
+    resolved = options.resolved(plan)
+    yield f"  options      {' '.join(f'{flag.name} {getattr(resolved, name)}' for name, flag in NUMBERS.items())}"
 
 
 def _mount_words(mount: Mount) -> str:
     return f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"
-
-
-def _names(assignments: Sequence[str]) -> set[str]:
-    """The part of each before its `=`."""
-    return {word.partition("=")[0] for word in assignments}

@@ -12,7 +12,7 @@ import typer
 from contract.events import NodesMeasured
 from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
 from orchestrator.cli.launching.command_words import must_run
-from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOptions, OutputMode
+from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.launching.own_code import own_code
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.report import report_error, say
@@ -23,6 +23,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.measurement import Measurement, core, read_measurement
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
@@ -58,7 +59,7 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Mea
     machines = with_engine(inventory, options.engine)
     asked = build_request(machines, options, None, os.environ)
     request = replace(asked, command=measuring(asked.command), data_command=data_command)
-    mode = OutputMode(dry_run=False, forecast=True, as_json=quiet, detach=False, confirmed=True)
+    mode = OutputMode(forecast=True, as_json=quiet, confirmed=True)
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
         probe = run_probe(reached, plan, request, quiet=quiet, forecasts=False)

@@ -11,11 +11,11 @@ from pathlib import Path
 import typer
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.launching.launch_options import LaunchOptions
 from orchestrator.cli.report import say
 from orchestrator.fleet.runs.upload import names_in
 from orchestrator.plan.command import brings_own_code, is_own_script, worker_command
 from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.launch_options import LaunchOptions
 
 ASKED_ABOVE = 50_000_000
 """Bytes: a folder of code is smaller; a larger one holds data, models or a virtual environment."""

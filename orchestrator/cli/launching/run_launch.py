@@ -15,8 +15,8 @@ from orchestrator.cli.launching.auto_nodes import with_best_nodes
 from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.grants import plan_to_continue
-from orchestrator.cli.launching.launch_options import DEFAULT_COMMAND, LaunchOptions, OutputMode
 from orchestrator.cli.launching.measure import run_probe, save_measurement
+from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.launching.own_code import may_be_copied, own_code
 from orchestrator.cli.launching.previous_attempt import PreviousAttempt, earlier_attempt
 from orchestrator.cli.launching.request import build_request, with_engine
@@ -36,6 +36,7 @@ from orchestrator.specs.errors import (
     UsageError,
 )
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import LaunchRequest
@@ -139,7 +140,7 @@ def _run(
         told=lambda told: screen.show(told, by_name),
         screen=screen,
     )
-    return see_through(attended, mode, out_of_sight_s=float(request.node_timeout_s))
+    return see_through(attended, mode)
 
 
 def _measure(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, mode: OutputMode) -> int:

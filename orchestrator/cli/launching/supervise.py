@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.cli.launching.launch_options import OutputMode
+from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.checkpoints.copy import Notify
 from orchestrator.fleet.checkpoints.replicate import replicate
@@ -49,8 +49,11 @@ class Attended:
     screen: AbstractContextManager[object] = field(default_factory=nullcontext)
 
 
-def see_through(run: Attended, mode: OutputMode, *, out_of_sight_s: float) -> int:
-    """Follow it to its end; the exit code. Ctrl-C leaves it, to a watcher of its own."""
+def see_through(run: Attended, mode: OutputMode, *, out_of_sight_s: float | None = None) -> int:
+    """Follow the run to its end and return the exit code. Ctrl-C leaves it to a watcher in the background.
+
+    `out_of_sight_s`: seconds without an answer of any node until it gives up (default: the run's node timeout).
+    """
     from orchestrator.cli.launching.view import how_to_go_on, tell_end
 
     record = RunRecord(run.plan.run_id)
@@ -101,10 +104,10 @@ def leave_to_a_watcher(plan: Plan, mode: OutputMode) -> None:
 
     Values that no record holds are in its environment, should it have to launch the run anew.
     """
-    if not mode.watch:
+    if mode.no_watch:
         return
     log = RunRecord(plan.run_id).folder / LOG
-    inventory = ("-i", str(mode.inventory_file)) if mode.inventory_file else ()
+    inventory = ("-i", str(mode.inventory)) if mode.inventory else ()
     engine = ("--engine", mode.engine) if mode.engine else ()
     command = [sys.executable, "-m", "orchestrator", "watch", plan.run_id, *inventory, *engine]
     _spawn.get()(command, log, concealed(plan.environment))

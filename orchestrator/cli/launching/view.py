@@ -16,7 +16,7 @@ from contract.events import ForecastMade
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.launching.launch_options import OutputMode
+from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.report import say
 from orchestrator.fleet.supervise.arrivals import arrived
 from orchestrator.fleet.supervise.attempt_state import RunOutcome

@@ -56,7 +56,8 @@ class Watch:
 
     company: Company
     ears: Ears = field(default_factory=Ears)
-    out_of_sight_s: float = 120.0
+    out_of_sight_s: float | None = None
+    """Seconds without an answer of any node until following ends (default: the plan's node timeout)."""
     clock: Callable[[], float] = time.monotonic
     pause: Pause | None = None
     rest: Callable[[float], object] = time.sleep
@@ -135,7 +136,7 @@ def _patience(how: Watch, plan: Plan, given_up: Mapping[str, int]) -> Patience:
         max_restarts=plan.max_restarts,
         node_timeout_s=float(plan.node_timeout_s),
         enough=plan.min_nodes,
-        out_of_sight_s=how.out_of_sight_s,
+        out_of_sight_s=float(plan.node_timeout_s if how.out_of_sight_s is None else how.out_of_sight_s),
     )
     away = tuple(
         Away(

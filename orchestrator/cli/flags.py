@@ -1,0 +1,95 @@
+"""Command parameters from the fields of a dataclass: an option is declared there, and nowhere else."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from orchestrator.cli.options import EngineOption, LabelOption, NodesOption
+from orchestrator.specs.launch_options import Flag
+
+SHARED = {"nodes": NodesOption, "labels": LabelOption, "engine": EngineOption}
+"""Options that commands without a launch have, too, by the name of the field that takes them."""
+
+Command = Callable[..., int]
+
+
+def expand(*, only: Collection[str] = (), omit: Collection[str] = (), **instead: Any) -> Callable[[Command], Command]:
+    """Replace each parameter that has a dataclass as its type by parameters for the fields of that dataclass.
+
+    `only`: names of the fields that are options of this command (default: all); `omit`: names of those that are not.
+    `instead`: by name, annotations of options that this command has in another form.
+    """
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+        parameters: dict[str, inspect.Parameter] = {}
+        groups: dict[str, type] = {}
+        for name, parameter in inspect.signature(command).parameters.items():
+            if is_dataclass(cls := hints[name]) and isinstance(cls, type):
+                groups[name] = cls
+                options = dict(_parameters(cls, {**SHARED, **instead}))
+                parameters |= {one: options[one] for one in options if one in (only or options) and one not in omit}
+            else:
+                parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+
+        def run(**typed: Any) -> int:
+            values = {name: typed[name] for name in hints if name in typed}
+            for name, cls in groups.items():
+                values[name] = _instance(cls, typed)
+            return command(**values)
+
+        run.__doc__ = command.__doc__
+        run.__name__ = command.__name__
+        run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]  # as inspect says
+        return run
+
+    return decorate
+
+
+def _parameters(cls: type, shared: Mapping[str, Any]) -> Iterator[tuple[str, inspect.Parameter]]:
+    """A parameter for each field with an option, inherited fields last."""
+    hints = get_type_hints(cls, include_extras=True)
+    for each in sorted(fields(cls), key=lambda each: each.name not in cls.__annotations__):
+        annotation = shared.get(each.name) or hints[each.name]
+        flag = each.metadata.get("flag")
+        if flag or get_origin(annotation) is Annotated:
+            yield (
+                each.name,
+                inspect.Parameter(
+                    each.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    annotation=_annotation(each, flag, annotation) if flag else annotation,
+                    default=False if annotation is bool or bool in get_args(annotation) else None,
+                ),
+            )
+
+
+def _annotation(each: Field[Any], flag: Flag, hint: Any) -> Any:
+    kind = list[str] if flag.repeated else next(one for one in (bool, int, Path, str) if one in (hint, *get_args(hint)))
+    default = "" if each.default is MISSING or not each.default else f" (default: {each.default})"
+    text = flag.help.removesuffix(".") + default + "." if default else flag.help
+    most = flag.most if each.default is None else None  # any other number is bounded where a plan is read
+    return Annotated[
+        kind | None,
+        typer.Option(flag.name, metavar=flag.metavar, min=flag.least, max=most, help=text, show_default=False),
+    ]
+
+
+def _instance(cls: type, typed: dict[str, Any]) -> Any:
+    """The dataclass with all that was typed of it; `given` names these fields, where the dataclass has it."""
+    values = {}
+    for each in fields(cls):
+        value = typed.get(each.name)
+        if not (value is None or value is False or value in ([], "")):  # 0 is a value
+            flag = each.metadata.get("flag")
+            parsed = flag.parse(value) if flag and flag.parse else value
+            values[each.name] = tuple(parsed) if isinstance(parsed, list) else parsed
+    if any(each.name == "given" for each in fields(cls)):
+        values["given"] = frozenset(values)
+    return cls(**values)

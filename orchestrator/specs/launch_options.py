@@ -1,0 +1,226 @@
+"""The options of a launch, each declared once: default, name on the command line, bounds and help text.
+
+Commands derive their parameters from these fields (`cli/flags.py`); a request and a plan inherit `RunSettings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.specs.container import Mount
+from orchestrator.specs.errors import UsageError
+from orchestrator.specs.run_labels import MOST_NODES
+from orchestrator.specs.secret import NAME, Secret
+
+DEFAULT_COMMAND = ("gpt2",)
+DEFAULT_DATA = Path("Data")
+ABSENCE_S = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """How a field is written on the command line."""
+
+    name: str
+    help: str
+    metavar: str | None = None
+    least: int | None = None
+    """Smallest number that may be typed."""
+    most: int | None = None
+    """Largest number that a plan may have: a plan is read from nodes, and its numbers are counted up to."""
+    parse: Callable[[Any], Any] | None = None
+    """Makes the value of the field from the text, or from the list of texts of an option that may be repeated."""
+    repeated: bool = False
+
+
+def _profile(text: str) -> str:
+    if text not in ("", "auto", "cpu", "cuda"):
+        raise UsageError(f"--profile {text}: expected cpu, cuda or auto")
+    return "" if text == "auto" else text
+
+
+def _mounts(texts: Sequence[str]) -> tuple[Mount, ...]:
+    mounts = []
+    for text in texts:
+        parts = text.split(":")
+        if len(parts) not in (2, 3) or not parts[0].startswith("/") or not parts[1].startswith("/"):
+            raise UsageError(f"--mount {text}: expected /folder/of/the/node:/folder/inside[:ro]")
+        if parts[2:] not in ([], ["ro"], ["rw"]):
+            raise UsageError(f"--mount {text}: after the second colon comes ro or rw")
+        mounts.append(Mount(source=parts[0], target=parts[1], read_only=parts[2:] == ["ro"]))
+    return tuple(mounts)
+
+
+def _environment(texts: Sequence[str]) -> dict[str, str]:
+    variables = {}
+    for text in texts:
+        key, equals, variables[key] = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"--env {key}: expected KEY=VALUE")
+    return variables
+
+
+def _secrets(texts: Sequence[str]) -> tuple[Secret, ...]:
+    secrets = []
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not NAME.fullmatch(name) or (equals and not file):
+            raise UsageError(
+                f"--secret {name}: expected NAME or NAME=FILE", hint="never write the value itself on a command line"
+            )
+        secrets.append(Secret(name=name, file=str(Path(file).expanduser().absolute()) if file else ""))
+    return tuple(secrets)
+
+
+def _flag(name: str, **how: Any) -> dict[str, Flag]:
+    return {"flag": Flag(name=name, **how)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Options that hold for all attempts of a run: its plan keeps them for a resumed attempt."""
+
+    profile: str = field(
+        default="",
+        metadata=_flag(
+            "--profile",
+            parse=_profile,
+            metavar="cpu|cuda",
+            help="Image for all nodes (default: by each node's device).",
+        ),
+    )
+    """Image for all nodes: cpu or cuda; empty: by the device of each node."""
+    mounts: tuple[Mount, ...] = field(
+        default=(),
+        metadata=_flag(
+            "--mount",
+            parse=_mounts,
+            repeated=True,
+            metavar="SOURCE:TARGET[:ro]",
+            help="Bind mount from each node. Repeatable.",
+        ),
+    )
+    environment: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=_flag(
+            "--env",
+            parse=_environment,
+            repeated=True,
+            metavar="KEY=VALUE",
+            help="Environment variable for the containers. Repeatable.",
+        ),
+    )
+    """The user's own variables."""
+    secrets: tuple[Secret, ...] = field(
+        default=(),
+        metadata=_flag(
+            "--secret",
+            parse=_secrets,
+            repeated=True,
+            metavar="NAME[=FILE]",
+            help="Your environment variable NAME, or FILE, as /run/secrets/NAME in the containers; not stored. "
+            "Repeatable.",
+        ),
+    )
+    """By name: their values are read when the run starts, and handed over as files."""
+    max_restarts: int = field(
+        default=3,
+        metadata=_flag(
+            "--max-restarts",
+            least=0,
+            most=1_000_000,
+            metavar="N",
+            help="Restarts allowed without a new checkpoint in between.",
+        ),
+    )
+    """Restarts of the ranks without a new checkpoint, and Docker's restarts of a container that ended otherwise."""
+    node_timeout_s: int = field(
+        default=120,
+        metadata=_flag(
+            "--node-timeout",
+            least=1,
+            most=100_000_000,
+            metavar="SECONDS",
+            help="How long a node may be lost before it is dropped.",
+        ),
+    )
+    min_nodes: int = field(
+        default=0,
+        metadata=_flag(
+            "--min-nodes",
+            least=1,
+            most=MOST_NODES,
+            metavar="N",
+            help="Continue without lost nodes while this many are left.",
+        ),
+    )
+    """Nodes that the run can continue with after the others were given up; 0: it needs all of them."""
+    replicas: int = field(
+        default=1,
+        metadata=_flag(
+            "--replicas", least=0, most=MOST_NODES, metavar="N", help="Other nodes that get a copy of each checkpoint."
+        ),
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """These fields alone, by name: a request and a plan inherit them from the options of a launch."""
+        return {each.name: getattr(self, each.name) for each in fields(RunSettings)}
+
+    @property
+    def absence_limit_s(self) -> int:
+        """Seconds that nodes wait for an absent one: longer than the run's supervisor on the controller does."""
+        return max(ABSENCE_S, self.node_timeout_s + 60)
+
+
+NUMBERS: Mapping[str, Flag] = {
+    each.name: each.metadata["flag"] for each in fields(RunSettings) if isinstance(each.default, int)
+}
+"""The settings that are numbers, by field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(RunSettings):
+    """The options of `orch launch`; other commands that start containers have some of them.
+
+    Fields without a flag have the one that other commands have, too: nodes, labels, engine.
+    """
+
+    command: tuple[str, ...] = ()
+    nodes: str | None = None
+    labels: tuple[str, ...] = ()
+    name: str = field(default="", metadata=_flag("--name", help="Beginning of the run's id."))
+    master: str = field(
+        default="", metadata=_flag("--master", metavar="NODE", help="Node of rank 0 (default: the first).")
+    )
+    master_port: int | None = field(
+        default=None,
+        metadata=_flag(
+            "--master-port",
+            least=1,
+            most=65534,
+            metavar="PORT",
+            help="Port on rank 0's node (default: the next free one from 12355).",
+        ),
+    )
+    workdir: Path | None = field(
+        default=None,
+        metadata=_flag(
+            "--workdir", metavar="DIR", help="Your code, copied to every node (default: the current folder)."
+        ),
+    )
+    data: Path | None = field(
+        default=None,
+        metadata=_flag("--data", metavar="DIR", help="Prepared data, copied to nodes without it (default: ./Data)."),
+    )
+    resume: str = field(default="", metadata=_flag("--resume", metavar="RUN", help="Resume an earlier run."))
+    engine: str = ""
+    given: frozenset[str] = frozenset()
+    """Names of the fields that were on the command line."""
+
+    def resolved(self, earlier: RunSettings | None) -> LaunchOptions:
+        """Return these options with the settings of an earlier attempt where the command line does not give them."""
+        kept = earlier.settings().items() if earlier else ()
+        return replace(self, **{name: value for name, value in kept if name not in self.given})
