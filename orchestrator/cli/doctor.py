@@ -89,7 +89,7 @@ def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *,
 
     from orchestrator.checks.doctor import areas_of, diagnose, not_checked
     from orchestrator.fleet.readiness.doctor import NEEDED, examine
-    from orchestrator.fleet.readiness.record import keep
+    from orchestrator.fleet.readiness.quick_look import keep
     from orchestrator.render.examining import ExaminingView
     from orchestrator.render.findings import DoctorReport
 
@@ -115,7 +115,7 @@ def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *,
 def _mend(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *, asking: bool) -> int:
     """Mend what somebody agrees to; how many were mended."""
     from orchestrator.cli import main
-    from orchestrator.fleet.readiness.fix import mend_on_node, mendable
+    from orchestrator.fleet.readiness.doctor import mend_on_node, mendable
     from orchestrator.render.findings import sentence
 
     by_name, seen = {node.name: node for node in nodes}, {node.name: node for node in report.nodes}

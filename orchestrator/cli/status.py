@@ -42,7 +42,7 @@ def status(
     from orchestrator.cli.launching.stopping import half_way
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.find_runs import choose_run, find_runs, seats_of
-    from orchestrator.fleet.runs.past_run import past_run
+    from orchestrator.fleet.runs.history import past_run
     from orchestrator.fleet.runs.progress import forecast_of, last_event
     from orchestrator.fleet.runs.read_logs import recorded_only
     from orchestrator.fleet.runs.records import RunRecord

@@ -67,8 +67,7 @@ def _shown_by(spec: NodeSpec) -> tuple[str, PKey]:
 
     from orchestrator.nodes.host_keys import offered_key
     from orchestrator.nodes.ssh import resolve
-    from orchestrator.nodes.ssh_keys import Keys
-    from orchestrator.nodes.ssh_refusal import REFUSALS, Attempt, refusal
+    from orchestrator.nodes.ssh_login import REFUSALS, Attempt, Keys, refusal
 
     address = resolve(spec)
     try:

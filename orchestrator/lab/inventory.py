@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.lab.state import USER, Lab
 from orchestrator.specs.inventory import Limits
-from orchestrator.specs.inventory_files.inventory_dump import dump_document
+from orchestrator.specs.inventory_files.inventory_yaml import write_yaml
 
 SEED_CPUS = 2.0
 _LARGEST_MIB = 4096
@@ -67,7 +67,7 @@ def inventory_text(lab: Lab, limits: Limits, folder: Path) -> str:
         "defaults": {**_defaults(lab, folder), "limits": _limits(limits)},
         "nodes": {node.name: {"address": node.address, **_own(lab, node.name, folder)} for node in lab.nodes},
     }
-    return dump_document(document, header=_HEAD)
+    return write_yaml(document, header=_HEAD)
 
 
 def _defaults(lab: Lab, folder: Path) -> dict[str, Any]:

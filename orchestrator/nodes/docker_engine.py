@@ -13,10 +13,8 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from paramiko import SSHException
 from urllib3.exceptions import ReadTimeoutError
 
-from orchestrator.nodes.docker_answers import container_facts, image_facts
 from orchestrator.nodes.docker_hardening import host_config
-from orchestrator.nodes.interface import BuildRequest, Completed, LogLine, Progress
-from orchestrator.nodes.limits import MIB, Output
+from orchestrator.nodes.interface import MIB, BuildRequest, Completed, LogLine, Output, Progress
 from orchestrator.nodes.log_stream import rejoin_lines, resumed
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError, EngineRefusedError
@@ -280,3 +278,37 @@ def _text(info: Mapping[str, Any], key: str) -> str:
 def _count(info: Mapping[str, Any], key: str) -> int:
     value = info.get(key)
     return value if isinstance(value, int) and 0 <= value < 2**63 else 0
+
+
+def image_facts(answer: Mapping[str, Any]) -> ImageFacts:
+    return ImageFacts(
+        id=answer["Id"],
+        tags=tuple(sorted(answer.get("RepoTags") or ())),
+        layers=tuple((answer.get("RootFS") or {}).get("Layers") or ()),
+        labels=dict((answer.get("Config") or {}).get("Labels") or {}),
+        size_bytes=answer.get("Size", 0),
+        architecture=answer.get("Architecture", ""),
+    )
+
+
+def container_facts(answer: Mapping[str, Any]) -> ContainerFacts:
+    state = answer["State"]
+    ended = state["Status"] in ("exited", "dead")
+    return ContainerFacts(
+        id=answer["Id"],
+        name=answer["Name"].lstrip("/"),
+        image=answer["Image"],
+        labels=dict(answer["Config"].get("Labels") or {}),
+        status=state["Status"],
+        exit_code=state["ExitCode"] if ended else None,
+        oom_killed=bool(state.get("OOMKilled")),
+        started_at=_time(state["StartedAt"]),
+        finished_at=_time(state["FinishedAt"]),
+        error=state.get("Error", ""),
+        restarts=answer.get("RestartCount", 0),
+    )
+
+
+def _time(text: str) -> str:
+    """Docker writes the year 1 for "never"."""
+    return "" if text.startswith("0001-") else text

@@ -11,8 +11,7 @@ from pathlib import Path
 from threading import Condition
 from typing import BinaryIO
 
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, BuildRequest, Completed, LogLine, Progress
-from orchestrator.nodes.limits import Output
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, BuildRequest, Completed, LogLine, Output, Progress
 from orchestrator.nodes.local import copy
 from orchestrator.nodes.log_stream import after
 from orchestrator.specs.container import ContainerSpec

@@ -16,6 +16,32 @@ from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.run import ContainerFacts
 
+MIB = 1024 * 1024
+OUTPUT_LIMIT = 16 * MIB
+"""Of stdout and of stderr, in bytes; what is longer is read as a stream."""
+
+
+class Output(bytearray):
+    """What a command writes, as far as it is kept."""
+
+    def __init__(self, argv: Sequence[str], node: str) -> None:
+        super().__init__()
+        self._command, self._node = argv[0], node
+
+    def add(self, chunk: bytes) -> None:
+        """CommandFailedError where it is too much."""
+        if len(self) + len(chunk) > OUTPUT_LIMIT:
+            raise CommandFailedError(
+                f"{self._command} wrote more than {OUTPUT_LIMIT // MIB} MiB, the limit of one command; it was ended",
+                node=self._node,
+            )
+        self += chunk
+
+    @property
+    def text(self) -> str:
+        return self.decode(errors="replace")
+
+
 TRANSFER_TIMEOUT_S = 3600.0
 """For what is as long as its bytes are many."""
 

@@ -19,8 +19,7 @@ from docker.utils import kwargs_from_env
 
 from orchestrator.nodes.archive import CHUNK
 from orchestrator.nodes.docker_engine import DockerEngine
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Completed, Engine
-from orchestrator.nodes.limits import Output
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Completed, Engine, Output
 from orchestrator.specs.errors import CommandFailedError, DeadlineError
 
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,15 +18,14 @@ from typing import Any
 import docker
 import fabric
 import paramiko
+from docker.transport import SSHHTTPAdapter
+from docker.transport.sshconn import SSHConnectionPool
 
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
 from orchestrator.nodes.docker_engine import DockerEngine
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Completed
-from orchestrator.nodes.limits import Output
-from orchestrator.nodes.ssh_engine import docker_client_over
-from orchestrator.nodes.ssh_keys import drop_missing, keys_for, require_identity
-from orchestrator.nodes.ssh_refusal import REFUSALS, Attempt, plain, refusal
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Completed, Output
+from orchestrator.nodes.ssh_login import REFUSALS, Attempt, drop_missing, keys_for, plain, refusal, require_identity
 from orchestrator.specs.errors import CommandFailedError, DeadlineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.reach import Reach
@@ -301,3 +300,29 @@ def _chunks(channel: paramiko.Channel, deadline: float) -> Iterator[bytes]:
         if not (chunk := channel.recv(CHUNK)):
             return
         yield chunk
+
+
+class _TransportAdapter(SSHHTTPAdapter):
+    """The SDK's SSH adapter on a connection that is open already, in place of one of its own.
+
+    One pool for all addresses: the SDK's pool for each would soon use up the ten sessions that sshd allows.
+    """
+
+    def __init__(self, transport: Callable[[], paramiko.Transport], timeout_s: int) -> None:
+        super().__init__("ssh://node", timeout=timeout_s, shell_out=True)
+        self._pool: Any = SSHConnectionPool(timeout=timeout_s, maxsize=self.max_pool_size)
+        self._pool.ssh_transport = transport()
+
+    def get_connection(self, url: Any, proxies: Any = None) -> Any:  # noqa: ARG002  # the SDK's signature
+        return self._pool
+
+
+def docker_client_over(transport: Callable[[], paramiko.Transport], *, timeout_s: int = 60) -> docker.APIClient:
+    """A Docker SDK client that talks to the engine at the other end through `docker system dial-stdio`."""
+    client: Any = docker.APIClient(base_url="tcp://node:1", version="1.41", timeout=timeout_s)
+    client._custom_adapter = _TransportAdapter(transport, timeout_s)
+    client.mount("http+docker://ssh", client._custom_adapter)
+    client.base_url = "http+docker://ssh"
+    # As the docker program negotiates: a ping costs a fifth of the full answer about versions.
+    client._version = client._get(client._url("/_ping", versioned_api=False)).headers["Api-Version"]
+    return client  # type: ignore[no-any-return]  # Any above: these attributes are the SDK's own, not its public ones

@@ -1,16 +1,19 @@
-"""What has to be done on a machine so that training containers can run there: facts in, commands out. Pure.
+"""The commands that make a machine able to run training containers: facts in, plan out. Pure.
 
 Docker Engine comes from the distribution's own packages: no further package source, its updates come with the
-others, and 20.10 (Debian 11) is new enough. The NVIDIA Container Toolkit is in no distribution: see `setup_nvidia`.
+others, and 20.10 (Debian 11) is new enough.
+
+The NVIDIA Container Toolkit is in no distribution. Which package source to trust is the user's choice: NVIDIA's, by the
+address of its installation guide (docs.nvidia.com, Container Toolkit, "With apt"), or a mirror of it. File, keyring and
+source line are those of the guide, which accepts whatever key is downloaded; here the key must have FINGERPRINT,
+otherwise nothing is installed.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from orchestrator.plan.setup_nvidia import KEYRING, NAME_IT, key_tools, needs_source, toolkit_steps
-from orchestrator.plan.setup_words import as_root, install
 from orchestrator.specs.numbers import whole
 from orchestrator.specs.setup import Rights, SetupFacts, SetupPlan, Step
 
@@ -146,3 +149,143 @@ def _warnings(facts: SetupFacts, steps: tuple[Step, ...]) -> Iterator[str]:
         yield "packages of that source are installed as root, now and with every upgrade"
     if not facts.nvidia_driver and facts.wants_gpus and "nvidia-container-toolkit" in facts.packages:
         yield "it has the NVIDIA Container Toolkit and no driver that is loaded: orch explain gpu.driver_not_loaded"
+
+
+PACKAGE = "nvidia-container-toolkit"
+KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
+SOURCE_FILE = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
+FINGERPRINT = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
+"""Of the key that signs this source (NVIDIA CORPORATION, Open Source Projects). Where NVIDIA takes another one, setup
+refuses until this line is changed too: a person has to look at it."""
+
+
+_CAREFUL = ("--fail", "--silent", "--show-error", "--location", "--proto", "=https")
+NAME_IT = (
+    "name NVIDIA's package source, or a mirror: orch setup --nvidia-source https://…"
+    ' (its address is in NVIDIA\'s installation guide, docs.nvidia.com, Container Toolkit, "With apt")'
+)
+
+
+def source_line(address: str) -> str:
+    """What apt is told; `$(ARCH)` is apt's own variable, no shell's."""
+    return f"deb [signed-by={KEYRING}] {address}/stable/deb/$(ARCH) /"
+
+
+def needs_source(facts: SetupFacts, address: str) -> bool:
+    """Whether nobody has said yet where the toolkit is to come from: neither now nor on the node before."""
+    return PACKAGE not in facts.packages and not address and not facts.source
+
+
+def key_tools(facts: SetupFacts, address: str) -> tuple[str, ...]:
+    """Packages that fetching and checking the key needs, as far as they are lacking."""
+    if PACKAGE in facts.packages or not address or facts.source_keys == (FINGERPRINT,):
+        return ()
+    programs = tuple(name for name in ("curl", "gpg") if name not in facts.programs)
+    return (*programs, *(() if "ca-certificates" in facts.packages else ("ca-certificates",)))
+
+
+def toolkit_steps(facts: SetupFacts, address: str, suffix: str) -> Iterator[Step]:
+    """Trust the key for this one source, name the source, install, and tell the engine.
+
+    `address`: of the source; empty where the node knows one already, which is then taken as it is.
+    """
+    if PACKAGE in facts.packages:
+        yield Step(
+            why="the NVIDIA Container Toolkit is installed", argv=(), done=True, known_by=f"dpkg-query -W {PACKAGE}"
+        )
+    else:
+        if address:
+            yield from _key_steps(facts, address, suffix)
+            yield Step(
+                why="name the package source",
+                argv=as_root(facts, "tee", SOURCE_FILE),
+                stdin=f"{source_line(address)}\n",
+                done=facts.source == source_line(address),
+                known_by=f"{SOURCE_FILE} holds this line",
+            )
+        yield from install(facts, (PACKAGE,), why="install the NVIDIA Container Toolkit")
+    restart = ("systemctl", "restart", "docker") if facts.systemd else ("service", "docker", "restart")
+    for why, argv in (
+        ("let Docker hand GPUs to containers", ("nvidia-ctk", "runtime", "configure", "--runtime=docker")),
+        ("restart Docker, which then knows", restart),
+    ):
+        known = "nvidia" in facts.runtimes
+        yield Step(
+            why=why,
+            argv=as_root(facts, *argv),
+            done=known,
+            known_by="docker info names the runtime nvidia",
+            timeout_s=120,
+        )
+
+
+def _key_steps(facts: SetupFacts, address: str, suffix: str) -> Iterator[Step]:
+    """The key, as its user and in a folder of its own; root only copies what was proven."""
+    known = f"{KEYRING} holds the key {FINGERPRINT} alone"
+    if facts.source_keys == (FINGERPRINT,):
+        yield Step(why="NVIDIA's key is trusted for its source", argv=(), done=True, known_by=known)
+        return
+    folder = f"/tmp/orch-setup-{suffix}"  # noqa: S108  # made anew with a random name, or not at all
+    key, ring = f"{folder}/key.asc", f"{folder}/key.gpg"
+    gpg = ("gpg", "--homedir", folder, "--batch")
+    yield Step(why="a folder for the key", argv=("mkdir", "-m", "700", folder), known_by=known)
+    yield Step(
+        why="fetch the key of that package source",
+        argv=("curl", *_CAREFUL, "-o", key, f"{address}/gpgkey"),
+        known_by=known,
+        timeout_s=120,
+    )
+    yield Step(
+        why=f"check that it is {FINGERPRINT} and no other",
+        argv=(*gpg, "--show-keys", "--with-colons", key),
+        known_by=known,
+        only_key=FINGERPRINT,
+    )
+    yield Step(why="make it a keyring", argv=(*gpg, "--dearmor", "--output", ring, key), known_by=known)
+    yield Step(
+        why="trust it for NVIDIA's source alone",
+        argv=as_root(facts, "install", "-m", "644", ring, KEYRING),
+        known_by=known,
+    )
+    yield Step(why="remove the folder", argv=("rm", "-r", folder), known_by=known, always=True)
+
+
+INSTALL_TIMEOUT_S = 1800.0
+UPDATE_TIMEOUT_S = 300.0
+_QUIET = ("env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1")
+"""No questions, and no restart of services that have nothing to do with it."""
+_WAIT = ("-o", "DPkg::Lock::Timeout=300")
+"""Machines that upgrade themselves hold apt's lock for minutes."""
+
+
+def as_root(facts: SetupFacts, *argv: str, keep_proxies: bool = False) -> tuple[str, ...]:
+    """Through sudo where the user is not root; without `-n` where a person has to type it.
+
+    `keep_proxies`: sudo drops the proxies of the user's environment unless told; only their names are written down.
+    """
+    if facts.rights is Rights.ROOT:
+        return argv
+    ask = () if facts.rights in (Rights.PASSWORD, Rights.NONE) else ("-n",)
+    keep = (f"--preserve-env={','.join(facts.proxies)}",) if keep_proxies and facts.proxies else ()
+    return ("sudo", *ask, *keep, *argv)
+
+
+def install(facts: SetupFacts, packages: Sequence[str], *, why: str) -> Iterator[Step]:
+    """Fetch the package lists and install these."""
+    words = ("install", "--yes", "--no-install-recommends", *packages)
+    yield Step(
+        why="fetch the package lists",
+        argv=_apt(facts, "update"),
+        known_by="needed only where something is installed",
+        timeout_s=UPDATE_TIMEOUT_S,
+    )
+    yield Step(
+        why=f"{why}: {', '.join(packages)}",
+        argv=_apt(facts, *words),
+        known_by=f"dpkg-query -W {' '.join(packages)}",
+        timeout_s=INSTALL_TIMEOUT_S,
+    )
+
+
+def _apt(facts: SetupFacts, *words: str) -> tuple[str, ...]:
+    return as_root(facts, *_QUIET, "apt-get", *_WAIT, *words, keep_proxies=True)

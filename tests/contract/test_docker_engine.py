@@ -15,8 +15,7 @@ from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets
 from orchestrator.nodes.docker_engine import DockerEngine
 from orchestrator.nodes.interface import Engine
 from orchestrator.nodes.local import LocalNode
-from orchestrator.nodes.ssh import SshNode
-from orchestrator.nodes.ssh_engine import docker_client_over
+from orchestrator.nodes.ssh import SshNode, docker_client_over
 from orchestrator.plan.secrets import secret_environment, secret_mounts, secrets_folder
 from orchestrator.specs.container import Mount
 from orchestrator.specs.request import RunIdentity

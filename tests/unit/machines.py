@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.probes import setup_probe
-from orchestrator.plan.setup_nvidia import FINGERPRINT, KEYRING
+from orchestrator.plan.setup import FINGERPRINT, KEYRING
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import EngineFacts
 from orchestrator.specs.inventory import NodeSpec

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from contract.run_folder import AGENTS_TOKEN
+from orchestrator.fleet.runs.artifacts import code_list, folder_digest
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.upload import code_list, folder_digest
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.errors import NodeUnreachableError, PreflightError

@@ -12,8 +12,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.checks.doctor import AREAS, areas_of, diagnose
-from orchestrator.fleet.readiness.doctor import NEEDED, WAVES, WAYS, Examination, examine
-from orchestrator.fleet.readiness.fix import mend_on_node, mendable
+from orchestrator.fleet.readiness.doctor import NEEDED, WAVES, WAYS, Examination, examine, mend_on_node, mendable
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.render.examining import ExaminingView
 from orchestrator.specs.errors import CommandFailedError, EngineError, EngineRefusedError, NodeUnreachableError

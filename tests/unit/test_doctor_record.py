@@ -7,8 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from orchestrator.fleet.readiness.quick_look import quick_look
-from orchestrator.fleet.readiness.record import keep, recall, record_file
+from orchestrator.fleet.readiness.quick_look import keep, quick_look, recall, record_file
 from orchestrator.specs.facts import SmiFault
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.network import Ended, Interface, NetworkFacts, Path

@@ -13,8 +13,7 @@ from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.log_stream import rejoin_lines
 from orchestrator.nodes.probes import probe
-from orchestrator.nodes.ssh_keys import Keys
-from orchestrator.nodes.ssh_refusal import Attempt, refusal
+from orchestrator.nodes.ssh_login import Attempt, Keys, refusal
 from orchestrator.specs.errors import CommandFailedError, EngineError
 from orchestrator.specs.facts import ImageFacts
 from orchestrator.specs.request import RunIdentity

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.runs.cleanup import _REMOVE
 from orchestrator.fleet.runs.records import recorded_runs
+from orchestrator.fleet.runs.stop import _REMOVE
 from orchestrator.nodes.interface import LogLine
 from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.errors import UsageError

@@ -9,8 +9,7 @@ import pytest
 
 from orchestrator.fleet.readiness.setup import Clock, carry_out, survey, verified
 from orchestrator.nodes.probes.setup_probe import parse, primary_keys
-from orchestrator.plan.setup import plan_setup
-from orchestrator.plan.setup_nvidia import FINGERPRINT, KEYRING, SOURCE_FILE, source_line
+from orchestrator.plan.setup import FINGERPRINT, KEYRING, SOURCE_FILE, plan_setup, source_line
 from orchestrator.render.setup import plan_text, step_line
 from orchestrator.specs.setup import Rights, SetUp, SetupFacts, SetupPlan
 from tests import lan

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.checks.slow_links import SlowLinks, slow_links
-from orchestrator.fleet.runs.cleanup import _REMOVE
+from orchestrator.fleet.runs.stop import _REMOVE
 from orchestrator.fleet.supervise.rendezvous import BEHIND_S, NOBODY_S, RollCall
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.measurement_command import in_miniature

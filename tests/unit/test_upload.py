@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.runs.upload import folder_digest, upload_data
+from orchestrator.fleet.runs.artifacts import folder_digest, upload_data
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.specs.errors import CommandFailedError, ConfigError
 

@@ -14,8 +14,7 @@ from orchestrator.cli.launching.previous_attempt import PreviousAttempt
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.gather import assumed_facts, gather_facts
-from orchestrator.fleet.readiness.port_holder import with_holder
-from orchestrator.fleet.readiness.quick_look import look_before_launch
+from orchestrator.fleet.readiness.quick_look import look_before_launch, with_holder
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.errors import PortTakenError, PreflightError, UsageError

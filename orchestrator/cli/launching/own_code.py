@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import say
-from orchestrator.fleet.runs.upload import names_in
+from orchestrator.fleet.runs.artifacts import names_in
 from orchestrator.plan.command import brings_own_code, is_own_script, worker_command
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.launch_options import LaunchOptions

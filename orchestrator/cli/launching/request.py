@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.cli.launching.command_words import default_data
 from orchestrator.cli.report import say
-from orchestrator.fleet.runs.upload import folder_digest
+from orchestrator.fleet.runs.artifacts import folder_digest
 from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory, NodeSpec

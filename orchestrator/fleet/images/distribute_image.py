@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tarfile
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from threading import Lock
+from types import TracebackType
+from typing import IO
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
+from orchestrator.fleet.images.build_context import spool_folder
+from orchestrator.nodes.archive import CHUNK
 from orchestrator.nodes.interface import Engine, Node, Progress
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import ImageFacts
@@ -102,3 +112,140 @@ class _Counter:
             self.moved += len(chunk)
             self.notify(self.node, Progress(text="sending", done=self.moved - before, total=total))
         self.notify(self.node, Progress(text="unpacking"))
+
+
+_BLOCK = 8 * CHUNK
+_LEVEL = 1
+"""Measured on an image of 1.2 GB: a third of the bytes at 80 MB/s and core; higher levels cost more than they save."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """One member of the archive with its header and padding."""
+
+    start: int
+    end: int
+    layer: int
+    """Which layer's file it is, base first; -1 for everything else."""
+
+
+class ImageArchive:
+    """`docker save`, spooled. Close it: the spool is as big as the image."""
+
+    def __init__(self, engine: Engine, reference: str) -> None:
+        self._closing = ExitStack()
+        self._raw = self._spool()
+        self._packed: dict[int, tuple[IO[bytes], int]] = {}
+        self._lock = Lock()
+        try:
+            for chunk in engine.save(reference):
+                self._raw.write(chunk)
+            self._spans = _spans(self._raw, reference)
+            self._size = self._raw.seek(0, os.SEEK_END)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> ImageArchive:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the disk back."""
+        self._closing.close()
+
+    def chunks(self, layers_held: int) -> Iterator[bytes]:
+        """The archive for a node that holds this many layers, compressed. Several nodes may read at once."""
+        for layer in range(-1, max((span.layer for span in self._spans), default=-1) + 1):
+            if layer == -1 or layer >= layers_held:
+                yield from self._read(*self._compressed(layer))
+        yield _gzip(bytes(2 * tarfile.BLOCKSIZE))
+
+    def size(self, layers_held: int) -> int:
+        """How many bytes `chunks` gives, nearly."""
+        wanted = {span.layer for span in self._spans if span.layer == -1 or span.layer >= layers_held}
+        return sum(self._compressed(layer)[1] for layer in wanted)
+
+    def whole(self) -> Iterator[bytes]:
+        """As the engine saved it, for engines that refuse an incomplete one."""
+        return self._read(self._raw, self._size)
+
+    @property
+    def whole_size(self) -> int:
+        return self._size
+
+    def _compressed(self, layer: int) -> tuple[IO[bytes], int]:
+        """The members of one layer as gzip, made once, on all cores: members of gzip may be strung together."""
+        with self._lock:
+            if layer not in self._packed:
+                spool = self._spool()
+                blocks = (
+                    (start, min(start + _BLOCK, span.end))
+                    for span in self._spans
+                    if span.layer == layer
+                    for start in range(span.start, span.end, _BLOCK)
+                )
+                with ThreadPoolExecutor(os.cpu_count()) as pool:
+                    for packed in pool.map(lambda block: self._pack(*block), blocks):
+                        spool.write(packed)
+                spool.flush()
+                self._packed[layer] = (spool, spool.tell())
+            return self._packed[layer]
+
+    def _pack(self, start: int, end: int) -> bytes:
+        return _gzip(os.pread(self._raw.fileno(), end - start, start))
+
+    def _read(self, spool: IO[bytes], size: int) -> Iterator[bytes]:
+        """By position, since several nodes read the same file at once."""
+        for start in range(0, size, CHUNK):
+            yield os.pread(spool.fileno(), min(CHUNK, size - start), start)
+
+    def _spool(self) -> IO[bytes]:
+        return self._closing.enter_context(TemporaryFile(dir=spool_folder()))
+
+
+def _gzip(content: bytes) -> bytes:
+    packer = zlib.compressobj(_LEVEL, wbits=31)  # zlib.compress takes wbits from Python 3.11 on
+    return packer.compress(content) + packer.flush()
+
+
+def layers_in_common(layers: Sequence[str], held: Sequence[Sequence[str]]) -> int:
+    """How many of an image's layers, from its base upwards, some other image has too."""
+    best = 0
+    for other in held:
+        same = 0
+        while same < min(len(layers), len(other)) and layers[same] == other[same]:
+            same += 1
+        best = max(best, same)
+    return best
+
+
+def _spans(spool: IO[bytes], reference: str) -> tuple[_Span, ...]:
+    spool.flush()
+    spool.seek(0)
+    try:
+        with tarfile.open(fileobj=spool, mode="r:") as archive:
+            members = archive.getmembers()
+            paths = json.loads(_content(archive, "manifest.json"))[0]["Layers"]
+            end = archive.offset
+    except (tarfile.TarError, KeyError, ValueError) as error:
+        raise EngineError(f"the engine's archive of {reference} cannot be read: {error}") from error
+    ends = [*(member.offset for member in members[1:]), end]
+    return tuple(
+        _Span(start=member.offset, end=end, layer=_layer_of(member, paths))
+        for member, end in zip(members, ends, strict=True)
+    )
+
+
+def _content(archive: tarfile.TarFile, name: str) -> bytes:
+    content = archive.extractfile(name)
+    return content.read() if content else b""
+
+
+def _layer_of(member: tarfile.TarInfo, paths: Sequence[str]) -> int:
+    """A file that serves two layers (an empty one may occur twice) belongs to the upper: it is needed for longer."""
+    if not member.isreg() or member.name not in paths:
+        return -1
+    return len(paths) - 1 - list(reversed(paths)).index(member.name)

@@ -1,20 +1,30 @@
-"""What a launch looks at before it starts anything: fresh facts, and what the last `orch doctor` saw of the network."""
+"""Checks before a launch: fresh facts, the network as the last `orch doctor` saw it, and who holds the master port."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path as File
+
+from platformdirs import user_state_path
+from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.checks.doctor import quick
 from orchestrator.fleet.readiness.doctor import examine
-from orchestrator.fleet.readiness.record import DoctorRecord, keep, recall
 from orchestrator.nodes.interface import Node
+from orchestrator.nodes.probes import host_probe
+from orchestrator.nodes.state_files import replace_file
+from orchestrator.specs import run as labels
+from orchestrator.specs.errors import OrchError, PortTakenError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.network import NetworkFacts, Path
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.request import LaunchRequest
+from orchestrator.specs.run import ContainerFacts, State
 
 
 def look_before_launch(
@@ -61,3 +71,67 @@ def _as_of(finding: Finding, at: datetime) -> Finding:
         message=f"{finding.message} (as of {at.astimezone():%H:%M, %d %b}, orch doctor)",
         fix=f"{finding.fix}; fixed since? orch doctor",
     )
+
+
+MAX_AGE_S = 24 * 3600.0
+"""Older than that, what was seen of a network says little of it now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenNetwork:
+    """One node's network as it was seen, and when."""
+
+    at: datetime
+    address: str
+    network: NetworkFacts | None = None
+    paths: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorRecord:
+    """The network of all nodes that were looked at."""
+
+    nodes: Mapping[str, SeenNetwork]
+
+
+_FORM = TypeAdapter(DoctorRecord)
+
+
+def record_file() -> File:
+    """Where it is kept."""
+    return user_state_path("orch") / "doctor.json"
+
+
+def keep(fleet: Sequence[Examined], now: datetime) -> None:
+    """Put the network of these nodes on record; nodes that were not looked at keep what was known of them."""
+    earlier = recall(now)
+    nodes = dict(earlier.nodes) if earlier else {}
+    for node in fleet:
+        if node.facts and (node.network or node.paths):
+            nodes[node.name] = SeenNetwork(at=now, address=node.facts.address, network=node.network, paths=node.paths)
+    replace_file(record_file(), _FORM.dump_json(DoctorRecord(nodes=nodes)))
+
+
+def recall(now: datetime) -> DoctorRecord | None:
+    """What is on record, without what is too old; None where nothing is left, or it cannot be read."""
+    try:
+        record = _FORM.validate_json(record_file().read_bytes())
+    except (OSError, ValidationError):
+        return None
+    young = {name: seen for name, seen in record.nodes.items() if 0 <= (now - seen.at).total_seconds() <= MAX_AGE_S}
+    return DoctorRecord(nodes=young) if young else None
+
+
+def with_holder(error: PortTakenError, node: Node) -> PortTakenError:
+    """The same, with whoever listens there, as far as the node's user may know: another one's program has no name, but
+    a run whose rank 0 is on this node has."""
+    with suppress(OrchError):
+        led = node.engine.containers({labels.LABEL_MASTER: node.name})
+        known = [_run_of(facts) for facts in led if facts.state is State.RUNNING]
+        known += [str(holder) for holder in host_probe.holders(node, error.port)]
+        return PortTakenError(error.port, holder=known[0] if known else "", node=node.name)
+    return error
+
+
+def _run_of(facts: ContainerFacts) -> str:
+    return f"run {facts.labels.get(labels.LABEL_RUN, '?')} by {facts.labels.get(labels.LABEL_USER, '?')}"

@@ -13,10 +13,9 @@ from typing import Any
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.runs.agents_token import place_token
-from orchestrator.fleet.runs.artifacts import Store, baggage_of, bring
+from orchestrator.fleet.runs.artifacts import Store, baggage_of, bring, code_list
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets, require_values, secret_values, secrets_of
-from orchestrator.fleet.runs.upload import code_list
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.errors import ConflictError, EngineError

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from itertools import islice
 
 from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, TrainingStopped
-from orchestrator.fleet.runs.collect import said_of
 from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.read_logs import said_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.forecast import Forecast, read_forecast

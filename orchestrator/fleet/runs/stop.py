@@ -1,4 +1,4 @@
-"""End a run everywhere at once, or clear away what ended runs left."""
+"""Stop a run on all nodes at once, remove what ended runs left behind, or remove a run completely."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.collect import collect_logs
 from orchestrator.fleet.runs.find_runs import told_apart
 from orchestrator.fleet.runs.launch import Seated, discard
 from orchestrator.fleet.runs.progress import last_checkpoint
+from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import run as labels
 from orchestrator.specs.errors import UnkeptError
+from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, State
 
 LEFT_STOP_S = 10
@@ -94,3 +95,21 @@ def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, Cle
         )
 
     return fan_out(nodes, clear)
+
+
+# A constant; $1 folder of the project, $2 run id. Only what a launch has made: it left its plan there.
+_REMOVE = """
+if [ -f "$1/runs/$2/plan.json" ]; then rm -rf -- "$1/runs/$2"; fi
+"""
+
+
+def remove_run(seated: Sequence[Seated], plan: Plan, *, timeout_s: float = 120.0) -> tuple[Outcome[Seated, None], ...]:
+    """For a run that has ended and had not been there before this launch: checkpoints in its folder go too."""
+    folders = {part.node: part.folder for part in plan.nodes}
+
+    def clear(seat: Seated) -> None:
+        discard(seat)
+        made = seat.node.run(["sh", "-c", _REMOVE, "sh", folders[seat.node.name], plan.run_id])
+        made.check(f"removing {folders[seat.node.name]}/runs/{plan.run_id}")
+
+    return fan_out(seated, clear, timeout_s=timeout_s)

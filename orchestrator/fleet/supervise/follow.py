@@ -10,8 +10,8 @@ from threading import Event, Thread
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.collect import said_of
 from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.read_logs import said_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import Node

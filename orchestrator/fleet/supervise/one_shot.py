@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from contract.events import Event
-from orchestrator.fleet.runs.cleanup import forget
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.stop import remove_run
 from orchestrator.fleet.supervise.attempt import attend
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.nodes.interface import Node
@@ -62,6 +62,6 @@ def run_errand(nodes: Mapping[str, Node], plan: Plan, request: LaunchRequest, ea
         record.save_outcome("stopped", str(error))
         raise
     finally:
-        for cleared in forget(seated, plan, timeout_s=CLEAR_S):
+        for cleared in remove_run(seated, plan, timeout_s=CLEAR_S):
             if cleared.error:
                 ears.left_behind(cleared.error)

@@ -12,8 +12,8 @@ from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.fan_out import begin, fan_out
 from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.readiness.quick_look import quick_look
-from orchestrator.fleet.runs.collect import collect_logs
 from orchestrator.fleet.runs.launch import Seated, discard, launch
+from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.lost_steps import steps_lost

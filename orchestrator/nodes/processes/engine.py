@@ -17,28 +17,66 @@ import shutil
 import signal as signals
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from threading import Thread
+from typing import BinaryIO, NoReturn
 
 from platformdirs import user_state_path
 from pydantic import TypeAdapter
 
-from orchestrator.nodes.interface import Completed, LogLine
-from orchestrator.nodes.log_stream import after
+from orchestrator.nodes.interface import BuildRequest, Completed, LogLine, Progress
+from orchestrator.nodes.log_stream import after, read_lines, read_stream
 from orchestrator.nodes.processes.command import launch_of, link_nested_mounts, own_environment, resolve
 from orchestrator.nodes.processes.files import ProcessFiles, read_json, write_json
-from orchestrator.nodes.processes.log import read_lines, read_stream
-from orchestrator.nodes.processes.without_images import WithoutImages
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
-from orchestrator.specs.facts import EngineFacts
+from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.run import ContainerFacts
+
+
+class WithoutImages:
+    """Asked for an image, it has none; asked to make one, it says so."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def image(self, reference: str) -> ImageFacts | None:  # noqa: ARG002  # there are none
+        return None
+
+    def images(self) -> list[ImageFacts]:
+        return []
+
+    def build(self, request: BuildRequest, context: BinaryIO) -> Iterator[Progress]:  # noqa: ARG002  # see above
+        self._no_images(f"build {request.tag}")
+
+    def save(self, reference: str) -> Iterator[bytes]:
+        self._no_images(f"save {reference}")
+
+    def load(self, archive: Iterable[bytes]) -> None:  # noqa: ARG002  # see above
+        self._no_images("load an image")
+
+    def import_root(self, archive: Iterable[bytes], reference: str) -> None:  # noqa: ARG002  # see above
+        self._no_images(f"import {reference}")
+
+    def tag(self, image_id: str, reference: str) -> None:  # noqa: ARG002  # see above
+        self._no_images(f"tag {reference}")
+
+    def remove_image(self, reference: str) -> None:
+        self._no_images(f"remove {reference}")
+
+    def _no_images(self, what: str) -> NoReturn:
+        raise EngineError(
+            f"cannot {what}: there are no images, its containers are processes of this computer",
+            node=self._node,
+            hint="nothing to build here: orch launch runs the trainer of this Python",
+        )
+
 
 MIB = 1024 * 1024
 KILLED = 137

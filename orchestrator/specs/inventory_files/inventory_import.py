@@ -14,10 +14,9 @@ from pydantic import ValidationError
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.hostlist import HostlistError, expand
 from orchestrator.specs.inventory import NAME, USER, NodeSpec
-from orchestrator.specs.inventory_files.inventory_dump import dump_document
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_problems import expected_of
-from orchestrator.specs.inventory_files.inventory_yaml import shown
+from orchestrator.specs.inventory_files.inventory_yaml import shown, write_yaml
 
 _HEADER = """\
 # Written by `orch inventory import`, from {source}.
@@ -116,7 +115,7 @@ def inventory_text(found: Found, *, source: str, user: str | None = None) -> tup
     document: dict[str, Any] = {"defaults": {"user": user}} if user else {}
     keys = ", ".join(key for key in NodeSpec.model_fields if key not in ("name", "address"))
     header = _HEADER.format(source=source if source.isprintable() else "a file", keys=keys)
-    text = dump_document({**document, "nodes": nodes}, header=header)
+    text = write_yaml({**document, "nodes": nodes}, header=header)
     parse_inventory(text, filename="the imported inventory")
     return text, tuple(notes)
 

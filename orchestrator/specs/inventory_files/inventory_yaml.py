@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from collections.abc import Mapping as AnyMapping
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -95,6 +97,16 @@ def read_yaml(content: str | bytes, *, filename: str, tags: bool = False) -> Tre
         raise _refusal(filename, line, what) from None
     except YAMLError as error:
         raise _refusal(filename, "", f"not YAML: {error}") from None
+
+
+def write_yaml(document: AnyMapping[str, Any], *, header: str = "") -> str:
+    """Plain data as block-style YAML; `header` is comment lines for its beginning."""
+    text = StringIO()
+    yaml = YAML()
+    yaml.width = 4096  # a long path stays on its line
+    yaml.allow_unicode = True
+    yaml.dump(document, text)
+    return header + text.getvalue()
 
 
 def plain(tree: Tree) -> Any:

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.checks.doctor import diagnose
-from orchestrator.nodes.ssh_keys import Keys
-from orchestrator.nodes.ssh_refusal import Attempt, refusal
+from orchestrator.nodes.ssh_login import Attempt, Keys, refusal
 from orchestrator.specs.errors import DeadlineError
 from orchestrator.specs.facts import EngineFacts, GpuFacts
 from orchestrator.specs.finding import Finding
