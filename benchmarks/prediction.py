@@ -56,11 +56,11 @@ def main() -> int:
         _orch("lab", "link", link)
         for preset in given.models:
             workload = (*MODEL, "--preset", preset)
-            samples = json.loads(_orch("bench", "--nodes", nodes, "--json", "--", *workload))["measured"][
+            samples = json.loads(_orch("bench", "--nodes", nodes, "--json", "--", *workload))["data"]["measured"][
                 "samples_per_step"
             ]
             for sync in given.sync:
-                plan = json.loads(_orch("plan", "--nodes", nodes, "--json", "--", *workload, "--sync", sync))
+                plan = json.loads(_orch("plan", "--nodes", nodes, "--json", "--", *workload, "--sync", sync))["data"]
                 predicted = max(plan["rows"], key=lambda row: (row["sync"] == sync, len(row["nodes"])))["step_s"]
                 words = (*workload, *QUIET, "--global-batch-size", samples, "--sync", sync, "--max-steps", given.steps)
                 point = Point(
@@ -80,7 +80,7 @@ def main() -> int:
 
 def _measured_s(nodes: str, words: Sequence[object], units: float) -> float:
     """Seconds of a step, on average, by the speeds that the run tells."""
-    told = json.loads(_orch("launch", "--yes", "--json", "--nodes", nodes, "--", *words))
+    told = json.loads(_orch("launch", "--yes", "--json", "--nodes", nodes, "--", *words))["data"]
     lines = [json.loads(line) for line in _orch("logs", told["run_id"], "--json").splitlines()]
     speeds = [_speed(line["event"]) for line in lines if (line.get("event") or {}).get("kind") == "step"]
     return units / statistics.harmonic_mean(speeds[SKIPPED:])

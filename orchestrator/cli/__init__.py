@@ -12,42 +12,58 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from orchestrator.cli.report import report_error
+from orchestrator.cli.report import Invocation, installed_version, invocation, report_error
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 
-COMMANDS = {
-    "inventory": "List, show, validate and import the machines",
-    "trust": "Accept a node's SSH host key, after showing its fingerprint",
-    "setup": "Install Docker and NVIDIA's toolkit on Debian or Ubuntu nodes",
-    "firewall": "Open the nodes' firewalls to each other, and to nobody else",
-    "build": "Build the CPU or CUDA image and bring it to every node",
-    "prepare": "Turn text into training data, once for all nodes",
-    "check-gpus": "Compare nvidia-smi on every node and inside its container",
-    "explain": "Explain a finding: what it means and how to fix it",
-    "doctor": "Find what would keep a run from working, and how to fix it",
-    "test": "Test every collective and every link, as a launch would",
-    "bench": "Measure a training step on every node, and the links",
-    "plan": "Say how long a training would take, on which nodes",
-    "launch": "Start a training run on several nodes and follow it",
-    "logs": "Show what the ranks of a run wrote, merged",
-    "why": "Say why a run failed, or what it waits for, and what to do",
-    "status": "Show how a run and its nodes are",
-    "runs": "List the runs that the nodes know of",
-    "checkpoints": "List, verify, fetch, bring back, prune and export checkpoints",
-    "wait": "Wait for a run's end; its exit code",
-    "watch": "Stay with a run and mend what breaks, without a terminal",
-    "resume": "Go on with a run that ended, from its last checkpoint",
-    "restart": "Stop a run with a checkpoint and go on from there",
-    "adopt": "Take over a run whose launch was cut short",
-    "stop": "Stop a run on all its nodes, after a last checkpoint",
-    "clean": "Remove what ended runs left on the nodes",
-    "lab": "A LAN in a box: simulated machines on this computer",
+GROUPS = {
+    "Set up": {
+        "lab": "Simulated machines on this computer, to try everything",
+        "inventory": "List, show, validate and import the machines",
+        "trust": "Accept a node's SSH host key, after showing its fingerprint",
+        "setup": "Install Docker and NVIDIA's toolkit on Debian or Ubuntu nodes",
+        "firewall": "Open the nodes' firewalls to each other, and to nothing else",
+        "build": "Build the CPU or CUDA image and copy it to every node",
+        "prepare": "Turn text into training data, once for all nodes",
+    },
+    "Before": {
+        "doctor": "Find everything that would break a run, and how to fix it",
+        "explain": "Explain a finding: what it means and how to fix it",
+        "check-gpus": "Compare nvidia-smi on every node and inside its container",
+        "test": "Test every collective and every link, as a launch uses them",
+        "bench": "Measure a training step on every node, and the links",
+        "plan": "Predict how long a training takes, and on which nodes",
+    },
+    "Run": {
+        "launch": "Start a training run on several nodes and follow it",
+        "status": "Show the state of a run and its nodes",
+        "logs": "Show what the ranks of a run wrote, merged",
+        "wait": "Wait until a run has ended; exit with its code",
+        "supervise": "Watch a run without a terminal and restart what fails",
+        "adopt": "Take over a run whose launch was interrupted",
+        "restart": "Stop a run with a checkpoint and resume it from there",
+        "stop": "Stop a run on all its nodes, after a last checkpoint",
+    },
+    "After": {
+        "runs": "List the runs that the nodes and this computer know",
+        "why": "Say why a run failed or what it waits for, and what to do",
+        "resume": "Resume a run that ended, from its newest checkpoint",
+        "checkpoints": "List, verify, pull, push, prune and export checkpoints",
+        "clean": "Remove the containers of ended runs from the nodes",
+        "version": "Show the version of orch",
+    },
 }
-"""Name of a command (its module has the same, with `_`) and what it does, in order of use."""
+"""Commands by group, in the order of use, with their summaries."""
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+MODULES = {"supervise": "watch"}
+"""Modules whose name is not the command's (with `_` for `-`)."""
+ALIASES = {"watch": "supervise"}
+"""Other names of commands, not in the help."""
 
 EPILOG = "Begin with `orch lab up --nodes 5`, or write inventory.yaml and run `orch build`, `orch launch --nodes 5`."
 
@@ -75,11 +91,15 @@ def run() -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; its exit code. Every error ends here as a message, never as a traceback."""
-    arguments = _without_old_names(sys.argv[1:] if argv is None else argv)
+    arguments = _current_names(sys.argv[1:] if argv is None else argv)
+    with invocation(Invocation(words=tuple(arguments))):
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     try:
-        outcome = build_app(_named_command(arguments))(
-            args=arguments, prog_name="orch", standalone_mode=False, obj=arguments
-        )
+        program = build_app(_named_command(arguments))
+        outcome = program.main(args=list(arguments), prog_name="orch", standalone_mode=False, obj=arguments)
     except OrchError as error:
         return report_error(error)
     except (typer.Abort, KeyboardInterrupt):
@@ -98,10 +118,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return outcome if isinstance(outcome, int) else 0
 
 
-def build_app(wanted: str | None) -> typer.Typer:
-    """The application with one command loaded (all of them for shell completion)."""
+class _GroupedHelp(TyperGroup):
+    """The program, its commands in groups in the help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # of the base class
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(group.items()))
+
+
+def build_app(wanted: str | None) -> Any:
+    """The program, a click Group, with one command loaded (all of them for shell completion)."""
     app = typer.Typer(
         name="orch",
+        cls=_GroupedHelp,
         help="Train together on all the machines of a LAN.",
         epilog=EPILOG,
         no_args_is_help=True,
@@ -112,36 +142,81 @@ def build_app(wanted: str | None) -> typer.Typer:
     app.callback(invoke_without_command=True)(_root)
     everything = "_ORCH_COMPLETE" in os.environ
     for name, summary in COMMANDS.items():
-        if everything or name == wanted:
-            module = import_module(f"orchestrator.cli.{name.replace('-', '_')}")
+        if name == "version":
+            app.command(name, help=summary, epilog="Example: orch version")(_show_version)
+        elif everything or name == wanted:
+            module = import_module(f"orchestrator.cli.{MODULES.get(name, name).replace('-', '_')}")
             module.register(app)
         else:
             app.command(name, help=summary)(_not_loaded)
-    return app
+    program = typer.main.get_command(app)
+    _add_common_options(program)
+    return program
 
 
-def _root(version: bool = typer.Option(False, "--version", help="Show the version and exit.")) -> None:
+def _root(
+    inventory: Path | None = typer.Option(None, "-i", "--inventory", metavar="FILE", help="Inventory file."),
+    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
+) -> None:
+    invocation.current.inventory = inventory
     if version:
-        from importlib.metadata import PackageNotFoundError
-        from importlib.metadata import version as installed
-
-        try:
-            typer.echo(f"orch {installed('orch')}")
-        except PackageNotFoundError:
-            typer.echo("orch, not installed: run from its source")
+        _show_version()
         raise typer.Exit
 
 
+def _show_version() -> None:
+    number = installed_version()
+    typer.echo(f"orch {number}" if number else "orch, not installed: run from its source")
+
+
 def _not_loaded() -> None:
-    """Stand-in that gives a command its line in `--help`."""
+    """Stand-in for a command that is not loaded."""
 
 
-def _without_old_names(arguments: Sequence[str]) -> list[str]:
-    """`--node` of `doctor` and `logs` is an undocumented alias of `--nodes`."""
-    if _named_command(arguments) not in ("doctor", "logs"):
-        return list(arguments)
-    return ["--nodes" + word[6:] if word.partition("=")[0] == "--node" else word for word in arguments]
+def _add_common_options(program: Any) -> None:
+    """Add the options that stand before and after every command; they also note which command runs."""
+
+    def note(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> None:
+        invocation.current.command = context.command_path.partition(" ")[2]
+        if value:
+            setattr(invocation.current, str(parameter.name), True)
+
+    def options(
+        quiet: bool = typer.Option(
+            False, "-q", "--quiet", callback=note, expose_value=False, help="Write errors and data only."
+        ),
+    ) -> None: ...
+
+    template = typer.Typer(add_completion=False)
+    template.command()(options)
+    common = [one for one in typer.main.get_command(template).params if one.name != "help"]
+
+    def add(command: Any) -> None:
+        command.params.extend(common)
+        for inner in getattr(command, "commands", {}).values():
+            add(inner)
+
+    add(program)
+
+
+def _current_names(arguments: Sequence[str]) -> list[str]:
+    """The words with the documented name where an alias stands: of a command, and `--node` of `doctor` and `logs`."""
+    words, named = list(arguments), _named_command(arguments)
+    if named in ALIASES:
+        words[words.index(named)] = ALIASES[named]
+    if named in ("doctor", "logs"):
+        words = ["--nodes" + word[6:] if word.partition("=")[0] == "--node" else word for word in words]
+    return words
 
 
 def _named_command(arguments: Sequence[str]) -> str | None:
-    return next((argument for argument in arguments if not argument.startswith("-")), None)
+    """The first word that is neither an option nor the inventory's file."""
+    after = ["", *arguments]
+    return next(
+        (
+            word
+            for before, word in zip(after, arguments, strict=False)
+            if not word.startswith("-") and before not in ("-i", "--inventory")
+        ),
+        None,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import typer
@@ -11,7 +10,7 @@ from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.options import RunArgument
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK
 
 EXAMPLES = """Examples:
@@ -45,7 +44,10 @@ def adopt(mode: OutputMode, run: RunArgument = None) -> int:
         say(f"run {run_id} is up on {names}")
         if not mode.detach:
             return see_through(attended, mode)
-    typer.echo(json.dumps({"run_id": run_id}) if mode.as_json else run_id)
+    if mode.as_json:
+        write_json({"run_id": run_id})
+    else:
+        typer.echo(run_id)
     leave_to_a_watcher(plan, mode)
     say(how_to_go_on(run_id))
     return EXIT_OK

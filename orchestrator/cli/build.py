@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from enum import Enum
@@ -14,7 +13,7 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import installed_version, report_error, say, write_json
 from orchestrator.plan.image import DEFAULT_BASE
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, PartialError, PreflightError, UsageError
 from orchestrator.specs.image import Placed
@@ -78,7 +77,7 @@ def build(
     from orchestrator.fleet.images.build_context import site_of
     from orchestrator.nodes.local import LocalNode
     from orchestrator.render.console import stdout
-    from orchestrator.render.images import images_json, images_table
+    from orchestrator.render.images import images_data, images_table
     from orchestrator.render.progress import ProgressView
 
     if on and each_node:
@@ -96,7 +95,7 @@ def build(
         each_node=each_node,
         no_cache=no_cache,
         site=site_of(os.environ, wheels=wheels, ca_bundle=ca_bundle),
-        version=_version(),
+        version=installed_version(),
     )
     where = "on each of" if each_node else "for"
     names = ", ".join(spec.name for spec in specs)
@@ -110,7 +109,7 @@ def build(
     finally:
         controller.close()
     if as_json:
-        typer.echo(json.dumps(images_json(placed), indent=2))
+        write_json(images_data(placed))
     else:
         stdout().print(images_table(placed))
     return outcome(placed, quiet=as_json)
@@ -125,12 +124,3 @@ def outcome(placed: Sequence[Placed], *, quiet: bool) -> int:
     if not failed:
         return EXIT_OK
     return PreflightError.exit_code if len(failed) == len(placed) else PartialError.exit_code
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("orch")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return ""

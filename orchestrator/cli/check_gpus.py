@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK, PreflightError
 from orchestrator.specs.gpus import GpuReport
 from orchestrator.specs.selection import select_nodes
@@ -56,10 +55,10 @@ def check_gpus(
 
 def _show(report: GpuReport, *, as_json: bool) -> None:
     from orchestrator.render.console import stdout
-    from orchestrator.render.gpus import gpu_json, gpu_report
+    from orchestrator.render.gpus import gpu_data, gpu_report
 
     if as_json:
-        sys.stdout.write(gpu_json(report) + "\n")
+        write_json(gpu_data(report))
         return
     # words are wrapped here; fixes, which are commands to be copied, are left whole for the terminal to wrap
     stdout().print(gpu_report(report), crop=False, soft_wrap=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.specs.errors import EXIT_OK, PartialError
 from orchestrator.specs.selection import select_nodes
 
@@ -20,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def clean(
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="Run id, or its first characters (default: every ended run).")
+        str, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: every ended run).")
     ] = "",
     nodes: NodesOption = None,
     as_json: JsonOption = False,
@@ -46,7 +45,7 @@ def clean(
             for line in outcome.result.not_understood:
                 say(f"note: {line}")
     if as_json:
-        typer.echo(json.dumps({"removed": removed}))
+        write_json({"removed": removed})
     failed = [outcome.error for outcome in outcomes if outcome.error]
     for error in failed:
         report_error(error)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cli.report import say
+from orchestrator.cli.report import invocation, say
 from orchestrator.lab.state import inventory_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory, NodeSpec
@@ -43,7 +43,7 @@ def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) ->
         return select_nodes(load_inventory(path).inventory, nodes=nodes)
     except ConfigError as error:
         kept = any(run is None or record.run_id.startswith(run) for record in recorded_runs())
-        if path is not None or nodes is not None or error.problems or not kept:
+        if path or invocation.current.inventory or nodes is not None or error.problems or not kept:
             raise
         say(f"note: {error.message}; this rests on the logs that were collected here")
         return ()
@@ -51,7 +51,7 @@ def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) ->
 
 def find_inventory(path: Path | None) -> Path:
     """Its file, which exists. Says so on stderr when it is the lab's, as nobody named that one."""
-    if path is not None:
+    if path := path or invocation.current.inventory:
         return _existing(path, "-i")
     if named := os.environ.get(VARIABLE):
         return _existing(Path(named), f"${VARIABLE}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ import typer
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
 from orchestrator.specs.selection import select_nodes
 
@@ -142,10 +141,10 @@ def _mend(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *, askin
 
 def _show(report: DoctorReport, *, as_json: bool) -> None:
     from orchestrator.render.console import stdout
-    from orchestrator.render.findings import doctor_json, doctor_screen
+    from orchestrator.render.findings import doctor_data, doctor_screen
 
     if as_json:
-        sys.stdout.write(doctor_json(report) + "\n")
+        write_json(doctor_data(report))
     else:
         # words are wrapped here; fixes, which are commands to be copied, are left whole for the terminal to wrap
         stdout().print(doctor_screen(report), crop=False, soft_wrap=False)

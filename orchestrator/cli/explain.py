@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.finding_pages import FindingPage, all_pages, find_page
 from orchestrator.cli.options import JsonOption
+from orchestrator.cli.report import write_json
 from orchestrator.specs.errors import EXIT_OK
 
 EXAMPLES = """Examples:
@@ -47,7 +47,7 @@ def explain(
 
 def _list(pages: list[FindingPage], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([{"id": page.id, "area": page.area, "title": page.title} for page in pages], indent=2))
+        write_json([{"id": page.id, "area": page.area, "title": page.title} for page in pages])
         return
     width = max(len(page.id) for page in pages)
     area = ""
@@ -61,7 +61,7 @@ def _list(pages: list[FindingPage], *, as_json: bool) -> None:
 def _show(page: FindingPage, *, as_json: bool) -> None:
     if as_json:
         values = {"id": page.id, "area": page.area, "title": page.title, "sections": page.sections}
-        typer.echo(json.dumps(values, indent=2))
+        write_json(values)
         return
     for line in page.text.splitlines():
         if line.startswith("#"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, PreflightError
 from orchestrator.specs.selection import select_nodes
 
@@ -97,7 +96,7 @@ def _tell(outcomes: Sequence[Outcome[Node, FirewallPlan]], *, as_json: bool, ask
             report_error(outcome.error)
     plans = [outcome.value() for outcome in outcomes if not outcome.error]
     if as_json:
-        typer.echo(json.dumps({"nodes": [firewall_dict(plan) for plan in plans]}))
+        write_json({"nodes": [firewall_dict(plan) for plan in plans]})
         return
     for plan in plans:
         for line in firewall_lines(plan):
@@ -127,7 +126,7 @@ def _tell_done(
     for line in kept_until([plan for plan in planned if plan.node in fine]):
         say(line)
     if as_json:
-        typer.echo(json.dumps({"nodes": [firewall_dict(one.value()) for one in outcomes if not one.error]}))
+        write_json({"nodes": [firewall_dict(one.value()) for one in outcomes if not one.error]})
 
 
 def _exit_code(outcomes: Sequence[Outcome[Node, FirewallPlan]]) -> int:

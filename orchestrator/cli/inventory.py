@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption
+from orchestrator.cli.report import write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,7 +62,7 @@ def list_nodes(
     loaded = load_inventory(inventory)
     chosen = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
     if as_json:
-        typer.echo(json.dumps([node.model_dump(mode="json") for node in chosen], indent=2))
+        write_json([node.model_dump(mode="json") for node in chosen])
     else:
         _print(nodes_table(chosen))
 
@@ -83,7 +83,7 @@ def show(
     chosen = select_nodes(loaded.inventory, nodes=node, filename=str(loaded.path))
     if as_json:
         dumped = [one.model_dump(mode="json") for one in chosen]
-        typer.echo(json.dumps(dumped if node is None else dumped[0], indent=2))
+        write_json(dumped if node is None else dumped[0])
         return
     for number, one in enumerate(chosen):
         if number:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ import typer
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import JsonOption, YesOption
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def down(
         return EXIT_INTERRUPTED
     gone = take_down(name)
     if as_json:
-        typer.echo(json.dumps({"removed": gone}))
+        write_json({"removed": gone})
     for thing in gone:
         say(f"removed {thing}")
     if not gone:
@@ -229,7 +228,7 @@ def _tell(what: str, names: Sequence[str]) -> None:
 
 def _show(nodes: Sequence[NodeStatus], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"nodes": [asdict(node) for node in nodes]}, indent=2))
+        write_json({"nodes": [asdict(node) for node in nodes]})
         return
     from rich.console import Console
     from rich.table import Table

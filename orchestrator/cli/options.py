@@ -43,11 +43,11 @@ EngineOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Required where there is no terminal.")]
 RunArgument = Annotated[
-    str | None, typer.Argument(metavar="[RUN]", help="Run id, or its first characters (default: the newest run).")
+    str | None, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: the newest run).")
 ]
 RunToStopArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[RUN]", help="Run id, or its first characters (default: your only active run)."),
+    typer.Argument(metavar="RUN", help="Run id, or its first characters (default: your only active run)."),
 ]
 TimeoutToStopOption = Annotated[
     int, typer.Option("--timeout", min=0, metavar="SECONDS", help="Time for the last checkpoint.")

@@ -1,25 +1,85 @@
-"""How a command ends: its error as a message on stderr, and the exit code."""
+"""How a command reports: messages and errors on stderr, data on stdout, and the exit code."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import ConfigError, OrchError
 
+JSON_SCHEMA = 1
+"""Version of what `write_json` writes: raised where a key is removed or gets another meaning."""
+
+
+@dataclass(kw_only=True)
+class Invocation:
+    """One command line that runs, and the options that every command has."""
+
+    words: tuple[str, ...] = ()
+    command: str = ""
+    """Such as `checkpoints ls`."""
+    inventory: Path | None = None
+    """From `-i` before the command."""
+    quiet: bool = False
+
+
+class _Invocations:
+    """The command line that runs now; a command may run another one, as `doctor --fix` does."""
+
+    def __init__(self) -> None:
+        self.current = Invocation()
+
+    @contextmanager
+    def __call__(self, begun: Invocation) -> Iterator[None]:
+        outer, self.current = self.current, begun
+        try:
+            yield
+        finally:
+            self.current = outer
+
+
+invocation = _Invocations()
+
 
 def report_error(error: OrchError) -> int:
     """Write what happened, where, and what to do next; the exit code of its class."""
-    say(f"error: {error}")
+    _write(f"error: {error}")
     if isinstance(error, ConfigError):
         for problem in error.problems:
-            say(f"  {problem}")
+            _write(f"  {problem}")
     if error.hint:
-        say(f"  → {error.hint}")
+        _write(f"  → {error.hint}")
     return error.exit_code
 
 
 def say(text: str) -> None:
-    """Talk goes to stderr; stdout is for data. What nodes said may be part of it."""
+    """Write a message to stderr, unless `--quiet`; stdout is for data. Text of nodes may be part of it."""
+    if not invocation.current.quiet:
+        _write(text)
+
+
+def write_json(data: Any) -> None:
+    """Write data of the running command to stdout, in the envelope of docs/json.md."""
+    envelope = {"orch": installed_version(), "schema": JSON_SCHEMA, "command": invocation.current.command, "data": data}
+    sys.stdout.write(json.dumps(envelope, indent=2) + "\n")
+
+
+def installed_version() -> str:
+    """The version of orch; empty where it runs from a source tree that is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("orch")
+    except PackageNotFoundError:
+        return ""
+
+
+def _write(text: str) -> None:
     sys.stderr.write("".join(f"{printable(line)}\n" for line in text.split("\n")))
     sys.stderr.flush()

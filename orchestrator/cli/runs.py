@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import typer
 
 from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError, PartialError
 
 EXIT_UNREACHABLE = NodeUnreachableError.exit_code
@@ -47,7 +46,7 @@ def runs(nodes: NodesOption = None, as_json: JsonOption = False, inventory: Inve
     if as_json:
         silent = {name: problem.message for name, problem in found.unreachable.items()}
         told = {"runs": list(map(run_data, found.runs)), "remembered": list(map(asdict, past)), "unreachable": silent}
-        typer.echo(json.dumps(told, indent=2))
+        write_json(told)
         return code
     if not found.runs and not past:
         say(_none(code))

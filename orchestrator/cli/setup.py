@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, PartialError, PreflightError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.selection import select_nodes
@@ -78,9 +78,9 @@ def setup(
             return EXIT_INTERRUPTED
         results = _carry_out(ready, specs, quiet=as_json)
     if as_json:
-        from orchestrator.render.setup import setup_json
+        from orchestrator.render.setup import setup_data
 
-        typer.echo(setup_json(plans, results))
+        write_json(setup_data(plans, results))
     unfit = unreachable + sum(bool(plan.refused) for plan in plans) + sum(bool(result.error) for result in results)
     if not unfit:
         return EXIT_OK

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import typer
 
 from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
 from orchestrator.specs.run import State
 
@@ -62,7 +61,7 @@ def status(
         forecast = forecast_of(seats, RunRecord(chosen.run_id))
         last = last_event(seats, forecast)
     if as_json:
-        typer.echo(json.dumps(run_data(chosen, last, forecast), indent=2))
+        write_json(run_data(chosen, last, forecast))
     else:
         stdout().print(run_table(chosen, last, forecast))
         names = [member.node for member in chosen.members]
@@ -81,7 +80,7 @@ def _of_the_record(past: PastRun, *, as_json: bool) -> int:
     from orchestrator.render.runs import past_data, past_lines
 
     if as_json:
-        typer.echo(json.dumps(past_data(past), indent=2))
+        write_json(past_data(past))
     else:
         for line in past_lines(past):
             stdout().print(printable(line), markup=False)

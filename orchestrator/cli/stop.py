@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, RunToStopArgument, TimeoutToStopOption, YesOption
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK
 
 EXAMPLES = """Examples:
@@ -47,7 +45,7 @@ def stop(
     step = stopped.checkpoint_step
     if as_json:
         told = {"run_id": stopped.run_id, "stopped": list(stopped.nodes), "checkpoint_step": step}
-        typer.echo(json.dumps(told))
+        write_json(told)
     stopped.require_all()
     tell_stopped(stopped)
     if step is not None:

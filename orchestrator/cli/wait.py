@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
 
 EXAMPLES = """Examples:
@@ -48,7 +47,7 @@ def wait(
             say(f"\nrun {run_id} goes on\n  → orch stop {run_id}")
             return EXIT_INTERRUPTED
     if as_json:
-        typer.echo(json.dumps({"run_id": run_id, "state": state}))
+        write_json({"run_id": run_id, "state": state})
     else:
         say(f"run {run_id} {state}")
     return RunFailedError.exit_code if state == "failed" else EXIT_OK

@@ -1,4 +1,4 @@
-"""`orch watch`: stay with a run and mend what breaks."""
+"""`orch supervise`: stay with a run and mend what breaks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ A_DAY_S = 24 * 3600
 
 EXAMPLES = """Examples:
 
-orch watch
+orch supervise
 
-orch watch RUN --json
+orch supervise RUN --json
 """
 
 
 def register(app: typer.Typer) -> None:
-    app.command("watch", epilog=EXAMPLES)(watch)
+    app.command("supervise", epilog=EXAMPLES)(watch)
 
 
 @expand(only=("as_json", "inventory", "engine"))

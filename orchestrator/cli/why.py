@@ -6,6 +6,7 @@ import typer
 
 from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
+from orchestrator.cli.report import write_json
 from orchestrator.specs.errors import EXIT_OK
 
 EXAMPLES = """Examples:
@@ -35,12 +36,12 @@ def why(
     from orchestrator.fleet.runs.evidence import gather_evidence
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
-    from orchestrator.render.why import why_json, why_lines
+    from orchestrator.render.why import why_data, why_lines
 
     with connected_for(known_nodes(inventory, run), run) as nodes:
         story = tell(gather_evidence(nodes, run))
     if as_json:
-        typer.echo(why_json(story))
+        write_json(why_data(story))
         return EXIT_OK
     console = stdout()
     for line in why_lines(story):

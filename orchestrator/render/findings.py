@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
 from pydantic import TypeAdapter
 from rich.console import Group, RenderableType
@@ -54,10 +54,10 @@ def doctor_screen(report: DoctorReport) -> RenderableType:
     return Group(*lines, *blocks, Text(), _closing(report))
 
 
-def doctor_json(report: DoctorReport) -> str:
+def doctor_data(report: DoctorReport) -> dict[str, Any]:
     """The same for programs: every fact, every finding unfolded, and whether a launch would be refused."""
     findings = [{"area": area, **asdict(finding)} for area, found in report.findings.items() for finding in found]
-    whole = {
+    return {
         "at": report.at.isoformat(timespec="seconds"),
         "unfit": report.unfit,
         "seconds": round(report.seconds, 3),
@@ -66,7 +66,6 @@ def doctor_json(report: DoctorReport) -> str:
         "findings": findings,
         "nodes": [TypeAdapter(Examined).dump_python(node, mode="json") for node in report.nodes],
     }
-    return json.dumps(whole, indent=2)
 
 
 def _area_line(report: DoctorReport, area: str, found: Sequence[Finding]) -> Text:

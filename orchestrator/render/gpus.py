@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -25,9 +25,9 @@ def gpu_report(report: GpuReport) -> RenderableType:
     return Group(_table(report.nodes), *_findings(report.findings), _closing(report))
 
 
-def gpu_json(report: GpuReport) -> str:
+def gpu_data(report: GpuReport) -> dict[str, Any]:
     """The same for programs: every fact, every finding unfolded, and whether a launch would be refused."""
-    return json.dumps({**asdict(report), "unfit": report.unfit}, indent=2)
+    return {**asdict(report), "unfit": report.unfit}
 
 
 def _table(nodes: Sequence[NodeGpus]) -> Table:

@@ -24,7 +24,7 @@ def images_table(placed: Sequence[Placed]) -> Table:
     return table
 
 
-def images_json(placed: Sequence[Placed]) -> list[dict[str, Any]]:
+def images_data(placed: Sequence[Placed]) -> list[dict[str, Any]]:
     """The same for programs; `error` is empty where all went well."""
     return [
         {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from orchestrator.specs.setup import SetUp, SetupPlan, Step
 
@@ -26,10 +26,10 @@ def step_line(step: Step) -> str:
     return f"printf '%s\\n' {shlex.quote(step.stdin.rstrip(chr(10)))} | {command}" if step.stdin else command
 
 
-def setup_json(plans: Sequence[SetupPlan], results: Sequence[SetUp]) -> str:
+def setup_data(plans: Sequence[SetupPlan], results: Sequence[SetUp]) -> list[dict[str, Any]]:
     """Plans, and what became of them where they were carried out."""
     became = {result.node: asdict(result) for result in results}
-    return json.dumps([{**_plan_values(plan), "result": became.get(plan.node)} for plan in plans], indent=2)
+    return [{**_plan_values(plan), "result": became.get(plan.node)} for plan in plans]
 
 
 def _plan_lines(plan: SetupPlan) -> Iterator[str]:

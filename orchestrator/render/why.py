@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 from orchestrator.checks.causes.rule import Cause
 from orchestrator.checks.failure import Failure
@@ -43,7 +43,7 @@ def why_lines(story: Story) -> Iterator[str]:
     if story.silent:
         yield f"  note: {', '.join(story.silent)} did not answer; this rests on what was collected before"
     if story.state in ("failed", "running", "unknown"):
-        yield f"  → orch logs {story.run_id}" + (f" --node {story.failure.node}" if story.failure else "")
+        yield f"  → orch logs {story.run_id}" + (f" --nodes {story.failure.node}" if story.failure else "")
 
 
 def _failed(story: Story, failure: Failure) -> Iterator[str]:
@@ -79,9 +79,9 @@ def cause_lines(cause: Cause) -> Iterator[str]:
     yield f"  more: {f'orch explain {cause.page}' if cause.page else f'docs/why.md, {cause.id}'}"
 
 
-def why_json(story: Story) -> str:
+def why_data(story: Story) -> dict[str, Any]:
     """The same for programs."""
-    return json.dumps(asdict(story), indent=2)
+    return asdict(story)
 
 
 def _without_source(text: str) -> str:

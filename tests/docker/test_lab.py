@@ -16,6 +16,7 @@ from docker.errors import DockerException
 
 from orchestrator.cli import main
 from orchestrator.lab.control import shell_command
+from tests.json_output import json_data
 
 NAME = f"labtest{os.getpid()}"
 LABEL = f"orch.lab={NAME}"
@@ -70,7 +71,7 @@ def on(node: str, *command: str) -> str:
 def states(capsys: pytest.CaptureFixture[str]) -> list[str]:
     capsys.readouterr()
     assert lab("status", "--json") == 0
-    return [node["state"] for node in json.loads(capsys.readouterr().out)["nodes"]]
+    return [node["state"] for node in json_data(capsys.readouterr().out)["nodes"]]
 
 
 def reaches(address: str, port: int = 22) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Figure
+from tests.json_output import json_data
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
 LAB = "orchtest"
@@ -36,7 +36,7 @@ class Done:
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        return json_data(self.out)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
+from tests.json_output import json_data
 from tests.lab.conftest import NAMES, Orch, nothing_is_left
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
@@ -41,6 +40,6 @@ def test_who_is_left_out_waits_and_ends_with_the_run(orch: Orch) -> None:
     assert "epsilon" in done.err.split("left out: ", 1)[-1]
     status = orch("status", "slow", "--json")
     assert status.code == 0, status.err
-    told = json.loads(status.out)
+    told = json_data(status.out)
     assert "epsilon" in {out["node"] for out in told["forecast"]["left_out"]}
     assert told["of_forecast"] > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.conftest import Figure
+from tests.json_output import json_data
 from tests.lab import underway as faults
 from tests.lab.conftest import NAMES, Orch, on_node, running_on
 from tests.lab.underway import EXACT, Record, underway
@@ -161,7 +161,7 @@ def test_a_launch_that_was_cut_short_is_found_and_finished(orch: Orch, detached:
     on_node("gamma", "docker", "rm", "-f", "orch-run")
     assert "was launched half-way, or is being launched: 2 of 3 containers run" in orch("status", run.run_id).err
     adopted = orch("adopt", run.run_id, "--detach", "--json")
-    assert (adopted.code, json.loads(adopted.out)) == (0, {"run_id": run.run_id}), adopted.err
+    assert (adopted.code, json_data(adopted.out)) == (0, {"run_id": run.run_id}), adopted.err
     assert members(orch, run.run_id) == (0, list(THREE))
     until(lambda: run.step() >= 5, "step 5")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from orchestrator.cli.launching.supervise import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.faults import crashes_folder
 from tests import lan
+from tests.json_output import json_data
 
 THREE = lan.NAMES[:3]
 INVENTORY = "nodes:\n" + "".join(f"  {name}: {{address: {lan.address_of(name)}}}\n" for name in THREE)
@@ -89,4 +89,4 @@ def detached(orch: Orch, here: lan.Lan, name: str = "first") -> str:
     """Launch a run that nobody follows; its id."""
     ran = orch("launch", "--detach", "--json", "--name", name, on=here)
     assert ran.code == 0
-    return str(json.loads(ran.out)["run_id"])
+    return str(json_data(ran.out)["run_id"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests import lan
+from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch
 
 MISSING = "[rank0]: python: can't open file '/workspace/code/trian.py': [Errno 2] No such file or directory"
@@ -56,5 +56,5 @@ def test_why_names_the_missing_script_and_the_fix(orch: Orch) -> None:
     assert "there is no file /workspace/code/trian.py in the container on alpha" in told
     assert "  evidence  python: can't open file '/workspace/code/trian.py'" in told
     assert "orch launch --workdir FOLDER -- python SCRIPT" in told
-    cause = json.loads(orch("why", "--json", on=here).out)["failure"]["cause"]
+    cause = json_data(orch("why", "--json", on=here).out)["failure"]["cause"]
     assert (cause["id"], cause["kind"]) == ("start.script_missing", "configuration")

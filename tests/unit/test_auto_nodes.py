@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from orchestrator.fleet.planning.measurements import keep, recall
 from orchestrator.specs.measurement import Measurement
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch
 from tests.unit.measurements import COMMAND, RATE, measured
@@ -25,7 +24,7 @@ def kept(command: tuple[str, ...] = COMMAND, link: float = RATE / 10) -> None:
 def dry_run(orch: Orch, *command: str) -> tuple[list[str], tuple[str, ...], str]:
     ran = orch("launch", "--nodes", "auto", "--dry-run", "--json", "--", *command, on=lan.lan(*THREE))
     assert ran.code == 0, ran.err
-    plan = json.loads(ran.out)
+    plan = json_data(ran.out)
     return [part["node"] for part in plan["nodes"]], tuple(plan["command"]), ran.err
 
 

@@ -12,6 +12,7 @@ from orchestrator.fleet.planning.measurements import keep, measurements_folder, 
 from orchestrator.render.bars import bar, stacked
 from orchestrator.specs.measurement import Measurement, core, option, read_measurement
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch
 from tests.unit.measurements import COMMAND, measured
@@ -55,7 +56,7 @@ def test_a_forecast_is_kept_too(orch: Orch) -> None:
 
 def test_for_programs_it_is_json(orch: Orch) -> None:
     ran = orch("bench", "--json", "--", *COMMAND, on=lan.lan(*THREE, says=TOLD))
-    known = read_measurement(json.loads(ran.out))
+    known = read_measurement(json_data(ran.out))
     assert known is not None
     assert known == recall("orch", COMMAND, THREE)
 

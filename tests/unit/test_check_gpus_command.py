@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import main
+from tests.json_output import json_data
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "nvidia_smi"
 
@@ -56,7 +56,7 @@ def test_only_the_nodes_asked_for(here: Path, capsys: pytest.CaptureFixture[str]
     smi(here, "No devices were found", code=6)
 
     assert main(["check-gpus", "--label", "room=lab", "--json"]) == 0
-    assert [node["node"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["alpha"]
+    assert [node["node"] for node in json_data(capsys.readouterr().out)["nodes"]] == ["alpha"]
 
     assert main(["check-gpus", "--nodes", "beta", "--json"]) == 4
-    assert [finding["id"] for finding in json.loads(capsys.readouterr().out)["findings"]] == ["gpu.no_device"]
+    assert [finding["id"] for finding in json_data(capsys.readouterr().out)["findings"]] == ["gpu.no_device"]

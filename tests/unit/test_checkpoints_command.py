@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from orchestrator.specs.checkpoint import Held, Part
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import NodeUnreachableError
 from tests import lan
+from tests.json_output import json_data
 from tests.shelves import RUN, Shelves, flip, mark_best, steps_in, write_checkpoint
 from tests.unit.conftest import Ran
 
@@ -53,7 +53,7 @@ def orch(here: Shelves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 def rows(ran: Ran) -> list[tuple[str, int, str, int]]:
     assert ran.code == 0, ran.err
-    return [(one["node"], one["step"], one["problem"], one["copies"]) for one in json.loads(ran.out)["checkpoints"]]
+    return [(one["node"], one["step"], one["problem"], one["copies"]) for one in json_data(ran.out)["checkpoints"]]
 
 
 def test_ls_shows_the_newest_first_and_how_many_copies(orch: Orch, here: Shelves) -> None:
@@ -115,13 +115,13 @@ def test_a_node_that_does_not_answer_is_said(orch: Orch, here: Shelves) -> None:
 def test_pull_brings_the_newest_and_brings_it_once(orch: Orch, tmp_path: Path) -> None:
     ran = orch("pull", "--json", "--to", "kept")
     folder = tmp_path / "user" / "kept" / "runs" / RUN / "checkpoints" / "step-00000080"
-    assert json.loads(ran.out) == {
+    assert json_data(ran.out) == {
         "run_id": RUN, "step": 80, "from": "alpha", "folder": str(folder), "moved": True,
     }  # fmt: skip
     assert {path.name for path in folder.iterdir()} == {"state.pt", "vocabulary.json", "manifest.json"}
-    assert json.loads(orch("pull", "--json", "--to", "kept").out)["moved"] is False
+    assert json_data(orch("pull", "--json", "--to", "kept").out)["moved"] is False
     flip(folder / "state.pt")
-    assert json.loads(orch("pull", "--json", "--to", "kept").out)["moved"] is True
+    assert json_data(orch("pull", "--json", "--to", "kept").out)["moved"] is True
     assert "step 40 of run" in orch("pull", "--step", "40").err
     assert steps_in(tmp_path / "user") == [40]
 
@@ -130,10 +130,10 @@ def test_pull_takes_another_copy_then_an_older_checkpoint(orch: Orch, here: Shel
     flip(here.root("alpha") / "runs" / RUN / "checkpoints" / "step-00000080" / "state.pt")
     ran = orch("pull", "--json")
     assert "note: alpha: " in ran.err
-    assert (json.loads(ran.out)["from"], json.loads(ran.out)["step"]) == ("beta", 80)
+    assert (json_data(ran.out)["from"], json_data(ran.out)["step"]) == ("beta", 80)
     flip(tmp_path / "user" / "runs" / RUN / "checkpoints" / "step-00000080" / "state.pt")
     flip(here.root("beta") / "runs" / RUN / "checkpoints" / "step-00000080" / "state.pt")
-    assert json.loads(orch("pull", "--json").out)["step"] == 60
+    assert json_data(orch("pull", "--json").out)["step"] == 60
     assert orch("pull", "--step", "80").code == 1
 
 
@@ -145,15 +145,15 @@ def test_push_brings_back_what_was_pulled(orch: Orch, here: Shelves, tmp_path: P
     assert (nowhere.code, "name a node: --to NODE" in nowhere.err) == (2, True)
     RunRecord(RUN).save_plan(here.plan)
     ran = orch("push", RUN[:6], "--from", "kept", "--json")
-    assert json.loads(ran.out) == {"run_id": RUN, "step": 80, "to": here.plan.master, "moved": True, "newer": None}
+    assert json_data(ran.out) == {"run_id": RUN, "step": 80, "to": here.plan.master, "moved": True, "newer": None}
     assert steps_in(here.root("alpha")) == [80]
     again = orch("push", "--from", "kept")
     assert "was there already, every file verified" in again.err
     assert f"→ orch resume {RUN}" in again.err
     flip(here.root("alpha") / "runs" / RUN / "checkpoints" / "step-00000080" / "state.pt")
-    assert json.loads(orch("push", "--from", "kept", "--json").out)["moved"] is True
+    assert json_data(orch("push", "--from", "kept", "--json").out)["moved"] is True
     assert orch("verify").code == 0
-    assert json.loads(orch("push", "--from", "kept", "--to", "gamma", "--json").out)["to"] == "gamma"
+    assert json_data(orch("push", "--from", "kept", "--to", "gamma", "--json").out)["to"] == "gamma"
     assert steps_in(here.root("gamma")) == [80]
 
 
@@ -165,7 +165,7 @@ def test_push_takes_only_what_is_sound(orch: Orch, here: Shelves, tmp_path: Path
     kept = tmp_path / "user" / "kept" / "runs" / RUN / "checkpoints"
     flip(kept / "step-00000080" / "state.pt")
     older = orch("push", "--from", "kept", "--to", "gamma", "--json")
-    assert (json.loads(older.out)["step"], json.loads(older.out)["newer"]) == (60, 80)
+    assert (json_data(older.out)["step"], json_data(older.out)["newer"]) == (60, 80)
     assert "state.pt has changed since it was written" in older.err
     assert "alpha holds step 80: orch resume goes on from that one" in older.err
     damaged = orch("push", "--from", "kept", "--to", "gamma", "--step", "80")
@@ -201,7 +201,7 @@ def test_prune_shows_asks_and_keeps_what_must_stay(orch: Orch, here: Shelves) ->
     assert "2 checkpoints removed" in orch("prune", RUN, "--keep", "1", "--yes").err
     assert (steps_in(here.root("alpha")), steps_in(here.root("beta"))) == ([20, 80], [80])
     again = orch("prune", RUN, "--keep", "1", "--yes", "--json")
-    assert json.loads(again.out) == {"run_id": RUN, "removed": []}
+    assert json_data(again.out) == {"run_id": RUN, "removed": []}
 
 
 def test_prune_only_what_is_old(orch: Orch, here: Shelves) -> None:
@@ -270,7 +270,7 @@ def test_export_runs_in_the_image_and_brings_the_file(orch: Orch, here: Shelves)
     engine.held[lan.IMAGE.id], engine.programs = lan.IMAGE, exporting
     ran = orch("export", "--to", "out.safetensors", "--json")
     assert ran.code == 0, ran.err
-    assert json.loads(ran.out) == {
+    assert json_data(ran.out) == {
         "run_id": RUN, "step": 80, "from": "alpha", "file": "out.safetensors", "bytes": 12,
     }  # fmt: skip
     assert Path("out.safetensors").read_bytes() == b"weights of " + bytes([80])

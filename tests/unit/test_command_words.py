@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from orchestrator.nodes.probes import probe
 from tests import lan
+from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, detached
 
 COMMANDS = (("launch", "-y"), ("launch", "--dry-run"), ("launch", "--nodes", "auto", "-y"), ("bench",), ("plan",))
@@ -46,7 +46,7 @@ def test_a_launcher_is_left_out_with_a_note(orch: Orch) -> None:
     ran = orch(
         "launch", "--dry-run", "--json", "--", "torchrun", "--nproc-per-node", "2", "train.py", on=lan.lan(*THREE)
     )
-    assert json.loads(ran.out)["command"] == ["python", "train.py"]
+    assert json_data(ran.out)["command"] == ["python", "train.py"]
     assert "`torchrun` is left out, --nproc-per-node 2 (nproc_per_node in inventory.yaml)" in ran.err
 
 
@@ -54,7 +54,7 @@ def test_without_dashes_what_follows_the_first_word_is_the_commands(orch: Orch) 
     Path("train.py").touch()
     here = lan.lan(*THREE)
     ran = orch("launch", "--dry-run", "--json", "--nodes", "2", "python", "train.py", "--lr", "1", on=here)
-    plan = json.loads(ran.out)
+    plan = json_data(ran.out)
     assert (plan["command"], plan["nnodes"]) == (["python", "train.py", "--lr", "1"], 2)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from orchestrator.cli import build_app
 from orchestrator.cli.consent import agreed, answering_by
@@ -143,7 +142,7 @@ def options() -> Iterator[tuple[tuple[str, ...], set[str]]]:
         else:
             yield path, {option for one in command.params for option in one.opts}
 
-    yield from walk(typer.main.get_command(build_app(None)), ())
+    yield from walk(build_app(None), ())
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
@@ -20,6 +19,7 @@ from orchestrator.specs.facts import EngineFacts
 from orchestrator.specs.finding import Finding, Mend, Severity
 from orchestrator.specs.reach import Reach
 from tests import lan
+from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, Ran
 
 
@@ -127,7 +127,7 @@ def test_a_node_that_was_not_examined_is_never_in_health(
     for name in off:
         here.nodes[name] = unreachable(Reach.NO_ANSWER, name)
     words = ("--only", area) if alone else ()
-    ran, told = orch("doctor", *words, on=here), json.loads(orch("doctor", "--json", *words, on=here).out)
+    ran, told = orch("doctor", *words, on=here), json_data(orch("doctor", "--json", *words, on=here).out)
     lines = lines_of(ran)
     assert lines[area].startswith("–" if "error" not in lines[area] else "✗")
     assert lines[area].endswith(f"not checked: {', '.join(off)} out of reach")
@@ -147,7 +147,7 @@ def test_one_finding_alone_says_who_was_not_looked_at(orch: Orch, off: tuple[str
     assert ran.code == 4
     assert f"{', '.join(off)}: no way  [reach.no_answer]" in ran.out
     assert "all in health" not in ran.out
-    told = json.loads(orch("doctor", "--only", "clock.skew", "--json", on=here).out)
+    told = json_data(orch("doctor", "--only", "clock.skew", "--json", on=here).out)
     assert (told["unfit"], set(told["not_checked"])) == (True, set(AREAS) - {"reach"})
 
 
@@ -181,7 +181,7 @@ def test_ways_that_could_not_be_tried_for_want_of_the_image_are_no_second_findin
 def test_only_what_is_needed_is_asked(orch: Orch) -> None:
     here = lan.lan("alpha", "beta", "gamma")
     ran = orch("doctor", "--only", "power", "--nodes", "alpha", "--json", on=here)
-    report = json.loads(ran.out)
+    report = json_data(ran.out)
     assert set(report["stage_seconds"]) == NEEDED["power"]
     assert [node["spec"]["name"] for node in report["nodes"]] == ["alpha"]
     assert here.nodes["alpha"].engine.calls == []
@@ -193,10 +193,10 @@ def test_only_one_finding(orch: Orch) -> None:
     here.nodes["beta"].engine.held.clear()
     assert orch("doctor", "--only", "clock.skew", on=here).code == 0
     ran = orch("doctor", "--only", "clock,image.missing", "--json", on=here)
-    assert [(one["area"], one["id"], one["node"]) for one in json.loads(ran.out)["findings"]] == [
+    assert [(one["area"], one["id"], one["node"]) for one in json_data(ran.out)["findings"]] == [
         ("consistency", "image.missing", "beta")
     ]
-    assert (ran.code, json.loads(ran.out)["unfit"]) == (4, True)
+    assert (ran.code, json_data(ran.out)["unfit"]) == (4, True)
 
 
 def test_an_unknown_word(orch: Orch) -> None:

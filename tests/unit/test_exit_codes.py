@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.errors import DeadlineError, EngineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
 
@@ -35,7 +35,7 @@ def test_0_a_run_that_succeeds(orch: Orch) -> None:
 
 def test_0_a_run_as_json_is_json_alone(orch: Orch) -> None:
     ran = orch("launch", "--json", on=lan.lan(*THREE, says=DONE))
-    answer = json.loads(ran.out)
+    answer = json_data(ran.out)
     assert (ran.code, answer["state"], answer["failure"], answer["last_event"]["step"]) == (0, "succeeded", None, 3)
 
 
@@ -53,7 +53,7 @@ def test_1_as_json(orch: Orch) -> None:
     here = lan.lan(*THREE, ends_with=None)
     here.add("beta", says=("[rank1]: no data here",), ends_with=3)
     ran = orch("launch", "--json", on=here)
-    failure = json.loads(ran.out)["failure"]
+    failure = json_data(ran.out)["failure"]
     assert (ran.code, failure["node"], failure["rank"], failure["lines"]) == (1, "beta", 1, ["no data here"])
 
 
@@ -160,7 +160,7 @@ def test_5_stopped_on_some_nodes_only(orch: Orch) -> None:
     here.nodes["beta"].engine.failures["stop"] = EngineError("no answer", node="beta")
     ran = orch("stop", "--json", on=here)
     assert ran.code == 5
-    assert json.loads(ran.out) == {"run_id": run_id, "stopped": ["alpha", "gamma"], "checkpoint_step": None}
+    assert json_data(ran.out) == {"run_id": run_id, "stopped": ["alpha", "gamma"], "checkpoint_step": None}
     assert f"run {run_id} stopped on alpha, gamma (no checkpoint), but may still run on beta" in ran.err
     left = f"run {run_id} was stopped, but not on beta\n  → orch stop {run_id}   or: orch clean\n"
     assert left in orch("status", on=here).err
@@ -172,7 +172,7 @@ def test_5_a_node_that_may_hold_a_rank_does_not_answer(orch: Orch) -> None:
     detached(orch, here)
     here.nodes["beta"].engine.failures["containers"] = NodeUnreachableError("no answer in 5 s", node="beta")
     status = orch("status", "--json", on=here)
-    assert (status.code, json.loads(status.out)["state"]) == (5, "lost")
+    assert (status.code, json_data(status.out)["state"]) == (5, "lost")
     assert orch("stop", on=here).code == 5
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
@@ -13,6 +12,7 @@ import pytest
 
 from orchestrator.cli.finding_pages import ID, SECTIONS, FindingPage, all_pages, pages_folder
 from orchestrator.specs.finding import Finding, Severity
+from tests.json_output import json_data
 from tests.unit.conftest import Orch
 from tests.unit.findings.index import index
 
@@ -104,9 +104,9 @@ def test_explain_lists_all_findings_by_area(orch: Orch) -> None:
 
 
 def test_explain_as_json(orch: Orch) -> None:
-    page = json.loads(orch("explain", "gpu.mig", "--json").out)
+    page = json_data(orch("explain", "gpu.mig", "--json").out)
     assert (page["id"], page["area"], tuple(page["sections"])) == ("gpu.mig", "gpu", SECTIONS)
-    assert {row["id"] for row in json.loads(orch("explain", "--json").out)} == IDS
+    assert {row["id"] for row in json_data(orch("explain", "--json").out)} == IDS
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.plan.firewall import plan_apply, plan_remove
 from orchestrator.specs.firewall import Firewall, Opening, close_commands, known_mark, line_to_paste, open_commands
 from orchestrator.specs.network import NetworkFacts
+from tests.json_output import json_data
 
 ADDRESSES = {"alpha": "10.0.0.11", "beta": "10.0.0.12", "gamma": "10.0.0.13"}
 THEIRS = "ufw allow from 10.0.0.0/24 to any port 22 proto tcp"
@@ -174,10 +174,10 @@ def test_a_rule_of_the_users_is_kept(orch: Orch, machines: dict[str, Ufw]) -> No
 
 
 def test_as_json(orch: Orch) -> None:
-    (beta,) = json.loads(orch("show", "--json", "--nodes", "beta").out)["nodes"]
+    (beta,) = json_data(orch("show", "--json", "--nodes", "beta").out)["nodes"]
     assert (beta["tool"], beta["active"], beta["missing"]) == ("ufw", True, ["10.0.0.11", "10.0.0.13"])
     assert beta["commands"][0][:3] == ["ufw", "prepend", "allow"]
-    (done,) = json.loads(orch("apply", "--json", "--yes", "--nodes", "beta").out)["nodes"]
+    (done,) = json_data(orch("apply", "--json", "--yes", "--nodes", "beta").out)["nodes"]
     assert (done["open_to"], done["commands"]) == (["10.0.0.11", "10.0.0.13"], [])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from orchestrator.nodes.interface import LogLine
 from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.errors import UsageError
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch
 
@@ -50,7 +50,7 @@ def test_it_measures_shows_and_leaves_nothing_but_its_record(orch: Orch) -> None
 
 def test_the_containers_run_the_trainers_word(orch: Orch) -> None:
     here = lan.lan(*THREE)
-    plan = json.loads(orch("launch", "--forecast", "--dry-run", "--json", on=here).out)
+    plan = json_data(orch("launch", "--forecast", "--dry-run", "--json", on=here).out)
     assert [part["container"]["command"][-4:] for part in plan["nodes"]] == [
         ["-m", "trainer", "gpt2", "--forecast"]
     ] * 3
@@ -59,7 +59,7 @@ def test_the_containers_run_the_trainers_word(orch: Orch) -> None:
 
 def test_for_programs_it_is_json(orch: Orch) -> None:
     ran = orch("launch", "--forecast", "--json", on=lan.lan(*THREE, says=TOLD))
-    told = json.loads(ran.out)
+    told = json_data(ran.out)
     assert (ran.code, told["state"], told["forecast"]["sync"]) == (0, "succeeded", "int4")
 
 

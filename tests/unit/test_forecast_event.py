@@ -18,6 +18,7 @@ from orchestrator.render.phases import Phases
 from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.run_events import RunLine
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
 
@@ -180,7 +181,7 @@ def test_a_launch_shows_keeps_and_compares_it(orch: Orch) -> None:
 
 def test_json_of_a_launch_holds_it_and_shows_no_table(orch: Orch) -> None:
     ran = orch("launch", "--json", on=lan.lan(*THREE, says=(TOLD, STEP, ENDS)))
-    assert json.loads(ran.out)["forecast"]["best_node"] == "alpha"
+    assert json_data(ran.out)["forecast"]["best_node"] == "alpha"
     assert "int4" not in ran.err
 
 
@@ -191,7 +192,7 @@ def test_status_compares_while_the_run_goes_on(orch: Orch) -> None:
     text = orch("status", on=here).out
     assert "step 3 · loss 1.500 · 1,180 tokens/s\nforecast 1,216 tokens/s (1.9x alpha alone), achieved 97 %\n" in text
     assert "left out: its link" in " ".join(text.split())
-    data = json.loads(orch("status", "--json", on=here).out)
+    data = json_data(orch("status", "--json", on=here).out)
     assert (data["forecast"]["sync"], data["of_forecast"]) == ("int4", 0.97)
 
 
@@ -209,7 +210,7 @@ def test_status_without_a_forecast_says_nothing_of_one(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(event("step", step=3),), ends_with=None)
     detached(orch, here)
     assert "forecast" not in orch("status", on=here).out
-    data = json.loads(orch("status", "--json", on=here).out)
+    data = json_data(orch("status", "--json", on=here).out)
     assert (data["forecast"], data["of_forecast"]) == (None, None)
 
 
@@ -220,12 +221,12 @@ def test_where_rank_0_is_left_out_the_first_that_trains_speaks(orch: Orch) -> No
     here.add("gamma", says=())
     ran = orch("launch", on=here)
     assert "checkpoints  beta:" in ran.err
-    status = json.loads(orch("status", "--json", on=here).out)
+    status = json_data(orch("status", "--json", on=here).out)
     assert (status["last_event"]["kind"], status["of_forecast"]) == ("done", 0.98)
 
 
 def test_no_log_is_searched_to_its_end_for_a_forecast(orch: Orch) -> None:
     here = lan.lan(*THREE, says=("[rank0]: talk",) * (LOOK_AHEAD + 1) + (TOLD,), ends_with=None)
     detached(orch, here)
-    assert json.loads(orch("status", "--json", on=here).out)["forecast"] is None
+    assert json_data(orch("status", "--json", on=here).out)["forecast"] is None
     assert forecast_of((), RunRecord("none")) is None

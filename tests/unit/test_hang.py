@@ -10,7 +10,7 @@ import pytest
 from orchestrator.checks.hang import BACKWARD, culprit, places, ranks, sentences
 from orchestrator.checks.postmortem import Evidence, tell
 from orchestrator.render.recovery import recovery_line
-from orchestrator.render.why import why_json, why_lines
+from orchestrator.render.why import why_data, why_lines
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
 from tests import lan
@@ -141,7 +141,7 @@ def test_a_run_that_hangs_right_now() -> None:
     assert told_.state == "running"
     assert "  · rank 2 on gamma stands still at /workspace/code/user.py:42 in load, for 31 s" in text
     assert "  · ranks 0-1 wait for it in all_reduce" in text
-    (one,) = [place for place in json.loads(why_json(told_))["places"] if place["rank"] == 2]
+    (one,) = [place for place in why_data(told_)["places"] if place["rank"] == 2]
     assert one["frames"][0].startswith("/usr/local/lib/python3.11/threading.py")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
+from tests.json_output import json_data
 
 TEXT = """\
 nodes:
@@ -49,7 +50,7 @@ def test_list_shows_one_line_a_node(folder: Path, capsys: pytest.CaptureFixture[
 def test_list_as_json_has_units_in_its_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(folder / "inventory.yaml")
     assert main(["inventory", "list", "--json", "--label", "room=lab"]) == 0
-    (alpha,) = json.loads(capsys.readouterr().out)
+    (alpha,) = json_data(capsys.readouterr().out)
     assert (alpha["name"], alpha["limits"]["memory_mib"]) == ("alpha", 1536)
 
 
@@ -61,7 +62,7 @@ def test_show_has_every_key_with_its_default(folder: Path, capsys: pytest.Captur
     assert shown["limits.memory"].strip() == "1536m"
     assert shown["identity"].strip() == "-"
     assert main(["inventory", "show", "--json", "beta"]) == 0
-    assert json.loads(capsys.readouterr().out)["connection"] == "local"
+    assert json_data(capsys.readouterr().out)["connection"] == "local"
 
 
 def test_validate_says_that_all_is_well_or_every_problem(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import gc
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+from tests.json_output import json_data
 
 # The Docker SDK drops the socket of a refused connection without closing it; collected in the test that made it.
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
@@ -33,7 +33,7 @@ def up(*more: str) -> int:
 
 def test_up_writes_an_inventory_and_down_removes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert up("--json") == 0
-    nodes = json.loads(capsys.readouterr().out)["nodes"]
+    nodes = json_data(capsys.readouterr().out)["nodes"]
     assert [(node["name"], node["address"], node["state"]) for node in nodes] == [
         ("alpha", "127.0.0.11", "up"),
         ("beta", "127.0.0.12", "up"),
@@ -42,7 +42,7 @@ def test_up_writes_an_inventory_and_down_removes_it(folder: Path, capsys: pytest
     inventory = parse_inventory((folder / "inventory.yaml").read_text(), filename="inventory.yaml")
     assert len(inventory.nodes) == 3
     assert main(["lab", "down", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"removed": [f"folder {folder}"]}
+    assert json_data(capsys.readouterr().out) == {"removed": [f"folder {folder}"]}
     assert not folder.exists()
 
 

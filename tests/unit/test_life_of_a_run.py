@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
 
@@ -16,9 +17,9 @@ def test_a_run_from_launch_to_clean(orch: Orch) -> None:
     run_id = detached(orch, here)
 
     status = orch("status", "--json", on=here)
-    assert (status.code, json.loads(status.out)["state"]) == (0, "running")
+    assert (status.code, json_data(status.out)["state"]) == (0, "running")
     assert "run " + run_id in orch("status", on=here).out
-    listed = json.loads(orch("runs", "--json", on=here).out)
+    listed = json_data(orch("runs", "--json", on=here).out)
     assert [run["run_id"] for run in listed["runs"]] == [run_id]
     assert run_id in orch("runs", on=here).out
 
@@ -32,15 +33,15 @@ def test_a_run_from_launch_to_clean(orch: Orch) -> None:
     assert f"✓ run {run_id} stopped, checkpoint of step 3\n  → orch resume {run_id}" in stopped.err
     assert f"{run_id}  stopped" in orch("runs", on=here).out
     assert orch("logs", run_id, "--node", "alpha", on=here).out == "[0 alpha] hello\n"
-    assert json.loads(orch("clean", "--json", on=here).out) == {"removed": {name: [] for name in THREE}}
+    assert json_data(orch("clean", "--json", on=here).out) == {"removed": {name: [] for name in THREE}}
 
 
 def test_a_resumed_run_is_the_next_attempt_of_the_same(orch: Orch) -> None:
     here = lan.lan(*THREE, says=DONE)
     ran = orch("launch", "--json", "--nodes", "alpha,beta", "--", "gpt2", "--epochs", "7", on=here)
-    run_id = json.loads(ran.out)["run_id"]
+    run_id = json_data(ran.out)["run_id"]
     again = orch("launch", "--resume", run_id, "--dry-run", "--json", on=here)
-    plan = json.loads(again.out)
+    plan = json_data(again.out)
     assert (plan["run_id"], plan["attempt"], plan["command"]) == (run_id, 1, ["gpt2", "--epochs", "7"])
     assert [part["node"] for part in plan["nodes"]] == ["alpha", "beta"]
 
@@ -72,7 +73,7 @@ def test_an_error_of_a_node_does_not_move_the_cursor(orch: Orch) -> None:
 def test_a_run_that_still_runs_is_not_resumed_beside_itself(orch: Orch) -> None:
     here = lan.lan(*THREE, says=DONE, ends_with=None)
     ran = orch("launch", "--json", "--detach", "--nodes", "alpha,beta", on=here)
-    run_id, before = json.loads(ran.out)["run_id"], here.containers
+    run_id, before = json_data(ran.out)["run_id"], here.containers
     again = orch("resume", run_id, "--nodes", "gamma", "--detach", on=here)
     assert (again.code, here.containers) == (6, before)
     assert (

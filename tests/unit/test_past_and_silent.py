@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,6 +13,7 @@ from orchestrator.fleet.supervise.follow import follow
 from orchestrator.render import times
 from orchestrator.specs.run_events import NodeBack, NodeLost, RunEvent, RunLine, Tick
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
 from tests.unit.scene import Scene
@@ -35,24 +35,24 @@ def test_runs_says_that_nodes_are_silent(orch: Orch, names: tuple[str, ...], cod
     ran = orch("runs", on=here)
     assert (ran.code, "no runs yet" in ran.err) == (code, not names)
     told = orch("runs", "--json", on=here)
-    assert (told.code, list(json.loads(told.out)["unreachable"])) == (code, list(names))
+    assert (told.code, list(json_data(told.out)["unreachable"])) == (code, list(names))
 
 
 def test_status_of_a_run_that_no_node_shows(orch: Orch) -> None:
     here = lan.lan(*THREE, says=SAYS, ends_with=1)
-    run = json.loads(orch("launch", "--json", "--no-watch", on=here).out)["run_id"]
+    run = json_data(orch("launch", "--json", "--no-watch", on=here).out)["run_id"]
     ran = orch("status", run, on=lan.lan(*THREE))
     assert ran.code == 1
     assert ran.out.startswith(f"run {run}  failed  step 7 · loss 1.250\nas of 20")
     assert "from the record on this computer: no node shows it now\n" in ran.out
-    told = json.loads(orch("status", run, "--json", on=silenced(here, *THREE)).out)
+    told = json_data(orch("status", run, "--json", on=silenced(here, *THREE)).out)
     assert (told["state"], told["last_event"]["step"], list(told["unreachable"])) == ("failed", 7, list(THREE))
     assert datetime.fromisoformat(told["as_of"]).utcoffset() is not None
 
 
 def test_without_an_inventory_the_record_answers(orch: Orch) -> None:
     here = lan.lan(*THREE, says=SAYS)
-    run = json.loads(orch("launch", "--json", "--no-watch", on=here).out)["run_id"]
+    run = json_data(orch("launch", "--json", "--no-watch", on=here).out)["run_id"]
     Path("inventory.yaml").unlink()
     assert "[0 alpha] hello" in orch("logs", run).out
     assert run in orch("runs").out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.measurement import Measurement
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch
 from tests.unit.measurements import COMMAND, measured
@@ -42,7 +42,7 @@ def test_the_drawing(orch: Orch) -> None:
 
 def test_for_programs_it_is_json(orch: Orch) -> None:
     keep(MEASUREMENT)
-    found = json.loads(orch("plan", "--steps", "100", "--json", "--", *COMMAND).out)
+    found = json_data(orch("plan", "--steps", "100", "--json", "--", *COMMAND).out)
     assert found["chosen"]["nodes"] == ["alpha", "beta"]
     assert (found["samples"], found["samples_per_step"]) == (6000, 60)
     assert found["finish_s"] == pytest.approx(100 * found["chosen"]["step_s"])
@@ -63,18 +63,18 @@ def test_for_programs_it_is_json(orch: Orch) -> None:
 def test_how_long_it_is(orch: Orch, words: tuple[str, ...], samples: int | None) -> None:
     keep(MEASUREMENT)
     command = () if "--" in words else ("--", *COMMAND)
-    assert json.loads(orch("plan", "--json", *words, *command).out)["samples"] == samples
+    assert json_data(orch("plan", "--json", *words, *command).out)["samples"] == samples
 
 
 def test_a_rung_that_is_asked_for_and_fewer_nodes(orch: Orch) -> None:
     keep(MEASUREMENT)
-    found = json.loads(orch("plan", "--json", "--nodes", "beta,gamma", "--", *COMMAND, "--sync", "int8").out)
+    found = json_data(orch("plan", "--json", "--nodes", "beta,gamma", "--", *COMMAND, "--sync", "int8").out)
     assert {row["sync"] for row in found["by_size"]} == {"alone", "int8"}
     assert {name for row in found["rows"] for name in row["nodes"]} == {"beta", "gamma"}
     assert found["samples_per_step"] == 40  # two of three ranks, each with its batch
     same = ("--global-batch-size", "60")
     keep(Measurement(**{**vars(MEASUREMENT), "command": (*COMMAND, *same)}))
-    told = json.loads(orch("plan", "--json", "--nodes", "beta,gamma", "--", *COMMAND, *same).out)
+    told = json_data(orch("plan", "--json", "--nodes", "beta,gamma", "--", *COMMAND, *same).out)
     assert told["samples_per_step"] == 60
 
 
@@ -89,7 +89,7 @@ def test_it_measures_where_it_is_told_to(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(event("measured", **measured()),))
     ran = orch("plan", "--measure", "--json", "--", *COMMAND, on=here)
     assert (ran.code, here.containers) == (0, {})
-    assert json.loads(ran.out)["chosen"]["nodes"] == ["alpha", "beta"]
+    assert json_data(ran.out)["chosen"]["nodes"] == ["alpha", "beta"]
 
 
 @pytest.mark.parametrize(

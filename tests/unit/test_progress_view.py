@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from orchestrator.nodes.interface import Progress
-from orchestrator.render.images import images_json, images_table
+from orchestrator.render.images import images_data, images_table
 from orchestrator.render.progress import ProgressView
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.image import Delivery, Placed
@@ -107,6 +107,6 @@ def test_the_table_shows_who_has_what() -> None:
 
 
 def test_json_has_the_error_of_each_node() -> None:
-    alpha, beta = images_json(PLACED)
+    alpha, beta = images_data(PLACED)
     assert (alpha["error"], alpha["moved_bytes"]) == ("", 8767)
     assert (beta["error"], beta["image_id"]) == ("beta: connection lost", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from orchestrator.specs.errors import DeadlineError, EngineError, NodeUnreachabl
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
 
@@ -73,7 +73,7 @@ def test_watch_as_json(orch: Orch) -> None:
     run_id = detached(orch, here)
     finish(here, 1, others=0)
     ran = orch("watch", "--json", on=here)
-    told = json.loads(ran.out)
+    told = json_data(ran.out)
     assert (ran.code, told["run_id"], told["state"], told["failure"]["node"]) == (1, run_id, "failed", "alpha")
 
 
@@ -96,7 +96,7 @@ def test_wait_has_the_exit_code_of_the_run(orch: Orch, code: int, state: str, ex
     run_id = detached(orch, here)
     finish(here, code)
     ran = orch("wait", "--json", on=here)
-    assert (ran.code, json.loads(ran.out)) == (exit_code, {"run_id": run_id, "state": state})
+    assert (ran.code, json_data(ran.out)) == (exit_code, {"run_id": run_id, "state": state})
 
 
 def test_wait_has_a_deadline(orch: Orch) -> None:
@@ -149,11 +149,11 @@ def test_resume_is_the_next_attempt_and_keeps_what_was_said(orch: Orch) -> None:
     here = lan.lan(*THREE, says=DONE)
     words = ("--nodes", "alpha,beta", "--max-restarts", "7", "--node-timeout", "30", "--min-nodes", "1")
     ran = orch("launch", "--json", *words, "--profile", "cpu", "--", "gpt2", "--epochs", "7", on=here)
-    run_id = json.loads(ran.out)["run_id"]
-    plan = json.loads(orch("resume", run_id, "--dry-run", "--json", on=here).out)
+    run_id = json_data(ran.out)["run_id"]
+    plan = json_data(orch("resume", run_id, "--dry-run", "--json", on=here).out)
     assert (plan["run_id"], plan["attempt"], plan["command"]) == (run_id, 1, ["gpt2", "--epochs", "7"])
     assert (plan["max_restarts"], plan["node_timeout_s"], plan["min_nodes"], plan["profile"]) == (7, 30, 1, "cpu")
-    other = json.loads(
+    other = json_data(
         orch("resume", run_id, "--nodes", "gamma", "--min-nodes", "2", "--dry-run", "--json", on=here).out
     )
     assert ([part["node"] for part in other["nodes"]], other["min_nodes"]) == (["gamma"], 2)
@@ -164,7 +164,7 @@ def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, watchers: list[
     run_id = detached(orch, here)
     lan.keep_checkpoint(here.nodes["alpha"], run_id, 40)
     ran = orch("restart", "--detach", "--json", on=here)
-    assert (ran.code, json.loads(ran.out)) == (0, {"run_id": run_id})
+    assert (ran.code, json_data(ran.out)) == (0, {"run_id": run_id})
     assert f"✓ run {run_id} stopped, checkpoint of step 40" in ran.err
     for node in here.nodes.values():
         ((_, facts),) = node.engine.made.values()
@@ -227,7 +227,7 @@ def test_restart_shows_the_plan_with_the_ports_that_the_run_gives_back(orch: Orc
 
 def test_without_a_name_only_the_one_run_of_mine_is_stopped(orch: Orch) -> None:
     here = lan.lan(*THREE, ends_with=None)
-    mine = json.loads(orch("launch", "--detach", "--json", "--nodes", "alpha", on=here).out)["run_id"]
+    mine = json_data(orch("launch", "--detach", "--json", "--nodes", "alpha", on=here).out)["run_id"]
     theirs = lan.plan(("beta", "gamma"), project="here")
     launch(here.nodes, theirs)
     ran = orch("stop", on=here, says=None)
@@ -252,7 +252,7 @@ def test_where_no_node_answers_nothing_is_said_of_runs(orch: Orch, command: tupl
 def test_of_two_runs_of_mine_one_must_be_named(orch: Orch) -> None:
     here = lan.lan(*THREE, ends_with=None)
     both = [
-        json.loads(orch("launch", "--detach", "--json", "--nodes", node, on=here).out)["run_id"]
+        json_data(orch("launch", "--detach", "--json", "--nodes", node, on=here).out)["run_id"]
         for node in ("alpha", "beta")
     ]
     ran = orch("stop", on=here)
@@ -268,7 +268,7 @@ def test_a_node_that_was_away_as_its_run_was_stopped_is_named_when_it_is_back(or
     here = lan.lan(*lan.NAMES[:4], says=(event("checkpoint", step=40, verified=True),), ends_with=None)
     with Path("inventory.yaml").open("a") as file:
         file.write(f"  delta: {{address: {lan.address_of('delta')}}}\n")
-    run_id = json.loads(orch("launch", "--detach", "--json", "--nodes", "3", on=here).out)["run_id"]
+    run_id = json_data(orch("launch", "--detach", "--json", "--nodes", "3", on=here).out)["run_id"]
     away = NodeUnreachableError("no answer in 5 s", node="?")
     beta, delta = here.nodes["beta"].engine, here.nodes["delta"].engine
     beta.failures["containers"] = delta.failures["containers"] = away
@@ -330,7 +330,7 @@ def test_it_may_be_finished(orch: Orch) -> None:
     ran = orch("adopt", "--detach", on=here)
     assert (ran.code, ran.out) == (0, f"{run_id}\n"), ran.err
     assert f"run {run_id} is up on alpha, beta, gamma" in ran.err
-    status = json.loads(orch("status", "--json", on=here).out)
+    status = json_data(orch("status", "--json", on=here).out)
     assert [member["state"] for member in status["members"]] == ["running"] * 3
     assert RunRecord(run_id).plan() is not None
 

@@ -28,6 +28,7 @@ from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import REDACTED, Secret, is_sensitive, veil_over
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch
 
@@ -81,7 +82,7 @@ def test_the_value_reaches_the_nodes_and_nothing_else(orch: Orch, asked: tuple[s
     kept = keeper(here)
 
     ran = orch("launch", "--detach", "--json", *asked, on=here)
-    run_id = json.loads(ran.out)["run_id"]
+    run_id = json_data(ran.out)["run_id"]
     folder = f"/dev/shm/orch-1000/{run_id}/0-beta"
     assert kept["beta"] == {f"{folder}/HF_TOKEN": VALUE.encode(), f"{folder}/SIGNING": OTHER.encode()}
     ((spec, _facts),) = here.nodes["beta"].engine.made.values()
@@ -150,9 +151,9 @@ def test_a_resumed_run_asks_for_the_same_again(
 ) -> None:
     here = lan.lan(*THREE, says=(event("done", step=1),))
     kept = keeper(here)
-    run_id = json.loads(orch("launch", "--detach", "--json", *asked, on=here).out)["run_id"]
+    run_id = json_data(orch("launch", "--detach", "--json", *asked, on=here).out)["run_id"]
     orch("stop", run_id, on=here)
-    again = json.loads(orch("launch", "--detach", "--json", "--resume", run_id, on=here).out)
+    again = json_data(orch("launch", "--detach", "--json", "--resume", run_id, on=here).out)
     assert again["run_id"] == run_id
     assert kept["alpha"][f"/dev/shm/orch-1000/{run_id}/1-alpha/HF_TOKEN"] == VALUE.encode()
     orch("stop", run_id, on=here)
@@ -197,12 +198,12 @@ def test_a_dry_run_shows_names_alone(orch: Orch, asked: tuple[str, ...]) -> None
     assert 'printf %s "$HF_TOKEN" | ssh 10.0.0.11 ' in lines.out
     assert "--env HF_TOKEN_FILE=/run/secrets/HF_TOKEN" in lines.out
     plan = orch("launch", "--dry-run", "--json", *asked, on=here)
-    assert [secret["name"] for secret in json.loads(plan.out)["secrets"]] == ["HF_TOKEN", "SIGNING"]
+    assert [secret["name"] for secret in json_data(plan.out)["secrets"]] == ["HF_TOKEN", "SIGNING"]
     assert_nowhere(lines, plan)
 
 
 def test_without_secrets_a_plan_says_nothing_of_any(orch: Orch) -> None:
-    plan = json.loads(orch("launch", "--dry-run", "--json", on=lan.lan(*THREE)).out)
+    plan = json_data(orch("launch", "--dry-run", "--json", on=lan.lan(*THREE)).out)
     assert "secrets" not in plan
     assert LABEL_SECRETS not in plan["nodes"][0]["container"]["labels"]
 
@@ -304,7 +305,7 @@ def test_a_sensitive_variable_reaches_the_container_and_is_hidden_elsewhere(orch
     lines, plan = orch("launch", "--dry-run", *option, on=here), orch("launch", "--dry-run", "--json", *option, on=here)
     assert "--env HF_TOKEN --env GREETING=hello" in lines.out
     assert "# values not shown, and taken from your shell by these lines: HF_TOKEN\n" in lines.out
-    assert json.loads(plan.out)["environment"] == {**json.loads(plan.out)["environment"], "HF_TOKEN": REDACTED}
+    assert json_data(plan.out)["environment"] == {**json_data(plan.out)["environment"], "HF_TOKEN": REDACTED}
 
     ran = orch("launch", *option, on=here)
     ((spec, _),) = here.nodes["alpha"].engine.made.values()
@@ -318,7 +319,7 @@ def test_a_sensitive_variable_reaches_the_container_and_is_hidden_elsewhere(orch
 def test_its_value_is_asked_for_again_by_a_resumed_run(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
     here = lan.lan(*THREE, says=(event("done", step=1),))
     ran = orch("launch", "--json", "--env", f"HF_TOKEN={VALUE}", "--env", "GREETING=hello", on=here)
-    resume = ("launch", "--detach", "--json", "--resume", json.loads(ran.out)["run_id"])
+    resume = ("launch", "--detach", "--json", "--resume", json_data(ran.out)["run_id"])
 
     refused = orch(*resume, on=here)
     assert refused.code == 3
@@ -350,7 +351,7 @@ def test_without_a_value_a_run_can_be_watched_but_not_launched_anew(
 ) -> None:
     here = lan.lan(*THREE, says=(f"[rank0]: I have {VALUE}", event("done", step=1)))
     kept = keeper(here)
-    run_id = json.loads(orch("launch", "--detach", "--json", *asked, "--env", f"MY_KEY={OTHER}", on=here).out)["run_id"]
+    run_id = json_data(orch("launch", "--detach", "--json", *asked, "--env", f"MY_KEY={OTHER}", on=here).out)["run_id"]
     monkeypatch.delenv("HF_TOKEN")
     watched = orch("watch", run_id, on=here)
     assert watched.code == 0, watched.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -13,6 +12,7 @@ from orchestrator.plan.setup import FINGERPRINT, KEYRING, SOURCE_FILE, plan_setu
 from orchestrator.render.setup import plan_text, step_line
 from orchestrator.specs.setup import Rights, SetUp, SetupFacts, SetupPlan
 from tests import lan
+from tests.json_output import json_data
 from tests.unit.conftest import Orch
 from tests.unit.machines import Fleet, Machine, fleet, key_listing
 
@@ -297,7 +297,7 @@ def test_the_command_sets_up_all_nodes_and_a_second_one_says_that_nothing_is_to_
 
 def test_the_command_as_json(orch: Orch) -> None:
     ran = orch("setup", "--yes", "--json", "--nodes", "alpha", "--nvidia-source", MIRROR, on=fleet(driver="570.1"))
-    (node,) = json.loads(ran.out)
+    (node,) = json_data(ran.out)
     assert node["result"]["engine"]["runtimes"] == ["nvidia", "runc"]
     assert all(step["command"] for step in node["steps"] if not step["done"])
 

@@ -11,6 +11,7 @@ from contract.events import StepDone, decode_event
 from contract.log_lines import split_rank
 from orchestrator.checks.slow_ranks import slow_ranks
 from tests import lan
+from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, detached
 
 TWICE = {"alpha": 0.10, "beta": 0.11, "gamma": 0.22}
@@ -68,7 +69,7 @@ def test_status_flags_it_until_others_are_told(orch: Orch) -> None:
     assert "! gamma takes 2.1 x the others' time for its part of a step" in ran.err
     assert "--shares auto gives it a smaller part" in ran.err
     assert "2.1 x the others' time" in " ".join(ran.out.split())
-    told = json.loads(orch("status", "--json", on=here).out)
+    told = json_data(orch("status", "--json", on=here).out)
     (slow,) = told["slow"]
     assert (slow["node"], round(slow["ratio"], 1)) == ("gamma", 2.1)
 
@@ -78,7 +79,7 @@ def test_status_says_nothing_where_all_are_alike(orch: Orch) -> None:
     detached(orch, here)
     ran = orch("status", on=here)
     assert "the others' time" not in ran.out + ran.err
-    assert json.loads(orch("status", "--json", on=here).out)["slow"] == []
+    assert json_data(orch("status", "--json", on=here).out)["slow"] == []
 
 
 def test_a_launch_flags_it_once(orch: Orch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,7 @@ from orchestrator.specs.connectivity import Verdict, read_verdict
 from orchestrator.specs.errors import NodeUnreachableError, UsageError
 from orchestrator.specs.run_events import RunLine, Tick
 from tests import lan
+from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch
 
@@ -94,7 +94,7 @@ def test_a_slow_node_and_a_slow_pair_are_marked(orch: Orch) -> None:
 
 def test_for_programs_it_is_json(orch: Orch) -> None:
     ran = orch("test", "--json", on=lan.lan(*THREE, says=(event("tested", **a_test({"ag": 90.0})),)))
-    answer = json.loads(ran.out)
+    answer = json_data(ran.out)
     assert (answer["ok"], answer["failure"], answer["slow"]["pairs"]) == (True, None, [[0, 2]])
     assert read_verdict(answer["verdict"]) == verdict({"ag": 90.0})
 

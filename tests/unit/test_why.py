@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 
 from contract.failures.classify import SIGNATURES
 from orchestrator.checks.causes.catalogue import ADVICE
@@ -23,6 +22,7 @@ from orchestrator.render.why import why_lines
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
 from tests import lan
+from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, detached
 
 SAYS = (
@@ -86,7 +86,7 @@ def test_a_failed_run_is_explained(orch: Orch) -> None:
 def test_for_programs(orch: Orch) -> None:
     here = lan.lan(*THREE, says=SAYS, ends_with=1)
     run = detached(orch, here)
-    told = json.loads(orch("why", run, "--json", on=here).out)
+    told = json_data(orch("why", run, "--json", on=here).out)
     cause = told["failure"]["cause"]
     assert (told["run_id"], told["state"], told["failure"]["rank"]) == (run, "failed", 0)
     assert (cause["id"], cause["kind"]) == ("code.exception", "user")
@@ -132,11 +132,11 @@ def test_the_engine_and_the_kernel_are_asked(orch: Orch) -> None:
     xid = "NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.\n"
     alpha.answers = {("sh", "-c", SCRIPT, "*"): (0, xid, ""), **alpha.answers}
     run = detached(orch, here)
-    told = json.loads(orch("why", run, "--json", on=here).out)
+    told = json_data(orch("why", run, "--json", on=here).out)
     assert (told["failure"]["node"], told["failure"]["cause"]["id"]) == ("alpha", "gpu.lost")
     for held in here.nodes["beta"].engine.made:
         here.nodes["beta"].engine.finish(held, 137, oom_killed=True)
-    told = json.loads(orch("why", run, "--json", on=here).out)
+    told = json_data(orch("why", run, "--json", on=here).out)
     assert (told["failure"]["node"], told["failure"]["cause"]["id"]) == ("beta", "memory.limit")
 
 
@@ -273,7 +273,7 @@ def test_what_an_advice_says_to_do_can_be_done(advice: Advice) -> None:
         for command in re.findall(r"\borch [^;:,()]+", line):
             words = shlex.split(command.split(" -- ")[0].replace("…", ""))[1:]
             assert words[0] in COMMANDS, command
-            declared = typer.main.get_command(build_app(words[0])).commands[words[0]]  # type: ignore[attr-defined]  # a group
+            declared = build_app(words[0]).commands[words[0]]
             options = {option for parameter in declared.params for option in parameter.opts}
             assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, command
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_nodes, hashed
 from orchestrator.cli.options import InventoryOption, JsonOption
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK, ConfigError, PartialError, RunFailedError
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _show(held: Sequence[Held], *, as_json: bool) -> None:
 
     counted = copies(held)
     if as_json:
-        typer.echo(json.dumps({"checkpoints": [checkpoint_data(one, counted) for one in held]}))
+        write_json({"checkpoints": [checkpoint_data(one, counted) for one in held]})
     for line in checkpoint_lines(held, counted) if held and not as_json else ():
         stdout().print(line)
     for words in damage(held):

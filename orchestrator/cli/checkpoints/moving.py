@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_nodes, note
 from orchestrator.cli.options import InventoryOption, JsonOption
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK, RunFailedError, UsageError
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ def pull(
         _, held = asked.of(run)
         came = bring(asked.nodes, held, to, step=step, notify=view.notify, passed_over=note)
     if as_json:
-        typer.echo(json.dumps({"run_id": came.held.run_id, "step": came.held.step, "from": came.held.node,
-                               "folder": str(came.folder), "moved": came.moved}))  # fmt: skip
+        write_json({"run_id": came.held.run_id, "step": came.held.step, "from": came.held.node,
+                               "folder": str(came.folder), "moved": came.moved})  # fmt: skip
     how = f"from {came.held.node}, every file verified" if came.moved else "was here already, every file verified"
     say(f"✓ step {came.held.step} of run {came.held.run_id}: {came.folder} ({how})")
     return EXIT_OK
@@ -73,8 +72,8 @@ def push(
         moved = bring(kept, node, folders.get(name) or asked.places[name], asked.held, notify=view.notify)
         rather = newer(asked.held, kept)
     if as_json:
-        typer.echo(json.dumps({"run_id": kept.run_id, "step": kept.step, "to": name, "moved": moved,
-                               "newer": rather.step if rather else None}))  # fmt: skip
+        write_json({"run_id": kept.run_id, "step": kept.step, "to": name, "moved": moved,
+                               "newer": rather.step if rather else None})  # fmt: skip
     how = "every file verified" if moved else "was there already, every file verified"
     say(f"✓ step {kept.step} of run {kept.run_id}: on {name} ({how})")
     if rather:
@@ -123,6 +122,6 @@ def export(
         limits = asked.inventory.node(one.node).limits
         count = write(node, one, image=image, limits=limits, target=to, notify=view.notify)
     if as_json:
-        typer.echo(json.dumps({"run_id": chosen, "step": one.step, "from": one.node, "file": str(to), "bytes": count}))
+        write_json({"run_id": chosen, "step": one.step, "from": one.node, "file": str(to), "bytes": count})
     say(f"✓ {to}: step {one.step} of run {chosen}, {count / 1e6:.1f} MB")
     return EXIT_OK

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli.checkpoints.asked import asked_nodes, number
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import InventoryOption, JsonOption, YesOption
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
-
-if TYPE_CHECKING:
-    pass
 
 
 def prune(
@@ -55,7 +51,7 @@ def prune(
     for error in failed.values():
         report_error(error)
     if as_json:
-        typer.echo(json.dumps({"run_id": chosen, "removed": [checkpoint_data(one, {}) for one in gone]}))
+        write_json({"run_id": chosen, "removed": [checkpoint_data(one, {}) for one in gone]})
     if failed:
         raise PartialError(f"{', '.join(failed)}: checkpoints could not be removed there")
     say(f"✓ {number(gone)} removed, {sum(one.size for one in gone) / 1e6:.1f} MB" if gone else "nothing was removed")

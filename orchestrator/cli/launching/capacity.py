@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import typer
-
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.measure import measure
 from orchestrator.cli.launching.request import chosen_nodes, with_engine
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.planning.measurements import recall
 from orchestrator.fleet.planning.reckon import reckon
 from orchestrator.nodes.local import LocalNode
@@ -66,7 +63,7 @@ def show_capacity(
     if as_json:
         told = {"measured_at": measurement.time, "command": measurement.command, **asdict(prospect)}
         finish = {"finish_s": prospect.finish_s(prospect.chosen)}
-        typer.echo(json.dumps(told | finish))
+        write_json(told | finish)
         return EXIT_OK
     from orchestrator.render.capacity import prospect_view
     from orchestrator.render.console import stdout

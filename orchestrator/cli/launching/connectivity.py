@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-
-import typer
 
 from contract.events import ConnectivityTested, GroupJoined
 from orchestrator.checks import firewall, reachability
@@ -15,7 +12,7 @@ from orchestrator.checks.slow_links import slow_links
 from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
 from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.launching.request import build_request, with_engine
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
@@ -115,7 +112,7 @@ def _show(plan: Plan, outcome: RunOutcome, verdict: Verdict | None, *, as_json: 
             "verdict": verdict and asdict(verdict),
             "slow": slow and asdict(slow),
         }
-        typer.echo(json.dumps(told))
+        write_json(told)
     elif verdict and slow:
         from orchestrator.render.console import stdout
         from orchestrator.render.links import verdict_view

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-
-import typer
 
 from contract.events import NodesMeasured
 from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
@@ -15,7 +12,7 @@ from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.launching.own_code import own_code
 from orchestrator.cli.launching.request import build_request, with_engine
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep
 from orchestrator.fleet.supervise.one_shot import Ears, Errand, run_errand
@@ -37,7 +34,7 @@ def run_bench(inventory: Inventory, options: LaunchOptions, *, as_json: bool) ->
         say("\nthe measurement was stopped; nothing is left on the nodes")
         return EXIT_INTERRUPTED
     if as_json:
-        typer.echo(json.dumps(asdict(measurement)))
+        write_json(asdict(measurement))
         return EXIT_OK
     from orchestrator.render.bench import bench_view
     from orchestrator.render.console import stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from orchestrator.cli.launching.own_code import may_be_copied, own_code
 from orchestrator.cli.launching.previous_attempt import PreviousAttempt, earlier_attempt
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.supervise import Attended, leave_to_a_watcher, see_through
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.runs.launch import launch as start_all
 from orchestrator.fleet.runs.secrets import require_values
@@ -38,7 +37,7 @@ from orchestrator.specs.errors import (
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.plan_json import to_json
+from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.request import LaunchRequest
 
 
@@ -58,7 +57,10 @@ def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *
     with ready(inventory, options, mode, earlier) as (nodes, request, plan, previous):
         if mode.dry_run:
             specs = {spec.name: spec for spec in request.nodes}
-            typer.echo(to_json(plan).rstrip() if mode.as_json else "\n".join(plan_lines(plan, specs)))
+            if mode.as_json:
+                write_json(to_data(plan))
+            else:
+                typer.echo("\n".join(plan_lines(plan, specs)))
             return EXIT_OK
         if previous:
             previous.must_be_over(plan)
@@ -129,7 +131,10 @@ def _run(
     )
     if mode.detach:
         screen.close()
-        typer.echo(json.dumps({"run_id": plan.run_id}) if mode.as_json else plan.run_id)
+        if mode.as_json:
+            write_json({"run_id": plan.run_id})
+        else:
+            typer.echo(plan.run_id)
         leave_to_a_watcher(plan, mode)
         say(how_to_go_on(plan.run_id))
         return EXIT_OK

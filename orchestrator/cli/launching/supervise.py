@@ -73,7 +73,7 @@ def see_through(run: Attended, mode: OutputMode, *, out_of_sight_s: float | None
     if outcome.state is State.LOST:
         raise PartialError(
             f"no node of run {run.plan.run_id} answers; it may go on there",
-            hint=f"when they do again: orch watch {run.plan.run_id}",
+            hint=f"when they do again: orch supervise {run.plan.run_id}",
         )
     tell_end(record.plan() or run.plan, outcome, mode)
     return exit_code(outcome)
@@ -100,7 +100,7 @@ def exit_code(outcome: RunOutcome) -> int:
 
 
 def leave_to_a_watcher(plan: Plan, mode: OutputMode) -> None:
-    """Start `orch watch` in a session of its own: it outlives this command and its terminal.
+    """Start `orch supervise` in a session of its own: it outlives this command and its terminal.
 
     Values that no record holds are in its environment, should it have to launch the run anew.
     """

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
+from typing import Any
 
-import typer
 from rich.live import Live
 
 from contract.events import ForecastMade
@@ -17,7 +16,7 @@ from orchestrator.checks.failure import Failure
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.launching.output_mode import OutputMode
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.supervise.arrivals import arrived
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.nodes.interface import Node
@@ -189,7 +188,7 @@ def how_to_go_on(run_id: str) -> str:
 def tell_end(plan: Plan, outcome: RunOutcome, mode: OutputMode) -> None:
     """How a launch ended: for programs; in words, of a run or of a measurement."""
     if mode.as_json:
-        typer.echo(outcome_json(plan, outcome))
+        write_json(outcome_data(plan, outcome))
     elif outcome.failure:
         then = "" if mode.forecast else _next_step(plan, outcome.failure, checkpoint=outcome.checkpoint)
         tell_failure(plan, outcome.failure, then)
@@ -247,24 +246,22 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
 
 
-def outcome_json(plan: Plan, outcome: RunOutcome) -> str:
+def outcome_data(plan: Plan, outcome: RunOutcome) -> dict[str, Any]:
     """The end of a run for programs."""
     failure = outcome.failure
-    return json.dumps(
-        {
-            "run_id": plan.run_id,
-            "state": "stopped" if outcome.stopped else outcome.state.value,
-            "failure": failure
-            and {
-                "node": failure.node,
-                "rank": failure.rank,
-                "exit_code": failure.exit_code,
-                "reason": failure.reason,
-                "lines": list(failure.lines),
-                "cause": failure.cause and asdict(failure.cause),
-            },
-            "forecast": outcome.forecast and asdict(outcome.forecast),
-            "of_forecast": outcome.of_forecast,
-            "last_event": outcome.last_event and {"kind": outcome.last_event.kind, **outcome.last_event.values()},
-        }
-    )
+    return {
+        "run_id": plan.run_id,
+        "state": "stopped" if outcome.stopped else outcome.state.value,
+        "failure": failure
+        and {
+            "node": failure.node,
+            "rank": failure.rank,
+            "exit_code": failure.exit_code,
+            "reason": failure.reason,
+            "lines": list(failure.lines),
+            "cause": failure.cause and asdict(failure.cause),
+        },
+        "forecast": outcome.forecast and asdict(outcome.forecast),
+        "of_forecast": outcome.of_forecast,
+        "last_event": outcome.last_event and {"kind": outcome.last_event.kind, **outcome.last_event.values()},
+    }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.render.gpus import gpu_json, gpu_report
+from orchestrator.render.gpus import gpu_data, gpu_report
 from orchestrator.specs.gpus import GpuReport
 from tests.cases.gpus import fleet
 
@@ -64,7 +64,7 @@ def test_text_of_a_node_is_neither_markup_nor_moves_the_cursor() -> None:
 
 
 def test_json_holds_facts_and_findings() -> None:
-    answer = json.loads(gpu_json(fleet.asked(fleet.load(SCREEN))))
+    answer = json.loads(json.dumps(gpu_data(fleet.asked(fleet.load(SCREEN)))))
 
     assert answer["unfit"] is True
     assert [node["node"] for node in answer["nodes"]] == ["alpha", "beta", "gamma", "delta", "epsilon"]
