@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from orchestrator.checks.preflight import image_differs
-from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.finding import Finding, Fix, Severity
 from orchestrator.specs.node_report import Examined
 
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -122,7 +122,7 @@ def clock_kept(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 message="its clock is not kept by a time server",
                 cause="it will run off, and torch tells dead ranks from slow ones by wall clocks",
                 fix="on it: sudo timedatectl set-ntp true (Debian: sudo apt install systemd-timesyncd first)",
-                mend=Mend(
+                auto_fix=Fix(
                     what=f"let a time server keep the clock of {node.name}",
                     on_node=("sudo", "-n", "timedatectl", "set-ntp", "true"),
                 ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.finding import Finding, Fix, Severity
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.numbers import whole
 
@@ -46,7 +46,7 @@ def silent(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 "Docker is installed and does not run",
                 cause="nobody answers on its socket",
                 fix=f"on it: {enable}",
-                mend=Mend(what=f"start Docker on {node.name}", on_node=("sudo", "-n", *start)),
+                auto_fix=Fix(what=f"start Docker on {node.name}", on_node=("sudo", "-n", *start)),
             )
         else:
             yield _error(
@@ -140,9 +140,11 @@ def _version(node: Examined) -> tuple[int, ...]:
 
 
 def _error(
-    node: Examined, id: str, message: str, *, cause: str = "", fix: str = "", mend: Mend | None = None
+    node: Examined, id: str, message: str, *, cause: str = "", fix: str = "", auto_fix: Fix | None = None
 ) -> Finding:
-    return Finding(id=id, severity=Severity.ERROR, node=node.name, message=message, cause=cause, fix=fix, mend=mend)
+    return Finding(
+        id=id, severity=Severity.ERROR, node=node.name, message=message, cause=cause, fix=fix, auto_fix=auto_fix
+    )
 
 
 CHECKS = (silent, too_old, rootless, wsl_networking, limits_ignored)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.checks.node_network import address_of, interfaces_of, networks_of, peers_of
 from orchestrator.checks.reachability import how_ended
 from orchestrator.checks.ways import Pair, Way, shut_of, tries_of, ways_of
-from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.finding import Finding, Fix, Severity
 from orchestrator.specs.firewall import Firewall, Opening, known_mark, line_to_paste
 from orchestrator.specs.network import Path
 from orchestrator.specs.node_report import Examined
@@ -35,7 +35,7 @@ def blocks_peers(fleet: Sequence[Examined]) -> Iterator[Finding]:
             message=f"no peer reaches {node.name} ({address_of(node)}): {_tried(tries)}",
             cause=f"{tool} is active there and has no rule for them" if tool else "most likely a firewall on it",
             fix=_fix(node, fleet),
-            mend=_mend(node),
+            auto_fix=_open_ports(node),
         )
 
 
@@ -77,7 +77,7 @@ def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 message=f"{wall.tool} is active on {node.name} and holds no rule for {', '.join(missing)}",
                 cause="nobody could try whether they get through, as no listener could be started there",
                 fix=_fix(node, fleet),
-                mend=_mend(node),
+                auto_fix=_open_ports(node),
             )
 
 
@@ -140,7 +140,7 @@ def _partly(fleet: Sequence[Examined], wanted: Way, *, id: str, message: str, ca
                 message=f"{node.name} ({address_of(node)}) " + message.format(tried=_tried(tries)),
                 cause=cause,
                 fix=_fix(node, fleet),
-                mend=_mend(node),
+                auto_fix=_open_ports(node),
             )
 
 
@@ -160,11 +160,11 @@ def _fix(node: Examined, fleet: Sequence[Examined]) -> str:
     return f"{ours}; or on it: {line}" if line else f"{ours}; on it, look: sudo iptables -S INPUT"
 
 
-def _mend(node: Examined) -> Mend | None:
+def _open_ports(node: Examined) -> Fix | None:
     if not (node.network and node.network.firewall_active):
         return None
     what = f"let the inventory's machines in through {node.network.firewall} on {node.name}"
-    return Mend(what=what, orch=("firewall", "apply", "--nodes", node.name, "--yes"))
+    return Fix(what=what, orch=("firewall", "apply", "--nodes", node.name, "--yes"))
 
 
 def _close_fix(node: Examined, fleet: Sequence[Examined]) -> str:

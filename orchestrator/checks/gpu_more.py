@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from orchestrator.specs.facts import GpuFacts
-from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.finding import Finding, Fix, Severity
 from orchestrator.specs.node_report import Examined
 
 LOWERED = 0.9
@@ -81,7 +81,7 @@ def persistence(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 cause="the driver unloads when nobody uses the card: each start takes seconds more, and limits set"
                 " with nvidia-smi are forgotten",
                 fix="on it: sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1",
-                mend=Mend(
+                auto_fix=Fix(
                     what=f"switch persistence mode on at {node.name} (until its next reboot)",
                     on_node=("sudo", "-n", "nvidia-smi", "-pm", "1"),
                 ),

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from orchestrator.specs import run as labels
-from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.finding import Finding, Fix, Severity
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.run import ContainerFacts, State
 from orchestrator.specs.run_labels import read_labels, understood
@@ -27,7 +27,7 @@ def orphans(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 message=f"run {run_id} goes on, and has ended on {', '.join(over)}",
                 cause="the ranks that are left wait for the others until a deadline passes, and hold their machines",
                 fix=f"orch stop {run_id}",
-                mend=Mend(what=f"stop what is left of run {run_id}", orch=("stop", run_id)),
+                auto_fix=Fix(what=f"stop what is left of run {run_id}", orch=("stop", run_id)),
             )
 
 
@@ -59,7 +59,7 @@ def ended(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 message=f"{len(over)} containers of ended runs are kept there",
                 cause="they keep their logs until they are removed",
                 fix="orch clean",
-                mend=Mend(what="remove what ended runs left on the nodes", orch=("clean",)),
+                auto_fix=Fix(what="remove what ended runs left on the nodes", orch=("clean",)),
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.finding import Finding, Fix, Severity
 from orchestrator.specs.node_report import Examined
 
 THROTTLED = 100
@@ -31,7 +31,7 @@ def sleeps(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 message=f"it may fall asleep during a run: it is {why}, and sleeping is not switched off",
                 cause="desktops suspend an idle machine, and training counts as idle: nobody touches the keyboard",
                 fix=f"on it: sudo systemctl mask {' '.join(targets)} (undo: unmask)",
-                mend=Mend(
+                auto_fix=Fix(
                     what=f"keep {node.name} from sleeping (undo: sudo systemctl unmask {' '.join(targets)})",
                     on_node=("sudo", "-n", "systemctl", "mask", *targets),
                 ),

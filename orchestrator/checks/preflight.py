@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from orchestrator.specs.facts import NodeFacts
-from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.finding import Finding, Fix, Severity
 
 CLOCK_WARN_S = 1.0
 CLOCK_ERROR_S = 30.0
@@ -41,7 +41,7 @@ def image_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
                 node=facts.name,
                 message=f"{facts.name} does not have the image of this project",
                 fix="orch build",
-                mend=Mend(what="build the image and bring it to the nodes that lack it", orch=("build", "--yes")),
+                auto_fix=Fix(what="build the image and bring it to the nodes that lack it", orch=("build", "--yes")),
             )
 
 
@@ -114,7 +114,7 @@ def clock_skew(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
                 message=f"the clock of {facts.name} is {_off(off)}",
                 cause="torch tells dead ranks from slow ones by wall clocks",
                 fix="on it: sudo timedatectl set-ntp true",
-                mend=Mend(
+                auto_fix=Fix(
                     what=f"let a time server set the clock of {facts.name}",
                     on_node=("sudo", "-n", "timedatectl", "set-ntp", "true"),
                 ),

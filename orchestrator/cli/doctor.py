@@ -41,7 +41,7 @@ def doctor(
     only: Annotated[
         str, typer.Option("--only", metavar="AREA|ID,…", help="Only these findings: network, or clock.skew.")
     ] = "",
-    fix: Annotated[bool, typer.Option("--fix", help="Mend what can be mended safely, asking before each.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Fix what can be fixed safely, asking before each.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -61,8 +61,8 @@ def doctor(
     request = LaunchRequest(project=loaded.inventory.project, nodes=specs, master_port=loaded.inventory.master_port)
     with connected(specs) as reached:
         report = _look(reached, request, words, quiet=as_json)
-        if fix and (mended := _mend(reached, report, loaded.path, asking=not yes)):
-            say(f"{mended} mended; looking again")
+        if fix and (fixed := _apply_fixes(reached, report, loaded.path, asking=not yes)):
+            say(f"{fixed} fixed; looking again")
             report = _look(reached, request, words, quiet=as_json)
     _show(report, as_json=as_json)
     return PreflightError.exit_code if report.unfit else EXIT_OK
@@ -88,7 +88,7 @@ def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *,
 
     from orchestrator.checks.doctor import areas_of, diagnose, not_checked
     from orchestrator.fleet.readiness.doctor import NEEDED, examine
-    from orchestrator.fleet.readiness.quick_look import keep
+    from orchestrator.fleet.readiness.quick_look import save_doctor_record
     from orchestrator.render.examining import ExaminingView
     from orchestrator.render.findings import DoctorReport
 
@@ -98,7 +98,7 @@ def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *,
     with ExaminingView([node.name for node in nodes], quiet=quiet) as view:
         seen = examine(nodes, request, suffix=secrets.token_hex(3), areas=areas, on_step=view.step)
     now = datetime.now().astimezone()
-    keep(seen.nodes, now)
+    save_doctor_record(seen.nodes, now)
     found = diagnose(seen.nodes, only)
     return DoctorReport(
         at=now,
@@ -111,32 +111,32 @@ def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *,
     )
 
 
-def _mend(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *, asking: bool) -> int:
-    """Mend what somebody agrees to; how many were mended."""
+def _apply_fixes(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *, asking: bool) -> int:
+    """Fix what somebody agrees to; how many were fixed."""
     from orchestrator.cli import main
-    from orchestrator.fleet.readiness.doctor import mend_on_node, mendable
+    from orchestrator.fleet.readiness.doctor import apply_fix, fixable
     from orchestrator.render.findings import sentence
 
     by_name, seen = {node.name: node for node in nodes}, {node.name: node for node in report.nodes}
-    proposed = mendable(report.all_findings)
+    proposed = fixable(report.all_findings)
     if not proposed:
-        say("nothing that was found can be mended from here")
-    mended = 0
-    for finding, mend in proposed:
-        line = " ".join(("orch", *mend.orch) if mend.orch else mend.on_node)
-        say(f"{sentence([finding.node], finding)} [{finding.id}]\n  → {mend.what}: {line}")
+        say("nothing that was found can be fixed from here")
+    fixed = 0
+    for finding, fix in proposed:
+        line = " ".join(("orch", *fix.orch) if fix.orch else fix.on_node)
+        say(f"{sentence([finding.node], finding)} [{finding.id}]\n  → {fix.what}: {line}")
         if not agreed("Do that?", yes=not asking):
             continue
         try:
-            if not mend.orch:
-                mend_on_node(finding, mend, by_name, seen)
-            elif code := main((*mend.orch, "-i", str(inventory))):
-                raise PreflightError(f"orch {' '.join(mend.orch)} ended with {code}", hint="what it said stands above")
+            if not fix.orch:
+                apply_fix(finding, fix, by_name, seen)
+            elif code := main((*fix.orch, "-i", str(inventory))):
+                raise PreflightError(f"orch {' '.join(fix.orch)} ended with {code}", hint="what it said stands above")
         except OrchError as error:
             report_error(error)
         else:
-            mended += 1
-    return mended
+            fixed += 1
+    return fixed
 
 
 def _show(report: DoctorReport, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.cli.context import read_file
 from orchestrator.specs.errors import ConfigError, UsageError
-from orchestrator.specs.inventory_files.inventory_import import Found, from_hostfile, from_hostlist
+from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, from_hostfile, from_hostlist
 
 _SSH_HOST = re.compile(r"^\s*(host|match)\b[ \t=]+\S", re.IGNORECASE | re.MULTILINE)
 _SSH_KEYWORD = re.compile(
@@ -23,7 +23,7 @@ _INI = re.compile(r"^\s*\[[^\]\s]+\]\s*([#;].*)?$|^[^#;\n]*\sansible_\w+\s*=", r
 """A `[group]`, or a host with variables before any group."""
 
 
-def read_source(source: str, kind: str) -> Found:
+def read_source(source: str, kind: str) -> ImportedInventory:
     """The machines of a file, of stdin (`-`) or of a hostlist."""
     path = Path(source).expanduser()
     if kind == "hostlist" or (kind == "auto" and source != "-" and not path.exists()):
@@ -61,14 +61,14 @@ def guessed(text: str) -> str:
     return "hostfile"
 
 
-def _names(source: str, kind: str) -> Found:
+def _names(source: str, kind: str) -> ImportedInventory:
     looks_like_path = "/" in source or source.endswith((".yml", ".yaml", ".txt"))
     if kind == "auto" and looks_like_path:
         raise ConfigError(f"no file {source}", hint="give a file, - for stdin, or names such as node[01-05]")
     return from_hostlist(source)
 
 
-def _parsed(text: str, kind: str, source: str) -> Found:
+def _parsed(text: str, kind: str, source: str) -> ImportedInventory:
     if kind == "ssh-config":
         from orchestrator.nodes.ssh_hosts import from_ssh_config
 

@@ -26,7 +26,7 @@ def runs(nodes: NodesOption = None, as_json: JsonOption = False, inventory: Inve
     from orchestrator.cli.launching.stopping import half_way
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.find_runs import find_runs
-    from orchestrator.fleet.runs.history import remembered
+    from orchestrator.fleet.runs.history import recorded_history
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
     from orchestrator.render.runs import run_data, runs_table
@@ -42,10 +42,10 @@ def runs(nodes: NodesOption = None, as_json: JsonOption = False, inventory: Inve
     silent_all = len(found.unreachable) == len(specs)
     code = EXIT_OK if not found.unreachable else EXIT_UNREACHABLE if silent_all else PartialError.exit_code
     shown = {run.run_id for run in found.runs}
-    past = [past for past in remembered() if past.run_id not in shown]
+    past = [past for past in recorded_history() if past.run_id not in shown]
     if as_json:
         silent = {name: problem.message for name, problem in found.unreachable.items()}
-        told = {"runs": list(map(run_data, found.runs)), "remembered": list(map(asdict, past)), "unreachable": silent}
+        told = {"runs": list(map(run_data, found.runs)), "history": list(map(asdict, past)), "unreachable": silent}
         write_json(told)
         return code
     if not found.runs and not past:

@@ -40,7 +40,7 @@ def status(
     from orchestrator.checks.slow_ranks import slow_ranks
     from orchestrator.cli.launching.stopping import half_way
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.find_runs import choose_run, find_runs, seats_of
+    from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
     from orchestrator.fleet.runs.history import past_run
     from orchestrator.fleet.runs.progress import forecast_of, last_event
     from orchestrator.fleet.runs.read_logs import recorded_only
@@ -57,7 +57,7 @@ def status(
         if recorded := recorded_only(found, run):
             return _of_the_record(past_run(recorded, found.unreachable), as_json=as_json)
         chosen = choose_run(found, run)
-        seats = seats_of(chosen, {node.name: node for node in reached})
+        seats = running_containers(chosen, {node.name: node for node in reached})
         forecast = forecast_of(seats, RunRecord(chosen.run_id))
         last = last_event(seats, forecast)
     if as_json:

@@ -136,7 +136,7 @@ def _refuse_stranger(client: docker.DockerClient, lab: str) -> None:
     for found in client.networks.list(names=[f"^{resource_name(lab)}$"]):
         folder = (found.attrs.get("Labels") or {}).get(FOLDER_LABEL, "another program")
         raise ConflictError(
-            f"this engine has a lab '{lab}' already, remembered in {folder}",
+            f"this engine has a lab '{lab}' already, recorded in {folder}",
             hint=f"take another --name, or remove that one: orch lab down --name {lab}",
         )
 

@@ -133,7 +133,7 @@ class DockerEngine:
         with self._asking(f"start container {container[:12]}") as api:
             api.start(container)
 
-    def set_aside(self, container: str, name: str) -> None:
+    def rename_and_keep(self, container: str, name: str) -> None:
         with self._asking(f"set container {container[:12]} aside") as api:
             api.rename(container, name)
             api.update_container(container, restart_policy={"Name": "no"})

@@ -99,8 +99,8 @@ class FakeEngine:
         self._called("start", container)
         self._change(container, status="running", started_at="2026-01-01T00:00:00Z")
 
-    def set_aside(self, container: str, name: str) -> None:
-        self._called("set_aside", container, name)
+    def rename_and_keep(self, container: str, name: str) -> None:
+        self._called("rename_and_keep", container, name)
         self._require_free(name)
         self._change(container, name=name)
 

@@ -126,7 +126,7 @@ class Engine(Protocol):
 
     def start(self, container: str) -> None: ...
 
-    def set_aside(self, container: str, name: str) -> None:
+    def rename_and_keep(self, container: str, name: str) -> None:
         """Give an ended one another name, under which it is kept: no restart of its machine brings it back."""
 
     def container(self, container: str) -> ContainerFacts | None: ...

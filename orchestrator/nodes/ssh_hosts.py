@@ -12,7 +12,7 @@ from paramiko.ssh_exception import SSHException
 
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory_files.ansible_host import jump_of_command
-from orchestrator.specs.inventory_files.inventory_import import Found, FoundNode
+from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, ImportedNode
 
 _SETTING = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*)")
 _COMMENT = re.compile(r'^((?:"[^"]*"|[^"#]|(?<=\S)#)*?)\s+#.*$')
@@ -26,7 +26,7 @@ _MAX_BYTES = 1024 * 1024
 _FORGES = ("github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "ssh.dev.azure.com", "git.sr.ht")
 
 
-def from_ssh_config(text: str, *, home: Path, included: bool = False) -> Found:
+def from_ssh_config(text: str, *, home: Path, included: bool = False) -> ImportedInventory:
     """Every Host without wildcards: HostName, User, Port, IdentityFile, ProxyJump; wildcard blocks apply.
 
     `included`: read the files that `Include` names, relative ones in `~/.ssh`. Hosts that others jump through and
@@ -34,17 +34,17 @@ def from_ssh_config(text: str, *, home: Path, included: bool = False) -> Found:
     """
     reader = _Reader(home, included)
     lines = reader.read(text.splitlines())
-    nodes: list[FoundNode] = []
+    nodes: list[ImportedNode] = []
     notes = reader.notes
     try:
         config = SSHConfig.from_text("\n".join(lines))
         for host in _concrete_hosts(lines):
             values, missing = _values(config.lookup(host), host, home)
-            nodes.append(FoundNode(name=host, values=values))
+            nodes.append(ImportedNode(name=host, values=values))
             notes.extend(f"{host}: {note}" for note in missing)
     except (SSHException, ValueError) as error:
         raise ConfigError(f"not an SSH configuration: {error}") from error
-    return Found(nodes=tuple(nodes), notes=tuple(dict.fromkeys(notes)), not_for_training=_others(nodes))
+    return ImportedInventory(nodes=tuple(nodes), notes=tuple(dict.fromkeys(notes)), not_for_training=_others(nodes))
 
 
 class _Reader:
@@ -148,7 +148,7 @@ def _values(options: Any, host: str, home: Path) -> tuple[dict[str, Any], list[s
     return values, notes
 
 
-def _others(nodes: list[FoundNode]) -> dict[str, str]:
+def _others(nodes: list[ImportedNode]) -> dict[str, str]:
     """Hosts that are hardly meant to train, with the reason."""
     jumps = {str(node.values.get("jump", "")).rpartition("@")[2].partition(":")[0] for node in nodes} - {""}
     addresses = {node.name: str(node.values["address"]).lower() for node in nodes}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.plan.command import CONTAINER_WORKSPACE
-from orchestrator.specs.checkpoint import Held
+from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Limits
@@ -24,7 +24,7 @@ class Keeping:
     """What is not older than this stays, however many they are."""
 
 
-def run_meant(held: Iterable[Held], wanted: str) -> str:
+def run_meant(held: Iterable[CheckpointCopy], wanted: str) -> str:
     """The run of this id, else the one whose id begins so; where none is named, that of the youngest checkpoint."""
     every = sorted(held, key=lambda one: one.age_s)
     known = list(dict.fromkeys(one.run_id for one in every))
@@ -39,20 +39,20 @@ def run_meant(held: Iterable[Held], wanted: str) -> str:
     return matching[0]
 
 
-def candidates(held: Sequence[Held], step: int | None) -> list[list[Held]]:
+def candidates(held: Sequence[CheckpointCopy], step: int | None) -> list[list[CheckpointCopy]]:
     """Those of one run that may be used, by checkpoint, newest step first: each a list of its copies,
     in the order given.
 
     Of two that share a step and differ, the one written later comes first. With `step`, that one alone.
     """
-    groups: dict[tuple[int, str], list[Held]] = {}
+    groups: dict[tuple[int, str], list[CheckpointCopy]] = {}
     for one in held:
         if not one.problem and step in (None, one.step):
             groups.setdefault(one.identity, []).append(one)
     return sorted(groups.values(), key=lambda group: (-group[0].step, min(one.age_s for one in group)))
 
 
-def copies(held: Iterable[Held]) -> Mapping[tuple[int, str], int]:
+def copies(held: Iterable[CheckpointCopy]) -> Mapping[tuple[int, str], int]:
     """On how many nodes each checkpoint lies, sound as far as was looked."""
     found: dict[tuple[int, str], set[str]] = {}
     for one in held:
@@ -61,7 +61,7 @@ def copies(held: Iterable[Held]) -> Mapping[tuple[int, str], int]:
     return {identity: len(nodes) for identity, nodes in found.items()}
 
 
-def to_prune(held: Sequence[Held], keep: Keeping, newest_sound: int) -> list[Held]:
+def to_prune(held: Sequence[CheckpointCopy], keep: Keeping, newest_sound: int) -> list[CheckpointCopy]:
     """What of one run may go, from all its nodes.
 
     What stays: the newest `keep.newest` steps of which some node has a copy that looks sound, all above them (one that
@@ -73,7 +73,9 @@ def to_prune(held: Sequence[Held], keep: Keeping, newest_sound: int) -> list[Hel
     return [one for one in held if one.step < lowest and one.step not in stays and one.age_s >= keep.younger_than_s]
 
 
-def outlived(there: Sequence[Held], origin: Sequence[Held], copied: Held) -> list[Held]:
+def outlived(
+    there: Sequence[CheckpointCopy], origin: Sequence[CheckpointCopy], copied: CheckpointCopy
+) -> list[CheckpointCopy]:
     """What a node that holds copies need not keep now that it has `copied` too.
 
     It keeps as many as the node that they came from, and whatever that one has or best.json names.
@@ -83,7 +85,7 @@ def outlived(there: Sequence[Held], origin: Sequence[Held], copied: Held) -> lis
     return [one for one in there if one.step not in wanted and one.step not in newest]
 
 
-def export_container(held: Held, *, image: str, user: str, limits: Limits, scratch: str) -> ContainerSpec:
+def export_container(held: CheckpointCopy, *, image: str, user: str, limits: Limits, scratch: str) -> ContainerSpec:
     """What turns a checkpoint into `scratch`/model.safetensors: it reads foreign bytes, so without network, and sees
     the checkpoint read-only."""
     source, out = f"{CONTAINER_WORKSPACE}/{held.name}", f"{CONTAINER_WORKSPACE}/out"

@@ -8,12 +8,12 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.render.grid import grid
-from orchestrator.specs.checkpoint import Held
+from orchestrator.specs.checkpoint import CheckpointCopy
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
-def checkpoint_lines(held: Sequence[Held], copies: Mapping[tuple[int, str], int]) -> Iterator[Text]:
+def checkpoint_lines(held: Sequence[CheckpointCopy], copies: Mapping[tuple[int, str], int]) -> Iterator[Text]:
     """Newest first, run by run, a line for each node that holds one."""
     head = ("run", "node", "state", "step", "size", "age", "copies")
     lines = [
@@ -31,7 +31,7 @@ def checkpoint_lines(held: Sequence[Held], copies: Mapping[tuple[int, str], int]
     return grid([head, *lines], left=3, styles=["bold", *("bold red" if one.problem else "" for one in held)])
 
 
-def in_order(held: Sequence[Held]) -> list[Held]:
+def in_order(held: Sequence[CheckpointCopy]) -> list[CheckpointCopy]:
     """The run that was written to last comes first; in it, the newest step."""
     youngest: dict[str, float] = {}
     for one in held:
@@ -39,7 +39,7 @@ def in_order(held: Sequence[Held]) -> list[Held]:
     return sorted(held, key=lambda one: (youngest[one.run_id], one.run_id, -one.step))
 
 
-def checkpoint_data(one: Held, copies: Mapping[tuple[int, str], int]) -> dict[str, Any]:
+def checkpoint_data(one: CheckpointCopy, copies: Mapping[tuple[int, str], int]) -> dict[str, Any]:
     """For `--json`."""
     return {
         "run_id": one.run_id,
@@ -55,13 +55,13 @@ def checkpoint_data(one: Held, copies: Mapping[tuple[int, str], int]) -> dict[st
     }
 
 
-def state(one: Held) -> str:
+def state(one: CheckpointCopy) -> str:
     """`complete` is what a look at sizes can tell, `sound` what hashes say; why one is damaged, `damage` tells."""
     words = "damaged" if one.problem else "sound" if one.hashed else "complete"
     return f"{words}, best" if one.best else words
 
 
-def damage(held: Sequence[Held]) -> Iterator[str]:
+def damage(held: Sequence[CheckpointCopy]) -> Iterator[str]:
     """A line for each that is damaged."""
     return (f"✗ {one.node}: {one.folder}: {one.problem}" for one in held if one.problem)
 

@@ -28,7 +28,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class CheckpointFile:
     """One file of a checkpoint, as its manifest describes it."""
 
     name: str
@@ -38,7 +38,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class CheckpointCopy:
     """One checkpoint on one node."""
 
     node: str
@@ -48,7 +48,7 @@ class Held:
     """Absolute, on that node."""
     age_s: float
     """Since it was written, by that node's clock."""
-    parts: tuple[Part, ...]
+    parts: tuple[CheckpointFile, ...]
     """Its files, the manifest last; none where the manifest is not to be believed."""
     problem: str = ""
     """Why it must not be loaded, as far as was looked; empty for a sound one."""
@@ -88,7 +88,7 @@ def step_of(folder: str) -> int | None:
     return int(match[1]) if match and folder_name(int(match[1])) == folder else None
 
 
-def read_manifest(text: str, *, step: int) -> tuple[Part, ...]:
+def read_manifest(text: str, *, step: int) -> tuple[CheckpointFile, ...]:
     """The files that a manifest promises, in its order. `ValueError` says what is wrong with it."""
     try:
         manifest = json.loads(text)
@@ -103,7 +103,7 @@ def read_manifest(text: str, *, step: int) -> tuple[Part, ...]:
     return tuple(_part(name, entry) for name, entry in manifest["files"].items())
 
 
-def misfit(parts: tuple[Part, ...], sizes: Mapping[str, int]) -> str:
+def misfit(parts: tuple[CheckpointFile, ...], sizes: Mapping[str, int]) -> str:
     """What the files that are there (name: bytes) lack of those promised; empty where nothing."""
     for part in parts:
         if part.name not in sizes:
@@ -113,7 +113,7 @@ def misfit(parts: tuple[Part, ...], sizes: Mapping[str, int]) -> str:
     return ""
 
 
-def changed(parts: tuple[Part, ...], hashes: Mapping[str, str]) -> str:
+def changed(parts: tuple[CheckpointFile, ...], hashes: Mapping[str, str]) -> str:
     """Which file's content (name: SHA-256) is not what was promised; empty where none."""
     for part in parts:
         if part.name not in hashes:
@@ -123,13 +123,13 @@ def changed(parts: tuple[Part, ...], hashes: Mapping[str, str]) -> str:
     return ""
 
 
-def _part(name: str, entry: Any) -> Part:
+def _part(name: str, entry: Any) -> CheckpointFile:
     if not _FILE.fullmatch(name) or name == MANIFEST:
         raise ValueError(f"{MANIFEST} lists a file that it must not: {name[:80]!r}")
     size, digest = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
     if not _is_count(size, BYTES_LIMIT) or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
         raise ValueError(f"{MANIFEST} says no size and sha256 of {name}")
-    return Part(name=name, size=size, sha256=digest)
+    return CheckpointFile(name=name, size=size, sha256=digest)
 
 
 def _is_count(value: Any, limit: int) -> TypeGuard[int]:

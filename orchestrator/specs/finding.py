@@ -16,7 +16,7 @@ class Severity(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mend:
+class Fix:
     """What `orch doctor --fix` may do about a finding, once somebody has agreed."""
 
     what: str
@@ -38,7 +38,7 @@ class Finding:
     message: str
     cause: str = ""
     fix: str = ""
-    mend: Mend | None = None
+    auto_fix: Fix | None = None
     """None where only a person should do it."""
 
 

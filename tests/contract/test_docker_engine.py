@@ -133,7 +133,7 @@ def test_what_is_set_aside_is_not_brought_back_with_its_machine(docker_engine: E
     client = docker.APIClient()
     try:
         before = client.inspect_container(container)["HostConfig"]["RestartPolicy"]
-        docker_engine.set_aside(container, "orch-contract-ended")
+        docker_engine.rename_and_keep(container, "orch-contract-ended")
         after = client.inspect_container(container)["HostConfig"]["RestartPolicy"]
     finally:
         docker_engine.remove(container)

@@ -104,7 +104,7 @@ def test_a_name_is_given_once(engine: Engine, make: Make) -> None:
     with pytest.raises(ConflictError) as raised:
         make("true")
     assert raised.value.node == "alpha"
-    engine.set_aside(container, "orch-contract-ended")
+    engine.rename_and_keep(container, "orch-contract-ended")
     other = make("true")
     assert {facts.name: facts.id for facts in engine.containers({LABEL: "1"})} == {
         "orch-contract-ended": container,
@@ -116,7 +116,7 @@ def test_a_taken_name_cannot_be_taken_by_renaming(engine: Engine, make: Make) ->
     make("true")
     other = make("true", name="orch-contract-2")
     with pytest.raises(ConflictError):
-        engine.set_aside(other, "orch-contract")
+        engine.rename_and_keep(other, "orch-contract")
 
 
 def test_containers_are_found_by_all_their_labels(engine: Engine, make: Make) -> None:
@@ -230,7 +230,7 @@ def test_a_short_command_that_goes_on_is_given_up(engine: Engine) -> None:
 def test_what_is_unknown_is_an_error_with_its_node(engine: Engine) -> None:
     for ask in (
         lambda: engine.start("no-such-container"),
-        lambda: engine.set_aside("no-such-container", "x"),
+        lambda: engine.rename_and_keep("no-such-container", "x"),
         lambda: list(islice(engine.logs("no-such-container"), 1)),
         lambda: list(engine.save("orch-contract:nowhere")),
     ):

@@ -233,7 +233,7 @@ def test_clean_leaves_no_container(orch: Orch) -> None:
     assert orch("clean").code == 0
     for name in NAMES:
         assert on_node(name, "docker", "ps", "-aq") == ""
-    assert "remembered" in orch("runs", "--json").json
+    assert "history" in orch("runs", "--json").json
 
 
 def test_the_dry_run_is_what_docker_gets(orch: Orch) -> None:

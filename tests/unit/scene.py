@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from threading import Condition
 from typing import Any
 
-from orchestrator.fleet.runs.launch import Seated, launch
+from orchestrator.fleet.runs.launch import RunningContainer, launch
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.loop import Ears, Watch, watch
 from orchestrator.fleet.supervise.replan import Company
@@ -119,13 +119,15 @@ class Scene:
             node = Machine(name, address=plain.address, answers=plain.answers, programs=plain.programs, engine=engine)
             self.nodes[name], self.engines[name] = node, engine
 
-    def begin(self, **changes: Any) -> tuple[Plan, tuple[Seated, ...]]:
+    def begin(self, **changes: Any) -> tuple[Plan, tuple[RunningContainer, ...]]:
         values = {"max_restarts": 2, "node_timeout_s": 120, "command": ("gpt2", "--batch-size", "2"), **changes}
         self.request = lan.request(THREE, **values)
         plan = lan.plan(THREE, **values)
         return plan, launch(self.nodes, plan)
 
-    def watch(self, plan: Plan, seated: Sequence[Seated], then: Callable[[Told], object], **how: Any) -> RunOutcome:
+    def watch(
+        self, plan: Plan, seated: Sequence[RunningContainer], then: Callable[[Told], object], **how: Any
+    ) -> RunOutcome:
         def hear(told: Told) -> None:
             self.told.append(told)
             if isinstance(told, Tick):

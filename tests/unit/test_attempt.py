@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from orchestrator.fleet.runs.launch import Seated, launch
+from orchestrator.fleet.runs.launch import RunningContainer, launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.attempt import attend
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
@@ -193,7 +193,7 @@ def test_a_container_that_is_started_again_goes_on_being_followed() -> None:
     here = lan.lan("alpha")
     here.nodes["alpha"].engine = engine
     engine.start(container)
-    seat = Seated(node=here.nodes["alpha"], node_rank=0, container=container)
+    seat = RunningContainer(node=here.nodes["alpha"], node_rank=0, container=container)
     heard = list(follow([seat], RunRecord("r")))
     assert [line.text for line in heard if isinstance(line, RunLine)] == ["first life", "second life"]
     (end,) = [end for end in heard if isinstance(end, ContainerExited)]

@@ -10,11 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.nodes.probes import checkpoint_probe
-from orchestrator.specs.checkpoint import FILES_LIMIT, Part, changed, folder_name, misfit, read_manifest, step_of
+from orchestrator.specs.checkpoint import (
+    FILES_LIMIT,
+    CheckpointFile,
+    changed,
+    folder_name,
+    misfit,
+    read_manifest,
+    step_of,
+)
 
 SHA = "ab" * 32
 SOUND = {"step": 12, "files": {"state.pt": {"bytes": 5, "sha256": SHA}}}
-PARTS = (Part(name="state.pt", size=5, sha256=SHA),)
+PARTS = (CheckpointFile(name="state.pt", size=5, sha256=SHA),)
 
 
 def test_what_the_trainer_writes_is_read() -> None:

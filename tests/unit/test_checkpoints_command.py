@@ -13,7 +13,7 @@ from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import Answer
 from orchestrator.plan.checkpoints import Keeping, to_prune
-from orchestrator.specs.checkpoint import Held, Part
+from orchestrator.specs.checkpoint import CheckpointCopy, CheckpointFile
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import NodeUnreachableError
 from tests import lan
@@ -237,9 +237,9 @@ def test_prune_tells_of_a_node_that_refuses(orch: Orch, here: Shelves) -> None:
     assert (ran.code, "Permission denied" in ran.err) == (5, True)
 
 
-def one(step: int, *, problem: str = "", best: bool = False, age_s: float = 0.0) -> Held:
-    part = Part(name="manifest.json", size=1, sha256="ab" * 32)
-    return Held(
+def one(step: int, *, problem: str = "", best: bool = False, age_s: float = 0.0) -> CheckpointCopy:
+    part = CheckpointFile(name="manifest.json", size=1, sha256="ab" * 32)
+    return CheckpointCopy(
         node="alpha", run_id="r1", step=step, folder=f"/{step}", age_s=age_s, parts=(part,), problem=problem, best=best
     )
 

@@ -1,4 +1,4 @@
-"""`orch doctor`: everybody is looked at, nobody hides another, and what can be mended is mended once."""
+"""`orch doctor`: everybody is looked at, nobody hides another, and what can be fixed is fixed once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 
 from orchestrator.checks.doctor import AREAS, areas_of, diagnose
-from orchestrator.fleet.readiness.doctor import NEEDED, WAVES, WAYS, Examination, examine, mend_on_node, mendable
+from orchestrator.fleet.readiness.doctor import NEEDED, WAVES, WAYS, Examination, apply_fix, examine, fixable
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.render.examining import ExaminingView
 from orchestrator.specs.errors import CommandFailedError, EngineError, EngineRefusedError, NodeUnreachableError
 from orchestrator.specs.facts import EngineFacts
-from orchestrator.specs.finding import Finding, Mend, Severity
+from orchestrator.specs.finding import Finding, Fix, Severity
 from orchestrator.specs.reach import Reach
 from tests import lan
 from tests.json_output import json_data
@@ -234,7 +234,7 @@ def test_fix_mends_and_looks_again(orch: Orch) -> None:
     ran = orch("doctor", "--fix", "--yes", on=here)
     assert ran.code == 0
     assert "start Docker on beta: sudo -n systemctl start docker" in ran.err
-    assert "1 mended; looking again" in ran.err
+    assert "1 fixed; looking again" in ran.err
     assert ran.out.rstrip().endswith("all in health")
 
 
@@ -259,16 +259,16 @@ def test_a_mend_that_fails_is_said_with_the_line_to_paste(orch: Orch) -> None:
     assert ran.code == 4
     assert "a password is required" in ran.err
     assert "sudo systemctl enable --now docker" in ran.err
-    assert "mended" not in ran.err
+    assert "fixed" not in ran.err
 
 
-DEED = Mend(what="start it", on_node=("sudo", "-n", "service", "docker", "start"))
+DEED = Fix(what="start it", on_node=("sudo", "-n", "service", "docker", "start"))
 START = Finding(
     id="engine.not_running",
     severity=Severity.ERROR,
     node="alpha",
     message="it does not run",
-    mend=DEED,
+    auto_fix=DEED,
 )
 
 
@@ -280,19 +280,19 @@ def test_root_needs_no_sudo() -> None:
     assert seen.facts is not None
     node.answers[("service", "docker", "start")] = (0, "", "")
     root = replace(seen, facts=replace(seen.facts, uid=0))
-    mend_on_node(START, DEED, here.nodes, {"alpha": root})
+    apply_fix(START, DEED, here.nodes, {"alpha": root})
     assert node.calls[-1] == ("service", "docker", "start")
     node.answers[("sudo", "*")] = (1, "", "no")
     with pytest.raises(CommandFailedError):
-        mend_on_node(START, DEED, here.nodes, {"alpha": seen})
+        apply_fix(START, DEED, here.nodes, {"alpha": seen})
 
 
 def test_the_same_deed_is_done_once() -> None:
-    building = Mend(what="build", orch=("build", "--yes"))
-    build = replace(START, id="image.missing", mend=building)
+    building = Fix(what="build", orch=("build", "--yes"))
+    build = replace(START, id="image.missing", auto_fix=building)
     other = replace(START, node="beta")
-    found = [build, START, replace(build, node="beta"), other, replace(START, mend=None)]
-    assert mendable(found) == ((build, building), (START, DEED), (other, DEED))
+    found = [build, START, replace(build, node="beta"), other, replace(START, auto_fix=None)]
+    assert fixable(found) == ((build, building), (START, DEED), (other, DEED))
 
 
 def test_on_a_terminal_it_is_shown_what_is_asked_of_whom() -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from orchestrator.fleet.readiness.quick_look import keep, quick_look, recall, record_file
+from orchestrator.fleet.readiness.quick_look import load_doctor_record, quick_look, record_file, save_doctor_record
 from orchestrator.specs.facts import SmiFault
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.network import Ended, Interface, NetworkFacts, Path
@@ -33,8 +33,8 @@ def path(peer: str, ended: Ended = Ended.OK) -> Path:
 
 
 def test_what_is_kept_comes_back() -> None:
-    keep([seen("alpha", path("beta")), seen("beta")], NOW)
-    record = recall(NOW + timedelta(hours=1))
+    save_doctor_record([seen("alpha", path("beta")), seen("beta")], NOW)
+    record = load_doctor_record(NOW + timedelta(hours=1))
     assert record is not None
     assert record.nodes["alpha"].at == NOW
     assert record.nodes["alpha"].network == network("alpha")
@@ -43,12 +43,14 @@ def test_what_is_kept_comes_back() -> None:
 
 
 def test_a_look_at_one_node_forgets_none_of_the_others() -> None:
-    keep([seen("alpha")], NOW)
-    keep([seen("beta"), Examined(spec=lan.spec("gamma"), facts=lan.facts("gamma"))], NOW + timedelta(minutes=5))
-    record = recall(NOW + timedelta(hours=1))
+    save_doctor_record([seen("alpha")], NOW)
+    save_doctor_record(
+        [seen("beta"), Examined(spec=lan.spec("gamma"), facts=lan.facts("gamma"))], NOW + timedelta(minutes=5)
+    )
+    record = load_doctor_record(NOW + timedelta(hours=1))
     assert record is not None
     assert {name: seen.at for name, seen in record.nodes.items()} == {"alpha": NOW, "beta": NOW + timedelta(minutes=5)}
-    later = recall(NOW + timedelta(hours=24, minutes=2))
+    later = load_doctor_record(NOW + timedelta(hours=24, minutes=2))
     assert later is not None
     assert set(later.nodes) == {"beta"}
 
@@ -58,20 +60,20 @@ def test_no_record_or_one_that_cannot_be_read(text: str | None) -> None:
     if text is not None:
         record_file().parent.mkdir(parents=True)
         record_file().write_text(text)
-    assert recall(NOW) is None
+    assert load_doctor_record(NOW) is None
 
 
 def test_an_old_record_says_little_of_now() -> None:
-    keep([seen("alpha")], NOW)
-    assert recall(NOW + timedelta(hours=23)) is not None
-    assert recall(NOW + timedelta(hours=25)) is None
-    assert recall(NOW - timedelta(hours=1)) is None
+    save_doctor_record([seen("alpha")], NOW)
+    assert load_doctor_record(NOW + timedelta(hours=23)) is not None
+    assert load_doctor_record(NOW + timedelta(hours=25)) is None
+    assert load_doctor_record(NOW - timedelta(hours=1)) is None
 
 
 def test_fresh_facts_are_not_said_to_be_old() -> None:
-    keep([seen("alpha"), seen("beta")], NOW)
+    save_doctor_record([seen("alpha"), seen("beta")], NOW)
     loopback = {**FACTS, "beta": lan.facts("beta", address="127.0.1.1")}
-    (found,) = quick_look(SPECS, loopback, recall(NOW))
+    (found,) = quick_look(SPECS, loopback, load_doctor_record(NOW))
     assert found.id == "network.loopback"
     assert "as of" not in found.message
 
@@ -102,7 +104,7 @@ def test_nodes_that_were_not_asked_are_not_judged() -> None:
 
 def keep_gamma_shut() -> None:
     shut = path("gamma", Ended.TIMED_OUT)
-    keep(
+    save_doctor_record(
         [seen("alpha", path("beta"), shut), seen("beta", path("alpha"), path("gamma")), seen("gamma")],
         datetime.now(timezone.utc),
     )
@@ -124,7 +126,7 @@ def test_a_way_that_is_still_shut_refuses_a_launch(orch: Orch) -> None:
 def test_a_way_that_was_mended_since_refuses_none(orch: Orch) -> None:
     keep_gamma_shut()
     assert orch("launch", "--detach", on=lan.lan(*THREE)).code == 0
-    record = recall(datetime.now(timezone.utc))
+    record = load_doctor_record(datetime.now(timezone.utc))
     assert record is not None
     assert all(tried.ended is Ended.OK for node in record.nodes.values() for tried in node.paths)
 
@@ -136,8 +138,8 @@ def test_nodes_that_a_launch_does_without_refuse_none(orch: Orch) -> None:
 
 def test_a_warning_on_record_is_said_to_be_old() -> None:
     slow = replace(network("alpha"), interfaces=(replace(network("alpha").interfaces[0], mtu=9000),))
-    keep([replace(seen("alpha"), network=slow), seen("beta"), seen("gamma")], NOW)
-    (found,) = quick_look(SPECS, FACTS, recall(NOW))
+    save_doctor_record([replace(seen("alpha"), network=slow), seen("beta"), seen("gamma")], NOW)
+    (found,) = quick_look(SPECS, FACTS, load_doctor_record(NOW))
     assert (found.id, found.severity) == ("network.mtu_differs", Severity.WARNING)
     assert "(as of " in found.message
     assert "fixed since? orch doctor" in found.fix
@@ -147,8 +149,8 @@ def test_what_was_seen_of_another_address_is_forgotten(orch: Orch) -> None:
     moved = Examined(
         spec=lan.spec("alpha"), facts=lan.facts("alpha", address="10.0.0.99"), paths=(path("gamma", Ended.REFUSED),)
     )
-    keep([moved], NOW)
-    assert quick_look(SPECS, FACTS, recall(NOW)) == ()
+    save_doctor_record([moved], NOW)
+    assert quick_look(SPECS, FACTS, load_doctor_record(NOW)) == ()
 
 
 def test_a_launch_does_not_take_a_lost_gpu_for_none() -> None:

@@ -16,7 +16,7 @@ from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_import import (
-    Found,
+    ImportedInventory,
     from_hostfile,
     from_hostlist,
     inventory_text,
@@ -104,7 +104,7 @@ worker-2 slots=8
 """
 
 
-def taken(found: Found) -> dict[str, dict[str, Any]]:
+def taken(found: ImportedInventory) -> dict[str, dict[str, Any]]:
     return {node.name: dict(node.values) for node in found.nodes}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.runs.launch import Seated, ended_name, launch
+from orchestrator.fleet.runs.launch import RunningContainer, ended_name, launch
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
@@ -244,7 +244,7 @@ def test_of_two_launches_at_once_exactly_one_wins(ended_before: bool) -> None:
         for seat in launch(here.nodes, plan_of("old")):
             here.nodes[seat.node.name].engine.finish(seat.container, 0)
 
-    def attempt(run_id: str) -> tuple[Seated, ...] | OrchError:
+    def attempt(run_id: str) -> tuple[RunningContainer, ...] | OrchError:
         try:
             return launch(here.nodes, plan_of(run_id))
         except OrchError as error:

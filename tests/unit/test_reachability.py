@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.checks import addresses, firewall, network
-from orchestrator.specs.finding import Finding, Mend
+from orchestrator.specs.finding import Finding, Fix
 from orchestrator.specs.firewall import Firewall, Opening
 from orchestrator.specs.network import Ended
 from orchestrator.specs.node_report import Examined
@@ -83,7 +83,7 @@ def test_the_fix_opens_what_is_needed_and_no_more() -> None:
         "orch firewall apply --nodes beta; or on it: for peer in 10.0.0.11 10.0.0.13; "
         "do sudo ufw prepend allow proto tcp from $peer to any comment orch:lab; done"
     )
-    assert finding.mend == Mend(
+    assert finding.auto_fix == Fix(
         what="let the inventory's machines in through ufw on beta",
         orch=("firewall", "apply", "--nodes", "beta", "--yes"),
     )

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.fleet.runs.history import remembered
+from orchestrator.fleet.runs.history import recorded_history
 from orchestrator.fleet.runs.kept_lines import as_json
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.supervise.one_supervisor import only_watcher
@@ -88,7 +88,7 @@ def test_a_line_cut_short_is_left_out_and_harms_no_other() -> None:
 def test_what_was_not_kept_is_fetched_again_once() -> None:
     engine = FakeEngine("alpha")
     container = engine.create(lan.plan().nodes[0].container)
-    seat = Seated(node=FakeNode("alpha", engine=engine), node_rank=0, container=container)
+    seat = RunningContainer(node=FakeNode("alpha", engine=engine), node_rank=0, container=container)
     record = RunRecord("r1")
     engine.write(container, lan.moment(1), "[rank0]: one")
     assert [outcome.value() for outcome in collect_logs([seat], record)] == [1]
@@ -138,7 +138,7 @@ def test_runs_are_listed_newest_first() -> None:
 
 
 def test_nothing_recorded() -> None:
-    assert (recorded_runs(), remembered(), list(RunRecord("r1").lines())) == ([], [], [])
+    assert (recorded_runs(), recorded_history(), list(RunRecord("r1").lines())) == ([], [], [])
 
 
 def test_one_bad_plan_hides_no_other_run() -> None:
@@ -147,7 +147,7 @@ def test_one_bad_plan_hides_no_other_run() -> None:
     (RunRecord("bad").folder / "plan.json").write_text('{"run_id": "ba')
     assert RunRecord("bad").plan() is None
     assert "is not a plan of this version" in RunRecord("bad").unreadable
-    past = {run.run_id: run for run in remembered()}
+    past = {run.run_id: run for run in recorded_history()}
     assert past["good"].command == "gpt2 --epochs 1"
     assert "is not a plan" in past["bad"].reason
 
@@ -208,12 +208,12 @@ def test_folders_that_bear_no_runs_name_are_passed_over(name: str) -> None:
     foreign.mkdir()
     (foreign / "plan.json").write_text("{}")
     assert [record.run_id for record in recorded_runs()] == ["r1"]
-    assert [past.run_id for past in remembered()] == ["r1"]
+    assert [past.run_id for past in recorded_history()] == ["r1"]
 
 
 def test_a_launch_that_was_undone_is_no_run() -> None:
     record = RunRecord("r1")
     record.save_intent(lan.plan())
-    assert [run.reason for run in remembered()] == ["its launch was cut short"]
+    assert [run.reason for run in recorded_history()] == ["its launch was cut short"]
     record.forget_intent()
-    assert (remembered(), record.folder.exists()) == ([], False)
+    assert (recorded_history(), record.folder.exists()) == ([], False)

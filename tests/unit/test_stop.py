@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.fleet.runs.launch import Seated, launch
+from orchestrator.fleet.runs.launch import RunningContainer, launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import clean, stop_run
 from orchestrator.specs.errors import EngineError
@@ -15,7 +15,7 @@ from tests.lan import event
 THREE = lan.NAMES[:3]
 
 
-def running(here: lan.Lan, run_id: str = "r1") -> tuple[tuple[Seated, ...], RunRecord]:
+def running(here: lan.Lan, run_id: str = "r1") -> tuple[tuple[RunningContainer, ...], RunRecord]:
     identity = RunIdentity(run_id=run_id, user="ana", started_at="2026-01-02T15:04:05+00:00")
     return launch(here.nodes, lan.plan(tuple(here.nodes), identity)), RunRecord(run_id)
 

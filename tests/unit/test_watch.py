@@ -7,7 +7,7 @@ from threading import Condition
 
 import pytest
 
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.fleet.supervise.latest_only import InTurn
@@ -209,7 +209,10 @@ def test_a_watcher_may_be_started_while_a_node_is_away(scene: Scene) -> None:
     """Nobody can say which container is its; it is looked for by its labels when the node answers."""
     plan, seated = scene.begin()
     scene.engines["beta"].pull()
-    blind = [seat if seat.node.name != "beta" else Seated(node=seat.node, node_rank=1, container="") for seat in seated]
+    blind = [
+        seat if seat.node.name != "beta" else RunningContainer(node=seat.node, node_rank=1, container="")
+        for seat in seated
+    ]
 
     def then(told: Told) -> None:
         if isinstance(told, NodeLost):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from orchestrator.nodes.interface import Node
-    from orchestrator.specs.checkpoint import Held
+    from orchestrator.specs.checkpoint import CheckpointCopy
     from orchestrator.specs.errors import OrchError
     from orchestrator.specs.inventory import Inventory
 
@@ -36,7 +36,7 @@ class Asked:
     nodes: Sequence[Node]
     places: Mapping[str, str]
     """The project's folder on each of them."""
-    held: Sequence[Held]
+    held: Sequence[CheckpointCopy]
     unreachable: Mapping[str, OrchError]
 
     def node(self, name: str) -> Node:
@@ -48,7 +48,7 @@ class Asked:
             raise ConfigError(f"there is no node {name} in the inventory", hint=f"--to one of {', '.join(known)}")
         return known[name]
 
-    def of(self, run: str | None) -> tuple[str, list[Held]]:
+    def of(self, run: str | None) -> tuple[str, list[CheckpointCopy]]:
         """The run meant, and its checkpoints."""
         from orchestrator.plan.checkpoints import run_meant
 
@@ -74,7 +74,7 @@ def asked_nodes(inventory: Path | None, run: str | None) -> Iterator[Asked]:
         yield Asked(inventory=loaded, nodes=nodes, places=places, held=found.held, unreachable=found.unreachable)
 
 
-def hashed(nodes: Sequence[Node], held: Sequence[Held], *, as_json: bool) -> Sequence[Held]:
+def hashed(nodes: Sequence[Node], held: Sequence[CheckpointCopy], *, as_json: bool) -> Sequence[CheckpointCopy]:
     from orchestrator.fleet.checkpoints.survey import verify as hash_all
 
     if held and not as_json:
@@ -86,5 +86,5 @@ def note(error: OrchError) -> None:
     say(f"note: {error}")
 
 
-def number(held: Sequence[Held]) -> str:
+def number(held: Sequence[CheckpointCopy]) -> str:
     return f"{len(held)} checkpoint{'' if len(held) == 1 else 's'}"

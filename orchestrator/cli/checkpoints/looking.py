@@ -14,7 +14,7 @@ from orchestrator.specs.errors import EXIT_OK, ConfigError, PartialError, RunFai
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.specs.checkpoint import Held
+    from orchestrator.specs.checkpoint import CheckpointCopy
 
 
 def ls(
@@ -68,7 +68,7 @@ def verify(
     return EXIT_OK
 
 
-def _show(held: Sequence[Held], *, as_json: bool) -> None:
+def _show(held: Sequence[CheckpointCopy], *, as_json: bool) -> None:
     from orchestrator.plan.checkpoints import copies
     from orchestrator.render.checkpoints import checkpoint_data, checkpoint_lines, damage
     from orchestrator.render.console import stdout

@@ -14,7 +14,7 @@ from orchestrator.cli.report import say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.runs.adopt import adopt
 from orchestrator.fleet.runs.find_runs import choose_run, find_runs
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.replan import Company
@@ -70,13 +70,13 @@ def _up(members: Sequence[Member]) -> list[str]:
     return sorted({member.node for member in members if member.state in (State.RUNNING, State.CREATED)})
 
 
-def _seats(company: Company, plan: Plan, run: Run) -> tuple[Seated, ...]:
+def _seats(company: Company, plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
     """Every part of the plan; a container that nobody can be asked of now is looked for when its node answers."""
     held = {member.node: member.container for member in run.members if member.container}
     if run.attempt != plan.attempt:
         held = {}
     return tuple(
-        Seated(
+        RunningContainer(
             node=company.nodes[part.node],
             node_rank=part.node_rank,
             container=held[part.node].id if part.node in held else "",

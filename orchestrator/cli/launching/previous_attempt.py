@@ -12,7 +12,7 @@ from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding,
 from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
-from orchestrator.fleet.runs.find_runs import Found, find_runs, must_be_over
+from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, must_be_over
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.lost_steps import steps_lost
 from orchestrator.nodes.interface import Node
@@ -30,7 +30,7 @@ class PreviousAttempt:
     places: Places
     looking: Future[Newest]
     """Begun beside the question for facts: a node that is off takes its seconds once."""
-    finding: Future[Found]
+    finding: Future[FoundRuns]
     frees: frozenset[int] = frozenset()
     """Ports that its last attempt still holds, and will have given back."""
 

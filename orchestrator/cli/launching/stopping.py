@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected_for
-from orchestrator.fleet.runs.find_runs import Found, choose_run, find_runs, only_run_of, seats_of
+from orchestrator.fleet.runs.find_runs import FoundRuns, choose_run, find_runs, only_run_of, running_containers
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.nodes.interface import Node
@@ -57,7 +57,7 @@ class AtHand:
     """A run that is to be stopped, and the nodes that were asked about it."""
 
     nodes: Sequence[Node]
-    found: Found
+    found: FoundRuns
     run: Run
 
     @property
@@ -87,7 +87,7 @@ def at_hand(specs: Sequence[NodeSpec], run: str | None) -> Iterator[AtHand]:
 def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
     """Stop it wherever it can be; errors of nodes are reported."""
     chosen, found = at_hand.run, at_hand.found
-    seated = seats_of(chosen, {node.name: node for node in at_hand.nodes})
+    seated = running_containers(chosen, {node.name: node for node in at_hand.nodes})
     say(f"stopping run {chosen.run_id} on {', '.join(seat.node.name for seat in seated)}")
     try:
         done = stop_run(seated, RunRecord(chosen.run_id), timeout_s=timeout_s)

@@ -17,7 +17,7 @@ from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.checkpoints.copy import Notify
 from orchestrator.fleet.checkpoints.replicate import replicate
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.loop import Ears, Watch, watch
@@ -43,7 +43,7 @@ class Attended:
 
     company: Company
     plan: Plan
-    seated: Sequence[Seated]
+    seated: Sequence[RunningContainer]
     told: Callable[[Told], None]
     looks: int = LOOKS
     screen: AbstractContextManager[object] = field(default_factory=nullcontext)

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
-from orchestrator.specs.checkpoint import Held, Part
+from orchestrator.specs.checkpoint import CheckpointCopy, CheckpointFile
 from orchestrator.specs.errors import CommandFailedError, OrchError, RunFailedError
 
 Notify = Callable[[str, Progress], None]
@@ -50,7 +50,7 @@ rm -rf -- "$1.old"
 """
 
 
-def copy_checkpoint(source: Node, held: Held, target: Node, root: str, notify: Notify) -> None:
+def copy_checkpoint(source: Node, held: CheckpointCopy, target: Node, root: str, notify: Notify) -> None:
     """Copy `held`, which lies on `source`, under `root` on `target`. What is there under its name is replaced.
 
     Raises `RunFailedError` with the node of the origin where that is damaged; the target's own errors otherwise.
@@ -93,7 +93,7 @@ class Relay:
     node's thread, which can do nothing about it.
     """
 
-    def __init__(self, node: Node, path: str, part: Part) -> None:
+    def __init__(self, node: Node, path: str, part: CheckpointFile) -> None:
         self._node = node
         self._path = path
         self._part = part
@@ -146,14 +146,16 @@ cd -- "$root/.." && cat > .best.json.new && sync -- .best.json.new 2>/dev/null; 
 """
 
 
-def best_of(held: Sequence[Held], newest: int) -> Held | None:
+def best_of(held: Sequence[CheckpointCopy], newest: int) -> CheckpointCopy | None:
     """The one that best.json names, of one run; where nodes differ, the latest: a best one is followed by better ones
     only. None above the step that the run goes on from."""
     named = [one for one in held if one.best and not one.problem and one.step <= newest]
     return max(named, key=lambda one: one.step, default=None)
 
 
-def copy_best(source: Node, best: Held, target: Node, there: Sequence[Held], root: str, notify: Notify) -> None:
+def copy_best(
+    source: Node, best: CheckpointCopy, target: Node, there: Sequence[CheckpointCopy], root: str, notify: Notify
+) -> None:
     """Copy it from `source` under `root` on `target` unless it is among those that are there, and name it there.
 
     Raises as `copy_checkpoint` does.
@@ -180,7 +182,7 @@ done
 """
 
 
-def remove(node: Node, held: Sequence[Held]) -> None:
+def remove(node: Node, held: Sequence[CheckpointCopy]) -> None:
     """Remove these of the node's checkpoints, oldest first; what is gone already is no error."""
     if held:
         folders = [one.folder for one in sorted(held, key=lambda one: one.step)]
@@ -188,7 +190,7 @@ def remove(node: Node, held: Sequence[Held]) -> None:
         done.check(f"removing {len(folders)} checkpoint{'' if len(folders) == 1 else 's'}")
 
 
-def remove_all(nodes: Sequence[Node], held: Sequence[Held]) -> tuple[Outcome[Node, None], ...]:
+def remove_all(nodes: Sequence[Node], held: Sequence[CheckpointCopy]) -> tuple[Outcome[Node, None], ...]:
     """Remove these, each from its node; one outcome for each node that had any."""
     concerned = [node for node in nodes if any(one.node == node.name for one in held)]
     return fan_out(concerned, lambda node: remove(node, [one for one in held if one.node == node.name]))

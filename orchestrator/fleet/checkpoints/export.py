@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.fleet.checkpoints.copy import Notify, Relay, telling
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.plan.checkpoints import EXPORTED, export_container
-from orchestrator.specs.checkpoint import Held, Part
+from orchestrator.specs.checkpoint import CheckpointCopy, CheckpointFile
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError, RunFailedError
 from orchestrator.specs.inventory import Limits
 
@@ -35,7 +35,7 @@ def image_for(node: Node, wanted: Sequence[str]) -> str:
     raise PreflightError("it has none of this project's images to export in", node=node.name, hint="orch build")
 
 
-def export(node: Node, held: Held, *, image: str, limits: Limits, target: Path, notify: Notify) -> int:
+def export(node: Node, held: CheckpointCopy, *, image: str, limits: Limits, target: Path, notify: Notify) -> int:
     """Write the weights of `held`, which lies on `node`, to `target` here; bytes written.
 
     What is on the node for it is gone afterwards, and `target` is there whole or not at all. Raises `ConfigError` where
@@ -62,7 +62,7 @@ def _fetch(node: Node, scratch: str, target: Path, notify: Notify) -> int:
     found = _MEASURED.match(measured.check("reading what was exported"))
     if found is None:
         raise CommandFailedError("what it says of the exported file is not understood", node=node.name)
-    part = Part(name=EXPORTED, size=int(found["size"]), sha256=found["sha256"])
+    part = CheckpointFile(name=EXPORTED, size=int(found["size"]), sha256=found["sha256"])
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         relay = Relay(node, f"{scratch}/{EXPORTED}", part)

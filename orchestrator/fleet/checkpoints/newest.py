@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrator.fleet.checkpoints.copy import Notify, best_of, copy_best, copy_checkpoint
 from orchestrator.fleet.checkpoints.survey import Places, newest_sound, survey
 from orchestrator.nodes.interface import Node, Progress
-from orchestrator.specs.checkpoint import Held
+from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.plan import Plan
@@ -19,11 +19,11 @@ from orchestrator.specs.plan import Plan
 class Newest:
     """What the nodes that answered have of a run."""
 
-    copies: tuple[Held, ...] = ()
+    copies: tuple[CheckpointCopy, ...] = ()
     """Its newest checkpoint that is sound by its hashes, one for each node that holds it; empty where there is none."""
-    damaged: tuple[Held, ...] = ()
+    damaged: tuple[CheckpointCopy, ...] = ()
     """What is as new or newer, and must not be loaded."""
-    held: tuple[Held, ...] = ()
+    held: tuple[CheckpointCopy, ...] = ()
     """All of it, as its sizes show it."""
     silent: tuple[str, ...] = ()
     """Nodes that did not answer."""
@@ -41,7 +41,7 @@ def newest_anywhere(nodes: Sequence[Node], places: Places, run_id: str) -> Newes
     bring_newest(by_name, plan, newest, notify)
     """
     found = survey(nodes, places, run_id)
-    held, spoilt = tuple(one for one in found.held if one.run_id == run_id), list[Held]()
+    held, spoilt = tuple(one for one in found.held if one.run_id == run_id), list[CheckpointCopy]()
     copies = newest_sound(nodes, held, damaged=spoilt.append)
     lowest = copies[0].step if copies else 0
     broken = [one for one in held if one.problem and one.step >= lowest]
@@ -86,7 +86,9 @@ def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: 
             notify(master.node, Progress(text=f"best.json stays behind on {best.node}: {error}"))
 
 
-def _copy_any(nodes: Mapping[str, Node], copies: Sequence[Held], target: Node, root: str, notify: Notify) -> None:
+def _copy_any(
+    nodes: Mapping[str, Node], copies: Sequence[CheckpointCopy], target: Node, root: str, notify: Notify
+) -> None:
     for number, held in enumerate(copies):
         try:
             copy_checkpoint(nodes[held.node], held, target, root, notify)
@@ -97,6 +99,6 @@ def _copy_any(nodes: Mapping[str, Node], copies: Sequence[Held], target: Node, r
             notify(held.node, Progress(text=error.message))
 
 
-def _now_at(newest: Newest, node: str) -> tuple[Held, ...]:
+def _now_at(newest: Newest, node: str) -> tuple[CheckpointCopy, ...]:
     """What the node has now that it was brought the newest."""
     return (replace(newest.copies[0], node=node, best=False),)

@@ -11,7 +11,7 @@ from orchestrator.fleet.checkpoints.survey import newest_sound, survey, verify
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.checkpoints import candidates, run_meant
-from orchestrator.specs.checkpoint import Held
+from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, RunFailedError
 
 HERE = "controller"
@@ -21,7 +21,7 @@ HERE = "controller"
 class Pulled:
     """What came."""
 
-    held: Held
+    held: CheckpointCopy
     """The copy that it was taken from, or would have been."""
     folder: Path
     moved: bool
@@ -30,7 +30,7 @@ class Pulled:
 
 def pull(
     nodes: Sequence[Node],
-    held: Sequence[Held],
+    held: Sequence[CheckpointCopy],
     to: Path,
     *,
     step: int | None = None,
@@ -61,7 +61,7 @@ def pull(
     raise RunFailedError(f"{which} that could be used was found", hint="orch checkpoints verify")
 
 
-def _is_here(here: LocalNode, to: Path, wanted: Held) -> bool:
+def _is_here(here: LocalNode, to: Path, wanted: CheckpointCopy) -> bool:
     found = survey([here], {HERE: str(to.resolve())}, wanted.run_id).held
     same = [one for one in found if one.run_id == wanted.run_id and one.identity == wanted.identity]
     return any(not one.problem for one in verify([here], same))
@@ -69,7 +69,7 @@ def _is_here(here: LocalNode, to: Path, wanted: Held) -> bool:
 
 def kept_here(
     folder: Path, run: str, step: int | None, passed_over: Callable[[OrchError], object] = lambda _error: None
-) -> Held:
+) -> CheckpointCopy:
     """The newest checkpoint in `folder`/runs/RUN/checkpoints that is sound by its hashes, or that of `step`.
 
     `run`: its id or its beginning; empty: that of the youngest checkpoint. What is newer and damaged is told to
@@ -99,7 +99,12 @@ def kept_here(
 
 
 def push(
-    kept: Held, to: Node, place: str, there: Sequence[Held], *, notify: Notify = lambda _node, _progress: None
+    kept: CheckpointCopy,
+    to: Node,
+    place: str,
+    there: Sequence[CheckpointCopy],
+    *,
+    notify: Notify = lambda _node, _progress: None,
 ) -> bool:
     """Copy it under `place`, the project's folder on the node. False: it was there already, sound by its hashes.
 
@@ -119,7 +124,7 @@ def push(
     return True
 
 
-def newer(held: Sequence[Held], kept: Held) -> Held | None:
+def newer(held: Sequence[CheckpointCopy], kept: CheckpointCopy) -> CheckpointCopy | None:
     """What nodes hold of its run that a resume would take rather; None where there is no such."""
     usable = [one for one in held if one.run_id == kept.run_id and one.step > kept.step and not one.problem]
     return max(usable, key=lambda one: one.step, default=None)

@@ -9,7 +9,7 @@ from orchestrator.fleet.checkpoints.copy import Notify, best_of, copy_best, copy
 from orchestrator.fleet.checkpoints.survey import Survey, places_of, survey
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.checkpoints import candidates, outlived
-from orchestrator.specs.checkpoint import Held
+from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 
@@ -71,7 +71,7 @@ def replicate(
     return Replicated(step=newest.step, holders=tuple(holders), copied=tuple(copied), failed=tuple(failed))
 
 
-def _of(found: Survey, node: str, run_id: str) -> list[Held]:
+def _of(found: Survey, node: str, run_id: str) -> list[CheckpointCopy]:
     if node in found.unreachable:
         raise found.unreachable[node]
     return [one for one in found.held if one.node == node and one.run_id == run_id]

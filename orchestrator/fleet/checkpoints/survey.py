@@ -9,7 +9,7 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
 from orchestrator.nodes.probes import checkpoint_probe
 from orchestrator.plan.checkpoints import candidates
-from orchestrator.specs.checkpoint import Held
+from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import Plan
@@ -22,7 +22,7 @@ Places = Mapping[str, str]
 class Survey:
     """What the nodes that answered hold, and why the others did not."""
 
-    held: tuple[Held, ...]
+    held: tuple[CheckpointCopy, ...]
     unreachable: Mapping[str, OrchError]
 
 
@@ -45,7 +45,7 @@ def survey(nodes: Sequence[Node], places: Places, run: str = "") -> Survey:
     )
 
 
-def verify(nodes: Sequence[Node], held: Sequence[Held]) -> tuple[Held, ...]:
+def verify(nodes: Sequence[Node], held: Sequence[CheckpointCopy]) -> tuple[CheckpointCopy, ...]:
     """Each of them, in order, with every file's content compared with its manifest; nodes at once, a node's in turn.
 
     A node that broke off in between has its reason as the problem.
@@ -66,10 +66,10 @@ def verify(nodes: Sequence[Node], held: Sequence[Held]) -> tuple[Held, ...]:
 
 def newest_sound(
     nodes: Sequence[Node],
-    held: Sequence[Held],
+    held: Sequence[CheckpointCopy],
     step: int | None = None,
-    damaged: Callable[[Held], object] = lambda _one: None,
-) -> tuple[Held, ...]:
+    damaged: Callable[[CheckpointCopy], object] = lambda _one: None,
+) -> tuple[CheckpointCopy, ...]:
     """The sound copies of one run's newest checkpoint that has any (or of `step`), by its content; empty where none.
 
     Older ones are not read: hashing gigabytes that nobody wants costs a restart its time. What was read and is not

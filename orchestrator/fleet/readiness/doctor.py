@@ -9,9 +9,20 @@ from functools import partial
 
 from orchestrator.fleet.fan_out import begin, fan_out
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
-from orchestrator.fleet.readiness.stages import ENGINE, GPU, HOST, INSIDE, NETWORK, REACH, Parts, Patient, Stage, failed
+from orchestrator.fleet.readiness.stages import (
+    ENGINE,
+    GPU,
+    HOST,
+    INSIDE,
+    NETWORK,
+    REACH,
+    Parts,
+    ProbeTarget,
+    Stage,
+    failed,
+)
 from orchestrator.nodes.interface import Node
-from orchestrator.specs.finding import Finding, Mend
+from orchestrator.specs.finding import Finding, Fix
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.request import LaunchRequest
 
@@ -61,65 +72,65 @@ def examine(
     stages = frozenset().union(*(NEEDED[area] for area in areas))
     addresses = [one.result for one in fan_out(nodes, lambda node: node.address, timeout_s=REACH.deadline_s)]
     peers = [address for address in addresses if address]
-    patients = [
-        Patient(spec=spec, node=node, request=request, peers=peers, suffix=suffix, seen=Examined(spec=spec))
+    targets = [
+        ProbeTarget(spec=spec, node=node, request=request, peers=peers, suffix=suffix, seen=Examined(spec=spec))
         for spec, node in zip(request.nodes, nodes, strict=True)
     ]
     seconds: dict[str, float] = {}
     for wave in waves:
         if NETWORK in wave and WAYS in stages:
-            patients, seconds[WAYS] = _try_ways(patients, on_step)
-        able = [patient for patient in patients if patient.seen.out_of_reach is None]
+            targets, seconds[WAYS] = _try_ways(targets, on_step)
+        able = [target for target in targets if target.seen.out_of_reach is None]
         asked = [stage for stage in wave if stage.name in stages]
         running = [begin(partial(_carry_out, stage, able, on_step)) for stage in asked]
         for stage, future in zip(asked, running, strict=True):
             parts, seconds[stage.name] = future.result()
-            patients = [replace(one, seen=_joined(one.seen, parts.get(one.name, {}))) for one in patients]
-    return Examination(nodes=tuple(patient.seen for patient in patients), seconds=seconds)
+            targets = [replace(one, seen=_joined(one.seen, parts.get(one.name, {}))) for one in targets]
+    return Examination(nodes=tuple(target.seen for target in targets), seconds=seconds)
 
 
-def _carry_out(stage: Stage, patients: Sequence[Patient], on_step: OnStep) -> tuple[dict[str, Parts], float]:
+def _carry_out(stage: Stage, targets: Sequence[ProbeTarget], on_step: OnStep) -> tuple[dict[str, Parts], float]:
     """This stage on these nodes at once: what is told of each, and how long it took."""
 
-    def ask(patient: Patient) -> Parts:
-        on_step(patient.name, stage.name, "asked")
+    def ask(target: ProbeTarget) -> Parts:
+        on_step(target.name, stage.name, "asked")
         try:
-            told = stage.ask(patient)
+            told = stage.ask(target)
         except Exception:
-            on_step(patient.name, stage.name, "failed")
+            on_step(target.name, stage.name, "failed")
             raise
-        on_step(patient.name, stage.name, "done")
+        on_step(target.name, stage.name, "done")
         return told
 
     began = time.monotonic()
-    outcomes = fan_out(patients, ask, timeout_s=stage.deadline_s)
+    outcomes = fan_out(targets, ask, timeout_s=stage.deadline_s)
     told = {
         outcome.item.name: failed(stage, outcome.error) if outcome.error else outcome.value() for outcome in outcomes
     }
     return told, time.monotonic() - began
 
 
-def _try_ways(patients: Sequence[Patient], on_step: OnStep) -> tuple[list[Patient], float]:
+def _try_ways(targets: Sequence[ProbeTarget], on_step: OnStep) -> tuple[list[ProbeTarget], float]:
     """Every node dials every other. Who could not be asked before is not dialled, and is not said to be cut off."""
-    able = [patient for patient in patients if patient.seen.out_of_reach is None]
+    able = [target for target in targets if target.seen.out_of_reach is None]
     images = {one.name: one.seen.facts.image.id for one in able if one.seen.facts and one.seen.facts.image}
     request = able[0].request if len(able) > 1 else None
     began = time.monotonic()
     if request is None:
-        return list(patients), 0.0
-    for patient in able:
-        on_step(patient.name, WAYS, "asked")
-    specs, nodes = [patient.spec for patient in able], [patient.node for patient in able]
+        return list(targets), 0.0
+    for target in able:
+        on_step(target.name, WAYS, "asked")
+    specs, nodes = [target.spec for target in able], [target.node for target in able]
     report = probe_pairs(specs, nodes, images, request.master_port, project=request.project)
-    for patient in able:
-        on_step(patient.name, WAYS, "failed" if patient.name in report.silent else "done")
+    for target in able:
+        on_step(target.name, WAYS, "failed" if target.name in report.silent else "done")
     # without engine or image the host's Python stands in; where there is none, what lacks is an error told already
     silent = {name: why for name, why in report.silent.items() if name in images}
     told: dict[str, Parts] = {
         name: {"paths": paths, "silent": {"ways to its peers": silent[name]} if name in silent else {}}
         for name, paths in report.paths.items()
     }
-    met = [replace(one, seen=_joined(one.seen, told.get(one.name, {}))) for one in patients]
+    met = [replace(one, seen=_joined(one.seen, told.get(one.name, {}))) for one in targets]
     return met, time.monotonic() - began
 
 
@@ -133,22 +144,22 @@ SUDO = ("sudo", "-n")
 FIX_TIMEOUT_S = 60.0
 
 
-def mendable(findings: Sequence[Finding]) -> tuple[tuple[Finding, Mend], ...]:
+def fixable(findings: Sequence[Finding]) -> tuple[tuple[Finding, Fix], ...]:
     """Findings that something can be done about, and what; the same deed once, for the first that asks for it."""
-    by_deed: dict[tuple[str, ...], tuple[Finding, Mend]] = {}
+    by_deed: dict[tuple[str, ...], tuple[Finding, Fix]] = {}
     for finding in findings:
-        if mend := finding.mend:
-            by_deed.setdefault(mend.orch or (finding.node, *mend.on_node), (finding, mend))
+        if fix := finding.auto_fix:
+            by_deed.setdefault(fix.orch or (finding.node, *fix.on_node), (finding, fix))
     return tuple(by_deed.values())
 
 
-def mend_on_node(finding: Finding, mend: Mend, nodes: Mapping[str, Node], seen: Mapping[str, Examined]) -> None:
+def apply_fix(finding: Finding, fix: Fix, nodes: Mapping[str, Node], seen: Mapping[str, Examined]) -> None:
     """Run the finding's command on its node. Where its user is root already, sudo need not be there.
 
     Raises `CommandFailedError` where it fails, such as where sudo wants a password, with the line to paste instead.
     """
-    argv, facts = mend.on_node, seen[finding.node].facts
+    argv, facts = fix.on_node, seen[finding.node].facts
     if facts and facts.uid == 0 and argv[: len(SUDO)] == SUDO:
         argv = argv[len(SUDO) :]
     answer = nodes[finding.node].run(argv, timeout_s=FIX_TIMEOUT_S)
-    answer.check(f"to {mend.what}", hint=finding.fix)
+    answer.check(f"to {fix.what}", hint=finding.fix)

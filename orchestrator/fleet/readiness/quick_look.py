@@ -35,12 +35,12 @@ def look_before_launch(
     Where what is on record would refuse the launch, the ways between the nodes are tried again first: somebody may
     have mended them. `suffix` makes the names of probe containers unique.
     """
-    found = quick_look(request.nodes, facts, recall(now))
+    found = quick_look(request.nodes, facts, load_doctor_record(now))
     fresh = quick_look(request.nodes, facts, None)
     if not any(finding.severity is Severity.ERROR for finding in found if finding not in fresh):
         return found
     seen = examine(nodes, request, suffix=suffix, areas=frozenset({"network"})).nodes
-    keep(seen, now)
+    save_doctor_record(seen, now)
     return quick(tuple(replace(node, facts=facts[node.name]) for node in seen))
 
 
@@ -102,9 +102,9 @@ def record_file() -> File:
     return user_state_path("orch") / "doctor.json"
 
 
-def keep(fleet: Sequence[Examined], now: datetime) -> None:
-    """Put the network of these nodes on record; nodes that were not looked at keep what was known of them."""
-    earlier = recall(now)
+def save_doctor_record(fleet: Sequence[Examined], now: datetime) -> None:
+    """Save the network of these nodes; what is on record of other nodes stays."""
+    earlier = load_doctor_record(now)
     nodes = dict(earlier.nodes) if earlier else {}
     for node in fleet:
         if node.facts and (node.network or node.paths):
@@ -112,7 +112,7 @@ def keep(fleet: Sequence[Examined], now: datetime) -> None:
     replace_file(record_file(), _FORM.dump_json(DoctorRecord(nodes=nodes)))
 
 
-def recall(now: datetime) -> DoctorRecord | None:
+def load_doctor_record(now: datetime) -> DoctorRecord | None:
     """What is on record, without what is too old; None where nothing is left, or it cannot be read."""
     try:
         record = _FORM.validate_json(record_file().read_bytes())

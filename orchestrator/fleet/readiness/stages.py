@@ -27,7 +27,7 @@ BLIND = ("nvidia-smi", "-L")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patient:
+class ProbeTarget:
     """One node with all that a stage needs to ask it."""
 
     spec: NodeSpec
@@ -50,67 +50,67 @@ class Stage:
     """One thing that is asked of all nodes at once."""
 
     name: str
-    ask: Callable[[Patient], Parts]
+    ask: Callable[[ProbeTarget], Parts]
     deadline_s: float
     """For all nodes together, as they are asked at once."""
 
 
-def reach(patient: Patient) -> Parts:
+def reach(target: ProbeTarget) -> Parts:
     """Connect, time a round trip, and ask for the facts of a launch."""
-    own = patient.node.address
-    patient.node.open()
+    own = target.node.address
+    target.node.open()
     took = []
     for _ in range(3):
         began = time.monotonic()
-        patient.node.run(["true"], timeout_s=10)
+        target.node.run(["true"], timeout_s=10)
         took.append(time.monotonic() - began)
     facts = probe.ask(
-        patient.node,
-        workspace=patient.spec.workspace,
-        project=patient.request.project,
-        peers=[peer for peer in patient.peers if peer != own],
+        target.node,
+        workspace=target.spec.workspace,
+        project=target.request.project,
+        peers=[peer for peer in target.peers if peer != own],
     )
     return {"facts": facts, "round_trip_ms": min(took) * 1000}
 
 
-def engine(patient: Patient) -> Parts:
+def engine(target: ProbeTarget) -> Parts:
     """Its engine, its image, and the containers of runs that it holds."""
-    facts = _facts(patient)
-    described = patient.node.engine.facts()
-    image = patient.node.engine.image(patient.request.image_tag(_device(patient.spec, facts)))
-    held = tuple(patient.node.engine.containers({LABEL_RUN: ""}))
+    facts = _facts(target)
+    described = target.node.engine.facts()
+    image = target.node.engine.image(target.request.image_tag(_device(target.spec, facts)))
+    held = tuple(target.node.engine.containers({LABEL_RUN: ""}))
     blind = []
     for container in held if facts.gpus else ():
         if container.state is State.RUNNING:
             with suppress(OrchError):  # it ended just now
-                if patient.node.engine.execute(container.id, BLIND).exit_code not in (0, 126, 127):
+                if target.node.engine.execute(container.id, BLIND).exit_code not in (0, 126, 127):
                     blind.append(container.labels[LABEL_RUN])
     return {"facts": replace(facts, engine=described, image=image), "held": held, "blind_runs": tuple(blind)}
 
 
-def host(patient: Patient) -> Parts:
+def host(target: ProbeTarget) -> Parts:
     """What its host tells beyond the facts of a launch."""
     facts, manifests = host_probe.ask(
-        patient.node,
-        workspace=patient.spec.workspace,
-        project=patient.request.project,
-        port=patient.request.master_port,
+        target.node,
+        workspace=target.spec.workspace,
+        project=target.request.project,
+        port=target.request.master_port,
     )
     return {"host": facts, "manifests": manifests}
 
 
-def inside(patient: Patient) -> Parts:
+def inside(target: ProbeTarget) -> Parts:
     """What a container of the training image sees, under the limits of a run."""
-    facts = _facts(patient)
-    if facts.image is None or patient.spec.engine != "docker":
+    facts = _facts(target)
+    if facts.image is None or target.spec.engine != "docker":
         return {}
-    limits = patient.spec.limits
+    limits = target.spec.limits
     container = ContainerSpec(
-        name=f"{patient.request.project}-doctor-{patient.name}-{patient.suffix}",  # two names may be one machine
+        name=f"{target.request.project}-doctor-{target.name}-{target.suffix}",  # two names may be one machine
         image=facts.image.id,
         command=inside_probe.PROBE,
         environment={},
-        labels={LABEL_PROJECT: patient.request.project, LABEL_NODE: patient.name},
+        labels={LABEL_PROJECT: target.request.project, LABEL_NODE: target.name},
         working_dir="/",
         user=f"{facts.uid}:{facts.gid}",
         network="none",
@@ -119,28 +119,28 @@ def inside(patient: Patient) -> Parts:
         memory_reservation_mib=limits.memory_reservation_mib,
         shm_mib=limits.shm_mib,
     )
-    answer = patient.node.engine.run_once(container, timeout_s=INSIDE.deadline_s)
+    answer = target.node.engine.run_once(container, timeout_s=INSIDE.deadline_s)
     return {"inside": inside_probe.parse(answer)}
 
 
-def gpu(patient: Patient) -> Parts:
+def gpu(target: ProbeTarget) -> Parts:
     """Its GPUs, as `orch check-gpus` asks. The container half only where its engine and image are there."""
-    facts = _facts(patient)
-    cuda = patient.request.image_tag("cuda")
+    facts = _facts(target)
+    cuda = target.request.image_tag("cuda")
     check = GpuCheck(
-        project=patient.request.project,
+        project=target.request.project,
         image=cuda,
-        suffix=patient.suffix,
+        suffix=target.suffix,
         container=facts.image is not None,
     )
-    return {"gpus": ask_node(patient.spec, patient.node, check)}
+    return {"gpus": ask_node(target.spec, target.node, check)}
 
 
-def network(patient: Patient) -> Parts:
+def network(target: ProbeTarget) -> Parts:
     """Its interfaces, routes and packet filter. After the ways were tried: the kernel then knows its neighbours."""
-    own = _facts(patient).address
-    peers = [peer for peer in patient.peers if peer != own]
-    return {"network": network_probe.ask(patient.node, project=patient.request.project, peers=peers)}
+    own = _facts(target).address
+    peers = [peer for peer in target.peers if peer != own]
+    return {"network": network_probe.ask(target.node, project=target.request.project, peers=peers)}
 
 
 REACH = Stage(name="reach", ask=reach, deadline_s=22)
@@ -167,10 +167,10 @@ def _why(error: OrchError) -> Reach:
     return Reach.NO_ANSWER if isinstance(error, DeadlineError) else Reach.OTHER
 
 
-def _facts(patient: Patient) -> NodeFacts:
+def _facts(target: ProbeTarget) -> NodeFacts:
     """Those of the first stage, which comes before all others."""
-    assert patient.seen.facts is not None, patient.name  # noqa: S101  # the order of stages, for the type checker
-    return patient.seen.facts
+    assert target.seen.facts is not None, target.name  # noqa: S101  # the order of stages, for the type checker
+    return target.seen.facts
 
 
 def _device(spec: NodeSpec, facts: NodeFacts) -> str:

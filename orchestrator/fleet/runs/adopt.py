@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.agents_token import place_token
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
@@ -18,7 +18,7 @@ from orchestrator.specs.secret import REDACTED
 START_S = 60.0
 
 
-def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[Seated, ...]:
+def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
     """All containers of the plan, running. Raises the first node's error; what was started then goes on."""
     held = {member.node: member.container for member in run.members if member.container}
     if run.attempt != plan.attempt:
@@ -36,7 +36,7 @@ def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[Seated, ...]
         container = held.get(part.node)
         id = container.id if container else nodes[part.node].engine.create(part.container)
         secrets = secrets_of((container or part.container).labels)
-        seated.append(Seated(node=nodes[part.node], node_rank=part.node_rank, container=id, secrets=secrets))
+        seated.append(RunningContainer(node=nodes[part.node], node_rank=part.node_rank, container=id, secrets=secrets))
     if all(container.state is State.CREATED for container in held.values()):  # else each has its token
         for placed in place_token([(nodes[part.node], part) for part in plan.nodes], plan.run_id):
             placed.value()

@@ -111,7 +111,7 @@ exit 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class ProjectDir:
     """The project's folder on a node."""
 
     node: Node
@@ -119,7 +119,7 @@ class Store:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Baggage:
+class Artifact:
     """A folder that a run was launched with."""
 
     what: str
@@ -138,26 +138,28 @@ class Baggage:
         """Code's list of files: the run has written beside them. Data is what its name says."""
         return code_list(self.digest) if self.is_code else ""
 
-    def run_folder(self, store: Store) -> str:
-        return f"{store.folder}/runs/{self.run_id}"
+    def run_folder(self, target: ProjectDir) -> str:
+        return f"{target.folder}/runs/{self.run_id}"
 
-    def place(self, store: Store) -> str:
-        return f"{self.run_folder(store)}/code" if self.is_code else f"{store.folder}/data/{self.digest}"
+    def place(self, target: ProjectDir) -> str:
+        return f"{self.run_folder(target)}/code" if self.is_code else f"{target.folder}/data/{self.digest}"
 
 
-def baggage_of(plan: Plan) -> tuple[Baggage, ...]:
+def artifacts_of(plan: Plan) -> tuple[Artifact, ...]:
     """Code and data of this run, as far as it has them and its plan tells their content."""
     found = (("code", plan.code_digest, plan.code_origin), ("data", plan.data_digest, plan.data_origin))
     return tuple(
-        Baggage(what=what, run_id=plan.run_id, digest=digest, origin=origin) for what, digest, origin in found if digest
+        Artifact(what=what, run_id=plan.run_id, digest=digest, origin=origin)
+        for what, digest, origin in found
+        if digest
     )
 
 
 def bring(
-    baggage: Baggage,
-    lacking: Sequence[Store],
-    having: Sequence[Store],
-    elsewhere: Sequence[Store],
+    artifact: Artifact,
+    lacking: Sequence[ProjectDir],
+    having: Sequence[ProjectDir],
+    elsewhere: Sequence[ProjectDir],
     *,
     fresh: Path | None,
     on_step: Callable[[str, str], None],
@@ -167,90 +169,93 @@ def bring(
     `fresh` is a folder of the controller whose digest was taken just now. Raises `PreflightError` where it is nowhere
     to be had any more; else the first node's error.
     """
-    folder = fresh or _as_launched(baggage)
-    holders = [] if folder else having or _holders(baggage, elsewhere)
+    folder = fresh or _as_launched(artifact)
+    holders = [] if folder else having or _holders(artifact, elsewhere)
     if not folder and not holders:
-        raise _nowhere(baggage, lacking)
+        raise _nowhere(artifact, lacking)
 
-    def supply(store: Store) -> None:
+    def supply(target: ProjectDir) -> None:
         if folder:
-            _upload(baggage, folder, store)
+            _upload(artifact, folder, target)
         else:
-            on_step(store.node.name, f"bringing the run's {baggage.what} from {holders[0].node.name}")
-            _first_that_can(baggage, holders, store)
-        if folder is None or not baggage.is_code:  # code goes with every launch, and is small
-            on_step(store.node.name, f"{baggage.what} copied")
+            on_step(target.node.name, f"bringing the run's {artifact.what} from {holders[0].node.name}")
+            _first_that_can(artifact, holders, target)
+        if folder is None or not artifact.is_code:  # code goes with every launch, and is small
+            on_step(target.node.name, f"{artifact.what} copied")
 
     for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
         outcome.value()
 
 
-def _as_launched(baggage: Baggage) -> Path | None:
+def _as_launched(artifact: Artifact) -> Path | None:
     """The controller's folder, while its content is what the run was launched with."""
-    folder = Path(baggage.origin)
+    folder = Path(artifact.origin)
     with suppress(ConfigError, OSError):
-        return folder if baggage.origin and folder_digest(folder) == baggage.digest else None
+        return folder if artifact.origin and folder_digest(folder) == artifact.digest else None
     return None
 
 
-def _holders(baggage: Baggage, others: Sequence[Store]) -> Sequence[Store]:
-    def holds(store: Store) -> bool:
-        asked = ["sh", "-c", _HOLDS, "sh", baggage.place(store), baggage.listed]
-        return store.node.run(asked, timeout_s=ASK_S).exit_code == 0
+def _holders(artifact: Artifact, others: Sequence[ProjectDir]) -> Sequence[ProjectDir]:
+    def holds(target: ProjectDir) -> bool:
+        asked = ["sh", "-c", _HOLDS, "sh", artifact.place(target), artifact.listed]
+        return target.node.run(asked, timeout_s=ASK_S).exit_code == 0
 
     return [outcome.item for outcome in fan_out(others, holds, timeout_s=ASK_S) if outcome.result]
 
 
-def _nowhere(baggage: Baggage, lacking: Sequence[Store]) -> PreflightError:
+def _nowhere(artifact: Artifact, lacking: Sequence[ProjectDir]) -> PreflightError:
     """Which folder it was, and what to do about it."""
-    names, what, run_id = ", ".join(store.node.name for store in lacking), baggage.what, baggage.run_id
-    there = Path(baggage.origin).is_dir()
+    names, what, run_id = ", ".join(target.node.name for target in lacking), artifact.what, artifact.run_id
+    there = Path(artifact.origin).is_dir()
     state = "holds something else now" if there else "is not on this computer"
-    option = "--workdir" if baggage.is_code else "--data"
+    option = "--workdir" if artifact.is_code else "--data"
     return PreflightError(
         f"{names} {'lacks' if len(lacking) == 1 else 'lack'} the {what} that run {run_id} was launched with: "
-        f"{baggage.origin or 'its folder'} {state}, and no node that answers has it",
+        f"{artifact.origin or 'its folder'} {state}, and no node that answers has it",
         hint=f"put it back as it was, or go on with {'what is there now' if there else 'other ' + what}: "
-        f"orch resume {run_id} {option} {baggage.origin if there else 'FOLDER'}",
+        f"orch resume {run_id} {option} {artifact.origin if there else 'FOLDER'}",
     )
 
 
-def _upload(baggage: Baggage, folder: Path, store: Store) -> None:
-    if baggage.is_code:
-        upload_code(store.node, folder, baggage.run_folder(store), baggage.digest)
+def _upload(artifact: Artifact, folder: Path, target: ProjectDir) -> None:
+    if artifact.is_code:
+        upload_code(target.node, folder, artifact.run_folder(target), artifact.digest)
     else:
-        upload_data(store.node, folder, baggage.place(store))
+        upload_data(target.node, folder, artifact.place(target))
 
 
-def _first_that_can(baggage: Baggage, holders: Sequence[Store], target: Store) -> None:
+def _first_that_can(artifact: Artifact, holders: Sequence[ProjectDir], target: ProjectDir) -> None:
     """From the first of them whose copy still is what was launched. A failure of the target's own is its end."""
     for number, source in enumerate(holders):
         try:
-            _copy(baggage, source, target)
+            _copy(artifact, source, target)
             return
         except OrchError as error:
             if error.node == target.node.name or number == len(holders) - 1:
                 raise
 
 
-def _copy(baggage: Baggage, source: Store, target: Store) -> None:
-    place = baggage.place(target)
-    aside = f"{baggage.run_folder(target)}/.code-{baggage.digest}" if baggage.is_code else f"{place}.partial"
-    node, passing = target.node, _Passing(source.node, ["sh", "-c", _SEND, "sh", baggage.place(source), baggage.listed])
+def _copy(artifact: Artifact, source: ProjectDir, target: ProjectDir) -> None:
+    place = artifact.place(target)
+    aside = f"{artifact.run_folder(target)}/.code-{artifact.digest}" if artifact.is_code else f"{place}.partial"
+    node, passing = (
+        target.node,
+        _Passing(source.node, ["sh", "-c", _SEND, "sh", artifact.place(source), artifact.listed]),
+    )
     try:
         node.run(["sh", "-c", _BEGIN, "sh", aside]).check("clearing a copy that broke off")
         unpacked = node.run(["tar", "-x", "-p", "-C", aside], stdin=passing.chunks(), timeout_s=TRANSFER_TIMEOUT_S)
         if isinstance(passing.error, CommandFailedError):  # a file that was launched is not there any more
-            raise _other_now(baggage, source) from passing.error
+            raise _other_now(artifact, source) from passing.error
         if passing.error:
             raise passing.error
-        unpacked.check(f"copying {baggage.what} from {source.node.name}", hint="is the disk full? df -h")
+        unpacked.check(f"copying {artifact.what} from {source.node.name}", hint="is the disk full? df -h")
         sums = _sums(node, aside)
-        if digest_of(sums) != baggage.digest:
-            raise _other_now(baggage, source)
-        if baggage.is_code:
+        if digest_of(sums) != artifact.digest:
+            raise _other_now(artifact, source)
+        if artifact.is_code:
             names = tuple(sorted(sums, key=PurePosixPath))
-            settle_code(node, baggage.run_folder(target), baggage.digest, names, aside=aside)
+            settle_code(node, artifact.run_folder(target), artifact.digest, names, aside=aside)
         else:
             settle_data(node, aside, place)
     except BaseException:  # Ctrl-C too
@@ -259,11 +264,11 @@ def _copy(baggage: Baggage, source: Store, target: Store) -> None:
         raise
 
 
-def _other_now(baggage: Baggage, source: Store) -> PreflightError:
+def _other_now(artifact: Artifact, source: ProjectDir) -> PreflightError:
     return PreflightError(
-        f"{baggage.place(source)} is not what run {baggage.run_id} was launched with any more",
+        f"{artifact.place(source)} is not what run {artifact.run_id} was launched with any more",
         node=source.node.name,
-        hint=f"put {baggage.origin or 'the folder'} on this computer back as it was, and try again",
+        hint=f"put {artifact.origin or 'the folder'} on this computer back as it was, and try again",
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from orchestrator.checks.postmortem import Evidence
 from orchestrator.checks.waiting import moment
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import Filter, LogSource, gather_lines, resolve_logs
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.interface import Node
@@ -47,6 +47,6 @@ def _newer_here(source: LogSource) -> str:
     return plans[0].run_id if plans and shown and plans[0].started_at > shown.started_at else ""
 
 
-def _kernel(seat: Seated, plan: Plan | None) -> tuple[str, ...]:
+def _kernel(seat: RunningContainer, plan: Plan | None) -> tuple[str, ...]:
     """Since the run began: what the hardware did before is not its cause."""
     return kernel_lines(seat.node, int(moment(plan.started_at))) if plan else ()

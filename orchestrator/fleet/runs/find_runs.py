@@ -1,4 +1,4 @@
-"""Runs, found again by the labels on their containers: from any machine, with nothing remembered."""
+"""Find runs by the labels on their containers: from any machine, without a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
@@ -23,7 +23,7 @@ CLOCKS_DIFFER = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundRuns:
     """All runs that the nodes know of, newest first, and the nodes that gave no answer."""
 
     runs: tuple[Run, ...]
@@ -33,7 +33,7 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class LabelledContainer:
     """A container of a run that a node shows."""
 
     node: str
@@ -45,38 +45,38 @@ class Held:
         return Member(node=self.node, node_rank=self.says.node_rank, state=self.facts.state, container=self.facts)
 
 
-def find_runs(nodes: Sequence[Node]) -> Found:
+def find_runs(nodes: Sequence[Node]) -> FoundRuns:
     """Ask every node for the containers that bear a run's label."""
     outcomes = fan_out(nodes, lambda node: node.engine.containers({labels.LABEL_RUN: ""}), timeout_s=TIMEOUT_S)
     unreachable = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
-    held: dict[str, list[Held]] = {}
+    held: dict[str, list[LabelledContainer]] = {}
     strange: list[str] = []
     for outcome in outcomes:
-        of_runs, others = told_apart(outcome.item.name, outcome.result or ())
+        of_runs, others = split_by_labels(outcome.item.name, outcome.result or ())
         strange += others
         for one in of_runs:
             held.setdefault(one.says.run_id, []).append(one)
     runs = [_with_lost(_assemble(run_id, shown), unreachable) for run_id, shown in held.items()]
-    return Found(
+    return FoundRuns(
         runs=tuple(sorted(runs, key=lambda run: _moment(run.started_at), reverse=True)),
         unreachable=unreachable,
         not_understood=tuple(strange),
     )
 
 
-def told_apart(node: str, containers: Sequence[ContainerFacts]) -> tuple[list[Held], list[str]]:
+def split_by_labels(node: str, containers: Sequence[ContainerFacts]) -> tuple[list[LabelledContainer], list[str]]:
     """Those of runs, and a line for each other one."""
     latest = datetime.now(timezone.utc) + CLOCKS_DIFFER
     held, strange = [], []
     for facts in containers:
         try:
-            held.append(Held(node=node, facts=facts, says=read_labels(facts.labels, latest=latest)))
+            held.append(LabelledContainer(node=node, facts=facts, says=read_labels(facts.labels, latest=latest)))
         except ValueError as error:
             strange.append(f"{node}: container {facts.name} is not understood and left out: {error}")
     return held, strange
 
 
-def choose_run(found: Found, wanted: str | None) -> Run:
+def choose_run(found: FoundRuns, wanted: str | None) -> Run:
     """The run of this id, or of the one id that begins so; the newest where none is named."""
     if wanted is None:
         if not found.runs:
@@ -99,7 +99,7 @@ def choose_run(found: Found, wanted: str | None) -> Run:
     raise ConfigError(f"{problem}: {known}", hint=_recorded_hint(wanted))
 
 
-def only_run_of(found: Found, user: str) -> Run:
+def only_run_of(found: FoundRuns, user: str) -> Run:
     """The one run of this user that goes on: what is stopped unasked for is never somebody else's, nor a guess."""
     going = [run for run in found.runs if run.is_going]
     mine = [run for run in going if run.user == user]
@@ -119,7 +119,7 @@ def only_run_of(found: Found, user: str) -> Run:
     )
 
 
-def must_be_over(found: Found, run_id: str) -> None:
+def must_be_over(found: FoundRuns, run_id: str) -> None:
     """ConflictError where a run still goes on: two who write its checkpoints would spoil them."""
     members = [one for run in found.runs if run.run_id == run_id for one in run.members]
     going_on = [member.node for member in members if member.state in (State.RUNNING, State.CREATED)]
@@ -130,10 +130,10 @@ def must_be_over(found: Found, run_id: str) -> None:
         )
 
 
-def seats_of(run: Run, nodes: Mapping[str, Node]) -> tuple[Seated, ...]:
+def running_containers(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningContainer, ...]:
     """The run's containers that can be talked to."""
     return tuple(
-        Seated(
+        RunningContainer(
             node=nodes[member.node],
             node_rank=member.node_rank,
             container=member.container.id,
@@ -144,7 +144,7 @@ def seats_of(run: Run, nodes: Mapping[str, Node]) -> tuple[Seated, ...]:
     )
 
 
-def _assemble(run_id: str, held: Sequence[Held]) -> Run:
+def _assemble(run_id: str, held: Sequence[LabelledContainer]) -> Run:
     """The newest attempt, as most of its containers describe it."""
     attempt = max(one.says.attempt for one in held)
     newest = [one for one in held if one.says.attempt == attempt]

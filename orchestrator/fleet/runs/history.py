@@ -15,7 +15,7 @@ from orchestrator.specs.past_run import PastRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Past:
+class HistoryEntry:
     """One line of history."""
 
     run_id: str
@@ -25,14 +25,14 @@ class Past:
     command: str
 
 
-def remembered() -> list[Past]:
+def recorded_history() -> list[HistoryEntry]:
     """Newest first."""
     past = []
     for record in recorded_runs():
         state, reason = record.outcome() or ("unknown", "its end was not seen from here")
         plan = record.plan()
         past.append(
-            Past(
+            HistoryEntry(
                 run_id=record.run_id,
                 state=state,
                 reason=reason if plan else record.unreadable or "its launch was cut short",

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.runs.agents_token import place_token
-from orchestrator.fleet.runs.artifacts import Store, baggage_of, bring, code_list
+from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, bring, code_list
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets, require_values, secret_values, secrets_of
 from orchestrator.nodes.interface import Node
@@ -40,7 +40,7 @@ exit 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seated:
+class RunningContainer:
     """A node with its container of this run."""
 
     node: Node
@@ -58,7 +58,7 @@ def launch(
     elsewhere: Mapping[str, str] = MappingProxyType({}),
     on_step: OnStep = lambda _node, _step: None,
     rest: Callable[[float], object] = time.sleep,
-) -> tuple[Seated, ...]:
+) -> tuple[RunningContainer, ...]:
     """Start every container of the plan, in order of rank, or none of them.
 
     Nodes that lack the run's code or data get them: from `fresh` (the folders that `code` and `data` of the plan were
@@ -75,7 +75,7 @@ def launch(
     _prepare(nodes, plan, fresh, elsewhere, on_step)
     record = RunRecord(plan.run_id)
     record.save_intent(plan)
-    made: list[Seated] = []
+    made: list[RunningContainer] = []
     try:
         _all(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
         _create_all(parts, made, rest)
@@ -97,10 +97,10 @@ def _prepare(
     nodes: Mapping[str, Node], plan: Plan, fresh: Mapping[str, Path], elsewhere: Mapping[str, str], on_step: OnStep
 ) -> None:
     """Folders, the plan, code and data on every node."""
-    stores = [Store(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
+    stores = [ProjectDir(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
     text = to_json(plan).encode()
 
-    def prepare(store: Store) -> list[str]:
+    def prepare(store: ProjectDir) -> list[str]:
         words = [store.folder, plan.run_id, plan.data_digest, code_list(plan.code_digest)]
         made = store.node.run(["sh", "-c", _PREPARE, "sh", *words], stdin=text)
         hint = "may this user write there? set `workspace` in the inventory"
@@ -108,23 +108,25 @@ def _prepare(
 
     outcomes = fan_out(stores, prepare)
     _all(outcomes)
-    others = [Store(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
-    for baggage in baggage_of(plan):
-        new = fresh.get(baggage.what)
-        having = [outcome.item for outcome in outcomes if baggage.what in (outcome.result or ())]
+    others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
+    for artifact in artifacts_of(plan):
+        new = fresh.get(artifact.what)
+        having = [outcome.item for outcome in outcomes if artifact.what in (outcome.result or ())]
         # code that somebody brings now goes over what a run has made of it
-        lacking = stores if new and baggage.is_code else [store for store in stores if store not in having]
+        lacking = stores if new and artifact.is_code else [store for store in stores if store not in having]
         if lacking:
-            bring(baggage, lacking, having, others, fresh=new, on_step=on_step)
+            bring(artifact, lacking, having, others, fresh=new, on_step=on_step)
 
 
-def discard(seat: Seated) -> None:
+def discard(seat: RunningContainer) -> None:
     """Remove its container, and with it the secrets that it had: nobody reads them after it."""
     seat.node.engine.remove(seat.container)
     remove_secrets(seat.node, seat.secrets)
 
 
-def _create_all(parts: Sequence[tuple[Node, NodePlan]], made: list[Seated], rest: Callable[[float], object]) -> None:
+def _create_all(
+    parts: Sequence[tuple[Node, NodePlan]], made: list[RunningContainer], rest: Callable[[float], object]
+) -> None:
     """Create every container, noting each in `made` at once; its name is the lock.
 
     The first node by name goes alone: of two launches on the same nodes, one is refused there before it has touched
@@ -134,7 +136,7 @@ def _create_all(parts: Sequence[tuple[Node, NodePlan]], made: list[Seated], rest
     def create(item: tuple[Node, NodePlan]) -> None:
         node, part = item
         container, secrets = _create(node, part, rest), secrets_of(part.container.labels)
-        made.append(Seated(node=node, node_rank=part.node_rank, container=container, secrets=secrets))
+        made.append(RunningContainer(node=node, node_rank=part.node_rank, container=container, secrets=secrets))
 
     in_turn = sorted(parts, key=lambda item: item[0].name)
     _all(fan_out(in_turn[:1], create))
@@ -165,7 +167,7 @@ def _step_aside(node: Node, name: str) -> bool:
         return False
     _must_be_over(node, holder)
     with suppress(EngineError):  # another launch may have just done so: the next try to create decides
-        node.engine.set_aside(holder.id, ended_name(holder))
+        node.engine.rename_and_keep(holder.id, ended_name(holder))
     return True
 
 

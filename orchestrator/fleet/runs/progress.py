@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from itertools import islice
 
 from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, TrainingStopped
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import said_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import OrchError
@@ -22,7 +22,7 @@ LOOK_AHEAD = 1000
 """Lines of rank 0 among which a forecast is, if there is one: a script of the user's has none, and may say much."""
 
 
-def last_event(seated: Sequence[Seated], forecast: Forecast | None = None) -> ProgressEvent | None:
+def last_event(seated: Sequence[RunningContainer], forecast: Forecast | None = None) -> ProgressEvent | None:
     """The last event that tells of progress, of rank 0, or of the first that a forecast let train; None where it has
     made none, or cannot be asked."""
     leading = [seat for seat in seated if (forecast.led_by(seat.node.name) if forecast else seat.node_rank == 0)]
@@ -38,7 +38,7 @@ def newest_progress(events: Iterable[Event | None]) -> ProgressEvent | None:
     return newest
 
 
-def forecast_of(seated: Sequence[Seated], record: RunRecord) -> Forecast | None:
+def forecast_of(seated: Sequence[RunningContainer], record: RunRecord) -> Forecast | None:
     """As this controller kept it; else as rank 0 told it before its first step. None where it told none there."""
     if kept := record.forecast():
         return kept
@@ -52,7 +52,7 @@ def forecast_of(seated: Sequence[Seated], record: RunRecord) -> Forecast | None:
     return None
 
 
-def _events(seat: Seated, *, tail: int | None = None, first: int | None = None) -> Iterator[Event]:
+def _events(seat: RunningContainer, *, tail: int | None = None, first: int | None = None) -> Iterator[Event]:
     try:
         for line in islice(seat.node.engine.logs(seat.container, tail=tail), first):
             if event := said_of(seat, line, Veil()).event:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from contract.log_lines import split_rank
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.find_runs import Found, choose_run, find_runs, seats_of
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.find_runs import FoundRuns, choose_run, find_runs, running_containers
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import LogLine, Node
@@ -28,15 +28,15 @@ class LogSource:
 
     run_id: str
     record: RunRecord
-    seated: tuple[Seated, ...]
+    seated: tuple[RunningContainer, ...]
     names: tuple[str, ...]
     running: bool
-    away: tuple[Seated, ...] = ()
+    away: tuple[RunningContainer, ...] = ()
     """Its nodes that do not answer, as far as the record names them: their containers are not known."""
     unreachable: Mapping[str, OrchError]
 
     @property
-    def to_follow(self) -> tuple[Seated, ...]:
+    def to_follow(self) -> tuple[RunningContainer, ...]:
         return (*self.seated, *self.away)
 
 
@@ -69,7 +69,7 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
         return _source(recorded, (), recorded.names, found, running=False)
     run = choose_run(found, wanted)
     by_name = {node.name: node for node in nodes}
-    seated = seats_of(run, by_name)
+    seated = running_containers(run, by_name)
     names = [member.node for member in run.members if member.container]
     up = any(member.state is State.RUNNING for member in run.members)
     running = run.state is State.RUNNING or (run.state is State.LOST and up)
@@ -77,11 +77,11 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
     return replace(source, away=_away(source, by_name))
 
 
-def _away(source: LogSource, nodes: Mapping[str, Node]) -> tuple[Seated, ...]:
+def _away(source: LogSource, nodes: Mapping[str, Node]) -> tuple[RunningContainer, ...]:
     """Nodes of the plan on record that did not answer."""
     plan = source.record.plan()
     return tuple(
-        Seated(node=nodes[part.node], node_rank=part.node_rank, container="")
+        RunningContainer(node=nodes[part.node], node_rank=part.node_rank, container="")
         for part in (plan.nodes if plan else ())
         if part.node in source.unreachable and part.node in nodes
     )
@@ -118,7 +118,7 @@ def _newest(lines: Iterator[RunLine], wanted: Filter, number: int) -> list[RunLi
     return own[max(0, len(own) - number) :]
 
 
-def recorded_only(found: Found, wanted: str | None) -> RunRecord | None:
+def recorded_only(found: FoundRuns, wanted: str | None) -> RunRecord | None:
     """The record of a run that no node shows any more: the newest of all where no run is named."""
     on_nodes = [run.run_id for run in found.runs]
     if any(wanted is None or run_id.startswith(wanted) for run_id in on_nodes):
@@ -128,7 +128,7 @@ def recorded_only(found: Found, wanted: str | None) -> RunRecord | None:
 
 
 def _source(
-    record: RunRecord, seated: tuple[Seated, ...], names: tuple[str, ...], found: Found, *, running: bool
+    record: RunRecord, seated: tuple[RunningContainer, ...], names: tuple[str, ...], found: FoundRuns, *, running: bool
 ) -> LogSource:
     return LogSource(
         run_id=record.run_id,
@@ -140,17 +140,17 @@ def _source(
     )
 
 
-def said_of(seat: Seated, line: LogLine, veil: Veil) -> RunLine:
+def said_of(seat: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
     """A container's line, with whose it is, and without what nobody is to read."""
     rank, text = split_rank(line.text)
     return RunLine(time=line.time, node=seat.node.name, node_rank=seat.node_rank, rank=rank, text=veil.hide(text))
 
 
-def collect_logs(seated: Sequence[Seated], record: RunRecord) -> tuple[Outcome[Seated, int], ...]:
+def collect_logs(seated: Sequence[RunningContainer], record: RunRecord) -> tuple[Outcome[RunningContainer, int], ...]:
     """Append what each container wrote since the line of it that was kept last; the number of new lines. The outcome is
     an `UnkeptError` where they could not be written down."""
 
-    def bring(seat: Seated) -> int:
+    def bring(seat: RunningContainer) -> int:
         last = record.last_time(seat.node.name, seat.container)
         with record.open_log(seat.node.name, seat.container) as kept:
             veil = veil_at(seat.node, seat.secrets, record.veil)

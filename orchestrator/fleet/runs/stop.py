@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.find_runs import told_apart
-from orchestrator.fleet.runs.launch import Seated, discard
+from orchestrator.fleet.runs.find_runs import split_by_labels
+from orchestrator.fleet.runs.launch import RunningContainer, discard
 from orchestrator.fleet.runs.progress import last_checkpoint
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
@@ -26,13 +26,13 @@ LEFT_STOP_S = 10
 class Stopped:
     """What stopping came to."""
 
-    outcomes: tuple[Outcome[Seated, ContainerFacts | None], ...]
+    outcomes: tuple[Outcome[RunningContainer, ContainerFacts | None], ...]
     checkpoint_step: int | None
     """Step of the last checkpoint that rank 0 reported as written and verified."""
 
 
 def stop_run(
-    seated: Sequence[Seated],
+    seated: Sequence[RunningContainer],
     record: RunRecord,
     *,
     timeout_s: int,
@@ -40,7 +40,7 @@ def stop_run(
 ) -> Stopped:
     """SIGTERM to all nodes together, SIGKILL to what is left after `timeout_s`; logs kept; containers removed."""
 
-    def end(seat: Seated) -> ContainerFacts | None:
+    def end(seat: RunningContainer) -> ContainerFacts | None:
         seat.node.engine.stop(seat.container, timeout_s)
         on_step(seat.node.name, "stopped")
         return seat.node.engine.container(seat.container)
@@ -75,7 +75,7 @@ def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, Cle
     """
 
     def clear(node: Node) -> Cleaned:
-        held, strange = told_apart(node.name, node.engine.containers({labels.LABEL_RUN: ""}))
+        held, strange = split_by_labels(node.name, node.engine.containers({labels.LABEL_RUN: ""}))
         wanted = [one for one in held if one.says.run_id.startswith(run_id)]
         ended = [one for one in wanted if one.facts.state in (State.SUCCEEDED, State.FAILED)]
         left = [one for one in wanted if one not in ended and RunRecord(one.says.run_id).was_stopped(one.says.attempt)]
@@ -83,7 +83,7 @@ def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, Cle
             node.engine.stop(one.facts.id, LEFT_STOP_S)
         for one in (*ended, *left):
             secrets = secrets_of(one.facts.labels)
-            seat = Seated(node=node, node_rank=one.says.node_rank, container=one.facts.id, secrets=secrets)
+            seat = RunningContainer(node=node, node_rank=one.says.node_rank, container=one.facts.id, secrets=secrets)
             (collected,) = collect_logs([seat], RunRecord(one.says.run_id))
             if isinstance(collected.error, UnkeptError):
                 raise collected.error
@@ -103,11 +103,13 @@ if [ -f "$1/runs/$2/plan.json" ]; then rm -rf -- "$1/runs/$2"; fi
 """
 
 
-def remove_run(seated: Sequence[Seated], plan: Plan, *, timeout_s: float = 120.0) -> tuple[Outcome[Seated, None], ...]:
+def remove_run(
+    seated: Sequence[RunningContainer], plan: Plan, *, timeout_s: float = 120.0
+) -> tuple[Outcome[RunningContainer, None], ...]:
     """For a run that has ended and had not been there before this launch: checkpoints in its folder go too."""
     folders = {part.node: part.folder for part in plan.nodes}
 
-    def clear(seat: Seated) -> None:
+    def clear(seat: RunningContainer) -> None:
         discard(seat)
         made = seat.node.run(["sh", "-c", _REMOVE, "sh", folders[seat.node.name], plan.run_id])
         made.check(f"removing {folders[seat.node.name]}/runs/{plan.run_id}")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import remove_secrets, veil_of
 from orchestrator.fleet.supervise.attempt_state import Heard, RunOutcome
@@ -46,7 +46,7 @@ class Patience:
 
 
 def attend(
-    seated: Sequence[Seated],
+    seated: Sequence[RunningContainer],
     plan: Plan,
     record: RunRecord,
     *,
@@ -88,7 +88,7 @@ def attend(
 class _Attending:
     """The hands of it: what was decided, done on the nodes."""
 
-    def __init__(self, seated: Sequence[Seated], heard: Heard, following: Following) -> None:
+    def __init__(self, seated: Sequence[RunningContainer], heard: Heard, following: Following) -> None:
         self._seats = {seat.node.name: seat for seat in seated}
         self._heard, self._following = heard, following
 
@@ -125,7 +125,7 @@ class _Attending:
                 heard.record.save_outcome(outcome.word, outcome.failure.reason if outcome.failure else "")
         return outcome
 
-    def _start_again(self, seat: Seated) -> None:
+    def _start_again(self, seat: RunningContainer) -> None:
         """Where it cannot be started, whoever listens to it finds out why."""
         fan_out([seat], lambda seat: seat.node.engine.start(seat.container), timeout_s=START_S)
         self._following.listen(seat, since=self._heard.record.last_time(seat.node.name, seat.container))

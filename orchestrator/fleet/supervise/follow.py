@@ -10,7 +10,7 @@ from threading import Event, Thread
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import said_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
@@ -44,7 +44,7 @@ Pause = Callable[[float], object]
 
 
 def follow(
-    seated: Sequence[Seated],
+    seated: Sequence[RunningContainer],
     record: RunRecord,
     *,
     tick_s: float = 0.5,
@@ -93,7 +93,7 @@ class Following:
         self._pause = pause or self._closed.wait
         self._open_ends = 0
 
-    def listen(self, seat: Seated, *, since: str = "") -> None:
+    def listen(self, seat: RunningContainer, *, since: str = "") -> None:
         """Follow this container too, or again; its lines after `since`."""
         self._open_ends += 1
         Thread(target=self._listen, args=(seat, since), daemon=True).start()
@@ -134,7 +134,7 @@ class Following:
         """Nobody listens any more: what still waits for a node gives up."""
         self._closed.set()
 
-    def _listen(self, seat: Seated, since: str) -> None:
+    def _listen(self, seat: RunningContainer, since: str) -> None:
         ended = Event()
         try:
             hearing = _Hearing(seat, self._record, self._queue, since, self._pause)
@@ -147,7 +147,7 @@ class Following:
         finally:
             ended.set()
 
-    def _hear_out(self, seat: Seated, hearing: _Hearing) -> None:
+    def _hear_out(self, seat: RunningContainer, hearing: _Hearing) -> None:
         """Listen again whenever its connection breaks; an exception that no code expected is borne a few times."""
         borne = 0
         while not self._closed.is_set():
@@ -161,7 +161,7 @@ class Following:
                 if not self._wait_for(seat, hearing, as_error(error, node=seat.node.name)):
                     return
 
-    def _wait_for(self, seat: Seated, hearing: _Hearing, error: OrchError) -> bool:
+    def _wait_for(self, seat: RunningContainer, hearing: _Hearing, error: OrchError) -> bool:
         """Whether its container is there to be listened to again."""
         name, rank = seat.node.name, seat.node_rank
         if not self._patient:
@@ -190,7 +190,7 @@ class Following:
             self._queue.put(ContainerRemoved(node=name, node_rank=rank))
         return bool(held[-1])
 
-    def _container(self, seat: Seated) -> str:
+    def _container(self, seat: RunningContainer) -> str:
         """Its id; empty where the node holds it no more. One that was out of reach from the start is looked for."""
         if seat.container:
             return seat.container if seat.node.engine.container(seat.container) else ""
@@ -225,7 +225,9 @@ class Following:
 class _Hearing:
     """One container's lines, passed on and kept, each once, however often its connection breaks."""
 
-    def __init__(self, seat: Seated, record: RunRecord, queue: SimpleQueue[RunEvent], since: str, pause: Pause) -> None:
+    def __init__(
+        self, seat: RunningContainer, record: RunRecord, queue: SimpleQueue[RunEvent], since: str, pause: Pause
+    ) -> None:
         self._seat, self._record, self._queue, self.last, self._pause = seat, record, queue, since, pause
         self.container = seat.container
         self.in_touch = Event()
@@ -258,7 +260,7 @@ class _Hearing:
                     self._queue.put(ContainerExited(node=seat.node.name, node_rank=seat.node_rank, container=facts))
                     return
 
-    def _runs_on(self, seat: Seated) -> bool:
+    def _runs_on(self, seat: RunningContainer) -> bool:
         """A log ends with its container, a moment before the engine says so; or with the connection that brought it,
         which is no error to who reads it."""
         for _ in range(LOOKS):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from contract.events import CheckpointWritten, GroupJoined
 from orchestrator.checks.failure import Failure
 from orchestrator.fleet.checkpoints.copy import Notify
-from orchestrator.fleet.runs.launch import Seated
+from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.attempt import Away, Patience, attend
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
@@ -65,7 +65,7 @@ class Watch:
     tick_s: float = 0.5
 
 
-def watch(how: Watch, plan: Plan, seated: Sequence[Seated]) -> RunOutcome:
+def watch(how: Watch, plan: Plan, seated: Sequence[RunningContainer]) -> RunOutcome:
     """Until the run ends. With `plan.min_nodes` it goes on without nodes given up, and with them when they are back."""
     record, copies, given_up = RunRecord(plan.run_id), InTurn(how.ears.failed), Counter[str](plan.away)
     if names := record.next():  # an earlier watcher was cut short between two attempts
@@ -95,7 +95,9 @@ def watch(how: Watch, plan: Plan, seated: Sequence[Seated]) -> RunOutcome:
             return _stranded(outcome, plan, record, error)
 
 
-def move(how: Watch, plan: Plan, names: Sequence[str], samples_per_step: int | None) -> tuple[Plan, tuple[Seated, ...]]:
+def move(
+    how: Watch, plan: Plan, names: Sequence[str], samples_per_step: int | None
+) -> tuple[Plan, tuple[RunningContainer, ...]]:
     """The next attempt on these nodes, tried again where something else breaks meanwhile. Raises the last error."""
     for number in range(TRIES):
         try:

@@ -12,7 +12,7 @@ from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.fan_out import begin, fan_out
 from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.readiness.quick_look import quick_look
-from orchestrator.fleet.runs.launch import Seated, discard, launch
+from orchestrator.fleet.runs.launch import RunningContainer, discard, launch
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
@@ -49,7 +49,7 @@ class Company:
         return self.request.min_nodes or len(self.nodes)
 
 
-def stop_here(seated: Sequence[Seated], record: RunRecord, *, timeout_s: int) -> None:
+def stop_here(seated: Sequence[RunningContainer], record: RunRecord, *, timeout_s: int) -> None:
     """End an attempt wherever it can be ended; its lines are kept, and its containers go."""
     outcomes = fan_out(seated, lambda seat: seat.node.engine.stop(seat.container, timeout_s), timeout_s=timeout_s + 30)
     ended = [outcome.item for outcome in outcomes if outcome.error is None]
@@ -59,7 +59,7 @@ def stop_here(seated: Sequence[Seated], record: RunRecord, *, timeout_s: int) ->
 
 def go_on(
     company: Company, plan: Plan, names: Sequence[str], samples_per_step: int | None, notify: Notify
-) -> tuple[Plan, tuple[Seated, ...]]:
+) -> tuple[Plan, tuple[RunningContainer, ...]]:
     """The next attempt, on those of `names` that answer and are fit; a step of the training keeps its samples.
 
     It begins with the newest sound checkpoint that one of them has, and with the code and data that the run was
@@ -132,7 +132,9 @@ def _clear(node: Node, record: RunRecord) -> None:
         says = understood(facts.labels)
         if says is None:
             continue
-        seat = Seated(node=node, node_rank=says.node_rank, container=facts.id, secrets=secrets_of(facts.labels))
+        seat = RunningContainer(
+            node=node, node_rank=says.node_rank, container=facts.id, secrets=secrets_of(facts.labels)
+        )
         node.engine.stop(facts.id, 0)
         collect_logs([seat], record)
         discard(seat)

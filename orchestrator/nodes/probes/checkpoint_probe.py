@@ -12,8 +12,8 @@ from orchestrator.specs.checkpoint import (
     FILES_LIMIT,
     MANIFEST,
     MANIFEST_LIMIT,
-    Held,
-    Part,
+    CheckpointCopy,
+    CheckpointFile,
     changed,
     folder_name,
     is_run_id,
@@ -71,14 +71,14 @@ class _Found:
     sha256: str = ""
 
 
-def ask(node: Node, *, project: str, run: str = "") -> tuple[Held, ...]:
+def ask(node: Node, *, project: str, run: str = "") -> tuple[CheckpointCopy, ...]:
     """The checkpoints under this folder of a project (which may begin with `~`), of runs whose id begins with `run`."""
     argv = ["sh", "-c", SCRIPT, "sh", project, run, str(MANIFEST_LIMIT)]
     text = node.run(argv, timeout_s=TIMEOUT_S).check("asking for checkpoints")
     return tuple(parse(text, node=node.name))
 
 
-def parse(text: str, *, node: str) -> Iterator[Held]:
+def parse(text: str, *, node: str) -> Iterator[CheckpointCopy]:
     """The script's lines. A line that is not understood is left out, and what lacks a line is not believed."""
     now, best, found = 0, dict[str, str](), list[_Found]()
     run, step = "", None
@@ -101,7 +101,7 @@ def parse(text: str, *, node: str) -> Iterator[Held]:
         yield replace(held, best=best.get(one.run) == held.name)
 
 
-def hashed(node: Node, held: Held) -> Held:
+def hashed(node: Node, held: CheckpointCopy) -> CheckpointCopy:
     """The same, each file's content compared with its manifest. One that has a problem already is left at that."""
     if held.problem:
         return held
@@ -128,10 +128,10 @@ def _note(found: _Found, key: str, value: str) -> None:
         found.manifest = value
 
 
-def _judged(found: _Found, node: str, now: int) -> Held:
+def _judged(found: _Found, node: str, now: int) -> CheckpointCopy:
     parts, problem = _parts(found)
     run = PurePosixPath(found.run)
-    return Held(
+    return CheckpointCopy(
         node=node,
         run_id=run.name,
         step=found.step,
@@ -142,7 +142,7 @@ def _judged(found: _Found, node: str, now: int) -> Held:
     )
 
 
-def _parts(found: _Found) -> tuple[tuple[Part, ...], str]:
+def _parts(found: _Found) -> tuple[tuple[CheckpointFile, ...], str]:
     """Its files with the manifest, which vouches for the others, as the last; and what is wrong."""
     size = found.sizes.get(MANIFEST)
     if size is None:
@@ -153,7 +153,7 @@ def _parts(found: _Found) -> tuple[tuple[Part, ...], str]:
         promised = read_manifest(found.manifest, step=found.step)
     except ValueError as error:
         return (), str(error)
-    return (*promised, Part(name=MANIFEST, size=size, sha256=found.sha256)), misfit(promised, found.sizes)
+    return (*promised, CheckpointFile(name=MANIFEST, size=size, sha256=found.sha256)), misfit(promised, found.sizes)
 
 
 def _named_best(text: str) -> str:

@@ -130,7 +130,7 @@ class ProcessEngine(WithoutImages):
             if (answer := _start_supervisor(files, self._spec(files))) != "started":
                 raise EngineError(f"the process of {container[:12]} would not start: {answer}", node=self._node)
 
-    def set_aside(self, container: str, name: str) -> None:
+    def rename_and_keep(self, container: str, name: str) -> None:
         with self._locked():
             files = self._files(container)
             self._require_free(name)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.specs.inventory_files.inventory_import import FoundNode
+from orchestrator.specs.inventory_files.inventory_import import ImportedNode
 from orchestrator.specs.inventory_files.inventory_yaml import shown
 
 _SPELLINGS = {
@@ -29,7 +29,7 @@ _TARGET = re.compile(r"(?:[\w.-]+@)?[\w.-]+(?::\d{1,5})?")
 Note = Callable[[str], None]
 
 
-def node_of(host: str, variables: Mapping[str, Any], groups: Sequence[str], note: Note) -> FoundNode | None:
+def node_of(host: str, variables: Mapping[str, Any], groups: Sequence[str], note: Note) -> ImportedNode | None:
     """The host as a node, or None where no node can be made of it; `note` is called with each thing left out."""
     connection = str(variables.get(_CONNECTION, "ssh")).removeprefix("ansible.builtin.")
     if connection != "local" and connection not in _SSH:
@@ -58,7 +58,7 @@ def node_of(host: str, variables: Mapping[str, Any], groups: Sequence[str], note
             note(f"the variable {shown(name)} has no place in an inventory")
     if groups:
         values["labels"] = {"group": ",".join(groups)}
-    return FoundNode(name=host, values=values)
+    return ImportedNode(name=host, values=values)
 
 
 def resolved(value: Any, variables: Mapping[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.hostlist import MAX_NAMES
 from orchestrator.specs.inventory_files.ansible_host import node_of
-from orchestrator.specs.inventory_files.inventory_import import Found
+from orchestrator.specs.inventory_files.inventory_import import ImportedInventory
 from orchestrator.specs.inventory_files.inventory_yaml import plain, read_yaml, shown
 
 _RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})(?::(\d{1,9}))?\]|\[([a-z]):([a-z])(?::(\d{1,9}))?\]")
@@ -24,7 +24,7 @@ _PORT = re.compile(r"(?P<host>[^:\s\[\]]*(?:\[[^\]]*\][^:\s\[\]]*)*):(?P<port>\d
 _META = "_meta"
 
 
-def from_ansible(text: str | bytes, *, filename: str) -> Found:
+def from_ansible(text: str | bytes, *, filename: str) -> ImportedInventory:
     """Every host of a YAML or JSON inventory with the variables that Ansible gives it; its groups as label `group`."""
     top = plain(read_yaml(text, filename=filename, tags=True))
     if not isinstance(top, dict):
@@ -46,7 +46,7 @@ def from_ansible(text: str | bytes, *, filename: str) -> Found:
     return reading.found()
 
 
-def from_ansible_ini(text: str) -> Found:
+def from_ansible_ini(text: str) -> ImportedInventory:
     """Every host of an INI inventory: `[group]`, `[group:vars]`, `[group:children]`, `host key=value …`."""
     reading = _Reading()
     section, kind = UNGROUPED, "hosts"
@@ -119,11 +119,11 @@ class _Reading:
         for host in self._hosts(pattern):
             self.groups.add_host(host, section, own)
 
-    def found(self) -> Found:
+    def found(self) -> ImportedInventory:
         """All hosts in the order first named."""
         resolved = self.groups.resolve()
         nodes = [node_of(host, variables, labels, self.note) for host, (variables, labels) in resolved.items()]
-        return Found(nodes=tuple(node for node in nodes if node is not None), notes=tuple(self._notes))
+        return ImportedInventory(nodes=tuple(node for node in nodes if node is not None), notes=tuple(self._notes))
 
     def note(self, text: str) -> None:
         """Something that a person should know; each text once."""
@@ -184,7 +184,7 @@ _PRIORITY = "ansible_group_priority"
 
 
 @dataclass(kw_only=True)
-class Group:
+class AnsibleGroup:
     """One group, gathered from every place that mentions it."""
 
     variables: dict[str, Any] = field(default_factory=dict)
@@ -198,11 +198,11 @@ class AnsibleGroups:
     def __init__(self) -> None:
         self.hosts: dict[str, dict[str, Any]] = {}
         """A host's own variables, in the order in which hosts were first named."""
-        self._groups: dict[str, Group] = {ALL: Group()}
+        self._groups: dict[str, AnsibleGroup] = {ALL: AnsibleGroup()}
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> AnsibleGroup:
         """The group of this name, created where it is new."""
-        return self._groups.setdefault(name, Group())
+        return self._groups.setdefault(name, AnsibleGroup())
 
     def add_host(self, host: str, group: str, own: dict[str, Any]) -> None:
         """Put a host into a group. Where its own variables are given several times, the last value counts."""

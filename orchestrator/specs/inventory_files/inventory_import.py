@@ -31,7 +31,7 @@ _COUNTED = re.compile(r"(?P<host>[^:\s]+):(?P<count>\d{1,5})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundNode:
+class ImportedNode:
     """One machine as the source has it: unchecked values under the keys of an inventory."""
 
     name: str
@@ -39,25 +39,25 @@ class FoundNode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ImportedInventory:
     """What a source holds, and what of it has no place in an inventory."""
 
-    nodes: tuple[FoundNode, ...]
+    nodes: tuple[ImportedNode, ...]
     notes: tuple[str, ...] = field(default=())
     not_for_training: Mapping[str, str] = field(default_factory=dict)
     """Names that are left out unless somebody asks for them by name, each with the reason."""
 
 
-def from_hostlist(text: str) -> Found:
+def from_hostlist(text: str) -> ImportedInventory:
     """`node[01-05]`: names that are addresses too."""
     try:
         names = expand(text)
     except HostlistError as error:
         raise ConfigError(str(error), hint="for example node[01-05] or alpha,beta") from None
-    return Found(nodes=tuple(FoundNode(name=name, values={"address": name}) for name in names))
+    return ImportedInventory(nodes=tuple(ImportedNode(name=name, values={"address": name}) for name in names))
 
 
-def from_hostfile(text: str, *, filename: str = "the hostfile") -> Found:
+def from_hostfile(text: str, *, filename: str = "the hostfile") -> ImportedInventory:
     """DeepSpeed's and MPI's: `worker-1 slots=4`, one a line, `#` begins a comment.
 
     Raises ConfigError where a line holds a second plain word: then it is a file of another kind.
@@ -88,11 +88,11 @@ def from_hostfile(text: str, *, filename: str = "the hostfile") -> Found:
             else:
                 meant = f"; did you mean slots={value}?" if key in ("slot", "Slots", "nproc", "np", "cpu") else ""
                 notes.append(f"line {number}: {shown(word)} has no place in an inventory{meant}")
-        nodes.append(FoundNode(name=host, values=values))
-    return Found(nodes=tuple(nodes), notes=tuple(notes))
+        nodes.append(ImportedNode(name=host, values=values))
+    return ImportedInventory(nodes=tuple(nodes), notes=tuple(notes))
 
 
-def only(found: Found, patterns: Sequence[str]) -> Found:
+def only(found: ImportedInventory, patterns: Sequence[str]) -> ImportedInventory:
     """The machines whose names match one of the patterns (`lab-*`); without patterns all that are meant to train."""
     notes = list(found.notes)
     if patterns:
@@ -101,10 +101,10 @@ def only(found: Found, patterns: Sequence[str]) -> Found:
         kept = [node for node in found.nodes if node.name not in found.not_for_training]
         for name, why in found.not_for_training.items():
             notes.append(f"{shown(name)} left out: {why}; to take it: --only {shlex.quote(name)}")
-    return Found(nodes=tuple(kept), notes=tuple(notes))
+    return ImportedInventory(nodes=tuple(kept), notes=tuple(notes))
 
 
-def inventory_text(found: Found, *, source: str, user: str | None = None) -> tuple[str, tuple[str, ...]]:
+def inventory_text(found: ImportedInventory, *, source: str, user: str | None = None) -> tuple[str, tuple[str, ...]]:
     """A commented `inventory.yaml` that has been read back without a problem, and the notes of a person's interest."""
     if user is not None and not re.fullmatch(USER, user):
         raise UsageError(f"--user {shown(user)}: expected {expected_of(NodeSpec.model_fields['user'])}")
@@ -120,7 +120,7 @@ def inventory_text(found: Found, *, source: str, user: str | None = None) -> tup
     return text, tuple(notes)
 
 
-def _accepted(found: Sequence[FoundNode], notes: list[str]) -> dict[str, dict[str, Any]]:
+def _accepted(found: Sequence[ImportedNode], notes: list[str]) -> dict[str, dict[str, Any]]:
     """Machines with a name, an address and the values that are valid; a note on whatever was left out."""
     nodes: dict[str, dict[str, Any]] = {}
     places: dict[tuple[str, int], str] = {}

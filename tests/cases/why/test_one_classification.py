@@ -108,10 +108,10 @@ def test_a_failure_that_others_reported(row: Reported) -> None:
 
 def test_the_reported_cases_are_many_and_nine_in_ten_are_told_apart() -> None:
     assert len(ROWS) >= 71
-    told_apart = [row for row in ROWS if not row.generic]
-    assert len(told_apart) >= 0.9 * len(ROWS)
+    split_by_labels = [row for row in ROWS if not row.generic]
+    assert len(split_by_labels) >= 0.9 * len(ROWS)
     assert {row.id for row in ROWS if row.generic} <= {"code.exception", "code.exit", "data.worker_exited"}
-    assert not {row.id for row in told_apart} & {"code.exception", "code.exit"}
+    assert not {row.id for row in split_by_labels} & {"code.exception", "code.exit"}
     assert all(re.match(r"https://\S+$", row.source) for row in ROWS)
 
 
