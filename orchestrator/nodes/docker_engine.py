@@ -13,7 +13,6 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from paramiko import SSHException
 from urllib3.exceptions import ReadTimeoutError
 
-from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.interface import MIB, BuildRequest, Completed, LogLine, Output, Progress
 from orchestrator.nodes.log_stream import rejoin_lines, resumed
 from orchestrator.specs.container import ContainerSpec
@@ -116,17 +115,7 @@ class DockerEngine:
 
     def create(self, spec: ContainerSpec) -> str:
         with self._asking(f"create container {spec.name}") as api:
-            answer = api.create_container(
-                image=spec.image,
-                name=spec.name,
-                command=list(spec.command),
-                environment=dict(spec.environment),
-                labels=dict(spec.labels),
-                user=spec.user,
-                working_dir=spec.working_dir,
-                stop_timeout=spec.stop_timeout_s,
-                host_config=host_config(api, spec),
-            )
+            answer = api.create_container_from_config(spec.create_arguments(), spec.name)
         return str(answer["Id"])
 
     def start(self, container: str) -> None:

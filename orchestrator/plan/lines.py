@@ -1,12 +1,13 @@
-"""The plan as lines that a person can paste: what `--dry-run` prints is what would be carried out."""
+"""The plan as lines that a person can paste: `--dry-run` prints what a launch would do."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from contract.run_folder import AGENTS_TOKEN
+from orchestrator.plan.docker_run import run_words
 from orchestrator.plan.secrets import secret_lines
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.host_paths import on_host
@@ -17,7 +18,6 @@ from orchestrator.specs.secret import Secret, is_sensitive
 
 _HOME = "\0"
 """Stands for a home that was not asked for: no word of a command line holds it."""
-SCRATCH = "/tmp:rw,exec,nosuid,nodev,mode=1777"  # noqa: S108  # a path inside the container
 
 
 def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
@@ -29,12 +29,26 @@ def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
     if hidden := sorted(name for name, value in plan.environment.items() if is_sensitive(name, value)):
         yield f"# values not shown, and taken from your shell by these lines: {', '.join(hidden)}"
     several = plan.nnodes > 1
+    yield from _other_steps(plan, nodes.values())
     if several:
-        yield "# what its nodes know each other by: new for each attempt, the same on all nodes"
+        yield "# the agents' token: new for each attempt, the same on all nodes"
         yield "token=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
     for part in plan.nodes:
         yield f"# rank {part.first_rank}: {part.node} ({part.device}{_by(part)})"
         yield from node_lines(part, nodes[part.node], plan.run_id, plan.secrets, with_token=several)
+
+
+def _other_steps(plan: Plan, nodes: Iterable[NodeSpec]) -> Iterator[str]:
+    """Comments on what a launch does besides these lines; a path is written as a literal, so that it stays one line."""
+    folder = f"runs/{plan.run_id}"
+    yield f"# on each node, a launch also writes this plan to {folder}/plan.json (--dry-run --json prints it)"
+    if plan.code_digest:
+        yield f"# and copies code {plan.code_digest} from {plan.code_origin!r} to {folder}/code"
+    if plan.data_digest:
+        yield f"# and copies data {plan.data_digest} from {plan.data_origin!r} to data/{plan.data_digest}, if missing"
+    if any(node.engine != "process" for node in nodes):
+        name = plan.nodes[0].container.name
+        yield f"# and renames a container {name} of an ended run to {name}-RUN.ATTEMPT-ID, and turns its restarts off"
 
 
 def node_lines(
@@ -68,35 +82,6 @@ def _token_lines(part: NodePlan, run_id: str, reach: Sequence[str]) -> Iterator[
     if reach:
         file = _path(f"{part.folder}/runs/{run_id}/{AGENTS_TOKEN}")
         yield f'printf %s "$token" | {shlex.join([*reach, f"umask 077 && cat > {file}"])}'
-
-
-def run_words(spec: ContainerSpec) -> tuple[str, ...]:
-    """`docker run …` for a container spec."""
-    words = ["run", "--detach", "--name", spec.name, "--init", "--network", spec.network, "--user", spec.user]
-    words += ["--read-only", "--tmpfs", SCRATCH, "--cap-drop", "ALL", "--security-opt", "no-new-privileges:true"]
-    words += ["--cpus", f"{spec.cpus:g}", "--memory", f"{spec.memory_mib}m"]
-    words += ["--memory-reservation", f"{spec.memory_reservation_mib}m", "--shm-size", f"{spec.shm_mib}m"]
-    words += ["--pids-limit", str(spec.pids_limit), "--stop-timeout", str(spec.stop_timeout_s)]
-    words += ["--log-driver", "json-file", "--log-opt", f"max-size={spec.log_max_size}"]
-    words += ["--log-opt", f"max-file={spec.log_max_files}", "--workdir", spec.working_dir]
-    if spec.auto_remove:
-        words += ["--rm"]
-    if spec.restart_on_failure:
-        words += ["--restart", f"on-failure:{spec.restart_on_failure}"]
-    if spec.gpus:
-        words += ["--gpus", "all"]
-    for name, limit in spec.ulimits.items():
-        words += ["--ulimit", f"{name}={limit}"]
-    for mount in spec.mounts:
-        words += ["--volume", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
-    for key, value in spec.environment.items():
-        words += [
-            "--env",
-            key if is_sensitive(key, value) else f"{key}={value}",
-        ]  # docker takes it from its own environment
-    for key, value in spec.labels.items():
-        words += ["--label", f"{key}={value}"]
-    return (*words, spec.image, *spec.command)
 
 
 def process_words(spec: ContainerSpec) -> tuple[str, ...]:

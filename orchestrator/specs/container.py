@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +49,45 @@ class ContainerSpec:
     """Longer than torchrun's shutdown timeout, else Docker kills a rank while it writes its checkpoint."""
     log_max_size: str = "50m"
     log_max_files: int = 3
+
+    def create_arguments(self) -> dict[str, Any]:
+        """Return the body of the Docker Engine's `POST /containers/create`, without the name.
+
+        The engine gets exactly this, and the line that `--dry-run` prints is made from it.
+        """
+        restart = {"Name": "on-failure", "MaximumRetryCount": self.restart_on_failure}
+        return {
+            "Image": self.image,
+            "Cmd": list(self.command),
+            "Env": [f"{name}={value}" for name, value in self.environment.items()],
+            "Labels": dict(self.labels),
+            "User": self.user,
+            "WorkingDir": self.working_dir,
+            "StopTimeout": self.stop_timeout_s,
+            "HostConfig": {
+                "NetworkMode": self.network,
+                "Init": True,  # torchrun as PID 1 ignores SIGTERM while it waits for peers
+                "ReadonlyRootfs": True,
+                # with exec: torch.compile loads the libraries that it has just written there
+                "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,mode=1777"},  # noqa: S108  # a path inside the container
+                "CapDrop": ["ALL"],
+                "SecurityOpt": ["no-new-privileges:true"],
+                "Mounts": [
+                    {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
+                    for mount in self.mounts
+                ],
+                "NanoCpus": round(self.cpus * 1e9),
+                "Memory": self.memory_mib * MIB,
+                "MemoryReservation": self.memory_reservation_mib * MIB,
+                "ShmSize": self.shm_mib * MIB,
+                "PidsLimit": self.pids_limit,
+                "Ulimits": [{"Name": name, "Soft": n, "Hard": n} for name, n in self.ulimits.items()],
+                "RestartPolicy": restart if self.restart_on_failure else {"Name": "no", "MaximumRetryCount": 0},
+                "AutoRemove": self.auto_remove,
+                "LogConfig": {
+                    "Type": "json-file",
+                    "Config": {"max-size": self.log_max_size, "max-file": str(self.log_max_files)},
+                },
+                "DeviceRequests": [{"Count": -1, "Capabilities": [["gpu"]]}] if self.gpus else [],
+            },
+        }

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import docker
 import pytest
 
-from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.log_stream import rejoin_lines
@@ -21,7 +19,7 @@ from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, Ran, detached
 
-REFUSED = "error: nothing was started\n  → mend what is named above, or leave nodes out with --nodes\n"
+REFUSED = "error: nothing was started\n  → fix the errors above, or leave nodes out with --nodes\n"
 
 
 def answering(name: str, **changes: str) -> lan.Lan:
@@ -216,7 +214,7 @@ def test_more_nodes_than_there_are(orch: Orch) -> None:
 
 def test_a_log_takes_no_more_of_a_disk_than_its_cap() -> None:
     """Row 36."""
-    asked = host_config(docker.APIClient(version="1.41"), lan.plan().nodes[0].container)
+    asked = lan.plan().nodes[0].container.create_arguments()["HostConfig"]
     assert asked["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "3"}}
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.nodes import docker_hardening
-from orchestrator.plan import lines
+from orchestrator.plan.docker_run import run_words
 from orchestrator.plan.launch import plan_launch
-from orchestrator.plan.lines import plan_lines, run_words
-from orchestrator.specs.container import ContainerSpec, Mount
+from orchestrator.plan.lines import plan_lines
+from orchestrator.specs.container import MIB, ContainerSpec, Mount
 from orchestrator.specs.inventory import Limits, NodeSpec
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
@@ -125,6 +129,87 @@ def test_words_hold_the_whole_container() -> None:
         assert run_words(replace(plain, **{name: value})) != run_words(plain), name
 
 
+@st.composite
+def containers(draw: st.DrawFn) -> ContainerSpec:
+    names = st.from_regex(r"[A-Z][A-Z_]{0,8}", fullmatch=True)
+    paths = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=8).map(lambda text: f"/{text}")
+    return ContainerSpec(
+        name="orch-run",
+        image="sha256:aa",
+        command=("python", *draw(st.lists(TEXT, max_size=3))),
+        environment=draw(st.dictionaries(names, TEXT, max_size=4)),
+        labels=draw(st.dictionaries(names, TEXT, max_size=2)),
+        mounts=tuple(draw(st.lists(st.builds(Mount, source=paths, target=paths, read_only=st.booleans()), max_size=3))),
+        gpus=draw(st.booleans()),
+        cpus=draw(st.integers(1, 10**12)) / 1e9,
+        memory_mib=draw(st.integers(0, 2**30)),
+        memory_reservation_mib=draw(st.integers(0, 2**30)),
+        shm_mib=draw(st.integers(0, 2**30)),
+        pids_limit=draw(st.integers(1, 2**22)),
+        ulimits=draw(st.dictionaries(st.sampled_from(["memlock", "stack"]), st.integers(-1, 2**40), max_size=2)),
+        restart_on_failure=draw(st.integers(0, 9)),
+        auto_remove=draw(st.booleans()),
+    )
+
+
+def as_docker_reads(words: Sequence[str], shell: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Name and body of `POST /containers/create` that Docker's command line makes of `docker run …`."""
+    rest, given, switches = iter(words[1:]), defaultdict[str, list[str]](list), set[str]()
+    image = ""
+    for word in rest:
+        if not word.startswith("--"):
+            image = word
+            break
+        if word in ("--detach", "--init", "--read-only", "--rm"):
+            switches.add(word)
+        else:
+            given[word].append(next(rest))
+    one = {option: values[0] for option, values in given.items()}
+
+    def pairs(option: str, sign: str = "=") -> dict[str, str]:
+        return dict(text.split(sign, 1) for text in given[option])
+
+    mounts = [dict(part.partition("=")[::2] for part in next(csv.reader([text]))) for text in given["--mount"]]
+    policy, _, tries = one.get("--restart", "no:0").partition(":")
+    limits = [(name, *limit.split(":")) for name, limit in pairs("--ulimit").items()]
+    return one["--name"], {
+        "Image": image,
+        "Cmd": list(rest),
+        "Env": [text if "=" in text else f"{text}={shell[text]}" for text in given["--env"]],
+        "Labels": pairs("--label"),
+        "User": one["--user"],
+        "WorkingDir": one["--workdir"],
+        "StopTimeout": int(one["--stop-timeout"]),
+        "HostConfig": {
+            "NetworkMode": one["--network"],
+            "Init": "--init" in switches,
+            "ReadonlyRootfs": "--read-only" in switches,
+            "Tmpfs": pairs("--tmpfs", ":"),
+            "CapDrop": given["--cap-drop"],
+            "SecurityOpt": given["--security-opt"],
+            "Mounts": [
+                {"Type": it["type"], "Source": it["source"], "Target": it["target"], "ReadOnly": "readonly" in it}
+                for it in mounts
+            ],
+            "NanoCpus": int(Decimal(one["--cpus"]) * 10**9),
+            "Memory": int(one["--memory"].removesuffix("m")) * MIB,
+            "MemoryReservation": int(one["--memory-reservation"].removesuffix("m")) * MIB,
+            "ShmSize": int(one["--shm-size"].removesuffix("m")) * MIB,
+            "PidsLimit": int(one["--pids-limit"]),
+            "Ulimits": [{"Name": name, "Soft": int(soft), "Hard": int(hard)} for name, soft, hard in limits],
+            "RestartPolicy": {"Name": policy, "MaximumRetryCount": int(tries)},
+            "AutoRemove": "--rm" in switches,
+            "LogConfig": {"Type": one["--log-driver"], "Config": pairs("--log-opt")},
+            "DeviceRequests": [{"Count": -1, "Capabilities": [["gpu"]]} for _ in given["--gpus"]],
+        },
+    }
+
+
+@given(containers())
+def test_the_printed_line_asks_the_engine_for_what_a_launch_asks(spec: ContainerSpec) -> None:
+    assert as_docker_reads(run_words(spec), spec.environment) == (spec.name, spec.create_arguments())
+
+
 def test_same_input_same_plan() -> None:
     assert to_json(lan.plan(lan.NAMES)) == to_json(lan.plan(lan.NAMES))
 
@@ -140,7 +225,6 @@ def test_containers_have_the_least_privilege() -> None:
     ):
         assert held in words
     assert "--privileged" not in words
-    assert f"/tmp:{docker_hardening.TMPFS}" == lines.SCRATCH
 
 
 def test_a_rank_has_time_for_its_last_checkpoint() -> None:

@@ -14,7 +14,7 @@ from tests import lan
 
 # `ssh` runs the words of the remote side as a machine where home is another folder; `docker` tells what it was given.
 SSH = '#!/bin/sh\nfor last; do :; done\nHOME="$REMOTE" exec sh -c "$last"\n'
-DOCKER = '#!/bin/sh\nfor word; do case $before in --volume) echo "$word";; esac; before=$word; done\n'
+DOCKER = '#!/bin/sh\nfor word; do case $before in --mount) echo "$word";; esac; before=$word; done\n'
 
 
 def test_lines_for_nodes_that_were_not_asked_mount_the_folders_in_their_homes(tmp_path: Path) -> None:
@@ -34,6 +34,8 @@ def test_lines_for_nodes_that_were_not_asked_mount_the_folders_in_their_homes(tm
         ["sh", "-e"], input="\n".join(plan_lines(plan, specs)), capture_output=True, text=True, check=True,
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(here), "REMOTE": str(there)},
     )  # fmt: skip
-    assert pasted.stdout.splitlines() == [f"{here}/orch/orch:/workspace", f"{there}/my work/orch:/workspace"]
+    assert pasted.stdout.splitlines() == [
+        f"type=bind,source={home},target=/workspace" for home in (here / "orch/orch", there / "my work/orch")
+    ]
     assert (there / "my work/orch/runs" / lan.IDENTITY.run_id / "code").is_dir()
     assert pasted.stderr == ""

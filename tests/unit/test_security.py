@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
-import docker
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +21,6 @@ from ruamel.yaml import YAML
 from orchestrator.cli import main
 from orchestrator.fleet.runs.load_plan import recall
 from orchestrator.fleet.runs.records import RunRecord, runs_folder
-from orchestrator.nodes.docker_hardening import host_config
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.lines import plan_lines
 from orchestrator.specs.container import ContainerSpec
@@ -300,13 +298,9 @@ def test_what_compose_shows_is_shown_to_this_computer_alone() -> None:
 # ── containers ──
 
 
-def asked_of_the_engine(spec: ContainerSpec) -> dict[str, object]:
-    return host_config(docker.APIClient(version="1.41"), spec)  # type: ignore[no-any-return]  # it connects to nobody
-
-
 def test_a_container_has_no_more_rights_than_training_takes() -> None:
     container = lan.plan().nodes[0].container
-    asked = asked_of_the_engine(container)
+    asked = container.create_arguments()["HostConfig"]
     assert (asked["CapDrop"], asked["SecurityOpt"], asked["ReadonlyRootfs"]) == (
         ["ALL"],
         ["no-new-privileges:true"],
