@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption
 from orchestrator.cli.report import report_error, say, write_json
-from orchestrator.specs.errors import EXIT_OK, PartialError
+from orchestrator.specs.errors import EXIT_OK, PartialError, PreflightError
 from orchestrator.specs.selection import select_nodes
 
 
@@ -49,9 +49,11 @@ def clean(
     failed = [outcome.error for outcome in outcomes if outcome.error]
     for error in failed:
         report_error(error)
-    if not as_json:
+    if not as_json and len(failed) < len(outcomes):
         total = sum(map(len, removed.values()))
         say(f"✓ {total} containers of ended runs removed" if total else "nothing to remove")
+    if failed and len(failed) == len(outcomes):
+        return PreflightError.exit_code
     if failed:
         raise PartialError(f"{len(failed)} of {len(outcomes)} nodes could not be cleaned")
     return EXIT_OK

@@ -10,7 +10,7 @@ from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_con
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.progress import last_event
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError
+from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError, PreflightError
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import Run, State
 from tests import lan
@@ -107,7 +107,9 @@ def test_a_run_that_may_be_on_a_node_that_is_silent() -> None:
     here = lan.lan("alpha")
     launched(here, "red")
     found = find_runs([*here.nodes.values(), lan.silent("beta")])
-    with pytest.raises(ConfigError, match="no run green on the nodes that answered, beta did not: it may be there"):
+    with pytest.raises(
+        PreflightError, match="no run green on the nodes that answered; beta did not answer and may hold it"
+    ):
         choose_run(found, "green")
 
 
@@ -122,7 +124,7 @@ def test_a_run_that_only_this_controller_remembers() -> None:
 def test_no_runs() -> None:
     here = lan.lan(*THREE)
     here.nodes["beta"].engine.failures["containers"] = EngineError("no engine", node="beta")
-    with pytest.raises(ConfigError, match=r"no node knows of a run \(beta did not answer\)"):
+    with pytest.raises(PreflightError, match="no node that answered knows of a run; beta did not answer"):
         choose_run(find_runs(list(here.nodes.values())), None)
 
 

@@ -12,7 +12,7 @@ from orchestrator.fleet.runs.load_plan import recall as asked
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
-from orchestrator.specs.errors import ConfigError, NodeUnreachableError
+from orchestrator.specs.errors import ConfigError, NodeUnreachableError, PreflightError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import Plan
@@ -57,7 +57,7 @@ def test_a_plan_of_an_older_revision_is_resumed(orch: Orch, monkeypatch: pytest.
     (record.folder / "plan.json").write_text(text)
     ran = orch("resume", record.run_id, "--dry-run", "--json", on=lan.lan("alpha", "beta", "gamma"))
     assert ran.code == 0, ran.err
-    before, after = json.loads(text), json.loads(ran.out)
+    before, after = json.loads(text), json.loads(ran.out)["data"]
     kept = ("run_id", "command", "mounts", "secrets", "profile", *NUMBERS)
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
     assert (after["attempt"], after["environment"]["GREETING"]) == (1, "hello")
@@ -90,16 +90,16 @@ def test_runs_of_two_nodes_begin_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wanted", ["red", "*", "$(id)", "-e"])
 def test_nowhere(tmp_path: Path, wanted: str) -> None:
     leave(tmp_path, plan_of("blue"))
-    with pytest.raises(ConfigError, match=r"no plan of a run .*, neither here nor on a node") as caught:
+    with pytest.raises(ConfigError, match=r"no plan of run .* on this computer or on a node") as caught:
         recall({"alpha": tmp_path}, wanted)
     assert caught.value.hint == "orch runs"
 
 
 def test_who_did_not_answer_is_said() -> None:
     silent = FakeNode("alpha", answers={("sh", "*"): NodeUnreachableError("no answer in 5 s", node="alpha")})
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(PreflightError, match="alpha did not answer") as caught:
         asked([silent], {"alpha": NodeSpec(name="alpha", address="10.0.0.1")}, "orch", "red")
-    assert caught.value.hint == "alpha did not answer"
+    assert caught.value.hint == "orch doctor"
 
 
 def test_a_broken_plan_is_named(tmp_path: Path) -> None:

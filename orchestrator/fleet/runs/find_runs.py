@@ -77,23 +77,26 @@ def split_by_labels(node: str, containers: Sequence[ContainerFacts]) -> tuple[li
 
 
 def choose_run(found: FoundRuns, wanted: str | None) -> Run:
-    """The run of this id, or of the one id that begins so; the newest where none is named."""
+    """The run with this id, or with the one id that begins with it; the newest run where `wanted` is None.
+
+    ConfigError where there is no such run; PreflightError where a node that did not answer may hold it.
+    """
+    silent = ", ".join(found.unreachable)
     if wanted is None:
-        if not found.runs:
-            silent = f" ({', '.join(found.unreachable)} did not answer)" if found.unreachable else ""
-            raise ConfigError(f"no node knows of a run{silent}", hint="orch launch   # starts one")
-        return found.runs[0]
+        if found.runs:
+            return found.runs[0]
+        if silent:
+            raise PreflightError(f"no node that answered knows of a run; {silent} did not answer", hint="orch doctor")
+        raise ConfigError("no node knows of a run", hint="orch launch   # starts one")
     matching = [run for run in found.runs if run.run_id == wanted] or [
         run for run in found.runs if run.run_id.startswith(wanted)
     ]
     if len(matching) == 1:
         return matching[0]
     known = ", ".join(run.run_id for run in matching or found.runs) or "none"
-    if not matching and found.unreachable:
-        silent = ", ".join(found.unreachable)
-        raise ConfigError(
-            f"no run {wanted} on the nodes that answered, {silent} did not: it may be there",
-            hint=f"once {silent} can be reached, the same again; {_recorded_hint(wanted)}",
+    if not matching and silent:
+        raise PreflightError(
+            f"no run {wanted} on the nodes that answered; {silent} did not answer and may hold it", hint="orch doctor"
         )
     problem = f"{len(matching)} runs begin with {wanted}" if matching else f"no run {wanted} on any node"
     raise ConfigError(f"{problem}: {known}", hint=_recorded_hint(wanted))
@@ -105,9 +108,6 @@ def only_run_of(found: FoundRuns, user: str) -> Run:
     mine = [run for run in going if run.user == user]
     if len(mine) == 1:
         return mine[0]
-    if not found.runs and found.unreachable:
-        names = ", ".join(found.unreachable)
-        raise PreflightError(f"no node that answered knows of a run, and {names} did not answer", hint="orch doctor")
     if not found.runs:
         return choose_run(found, None)
     silent = f" ({', '.join(found.unreachable)} did not answer)" if found.unreachable else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.interface import Node
-from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.errors import ConfigError, PreflightError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json
@@ -82,9 +82,12 @@ def _newest_on(nodes: Sequence[Node], specs: Mapping[str, NodeSpec], project: st
         for outcome in outcomes:
             if isinstance(outcome.error, ConfigError):
                 raise outcome.error
-        silent = [outcome.item.name for outcome in outcomes if outcome.error]
-        hint = f"{', '.join(silent)} did not answer" if silent else "orch runs"
-        raise ConfigError(f"no plan of a run {run_id}, neither here nor on a node", hint=hint)
+        if silent := ", ".join(outcome.item.name for outcome in outcomes if outcome.error):
+            raise PreflightError(
+                f"no plan of run {run_id} on this computer or the nodes that answered; {silent} did not answer",
+                hint="orch doctor",
+            )
+        raise ConfigError(f"no plan of run {run_id} on this computer or on a node", hint="orch runs")
     return max(of_it, key=lambda found: found[1].attempt)
 
 
