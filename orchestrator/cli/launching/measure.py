@@ -16,6 +16,7 @@ from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep
 from orchestrator.fleet.supervise.one_shot import Ears, Errand, run_errand
+from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
@@ -80,7 +81,7 @@ def run_probe(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quie
     screen = Screen(plan, quiet=quiet, forecasts=forecasts)
     for part in plan.nodes:
         screen.reach(part.node, "image checked")
-    ears = Ears(step=screen.step, happening=lambda happening: screen.show(happening, by_name), left_behind=report_error)
+    ears = Ears(step=screen.step, happening=screen.showing(Arrivals(by_name, plan)), left_behind=report_error)
     with screen:
         return run_errand(by_name, plan, request, ears)
 

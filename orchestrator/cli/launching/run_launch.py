@@ -24,6 +24,7 @@ from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.runs.launch import launch as start_all
 from orchestrator.fleet.runs.secrets import require_values
+from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.fleet.supervise.replan import Company
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.lines import plan_lines
@@ -142,7 +143,7 @@ def _run(
         company=Company(nodes=by_name, request=request),
         plan=plan,
         seated=seated,
-        told=lambda told: screen.show(told, by_name),
+        told=screen.showing(Arrivals(by_name, plan)),
         screen=screen,
     )
     return see_through(attended, mode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
@@ -17,9 +17,8 @@ from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.report import say, write_json
-from orchestrator.fleet.supervise.arrivals import arrived
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
-from orchestrator.nodes.interface import Node
+from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.plan.command import launch_words
 from orchestrator.plan.recovery import Told
 from orchestrator.render import phases
@@ -36,7 +35,6 @@ from orchestrator.specs.forecast import read_forecast
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
 
-ASK_EVERY_S = 1.0
 REMIND_EVERY_S = 10.0
 
 
@@ -51,7 +49,7 @@ class Screen:
         self._phases = phases.Phases(plan=plan)
         self._out, self._err = stdout(), stderr()
         self._live: Live | None = None
-        self._asked = self._reminded = time.monotonic()
+        self._reminded = time.monotonic()
         self._told = ""
         self._know(plan)
 
@@ -96,8 +94,18 @@ class Screen:
             word = f"{self._plan.nnodes}/{self._plan.nnodes} joined" if phase == phases.JOINED else phase
             self._err.print(f"✓ {word}: {', '.join(self._phases.training)} ({seconds:.1f} s)")
 
-    def show(self, happening: Told, nodes: Mapping[str, Node]) -> None:
-        """What a rank said or did, and what is done about it; between two of them, a look at who is missing."""
+    def showing(self, arrivals: Arrivals) -> Callable[[Told], None]:
+        """Return a function that shows each event of a run, and the nodes that have arrived meanwhile."""
+
+        def show(happening: Told) -> None:
+            self._show(happening)
+            for node in arrivals.hear(happening):
+                self.reach(node, phases.MASTER)
+
+        return show
+
+    def _show(self, happening: Told) -> None:
+        """Show what a rank wrote or did, and what is done about it."""
         self._tell(happening)
         if not isinstance(happening, RunEvent):
             return
@@ -114,7 +122,7 @@ class Screen:
         if isinstance(happening, Tick | ContainerExited):
             self._print(self._consequences.rest())
         if isinstance(happening, Tick):
-            self._look_around(nodes)
+            self._remind()
 
     def _print(self, lines: Iterable[RunLine]) -> None:
         for said in lines:
@@ -146,13 +154,9 @@ class Screen:
         if (node := self._phases.leave_out(said)) and not self._live and not self._quiet:
             self._err.print(self._phases.line(node))
 
-    def _look_around(self, nodes: Mapping[str, Node]) -> None:
+    def _remind(self) -> None:
+        """Print the nodes that are waited for, where no table shows them."""
         now = time.monotonic()
-        missing = [node for node, reached in self._phases.reached.items() if phases.MASTER not in reached]
-        if missing and now - self._asked >= ASK_EVERY_S:
-            self._asked = now
-            for node in arrived(nodes, self._plan, missing):
-                self.reach(node, phases.MASTER)
         if now - self._reminded >= REMIND_EVERY_S and not self._phases.complete:
             self._reminded = now
             if not self._quiet and not self._live and (text := self._phases.waiting()):

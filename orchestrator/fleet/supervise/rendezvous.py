@@ -1,58 +1,83 @@
-"""Who of a run has come to the master while it begins. A node that stays away is named, not waited for."""
+"""The nodes of a run that have reached the master while it begins. A node that stays away is named."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from contract.events import RankStarted
-from orchestrator.fleet.supervise.arrivals import arrived
+from orchestrator.fleet.fan_out import fan_out
 from orchestrator.nodes.interface import Node
+from orchestrator.nodes.probes.probe import has_reached
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import RunEvent, RunLine
+from orchestrator.specs.run_events import Replanned, RunLine
 
 BEHIND_S = 20.0
-"""How long after the newest arrival the others may take. A slow disk loads torch that much later."""
+"""Seconds that the others may take after the newest arrival. A slow disk loads torch that much later."""
 NOBODY_S = 60.0
-"""How long the first may take."""
-ASK_EVERY_S = 1.0
+"""Seconds that the first may take."""
+POLL_EVERY_S, POLL_TIMEOUT_S = 1.0, 6.0
 
 
-class RollCall:
-    """`hear` is to be called with everything that happens; it raises once somebody is overdue."""
+class Arrivals:
+    """Polls the nodes' sockets until each has reached the master: they are known before the first rank has started."""
 
     def __init__(self, nodes: Mapping[str, Node], plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
         self._nodes, self._plan, self._clock = nodes, plan, clock
         self.here: list[str] = []
         """In order of arrival."""
-        self._asked = self._newest = clock()
+        self._polled = clock()
 
-    def hear(self, happening: RunEvent) -> list[str]:
-        """The nodes that have come since the last call.
+    @property
+    def missing(self) -> list[str]:
+        return [part.node for part in self._plan.nodes if part.node not in self.here]
 
-        NodeUnreachableError: of the others, as soon as they are too far behind.
-        """
-        new = [node for node in self._arrivals(happening) if node not in self.here]
-        now = self._clock()
-        if new:
-            self.here += new
-            self._newest = now
-        missing = [part.node for part in self._plan.nodes if part.node not in self.here]
-        if missing and now - self._newest > (BEHIND_S if self.here else NOBODY_S):
-            raise self._overdue(missing)
+    def hear(self, told: object) -> list[str]:
+        """Return the nodes that have arrived since the last call; to be called with all events of a run."""
+        if isinstance(told, Replanned):
+            self._plan, self.here = told.plan, []
+        new: list[str] = []
+        if isinstance(told, RunLine):
+            if isinstance(told.event, RankStarted):  # torchrun starts a rank only when every agent has met the others
+                new = self.missing
+        elif self.missing and self._clock() - self._polled >= POLL_EVERY_S:
+            self._polled = self._clock()
+            new = self._poll(self.missing)
+        self.here += new
         return new
 
-    def _arrivals(self, happening: RunEvent) -> list[str]:
-        if isinstance(happening, RunLine):
-            # torchrun starts a rank only when every agent has met the others
-            return [part.node for part in self._plan.nodes] if isinstance(happening.event, RankStarted) else []
-        now = self._clock()
-        if now - self._asked < ASK_EVERY_S:
+    def _poll(self, names: Sequence[str]) -> list[str]:
+        """Return the nodes that are connected to the agent of the master; none on loopback, where it cannot be seen."""
+        master, port = self._plan.master_addr, self._plan.supervisor_port
+        if master.startswith("127."):
             return []
-        self._asked = now
-        missing = [part.node for part in self._plan.nodes if part.node not in self.here]
-        return arrived(self._nodes, self._plan, missing)
+        outcomes = fan_out(names, lambda name: has_reached(self._nodes[name], master, port), timeout_s=POLL_TIMEOUT_S)
+        return [outcome.item for outcome in outcomes if outcome.result]
+
+
+class RollCall:
+    """`hear` is to be called with all events; it raises once a node is overdue."""
+
+    def __init__(self, nodes: Mapping[str, Node], plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
+        self._arrivals, self._plan, self._clock = Arrivals(nodes, plan, clock), plan, clock
+        self._newest = clock()
+
+    @property
+    def here(self) -> list[str]:
+        return self._arrivals.here
+
+    def hear(self, told: object) -> list[str]:
+        """Return the nodes that have arrived since the last call.
+
+        NodeUnreachableError: names the other nodes as soon as they are too late.
+        """
+        new, now = self._arrivals.hear(told), self._clock()
+        if new:
+            self._newest = now
+        if self._arrivals.missing and now - self._newest > (BEHIND_S if self.here else NOBODY_S):
+            raise self._overdue(self._arrivals.missing)
+        return new
 
     def _overdue(self, missing: list[str]) -> NodeUnreachableError:
         plan = self._plan
