@@ -63,7 +63,7 @@ def attacked(orch: Orch, record: Record, rate: float, seconds: float) -> None:
     told = record.events("step")
     steps = [int(one.values["step"]) for one in told]
     require(steps == list(range(1, len(steps) + 1)), "steps are missing, or were taken twice")
-    broken = [one.kind for one in record.events("again", "resumed", "stalled", "waiting") if one.at > calm_from]
+    broken = [one.kind for one in record.events("restarting", "resumed", "stalled", "waiting") if one.at > calm_from]
     require(not broken, f"it was disturbed: {broken}")
     require(became.answers <= {b'{"asked": '}, f"strangers received {became.answers}")
     calm, under = (step_s(told, *span) for span in ((calm_from, began), (began, ended)))

@@ -45,7 +45,7 @@ from orchestrator.specs.run_labels import read_labels
 from tests import lan
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
 from trainer.agent.messages import read_order, read_report
-from trainer.agent.rank_exit import read_ending
+from trainer.agent.rank_exit import read_rank_exit
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,7 +134,7 @@ def _events() -> list[str]:
 NOW = 1_767_366_245.0
 TOKEN, ASKED = b"t" * 32, "a" * 32
 GREETING = Greeting(run="r.1", node_rank=1, asked=ASKED, drawn="b" * 32)
-ENDING = {"kind": "user", "node": "alpha", "rank": 0, "exit_code": 1, "reason": "x", "frame": "a.py:1 in f"}
+RANK_EXIT = {"outcome": "user", "node": "alpha", "rank": 0, "exit_code": 1, "reason": "x", "frame": "a.py:1 in f"}
 FAILED = '[rank0]: @orch {"event": "failed", "t": 1795383194.5, "rank": 0, "class": "user", "message": "x"}\n'
 TORCH = (
     '{"version": "2.13.0+cu130", "cuda": "13.0", "available": true, "architectures": ["sm_80"], "error": "",'
@@ -184,13 +184,15 @@ def readers() -> Mapping[str, Reader]:
         "inside": Reader(read=_completed(inside_probe.parse), texts=[inside]),
         "torch": Reader(read=_completed(torch_probe.parse_probe), texts=[TORCH]),
         "report": Reader(read=lambda text: read_report(_bytes(text), ["alpha"]), declared=(ValueError,),
-                         texts=['{"ready": {"epoch": 1}}', json.dumps({"ended": {"ending": ENDING}}), '{"ping": {}}']),
+                         texts=['{"ready": {"generation": 1}}', json.dumps({"ended": {"rank_exit": RANK_EXIT}}),
+                                '{"ping": {}}']),
         "order": Reader(read=lambda text: read_order(_bytes(text), ["alpha"]), declared=(ValueError,),
-                        texts=['{"go": {"epoch": 1}}', json.dumps({"over": {"ending": ENDING}}), json.dumps(
-                            {"again": {"epoch": 2, "cause": ENDING, "restarts_left": 1, "pause_s": 2.0}})]),
+                        texts=['{"start": {"generation": 1}}', json.dumps({"end": {"rank_exit": RANK_EXIT}}),
+                               json.dumps({"restart": {"generation": 2, "cause": RANK_EXIT, "restarts_left": 1,
+                                                       "pause_s": 2.0}})]),
         "greeting": Reader(read=_greeted, declared=(ValueError,), texts=[
             json.dumps(GREETING.as_message(TOKEN)), json.dumps({"asked": ASKED}), '{"refused": "x", "proof": "y"}']),
-        "ending": Reader(read=lambda text: read_ending("alpha", 1, text.splitlines(), first_rank=0),
+        "rank exit": Reader(read=lambda text: read_rank_exit("alpha", 1, text.splitlines(), first_rank=0),
                          texts=[FAILED, *_of_files("tests/cases/why/logs/*.log")]),
         "inventory": Reader(read=lambda text: parse_inventory(text, filename="f"), texts=[INVENTORY]),
         "ssh config": Reader(read=_imported(lambda text: from_ssh_config(text, home=Path("/no"))), texts=[SSH]),

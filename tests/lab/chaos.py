@@ -137,7 +137,7 @@ class Chaos:
 
     def _next_step(self, what: str, at: float) -> Told | None:
         """The first after a fault; where it broke the run, the first after the new start."""
-        broken = [told.at for told in self.record.events("again", "over") if told.at > at]
+        broken = [told.at for told in self.record.events("restarting", "finished") if told.at > at]
         if not broken and what not in PASSING:
             return None
         since = next((told.at for told in self.record.events("resumed") if broken and told.at > broken[-1]), None)
@@ -184,9 +184,9 @@ class Chaos:
         on_node(first, "sh", "-c", f"dd if=/dev/zero of={FOLDER}/runs/filled bs=1M 2>/dev/null || true")
         at = time.time()
         until(lambda: not any(running_on(name) for name in self.nodes), "all down", BACK_S)
-        over = [told for told in self.record.events("over") if told.at > at]
+        over = [told for told in self.record.events("finished") if told.at > at]
         assert over, "nobody has said why"
-        assert over[-1].values["class"] == "user", over[-1]
+        assert over[-1].values["outcome"] == "user", over[-1]
         assert "No space left on device" in over[-1].values["reason"], over[-1]
         on_node(first, "rm", f"{FOLDER}/runs/filled")
         resumed = self.orch("resume", self.run_id, "--yes", "--detach")

@@ -69,9 +69,9 @@ def test_what_breaks_is_started_again_and_nothing_is_lost(
     run.until_step(30)
     at = fault(node)
     seconds = goes_on(run, undisturbed, at)
-    again = next(told for told in run.events("again") if told.at > at)
+    again = next(told for told in run.events("restarting") if told.at > at)
     assert again.values["node"] == node
-    assert again.values["class"] == "infrastructure"
+    assert again.values["outcome"] == "infrastructure"
     figure(f"{row}: next step after {seconds:.0f} s")
 
 
@@ -93,7 +93,7 @@ def test_a_short_cut_is_told_and_breaks_nothing(orch: Orch, undisturbed: dict[in
         finally:
             assert orch("lab", "heal", "beta").code == 0
         assert run.end() == 0, run.said()
-        assert not run.events("again"), run.said()
+        assert not run.events("restarting"), run.said()
         assert run.losses() == undisturbed
 
 
@@ -102,7 +102,7 @@ def test_a_long_cut_is_waited_for(orch: Orch, run: Underway, undisturbed: dict[i
     at = time.time()
     assert orch("lab", "cut", "gamma").code == 0
     try:
-        run.until(lambda: run.events("again"), "the loss of gamma")
+        run.until(lambda: run.events("restarting"), "the loss of gamma")
         run.until(lambda: any(told.values["for"] == ["gamma"] for told in run.events("waiting")), "whom it waits for")
     finally:
         assert orch("lab", "heal", "gamma").code == 0
@@ -141,7 +141,7 @@ def test_an_error_of_the_users_ends_all_without_the_controller(
     run_id = launched.out.split()[0]
     try:
         deadline = time.monotonic() + 120
-        while '"epoch"' not in orch("logs", run_id).out + orch("logs", run_id, "--json").out:
+        while '"generation"' not in orch("logs", run_id).out + orch("logs", run_id, "--json").out:
             assert time.monotonic() < deadline
         began = time.monotonic()
         on_node("beta", "touch", f"{faults.FOLDER}/runs/{run_id}/code/fail")
@@ -149,8 +149,8 @@ def test_an_error_of_the_users_ends_all_without_the_controller(
             assert time.monotonic() - began < 60, "it does not end"
         seconds = time.monotonic() - began
         figure(f"user error, no controller: all down in {seconds:.0f} s")
-        over = json.loads(on_node("gamma", "sh", "-c", f"cat {faults.FOLDER}/runs/{run_id}/over-2.json"))["ending"]
-        assert (over["node"], over["rank"], over["kind"], over["reason"]) == ("beta", 1, "user", "KeyError: 'label'")
+        over = json.loads(on_node("gamma", "sh", "-c", f"cat {faults.FOLDER}/runs/{run_id}/over-2.json"))["rank_exit"]
+        assert (over["node"], over["rank"], over["outcome"], over["reason"]) == ("beta", 1, "user", "KeyError: 'label'")
     finally:
         orch("stop", run_id, "--timeout", "2")
         orch("clean", run_id)

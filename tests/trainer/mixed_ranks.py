@@ -36,7 +36,7 @@ class Overflowing(Observed):
         return super().losses(model, batch)
 
     def _overflow(self, gradient: Tensor) -> Tensor | None:
-        overflows = DTYPE is torch.float16 and heartbeat._doing.step == OVERFLOWS_AT
+        overflows = DTYPE is torch.float16 and heartbeat._activity.step == OVERFLOWS_AT
         return torch.full_like(gradient, torch.inf) if overflows else None
 
 

@@ -29,7 +29,7 @@ RANK = """
 import os, signal, sys, time
 from pathlib import Path
 from trainer.agent import heartbeat
-rank, epoch, folder = sys.argv[1], os.environ["ORCH_EPOCH"], Path(sys.argv[2])
+rank, generation, folder = sys.argv[1], os.environ["ORCH_GENERATION"], Path(sys.argv[2])
 def leave(*_):
     if (folder / f"saving-{rank}").exists():
         os._exit(1)
@@ -39,8 +39,8 @@ def leave(*_):
     sys.exit(1)
 signal.signal(signal.SIGTERM, leave)
 heartbeat.begin(os.environ)
-(folder / f"pid-{rank}-{epoch}").write_text(str(os.getpid()))
-print(f"rank {rank} in epoch {epoch}", flush=True)
+(folder / f"pid-{rank}-{generation}").write_text(str(os.getpid()))
+print(f"rank {rank} in generation {generation}", flush=True)
 def load():
     while (folder / "hold").exists():
         time.sleep(0.05)
@@ -79,7 +79,7 @@ def free_port() -> int:
 
 @dataclass
 class Node:
-    """One supervisor, and what it wrote so far."""
+    """One agent, and what it wrote so far."""
 
     rank: int
     process: subprocess.Popen[str]
@@ -100,8 +100,8 @@ class Node:
         return [event for event in told if event["event"] == kind]
 
     def stands_in(self, function: str) -> bool:
-        """Whether its rank does, as its supervisor told last."""
-        told = self.events("stuck")[-1:]
+        """Whether its rank does, as its agent told last."""
+        told = self.events("hung")[-1:]
         return any(frame.endswith(f" in {function}") for event in told for frame in event["ranks"][0]["frames"][:1])
 
 
@@ -142,12 +142,12 @@ class Lan:
             assert time.monotonic() < deadline, {node.rank: node.lines[-12:] for node in self.nodes.values()}
             time.sleep(0.02)
 
-    def until_epoch(self, epoch: int) -> None:
-        self.until(lambda: all((self.folder / f"pid-{rank}-{epoch}").exists() for rank in range(3)))
+    def until_generation(self, generation: int) -> None:
+        self.until(lambda: all((self.folder / f"pid-{rank}-{generation}").exists() for rank in range(3)))
 
-    def pid(self, rank: int, epoch: int) -> int:
-        self.until(lambda: (self.folder / f"pid-{rank}-{epoch}").read_text())
-        return int((self.folder / f"pid-{rank}-{epoch}").read_text())
+    def pid(self, rank: int, generation: int) -> int:
+        self.until(lambda: (self.folder / f"pid-{rank}-{generation}").read_text())
+        return int((self.folder / f"pid-{rank}-{generation}").read_text())
 
     def codes(self) -> list[int]:
         return [self.nodes[rank].process.wait(30) for rank in sorted(self.nodes)]
@@ -195,51 +195,51 @@ def gone(process: int) -> bool:
 
 def test_all_end_well_together(lan: Lan) -> None:
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     lan.finish()
-    assert [node.events("over")[0]["class"] for node in lan.nodes.values()] == ["done"] * 3
-    assert "rank 2 in epoch 1" in lan.nodes[2].lines
+    assert [node.events("finished")[0]["outcome"] for node in lan.nodes.values()] == ["done"] * 3
+    assert "rank 2 in generation 1" in lan.nodes[2].lines
 
 
 def test_a_killed_rank_is_named_and_all_start_again(lan: Lan) -> None:
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     first = [lan.pid(rank, 1) for rank in range(3)]
     kill(first[2])
-    lan.until_epoch(2)
+    lan.until_generation(2)
     lan.until(lambda: all(map(gone, first)))
     for node in lan.nodes.values():
-        (again,) = node.events("again")
-        assert (again["node"], again["exit_code"], again["class"]) == ("gamma", -9, "infrastructure")
-        assert (again["reason"], again["epoch"], again["restarts_left"]) == ("ended by SIGKILL", 1, 2)
+        (again,) = node.events("restarting")
+        assert (again["node"], again["exit_code"], again["outcome"]) == ("gamma", -9, "infrastructure")
+        assert (again["reason"], again["generation"], again["restarts_left"]) == ("ended by SIGKILL", 1, 2)
     lan.finish()
 
 
 def test_an_error_of_the_users_ends_all_within_seconds_and_is_not_tried_again(lan: Lan) -> None:
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     began = time.monotonic()
     (lan.folder / "fail-1").touch()
     assert lan.codes() == [1, 1, 1]  # rank 0's too at once: nobody is left to be told
     assert time.monotonic() - began < 10
     for node in lan.nodes.values():
-        (over,) = node.events("over")
-        assert (over["node"], over["class"], over["reason"]) == ("beta", "user", "ValueError: no such label")
+        (over,) = node.events("finished")
+        assert (over["node"], over["outcome"], over["reason"]) == ("beta", "user", "ValueError: no such label")
         assert over["frame"].endswith("in <module>")
     assert all(gone(lan.pid(rank, 1)) for rank in range(3))
 
 
 def test_a_container_that_is_started_after_the_end_ends_at_once_alike(lan: Lan) -> None:
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     (lan.folder / "fail-1").touch()
     lan.codes()
     began = time.monotonic()
     lan.start(2)
     assert lan.nodes[2].process.wait(10) == 1
     assert time.monotonic() - began < 5
-    lan.until(lambda: lan.nodes[2].events("over"))
-    assert lan.nodes[2].events("over")[0]["node"] == "beta"
+    lan.until(lambda: lan.nodes[2].events("finished"))
+    assert lan.nodes[2].events("finished")[0]["node"] == "beta"
     (lan.folder / "fail-1").unlink()
     lan.start(attempt=1)  # a resumed run is another attempt
     lan.until(lambda: all("rank" in " ".join(node.lines) for node in lan.nodes.values()))
@@ -248,29 +248,29 @@ def test_a_container_that_is_started_after_the_end_ends_at_once_alike(lan: Lan) 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_container_comes_back(lan: Lan, rank: int) -> None:
-    """Rank 0's too, with the council: the others wait for it, and tell it where they are."""
+    """Rank 0's too, with the coordinator: the others wait for it, and tell it where they are."""
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     lan.nodes[rank].process.kill()
     kill(lan.pid(rank, 1))  # as its container would
     other = lan.nodes[2]
-    lan.until(lambda: other.events("again"))
-    assert other.events("again")[0]["node"] == NAMES[rank]
+    lan.until(lambda: other.events("restarting"))
+    assert other.events("restarting")[0]["node"] == NAMES[rank]
     lan.start(rank)
-    lan.until_epoch(2)
+    lan.until_generation(2)
     lan.finish()
 
 
 def test_a_frozen_rank_is_ended_and_all_start_again(lan: Lan) -> None:
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     os.kill(lan.pid(1, 1), signal.SIGSTOP)
-    lan.until_epoch(2)
-    (again,) = lan.nodes[0].events("again")
+    lan.until_generation(2)
+    (again,) = lan.nodes[0].events("restarting")
     assert again["node"] == "beta"
     assert again["reason"].startswith("frozen: local rank 0 gave no sign of life for ")
     assert again["reason"].endswith(" s, nor did it answer (it is stopped)")
-    assert lan.nodes[1].events("stuck")[-1]["ranks"][0]["state"] == "T"
+    assert lan.nodes[1].events("hung")[-1]["ranks"][0]["state"] == "T"
     lan.finish()
 
 
@@ -278,9 +278,9 @@ def test_where_each_rank_stands_is_told_before_anybody_is_killed(lan: Lan) -> No
     lan.options = (*lan.options, "--frozen", "60", "--stuck", "2")
     (lan.folder / "hold").touch()
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     lan.until(lambda: all(node.stands_in("load") for node in lan.nodes.values()))
-    places = [node.events("stuck")[-1]["ranks"][0] for node in lan.nodes.values()]
+    places = [node.events("hung")[-1]["ranks"][0] for node in lan.nodes.values()]
     assert [place["rank"] for place in places] == [0, 1, 2]
     assert [place["step"] for place in places] == [7, 7, 7]
     assert [(place["part"], place["exchange"]) for place in places] == [
@@ -288,9 +288,9 @@ def test_where_each_rank_stands_is_told_before_anybody_is_killed(lan: Lan) -> No
     ]  # fmt: skip
     assert places[1]["frames"][-1].endswith(" in <module>")
     (lan.folder / "hold").unlink()
-    lan.until(lambda: lan.nodes[1].events("moving"))
+    lan.until(lambda: lan.nodes[1].events("progressing"))
     lan.finish()
-    assert not lan.nodes[0].events("again")
+    assert not lan.nodes[0].events("restarting")
 
 
 def test_a_script_that_says_nothing_of_itself_is_asked_too(lan: Lan) -> None:
@@ -310,7 +310,7 @@ def test_a_script_that_says_nothing_of_itself_is_asked_too(lan: Lan) -> None:
     lan.options = (*lan.options, "--frozen", "60", "--stuck", "1")
     lan.start()
     lan.until(lambda: all(node.stands_in("wait_for_a_share") for node in lan.nodes.values()))
-    (place,) = lan.nodes[2].events("stuck")[-1]["ranks"]
+    (place,) = lan.nodes[2].events("hung")[-1]["ranks"]
     assert (place["rank"], "step" in place) == (2, False)
     assert [frame.rpartition(" in ")[2] for frame in place["frames"]] == ["wait_for_a_share", "<module>"]
     lan.finish()
@@ -319,19 +319,19 @@ def test_a_script_that_says_nothing_of_itself_is_asked_too(lan: Lan) -> None:
 def test_a_node_that_is_silent_for_long_is_waited_for(lan: Lan) -> None:
     """All of it stands still, as a paused container or a sleeping laptop; then it goes on."""
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     os.kill(lan.nodes[2].process.pid, signal.SIGSTOP)
-    lan.until(lambda: lan.nodes[0].events("again"))
-    assert lan.nodes[0].events("again")[0]["reason"].startswith("no word from it for ")
+    lan.until(lambda: lan.nodes[0].events("restarting"))
+    assert lan.nodes[0].events("restarting")[0]["reason"].startswith("no word from it for ")
     assert not (lan.folder / "pid-0-2").exists()
     os.kill(lan.nodes[2].process.pid, signal.SIGCONT)
-    lan.until_epoch(2)
+    lan.until_generation(2)
     lan.finish()
 
 
 def test_all_are_told_to_stop(lan: Lan) -> None:
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     for node in lan.nodes.values():
         node.process.terminate()
     assert lan.codes() == [143, 143, 143]
@@ -342,13 +342,13 @@ def test_all_are_told_to_stop(lan: Lan) -> None:
 def test_one_is_told_to_stop_and_the_others_wait_for_it(lan: Lan) -> None:
     """Its machine is shut down, say, and comes back."""
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     lan.nodes[1].process.terminate()
     assert lan.nodes[1].process.wait(10) == 143
-    lan.until(lambda: lan.nodes[0].events("again"))
-    assert lan.nodes[0].events("again")[0]["restarts_left"] == 3
+    lan.until(lambda: lan.nodes[0].events("restarting"))
+    assert lan.nodes[0].events("restarting")[0]["restarts_left"] == 3
     lan.start(1)
-    lan.until_epoch(2)
+    lan.until_generation(2)
     lan.finish()
 
 
@@ -363,25 +363,25 @@ def test_who_never_comes_is_named(lan: Lan) -> None:
     lan.options = ("--absence", "6")  # longer than a loaded computer needs to start the second of them
     lan.start(0, 1)
     assert lan.codes() == [1, 1]
-    assert lan.nodes[0].events("over")[0]["node"] == "gamma"
+    assert lan.nodes[0].events("finished")[0]["node"] == "gamma"
 
 
 def test_a_run_under_attack_goes_on_and_takes_its_nodes_back_in(lan: Lan) -> None:
     """As `python -m benchmarks.strangers` in a lab, for seconds."""
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     attacks: list[Attack] = []
     attacker = threading.Thread(
         target=lambda: attacks.append(attack("127.0.0.1", lan.port, rate=100, seconds=5)), daemon=True
     )
     attacker.start()
     lan.until(lambda: any("is no node of this run" in line for line in list(lan.nodes[0].lines)))
-    assert not lan.nodes[0].events("again")
+    assert not lan.nodes[0].events("restarting")
     lan.nodes[2].process.kill()
     kill(lan.pid(2, 1))
-    lan.until(lambda: lan.nodes[0].events("again"))
+    lan.until(lambda: lan.nodes[0].events("restarting"))
     lan.start(2)
-    lan.until_epoch(2)
+    lan.until_generation(2)
     assert attacker.is_alive()
     attacker.join()
     lan.finish()
@@ -389,7 +389,7 @@ def test_a_run_under_attack_goes_on_and_takes_its_nodes_back_in(lan: Lan) -> Non
     assert sum(became.begun.values()) > 300
     assert became.answers == {b'{"asked": '}
     assert len([line for line in lan.nodes[0].lines if "no node of this run" in line]) < 5
-    assert len(lan.nodes[0].events("again")) == 1
+    assert len(lan.nodes[0].events("restarting")) == 1
 
 
 def test_nodes_without_the_token_do_not_begin(lan: Lan) -> None:
@@ -408,7 +408,7 @@ def test_a_signal_to_the_whole_process_group_is_one_however_often_it_comes(lan: 
     """As of a shell or a scheduler, `kill -TERM -PGID`; also where torchrun does not wait for its ranks any more."""
     lan.launcher = launcher
     lan.start()
-    lan.until_epoch(1)
+    lan.until_generation(1)
     for _ in range(3):
         for node in lan.nodes.values():
             os.killpg(node.process.pid, signal.SIGTERM)

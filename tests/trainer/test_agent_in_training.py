@@ -27,7 +27,7 @@ PIPE_BYTES = 4096
 def test_killed_five_times_it_is_the_undisturbed_run(
     train: Call, train_command: Callable[[Path], list[str]], child_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    """Bit by bit, with and without processes that load its data: each life goes on within an epoch."""
+    """Bit by bit, with and without processes that load its data: each life goes on within an generation."""
     options = ("--max-steps", str(LAST), "--batch-size", "4", "--dropout", "0.1", "--eval-every", "0")
     options = (*options, "--checkpoint-every", str(EVERY), "--no-compile", "--keep-checkpoints", "2")
     whole = train(tmp_path / "whole", *options)
@@ -41,8 +41,8 @@ def test_killed_five_times_it_is_the_undisturbed_run(
 
     resumed = [life.events("resumed")[0]["step"] for life in (*lives[1:], last)]
     assert resumed == sorted(set(resumed))
-    epochs = {event["step"]: event["epoch"] for event in whole.events("step")}
-    assert all(epochs[step] % 1 > 0 for step in resumed)
+    generations = {event["step"]: event["generation"] for event in whole.events("step")}
+    assert all(generations[step] % 1 > 0 for step in resumed)
     losses = whole.losses()
     for life in (*lives, last):
         assert life.losses() == {step: losses[step] for step in life.losses()}
@@ -169,10 +169,10 @@ def test_on_a_full_disk_too_a_node_keeps_what_it_ended_of(
     if "first" not in ran.stdout:
         pytest.skip(f"no mount namespaces here: {ran.stderr}")
     told = Result(code=0, out=ran.stdout, err=ran.stderr)
-    once, again = told.events("over")
+    once, again = told.events("finished")
     assert "No space left on device" in once["reason"]
-    assert once["class"] == "configuration"
-    assert again == {**once, "t": again["t"], "epoch": 0}
+    assert once["outcome"] == "configuration"
+    assert again == {**once, "t": again["t"], "generation": 0}
     assert [line for line in ran.stdout.splitlines() if not line.startswith("@orch")] == [
         "first: 3",
         "second: 3",

@@ -28,7 +28,7 @@ def test_the_rank_that_drifts_is_named_and_nothing_is_saved_of_it(observe: Obser
     failed = run.events("failed")
     assert failed, run.out
     assert {event["error"] for event in failed} == {"DriftError"}
-    assert {event["class"] for event in failed} == {"infrastructure"}  # it restarts from the last checkpoint
+    assert {event["owner"] for event in failed} == {"infrastructure"}  # it restarts from the last checkpoint
     assert all(
         "the weights of rank 2 (alpha.2) are no longer the other ranks' after step" in e["message"] for e in failed
     )

@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from trainer.agent.exit_record import ROOM, LastWord
-from trainer.agent.rank_exit import Ending
+from trainer.agent.exit_record import ROOM, ExitRecord
+from trainer.agent.rank_exit import RankExit
 
-ENDING = Ending(kind="user", node="beta", rank=1, exit_code=1, reason="ValueError: no such label")
+ENDING = RankExit(outcome="user", node="beta", rank=1, exit_code=1, reason="ValueError: no such label")
 
 
 def test_what_was_written_is_read_by_the_same_attempt_alone(tmp_path: Path) -> None:
-    last = LastWord(tmp_path, 1, "r1.0")
+    last = ExitRecord(tmp_path, 1, "r1.0")
     assert last.read() is None
     last.reserve()
     assert last.read() is None
     last.write(ENDING)
-    assert LastWord(tmp_path, 1, "r1.0").read() == ENDING
-    assert LastWord(tmp_path, 1, "r1.1").read() is None
-    assert LastWord(tmp_path, 0, "r1.0").read() is None
+    assert ExitRecord(tmp_path, 1, "r1.0").read() == ENDING
+    assert ExitRecord(tmp_path, 1, "r1.1").read() is None
+    assert ExitRecord(tmp_path, 0, "r1.0").read() is None
     assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("over-1.json", ROOM)]
 
 
 @pytest.mark.parametrize("word", ["layer, ", "слой, ", "🙂"])
 def test_a_reason_however_long_takes_no_more_room(tmp_path: Path, word: str) -> None:
-    last = LastWord(tmp_path, 1, "r1.0")
-    last.write(Ending(kind="user", node="beta", reason="missing keys: " + word * 5000))
+    last = ExitRecord(tmp_path, 1, "r1.0")
+    last.write(RankExit(outcome="user", node="beta", reason="missing keys: " + word * 5000))
     assert (tmp_path / "over-1.json").stat().st_size == ROOM
     found = last.read()
     assert found
@@ -35,9 +35,9 @@ def test_a_reason_however_long_takes_no_more_room(tmp_path: Path, word: str) -> 
 
 
 def test_room_that_a_kill_left_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    LastWord(tmp_path, 1, "r1.0").reserve()
+    ExitRecord(tmp_path, 1, "r1.0").reserve()
     monkeypatch.setattr(Path, "write_bytes", lambda *_: pytest.fail("written anew"))
-    LastWord(tmp_path, 1, "r1.0").reserve()
+    ExitRecord(tmp_path, 1, "r1.0").reserve()
 
 
 def test_a_disk_that_takes_nothing_spoils_no_end(
@@ -49,8 +49,8 @@ def test_a_disk_that_takes_nothing_spoils_no_end(
     for name in ("write_bytes", "unlink"):
         monkeypatch.setattr(Path, name, refuse)
     monkeypatch.setattr("os.open", refuse)
-    last = LastWord(tmp_path, 1, "r1.0")
+    last = ExitRecord(tmp_path, 1, "r1.0")
     last.reserve()
     last.write(ENDING)
-    last.give_back()
+    last.release()
     assert capsys.readouterr().err.count("could not be written: [Errno 30] Read-only file system") == 2

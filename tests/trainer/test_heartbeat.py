@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainer.agent.heartbeat import FOLDER, signs
+from trainer.agent.heartbeat import FOLDER, newest
 
 PROGRAM = """
 import os, signal, sys, time, resource
@@ -32,5 +32,5 @@ def test_who_cannot_give_a_sign_takes_its_last_one_back(tmp_path: Path) -> None:
         (sys.executable, "-c", PROGRAM), env=environment, capture_output=True, text=True, timeout=30, check=False
     )
     assert "went on" in done.stdout, done.stderr
-    assert "this rank gives no sign of life any more: OSError: " in done.stderr
-    assert list(signs(tmp_path)) == []
+    assert "this rank sends no heartbeat any more: OSError: " in done.stderr
+    assert list(newest(tmp_path)) == []

@@ -17,12 +17,19 @@ import pytest
 
 from contract.run_folder import AGENTS_TOKEN
 from tests.trainer.test_agent import free_port
-from trainer.agent.coordinator import Go, Order, Over
-from trainer.agent.coordinator_link import Guest, Host
+from trainer.agent.coordinator import EndRun, Order, StartRanks
+from trainer.agent.coordinator_link import CoordinatorClient, CoordinatorServer
 from trainer.agent.handshake import SHORTEST, Greeting, draw, read_asked
-from trainer.agent.listener import Came, Door, Left, Listening, News, Said
+from trainer.agent.listener import (
+    AgentListener,
+    ListenerEvent,
+    ListenerOptions,
+    NodeConnected,
+    NodeDisconnected,
+    NodeReported,
+)
 from trainer.agent.messages import Ping, Ready
-from trainer.agent.options import Options
+from trainer.agent.options import AgentOptions
 from trainer.agent.wire import MOST_LINES
 
 SECRET = b"7" * SHORTEST
@@ -43,22 +50,22 @@ class Listened:
 
     port: int = field(default_factory=free_port)
     notes: list[str] = field(default_factory=list)
-    news: list[News] = field(default_factory=list)
+    news: list[ListenerEvent] = field(default_factory=list)
     greeting_s: float = 5.0
     live_s: float = 5.0
 
     def __post_init__(self) -> None:
-        about = Listening(
+        about = ListenerOptions(
             address="127.0.0.1", port=self.port, interface="", run="r.0", names=NAMES, token=SECRET,
             greeting_s=self.greeting_s, live_s=self.live_s,
         )  # fmt: skip
-        self.door = Door(about, lambda _, text: self.notes.append(text))
+        self.listener = AgentListener(about, lambda _, text: self.notes.append(text))
 
     def until(self, true: Callable[[], object], timeout_s: float = 10) -> None:
         deadline = time.monotonic() + timeout_s
         while not true():
             assert time.monotonic() < deadline, (self.news, self.notes[-5:])
-            self.news += self.door.hear(0.02)
+            self.news += self.listener.hear(0.02)
 
     def call(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=5)
@@ -104,7 +111,7 @@ def heard() -> Iterator[Callable[..., Listened]]:
 
     yield listen
     for one in made:
-        one.door.close()
+        one.listener.close()
 
 
 @pytest.mark.parametrize(
@@ -117,11 +124,11 @@ def heard() -> Iterator[Callable[..., Listened]]:
 def test_strangers_are_not_listened_to(heard: Callable[..., Listened], junk: bytes) -> None:
     here = heard()
     node = here.greet(1)
-    here.until(lambda: here.news == [Came(node_rank=1)])
+    here.until(lambda: here.news == [NodeConnected(node_rank=1)])
     with here.call() as stranger:
         stranger.sendall(junk)
         here.until(lambda: here.is_shut(stranger))
-    assert here.news == [Came(node_rank=1)]
+    assert here.news == [NodeConnected(node_rank=1)]
     assert not here.is_shut(node)
     assert here.notes[-1].startswith("127.0.0.1 is no node of this run, its connection was closed: ")
     node.close()
@@ -160,7 +167,7 @@ def test_however_many_are_silent_a_node_comes_in_and_no_thread_is_begun(heard: C
     here, threads = heard(), threading.active_count()
     strangers = [here.call() for _ in range(100)]
     node = here.greet(2)
-    here.until(lambda: Came(node_rank=2) in here.news)
+    here.until(lambda: NodeConnected(node_rank=2) in here.news)
     assert threading.active_count() == threads
     shut = sum(here.is_shut(one) for one in strangers)
     assert shut >= len(strangers) - 2 * len(NAMES) - 16
@@ -171,7 +178,7 @@ def test_however_many_are_silent_a_node_comes_in_and_no_thread_is_begun(heard: C
 def test_without_a_descriptor_left_it_waits_and_goes_on_listening(heard: Callable[..., Listened]) -> None:
     here = heard()
     node = here.greet(1)
-    here.until(lambda: Came(node_rank=1) in here.news)
+    here.until(lambda: NodeConnected(node_rank=1) in here.news)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     many = subprocess.Popen(
         (sys.executable, "-c", MANY, str(here.port), "40"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -188,7 +195,7 @@ def test_without_a_descriptor_left_it_waits_and_goes_on_listening(heard: Callabl
         many.wait(10)
         many.stdout.close()
     other = here.greet(2)
-    here.until(lambda: Came(node_rank=2) in here.news)
+    here.until(lambda: NodeConnected(node_rank=2) in here.news)
     assert not here.is_shut(node)
     node.close()
     other.close()
@@ -198,16 +205,16 @@ def test_a_second_connection_of_a_node_waits_for_the_first_ones_silence(heard: C
     """A connection of which no end is heard, as after a pulled cable, gives way once its heartbeats are missing."""
     here = heard(live_s=0.6)
     first = here.greet(1)
-    here.until(lambda: here.news == [Came(node_rank=1)])
+    here.until(lambda: here.news == [NodeConnected(node_rank=1)])
     second = here.greet(1)
     here.until(lambda: b"beta is connected already" in received(second))
     assert not here.is_shut(first)
     first.sendall(b'{"ping": {}}\n')
-    here.until(lambda: here.news[-1] == Said(node_rank=1, report=Ping()))
+    here.until(lambda: here.news[-1] == NodeReported(node_rank=1, report=Ping()))
     time_of_silence = time.monotonic()
     here.until(lambda: time.monotonic() - time_of_silence > 0.7)
     third = here.greet(1)
-    here.until(lambda: here.news[-2:] == [Left(node_rank=1), Came(node_rank=1)])
+    here.until(lambda: here.news[-2:] == [NodeDisconnected(node_rank=1), NodeConnected(node_rank=1)])
     here.until(lambda: here.is_shut(first))
     for one in (first, second, third):
         one.close()
@@ -226,11 +233,11 @@ def test_what_a_node_says_that_is_not_understood_is_dropped_with_a_line(heard: C
     node = here.greet(1)
     here.until(lambda: here.news)
     rubbish = (
-        b'{"ready": Infinity}', b'{"ready": {"epoch": 1e300}}', b"[]", b'{"ended": {"ending": {"kind": []}}}',
-        b'{"ended": {"ending": {"kind": "user", "node": "gamma"}}}',  # in the name of another
+        b'{"ready": Infinity}', b'{"ready": {"generation": 1e300}}', b"[]", b'{"ended": {"rank_exit": {"kind": []}}}',
+        b'{"ended": {"rank_exit": {"kind": "user", "node": "gamma"}}}',  # in the name of another
     )  # fmt: skip
-    node.sendall(b"\n".join((*rubbish, b'{"ready": {"epoch": 4}}', b"")))
-    here.until(lambda: here.news == [Came(node_rank=1), Said(node_rank=1, report=Ready(epoch=4))])
+    node.sendall(b"\n".join((*rubbish, b'{"ready": {"generation": 4}}', b"")))
+    here.until(lambda: here.news == [NodeConnected(node_rank=1), NodeReported(node_rank=1, report=Ready(generation=4))])
     assert [note.startswith("beta sent what is not understood: ") for note in here.notes] == [True] * len(rubbish)
     node.close()
 
@@ -243,8 +250,8 @@ def test_too_much_costs_a_node_its_own_connection(heard: Callable[..., Listened]
     hostile.setblocking(True)
     hostile.sendall(flood)
     here.until(lambda: here.is_shut(hostile))
-    assert here.news[-1] == Left(node_rank=1)
-    assert sum(isinstance(news, Said) for news in here.news) <= MOST_LINES
+    assert here.news[-1] == NodeDisconnected(node_rank=1)
+    assert sum(isinstance(news, NodeReported) for news in here.news) <= MOST_LINES
     assert not here.is_shut(other)
     hostile.close()
     other.close()
@@ -253,9 +260,9 @@ def test_too_much_costs_a_node_its_own_connection(heard: Callable[..., Listened]
 # ── Both ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def options(folder: Path, rank: int, port: int) -> Options:
+def options(folder: Path, rank: int, port: int) -> AgentOptions:
     (folder / AGENTS_TOKEN).write_bytes(SECRET)
-    return Options(
+    return AgentOptions(
         run="r.0", names=NAMES[:2], node_rank=rank, first_rank=rank, address="127.0.0.1", port=port, restarts=3,
         silence_s=60, absence_s=0.5, frozen_s=60, stuck_s=30, folder=folder, command=("torchrun",),
     )  # fmt: skip
@@ -263,36 +270,38 @@ def options(folder: Path, rank: int, port: int) -> Options:
 
 def test_a_node_and_its_coordinator_know_each_other(tmp_path: Path) -> None:
     port = free_port()
-    host, guest = (kind(options(tmp_path, rank, port)) for rank, kind in enumerate((Host, Guest)))
+    server, client = (
+        kind(options(tmp_path, rank, port)) for rank, kind in enumerate((CoordinatorServer, CoordinatorClient))
+    )
     stop, told = threading.Event(), list[Order]()
 
     def listen() -> None:
         while not stop.is_set():
-            told.extend(host.orders(0.05))
+            told.extend(server.orders(0.05))
 
-    host.ready(0)
+    server.ready(0)
     listener = threading.Thread(target=listen)
     listener.start()
     try:
-        guest.ready(3)
+        client.ready(3)
         orders: list[Order] = []
         deadline = time.monotonic() + 10
         while not orders:
             assert time.monotonic() < deadline
-            orders += guest.orders(0.05)
-        assert orders == [Go(epoch=4)]
+            orders += client.orders(0.05)
+        assert orders == [StartRanks(generation=4)]
     finally:
         stop.set()
         listener.join()
-        guest.close()
-        host.close()
-    assert Go(epoch=4) in told
+        client.close()
+        server.close()
+    assert StartRanks(generation=4) in told
 
 
 def test_who_answers_in_the_coordinators_place_is_not_obeyed(tmp_path: Path) -> None:
     """It gets no token either, with which it could speak to the others."""
     port = free_port()
-    guest = Guest(options(tmp_path, 1, port))
+    client = CoordinatorClient(options(tmp_path, 1, port))
     heard: list[bytes] = []
 
     server = socket.create_server(("127.0.0.1", port))
@@ -301,7 +310,7 @@ def test_who_answers_in_the_coordinators_place_is_not_obeyed(tmp_path: Path) -> 
         with server, server.accept()[0] as called:
             called.sendall(b'{"asked": "' + b"0" * 32 + b'"}\n')
             heard.append(called.recv(5000))
-            called.sendall(b'{"proof": "' + b"0" * 64 + b'"}\n{"over": {}}\n')
+            called.sendall(b'{"proof": "' + b"0" * 64 + b'"}\n{"end": {}}\n')
 
     impostor = threading.Thread(target=answer)
     impostor.start()
@@ -309,10 +318,10 @@ def test_who_answers_in_the_coordinators_place_is_not_obeyed(tmp_path: Path) -> 
     deadline = time.monotonic() + 10
     while not orders:
         assert time.monotonic() < deadline
-        orders += guest.orders(0.05)
+        orders += client.orders(0.05)
     impostor.join()
-    guest.close()
+    client.close()
     assert SECRET not in heard[0]
     (over,) = orders
-    assert isinstance(over, Over)
-    assert over.ending.reason.startswith("it could not be reached for ")
+    assert isinstance(over, EndRun)
+    assert over.rank_exit.reason.startswith("it could not be reached for ")

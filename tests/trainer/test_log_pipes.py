@@ -36,7 +36,7 @@ def supervised(script: Path, *words: str, ranks: int = 1) -> list[str]:
 
 @pytest.fixture
 def ran(tmp_path: Path, request: pytest.FixtureRequest) -> subprocess.CompletedProcess[str]:
-    """Two ranks of one node, under its supervisor."""
+    """Two ranks of one node, under its agent."""
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "tmp").mkdir()
     return subprocess.run(
@@ -67,8 +67,8 @@ def test_every_line_comes_once_in_order_with_its_rank(ran: subprocess.CompletedP
 @pytest.mark.parametrize("ran", [("fail",)], indirect=True, ids=["failed"])
 def test_a_failure_is_named_by_its_own_lines(ran: subprocess.CompletedProcess[str]) -> None:
     assert ran.returncode == 1
-    (over,) = (line for line in ran.stdout.splitlines() if line.startswith("@orch") and '"event": "over"' in line)
-    assert '"class": "user"' in over
+    (over,) = (line for line in ran.stdout.splitlines() if line.startswith("@orch") and '"event": "finished"' in line)
+    assert '"outcome": "user"' in over
     assert "RuntimeError: nothing works" in over
     assert "script.py:12 in <module>" in over
 

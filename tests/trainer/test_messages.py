@@ -7,52 +7,82 @@ from typing import Any
 
 import pytest
 
-from trainer.agent.coordinator import Again, Go, Over
+from trainer.agent.coordinator import EndRun, RestartRanks, StartRanks
 from trainer.agent.handshake import SHORTEST, Greeting, read_asked, read_greeting, read_welcome
-from trainer.agent.messages import MOST_EPOCHS, Ended, MisfitError, Ping, Ready, as_message, read_order, read_report
-from trainer.agent.rank_exit import LONGEST, Ending
-from trainer.agent.wire import Line
+from trainer.agent.messages import (
+    MAX_GENERATIONS,
+    MisfitError,
+    Ping,
+    RanksEnded,
+    Ready,
+    as_message,
+    read_order,
+    read_report,
+)
+from trainer.agent.rank_exit import LONGEST, RankExit
+from trainer.agent.wire import AgentConnection
 
 NAMES = ("alpha", "beta")
 TOKEN = b"5" * SHORTEST
-ENDING = Ending(kind="user", node="beta", rank=1, exit_code=-9, reason="ValueError: ñ 🙂", frame="a.py:3 in f")
-LONG = Ending(kind="user", node="beta", reason="\x1b" * LONGEST, frame="🙂" * LONGEST)
+RANK_EXIT = RankExit(outcome="user", node="beta", rank=1, exit_code=-9, reason="ValueError: ñ 🙂", frame="a.py:3 in f")
+LONG = RankExit(outcome="user", node="beta", reason="\x1b" * LONGEST, frame="🙂" * LONGEST)
 
 
 def line(values: Any) -> bytes:
     return json.dumps(values).encode()
 
 
-def ending(**values: Any) -> dict[str, Any]:
-    return {"kind": "user", "node": "beta", **values}
+def rank_exit(**values: Any) -> dict[str, Any]:
+    return {"outcome": "user", "node": "beta", **values}
 
 
-@pytest.mark.parametrize("report", [Ready(epoch=3), Ended(ending=ENDING), Ended(ending=LONG), Ping()])
-def test_a_report_arrives_as_it_was(report: Ready | Ended | Ping) -> None:
+@pytest.mark.parametrize(
+    "report", [Ready(generation=3), RanksEnded(rank_exit=RANK_EXIT), RanksEnded(rank_exit=LONG), Ping()]
+)
+def test_a_report_arrives_as_it_was(report: Ready | RanksEnded | Ping) -> None:
     sent = line(as_message(report))
     assert read_report(sent, NAMES) == report
-    assert len(sent) < Line.LONGEST
+    assert len(sent) < AgentConnection.LONGEST
 
 
 @pytest.mark.parametrize(
     "order",
-    [Go(epoch=1), Over(ending=ENDING), Ping(), Again(epoch=2, cause=ENDING, restarts_left=-1, pause_s=0.5)],
+    [
+        StartRanks(generation=1),
+        EndRun(rank_exit=RANK_EXIT),
+        Ping(),
+        RestartRanks(generation=2, cause=RANK_EXIT, restarts_left=-1, pause_s=0.5),
+    ],
 )
-def test_an_order_arrives_as_it_was(order: Go | Again | Over | Ping) -> None:
+def test_an_order_arrives_as_it_was(order: StartRanks | RestartRanks | EndRun | Ping) -> None:
     assert read_order(line(as_message(order)), NAMES) == order
 
 
 ANY = (
-    b"", b"[1]", b"7", b'"go"', b"null", b"{", b"\xff\xfe", b"[" * 50_000, b'{"a": ' * 20_000, b"{}",
-    b'{"ready": NaN}', b'{"go": []}', b'{"go": {}, "over": {}}', b'{"order": []}', b'{"shell": {"run": "ls"}}',
+    b"", b"[1]", b"7", b'"start"', b"null", b"{", b"\xff\xfe", b"[" * 50_000, b'{"a": ' * 20_000, b"{}",
+    b'{"ready": NaN}', b'{"start": []}', b'{"start": {}, "end": {}}', b'{"order": []}', b'{"shell": {"run": "ls"}}',
     b"[" + b"9" * 5000 + b"]",
 )  # fmt: skip
-ENDINGS: tuple[Any, ...] = (
-    7, None, [], {}, {"kind": "user"}, ending(kind="fine"), ending(kind=[]), ending(kind=None), ending(node="mallory"),
-    ending(node=["beta"]), ending(rank="0"), ending(rank=2**40), ending(rank=True), ending(exit_code=1.5),
-    ending(reason=7), ending(reason="x" * (LONGEST + 1)), ending(frame=None), ending(because_of_others=1),
+RANK_EXITS: tuple[Any, ...] = (
+    7, None, [], {}, {"outcome": "user"}, rank_exit(outcome="fine"), rank_exit(outcome=[]), rank_exit(outcome=None),
+    rank_exit(node="mallory"), rank_exit(node=["beta"]), rank_exit(rank="0"), rank_exit(rank=2**40),
+    rank_exit(rank=True), rank_exit(exit_code=1.5), rank_exit(reason=7), rank_exit(reason="x" * (LONGEST + 1)),
+    rank_exit(frame=None), rank_exit(because_of_others=1),
 )  # fmt: skip
-EPOCHS = ("Infinity", "-Infinity", "NaN", "1e300", "-1", "1.0", "true", '"1"', "null", "[1]", "9" * 400, "9" * 5000)
+WRONG_GENERATIONS = (
+    "Infinity",
+    "-Infinity",
+    "NaN",
+    "1e300",
+    "-1",
+    "1.0",
+    "true",
+    '"1"',
+    "null",
+    "[1]",
+    "9" * 400,
+    "9" * 5000,
+)
 
 
 @pytest.mark.parametrize("text", ANY)
@@ -65,26 +95,26 @@ def test_what_is_no_message_is_none(text: bytes) -> None:
             hear()
 
 
-@pytest.mark.parametrize("values", ENDINGS)
-def test_what_is_no_ending_ends_nothing(values: Any) -> None:
+@pytest.mark.parametrize("values", RANK_EXITS)
+def test_what_is_not_a_rank_exit_ends_nothing(values: Any) -> None:
     with pytest.raises(MisfitError):
-        read_report(line({"ended": {"ending": values}}), NAMES)
+        read_report(line({"ended": {"rank_exit": values}}), NAMES)
     with pytest.raises(MisfitError):
-        read_order(line({"over": {"ending": values}}), NAMES)
+        read_order(line({"end": {"rank_exit": values}}), NAMES)
     with pytest.raises(MisfitError):
-        read_order(line({"again": {"epoch": 1, "cause": values, "restarts_left": 1, "pause_s": 0}}), NAMES)
+        read_order(line({"restart": {"generation": 1, "cause": values, "restarts_left": 1, "pause_s": 0}}), NAMES)
 
 
-@pytest.mark.parametrize("epoch", [*EPOCHS, str(MOST_EPOCHS + 1)])
-def test_an_epoch_is_a_small_whole_number(epoch: str) -> None:
-    for text in ('{"ready": {"epoch": %s}}', '{"go": {"epoch": %s}}'):
+@pytest.mark.parametrize("generation", [*WRONG_GENERATIONS, str(MAX_GENERATIONS + 1)])
+def test_a_generation_is_a_small_whole_number(generation: str) -> None:
+    for text in ('{"ready": {"generation": %s}}', '{"start": {"generation": %s}}'):
         with pytest.raises(MisfitError):
-            (read_report if "ready" in text else read_order)((text % epoch).encode(), NAMES)
+            (read_report if "ready" in text else read_order)((text % generation).encode(), NAMES)
 
 
 @pytest.mark.parametrize("pause", ["Infinity", "1e300", "-1", '"x"', "null", "true"])
 def test_a_pause_is_a_time(pause: str) -> None:
-    again = json.dumps({"again": {"epoch": 1, "cause": ending(), "restarts_left": 1, "pause_s": "P"}})
+    again = json.dumps({"restart": {"generation": 1, "cause": rank_exit(), "restarts_left": 1, "pause_s": "P"}})
     with pytest.raises(MisfitError):
         read_order(again.replace('"P"', pause).encode(), NAMES)
 

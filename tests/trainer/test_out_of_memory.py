@@ -34,7 +34,7 @@ def test_memory_that_holds_not_even_one_sample_ends_the_run(observe: Any, tmp_pa
     run = observe(tmp_path, 1, {"room": 0}, **COMMON)
     assert run.code == 1
     (failed,) = run.events("failed")
-    assert (failed["class"], failed["rank"], failed["error"]) == ("user", 0, "TooLittleMemoryError")
+    assert (failed["owner"], failed["rank"], failed["error"]) == ("user", 0, "TooLittleMemoryError")
     assert "not even one sample fits into memory, a smaller batch does not help: try " in failed["message"]
 
 

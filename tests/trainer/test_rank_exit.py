@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from trainer.agent.rank_exit import Ending, classify_exception, from_values, read_ending, root_cause
+from trainer.agent.rank_exit import RankExit, classify_exception, from_values, read_rank_exit, root_cause
 from trainer.errors import ConfigurationError, TrainerError, UsageError
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "torchrun"
@@ -24,8 +25,8 @@ def summary(rank: int, code: int) -> list[str]:
     ]
 
 
-def end(*lines: str, code: int = 1, frozen: str = "") -> Ending:
-    return read_ending("beta", code, lines, first_rank=2, frozen=frozen)
+def end(*lines: str, code: int = 1, frozen: str = "") -> RankExit:
+    return read_rank_exit("beta", code, lines, first_rank=2, frozen=frozen)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def end(*lines: str, code: int = 1, frozen: str = "") -> Ending:
 )
 def test_recorded_by_torchrun(name: str, kind: str, code: int, because: bool) -> None:
     found = end(*(RECORDED / f"{name}.log").read_text("utf-8").splitlines())
-    assert (found.kind, found.exit_code, found.because_of_others) == (kind, code, because), found
+    assert (found.outcome, found.exit_code, found.because_of_others) == (kind, code, because), found
 
 
 COMPLAINT = (
@@ -53,10 +54,10 @@ COMPLAINT = (
 def test_what_a_rank_once_complained_of_is_not_what_ended_it() -> None:
     last = ("[rank3]: Traceback (most recent call last):", "[rank3]: KeyError: 'label'")
     found = end(*COMPLAINT, *last, *summary(3, 1))
-    assert (found.kind, found.reason) == ("user", "KeyError: 'label'")
+    assert (found.outcome, found.reason) == ("user", "KeyError: 'label'")
     lost = ("[rank3]: Traceback (most recent call last):", "[rank3]: RuntimeError: Connection closed by peer")
     found = end(*COMPLAINT, *lost, *summary(3, 1))
-    assert (found.kind, found.because_of_others) == ("infrastructure", True)
+    assert (found.outcome, found.because_of_others) == ("infrastructure", True)
 
 
 def test_what_a_traceback_followed_from_counts() -> None:
@@ -67,7 +68,7 @@ def test_what_a_traceback_followed_from_counts() -> None:
     assert end(*begun, *last, *summary(3, 1)).cause == "code.exception"
     lost = (last[0], "[rank3]: RuntimeError: Connection closed by peer")
     found = end(*COMPLAINT[:3], *chain, *lost, *summary(3, 1))
-    assert (found.kind, found.because_of_others) == ("configuration", False)
+    assert (found.outcome, found.because_of_others) == ("configuration", False)
 
 
 def test_what_threads_and_destructors_say_afterwards_is_not_what_ended_it() -> None:
@@ -83,11 +84,11 @@ def test_what_threads_and_destructors_say_afterwards_is_not_what_ended_it() -> N
         "[rank3]: ConnectionResetError: [104]",
     )
     found = end(*full, *thread, *summary(3, 1))
-    assert (found.kind, found.because_of_others, found.frame) == ("configuration", False, "train.py:3 in save")
+    assert (found.outcome, found.because_of_others, found.frame) == ("configuration", False, "train.py:3 in save")
     assert found.reason.endswith("No space left on device")
     taken = (f"[rank3]:  10%|█ | 1/10 [..]{begun[9:]}", "[rank3]: DistNetworkError: port: 29500, name: EADDRINUSE")
     bar = ("[rank3]: Exception ignored in: <function tqdm.__del__ at 0x7f>", begun, "[rank3]: TypeError: no")
-    assert end(*taken, *bar, *summary(3, 1)).kind == "infrastructure"
+    assert end(*taken, *bar, *summary(3, 1)).outcome == "infrastructure"
 
 
 def test_of_two_failures_on_a_node_the_first_is_its_own() -> None:
@@ -98,27 +99,27 @@ def test_of_two_failures_on_a_node_the_first_is_its_own() -> None:
 
 
 def test_a_good_end() -> None:
-    assert end(code=0).kind == "done"
+    assert end(code=0).outcome == "done"
 
 
 def test_a_trainers_own_word_counts_most() -> None:
     event = '@orch {"event": "failed", "rank": 3, "class": "configuration", "error": "ConfigurationError"'
     found = end(f'[rank3]: {event}, "message": "no data", "frame": "feed.py:7 in take"}}', *summary(3, 3))
-    assert (found.kind, found.rank, found.reason) == ("configuration", 3, "ConfigurationError: no data")
+    assert (found.outcome, found.rank, found.reason) == ("configuration", 3, "ConfigurationError: no data")
     assert found.frame == "feed.py:7 in take"
 
 
 @pytest.mark.parametrize("at", ["9" * 400, "-1", "Infinity", "NaN", '"now"', "[" * 100_000])
 def test_an_event_that_a_script_made_up_ends_no_agent(at: str) -> None:
     events = [f'[rank2]: @orch {{"event": "failed", "t": {at}, "class": "user", "message": "no"}}'] * 2
-    assert read_ending("beta", 1, events, first_rank=2).kind in ("user", "infrastructure")
+    assert read_rank_exit("beta", 1, events, first_rank=2).outcome in ("user", "infrastructure")
 
 
 def test_a_trainer_that_lost_its_peers_is_no_cause() -> None:
     message = "RuntimeError: [../gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.13]:4711"
     event = f'@orch {{"event": "failed", "rank": 2, "class": "infrastructure", "error": "E", "message": "{message}"}}'
     found = end(f"[rank2]: {event}", *summary(2, 1))
-    assert (found.kind, found.because_of_others) == ("infrastructure", True)
+    assert (found.outcome, found.because_of_others) == ("infrastructure", True)
 
 
 def test_a_script_of_the_users_is_read_by_its_traceback() -> None:
@@ -129,7 +130,7 @@ def test_a_script_of_the_users_is_read_by_its_traceback() -> None:
         "[rank2]: [rank2]: ValueError: no such label",
         *summary(2, 1),
     )
-    assert (found.kind, found.rank, found.reason) == ("user", 2, "ValueError: no such label")
+    assert (found.outcome, found.rank, found.reason) == ("user", 2, "ValueError: no such label")
     assert found.frame == "/workspace/runs/x/code/train.py:12 in main"
 
 
@@ -143,24 +144,24 @@ def test_a_script_of_the_users_is_read_by_its_traceback() -> None:
     ],
 )
 def test_other_last_words(said: str, kind: str) -> None:
-    assert end(f"[rank2]: {said}", *summary(2, 1)).kind == kind
+    assert end(f"[rank2]: {said}", *summary(2, 1)).outcome == kind
 
 
 def test_words_that_argparse_refuses() -> None:
     found = end(
         "[rank2]: usage: train.py [-h]", "[rank2]: train.py: error: unrecognized arguments: --lrr", *summary(2, 2)
     )
-    assert (found.kind, found.reason) == ("configuration", "train.py: error: unrecognized arguments: --lrr")
+    assert (found.outcome, found.reason) == ("configuration", "train.py: error: unrecognized arguments: --lrr")
 
 
 def test_a_frozen_rank_is_named_by_who_killed_it() -> None:
     found = end(*summary(2, -9), frozen="frozen: local rank 0 gave no sign of life for 61 s")
-    assert (found.kind, found.reason.split(":")[0], found.because_of_others) == ("infrastructure", "frozen", False)
+    assert (found.outcome, found.reason.split(":")[0], found.because_of_others) == ("infrastructure", "frozen", False)
 
 
 def test_no_rank_was_started() -> None:
     found = end("torch.distributed.DistNetworkError: Timed out waiting for clients. 1/2 clients joined.")
-    assert (found.kind, found.because_of_others, found.rank) == ("infrastructure", True, 2)
+    assert (found.outcome, found.because_of_others, found.rank) == ("infrastructure", True, 2)
 
 
 @pytest.mark.parametrize(
@@ -196,20 +197,20 @@ def test_a_disk_that_fails_is_the_class_of_what_could_not_be_written(number: int
 
 
 def test_the_cause_is_what_a_person_must_mend_then_what_broke_by_itself() -> None:
-    lost = Ending(kind="infrastructure", node="alpha", because_of_others=True)
-    killed = Ending(kind="infrastructure", node="beta")
-    own = Ending(kind="user", node="gamma")
+    lost = RankExit(outcome="infrastructure", node="alpha", because_of_others=True)
+    killed = RankExit(outcome="infrastructure", node="beta")
+    own = RankExit(outcome="user", node="gamma")
     assert root_cause([lost, killed]) == killed
     assert root_cause([lost, killed, own]) == own
-    assert root_cause([Ending(kind="stopped", node="alpha"), lost]) == lost
+    assert root_cause([RankExit(outcome="stopped", node="alpha"), lost]) == lost
 
 
 def test_it_travels() -> None:
-    ending = Ending(kind="user", node="beta", rank=1, exit_code=1, reason="x", frame="y")
-    assert from_values({**ending.as_values(), "newer": 1}) == ending
+    rank_exit = RankExit(outcome="user", node="beta", rank=1, exit_code=1, reason="x", frame="y")
+    assert from_values({**asdict(rank_exit), "newer": 1}) == rank_exit
 
 
-@pytest.mark.parametrize("values", [{}, {"kind": "odd", "node": "a"}, {"kind": "user", "node": 3}])
+@pytest.mark.parametrize("values", [{}, {"outcome": "odd", "node": "a"}, {"outcome": "user", "node": 3}])
 def test_what_is_no_ending_is_refused(values: dict[str, object]) -> None:
     with pytest.raises((ValueError, TypeError)):
         from_values(values)

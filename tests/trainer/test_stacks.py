@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from contract.events import StuckRank
 from trainer.agent import heartbeat, stacks
-from trainer.agent.hang_detector import Standstill, about, frozen, mark_of
-from trainer.agent.heartbeat import Sign
+from trainer.agent.hang_detector import HangDetector, HangState, frozen, mark_of, stuck_ranks
+from trainer.agent.heartbeat import Heartbeat
 from trainer.agent.stacks import Stack, main_thread
 
 DUMP = """Thread 0x00007f1 (most recent call first):
@@ -24,27 +25,22 @@ Current thread 0x00007f2 (most recent call first):
 """
 
 
-def sign(done: int = 0, **more: object) -> Sign:
+def sign(done: int = 0, **more: object) -> Heartbeat:
     usual = {"local_rank": 0, "process": 1, "at_s": 1.0, "step": 4, "part": "data", "exchange": ""}
-    return Sign(**{**usual, "done": done, **more})  # type: ignore[arg-type]
+    return Heartbeat(**{**usual, "done": done, **more})  # type: ignore[arg-type]
 
 
 def test_a_standstill_is_told_at_once_and_then_ever_more_seldom() -> None:
-    still = Standstill(30, 0)
-    told = {second: news for second in range(400) if (news := still.look("same", second))}
-    assert still.look("other", 400) == ("moving", 400)
-    assert {second: kind for second, (kind, _) in told.items()} == {
-        30: "stuck",
-        60: "stuck",
-        120: "stuck",
-        240: "stuck",
-    }
+    still = HangDetector(30, 0)
+    told = {second: state.hung for second in range(400) if (state := still.look("same", second))}
+    assert still.look("other", 400) == HangState(hung=False, seconds=400)
+    assert told == {30: True, 60: True, 120: True, 240: True}
     assert still.look("another", 410) is None
-    assert still.look("another", 440) == ("stuck", 30)
+    assert still.look("another", 440) == HangState(hung=True, seconds=30)
 
 
 def test_a_short_pause_is_no_news() -> None:
-    still = Standstill(30, 0)
+    still = HangDetector(30, 0)
     assert [still.look(second // 25, second) for second in range(200)] == [None] * 200
 
 
@@ -79,14 +75,14 @@ def test_without_a_frame_there_is_none(text: str) -> None:
 
 def test_places_have_the_ranks_number_and_what_it_said() -> None:
     stack = Stack(local_rank=1, process=9, frames=("a.py:1 in f",), state="S")
-    (place,) = about([stack], [sign(local_rank=1)], 4)
-    assert (place["rank"], place["step"], place["part"], place["frames"]) == (5, 4, "data", ["a.py:1 in f"])
+    (stuck,) = stuck_ranks([stack], [sign(local_rank=1)], 4)
+    assert (stuck.rank, stuck.step, stuck.part, stuck.frames) == (5, 4, "data", ("a.py:1 in f",))
 
 
 def test_why_a_frozen_rank_was_killed() -> None:
-    assert frozen(0, 61.2, {}) == "frozen: local rank 0 gave no sign of life for 61 s"
-    assert frozen(0, 61.2, {"frames": ["a.py:1 in f"], "state": "R"}).endswith("61 s, at a.py:1 in f")
-    assert frozen(0, 61.2, {"frames": [], "state": "D"}).endswith(
+    assert frozen(0, 61.2, None) == "frozen: local rank 0 gave no sign of life for 61 s"
+    assert frozen(0, 61.2, StuckRank(frames=("a.py:1 in f",), state="R")).endswith("61 s, at a.py:1 in f")
+    assert frozen(0, 61.2, StuckRank(frames=(), state="D")).endswith(
         "the kernel holds it: a disk, a network share or a driver)"
     )
 
@@ -94,7 +90,7 @@ def test_why_a_frozen_rank_was_killed() -> None:
 def test_nobody_is_signalled_who_would_die_of_it(tmp_path: Path) -> None:
     """Such as this very process, which has no handler."""
     (tmp_path / "0.stack").write_text(f"{os.getpid():>10}\n")
-    (stack,) = stacks.Question(tmp_path, 0).answer(0) or ()
+    (stack,) = stacks.StackRequest(tmp_path, 0).answer(0) or ()
     assert (stack.process, stack.frames) == (os.getpid(), ())
 
 
@@ -104,18 +100,18 @@ def test_what_a_rank_does_is_told_with_its_beat(tmp_path: Path) -> None:
     deadline = threading.Event()
     while not written.exists() or not written.read_text():
         deadline.wait(0.01)
-    (found,) = heartbeat.signs(tmp_path)
+    (found,) = heartbeat.newest(tmp_path)
     assert (found.local_rank, found.process, found.exchange) == (3, os.getpid(), "")
 
 
 def test_an_exchange_that_fails_is_no_progress() -> None:
-    before = heartbeat._doing.done
+    before = heartbeat._activity.done
     with pytest.raises(RuntimeError), heartbeat.exchange("all_reduce"):
         raise RuntimeError("timed out")
-    assert heartbeat._doing.done == before
+    assert heartbeat._activity.done == before
     with heartbeat.exchange("all_reduce"):
-        assert list(heartbeat._doing.exchanges.values()) == ["all_reduce"]
-    assert (heartbeat._doing.done, heartbeat._doing.exchanges) == (before + 1, {})
+        assert list(heartbeat._activity.exchanges.values()) == ["all_reduce"]
+    assert (heartbeat._activity.done, heartbeat._activity.exchanges) == (before + 1, {})
 
 
 def test_the_start_of_a_ranks_python_leaves_the_name_contract_to_the_users_code() -> None:

@@ -1,4 +1,4 @@
-"""The supervisor's own word never waits for who takes the lines."""
+"""The agent's own word never waits for who takes the lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from threading import Event, Thread
 from typing import Any
 
-from trainer.agent.voice import MOST, Voice
+from trainer.agent.voice import MOST, LogWriter
 
 
 class Deaf(io.BytesIO):
@@ -24,11 +24,11 @@ class Deaf(io.BytesIO):
 
 def test_who_says_something_goes_on_while_nobody_takes_it() -> None:
     deaf = Deaf()
-    voice, began = Voice(deaf), time.monotonic()
-    rank = Thread(target=voice.pass_on, args=(deaf, b"of a rank\n"))
+    log, began = LogWriter(deaf), time.monotonic()
+    rank = Thread(target=log.pass_on, args=(deaf, b"of a rank\n"))
     rank.start()
-    voice.say(b"again\n")
-    voice.end(0.2)
+    log.say(b"again\n")
+    log.end(0.2)
     assert time.monotonic() - began < 5
     assert rank.is_alive()
     deaf.allowed.set()
@@ -37,10 +37,10 @@ def test_who_says_something_goes_on_while_nobody_takes_it() -> None:
 
 def test_all_that_was_said_is_out_at_the_end() -> None:
     out = io.BytesIO()
-    voice = Voice(out)
+    log = LogWriter(out)
     for number in range(100):
-        voice.say(f"{number}\n".encode())
-    voice.end(20)
+        log.say(f"{number}\n".encode())
+    log.end(20)
     assert out.getvalue() == b"".join(f"{number}\n".encode() for number in range(100))
 
 
@@ -50,26 +50,26 @@ def test_a_line_that_cannot_be_written_is_lost_and_no_more() -> None:
             raise OSError(28, "No space left on device")
 
     full = Full()
-    Voice(full).pass_on(full, b"x\n")
+    LogWriter(full).pass_on(full, b"x\n")
 
 
 def test_of_what_comes_in_any_number_one_line_is_written_and_the_rest_is_counted() -> None:
     out = io.BytesIO()
-    voice = Voice(out)
+    log = LogWriter(out)
     for number in range(1000):
-        voice.note("stranger", f"stranger {number}")
-    voice.note("other", "another matter")
-    voice.end(20)
+        log.note("stranger", f"stranger {number}")
+    log.note("other", "another matter")
+    log.end(20)
     assert out.getvalue() == b"stranger 0\nanother matter\n"
 
 
 def test_own_lines_that_nobody_takes_fill_no_memory() -> None:
     deaf = Deaf()
-    voice = Voice(deaf)
+    log = LogWriter(deaf)
     for number in range(3 * MOST):
-        voice.say(f"{number}\n".encode())
+        log.say(f"{number}\n".encode())
     deaf.allowed.set()
-    voice.end(20)
+    log.end(20)
     lines = deaf.getvalue().splitlines()
     assert len(lines) <= MOST + 3
     assert any(b"lines of this node's agent were lost" in line for line in lines)

@@ -14,7 +14,7 @@ from orchestrator.render.consequences import Consequences
 from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached
-from trainer.agent.rank_exit import read_ending
+from trainer.agent.rank_exit import read_rank_exit
 
 LONG = 1_000_000
 BUDGET_S = 0.1
@@ -64,7 +64,7 @@ def test_a_rank_of_5000_digits_is_no_rank() -> None:
 def test_the_container_and_the_screen_are_quick_too() -> None:
     lines = [f"[rank0]: {'/' * LONG}", f"[rank0]: {'[rank0]: ' * (LONG // 9)}", "=" * LONG, "E1122 00:00:00.1 1 a] x"]
     began = time.process_time()
-    assert read_ending("alpha", 1, lines, first_rank=0).cause == "code.exit"
+    assert read_rank_exit("alpha", 1, lines, first_rank=0).cause == "code.exit"
     fold = Consequences({})
     for rank, text in map(split_rank, lines):
         fold.hear(RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=text))

@@ -3,13 +3,13 @@
 import os
 import sys
 
+from trainer.agent.node_agent import NodeAgent
 from trainer.agent.options import read
-from trainer.agent.supervisor import Supervisor
 from trainer.errors import TrainerError
 
 if __name__ == "__main__":
     try:
-        code = Supervisor(read(sys.argv[1:], os.environ)).run()
+        code = NodeAgent(read(sys.argv[1:], os.environ)).run()
     except TrainerError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         code = error.exit_code

@@ -1,7 +1,7 @@
-"""What the nodes of a run decide together: start, again, or over. Pure: the clock comes in, orders go out.
+"""The decisions for all nodes of an attempt: start, restart or end. Pure: the clock comes in, orders go out.
 
-Rank 0's node holds it. Every node says `ready`; when all have, all are told to go. One rank's end is everybody's: the
-others would hang in a collective for minutes, and torchrun's own agents tell each other nothing.
+The agent of rank 0's node holds the coordinator. Every node reports `Ready`; once all have, all start. When one rank
+ends, all are stopped: the others would hang in a collective for minutes, and torchrun's own agents share no failures.
 """
 
 from __future__ import annotations
@@ -9,79 +9,80 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from contract.events import NodesEvent, NodesRecovered, NodesStalled, WaitingForNodes
 from contract.failures.owners import FINAL
-from trainer.agent.rank_exit import Ending, root_cause
+from trainer.agent.rank_exit import RankExit, root_cause
 
-SETTLE_S, PATIENT_SETTLE_S = 0.5, 5.0
-"""After an end: time for the others to tell theirs; and where so far all only lost somebody, for that one to speak."""
+SETTLE_S, LONG_SETTLE_S = 0.5, 5.0
+"""Seconds after the first exit in which other nodes report theirs; longer while all reported exits only follow from
+another rank's, so that this rank's node can report."""
 STALLED_S = 8.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 REMIND_S = 10.0
-GONE = "its connection ended: so did its container, or it lost sight of the others"
+GONE = "its connection ended: its container has ended, or its network is cut"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Go:
-    epoch: int
+class StartRanks:
+    generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
-    epoch: int
-    """That is to come."""
-    cause: Ending
+class RestartRanks:
+    generation: int
+    """The next one."""
+    cause: RankExit
     restarts_left: int
     pause_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Over:
-    ending: Ending
+class EndRun:
+    rank_exit: RankExit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tell:
-    """Something for whoever follows the run."""
+class Notice:
+    """An event for the log of rank 0's agent."""
 
-    kind: str
-    values: dict[str, object]
+    event: NodesEvent
 
 
-Order = Go | Again | Over | Tell
+Order = StartRanks | RestartRanks | EndRun | Notice
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
-    """What a run puts up with."""
+class RestartPolicy:
+    """Limits on restarts and on waiting."""
 
     restarts: int
-    """After failures that another try may mend, with no checkpoint in between."""
+    """Maximum number of restarts without a new checkpoint."""
     silence_s: float = 60.0
-    """Of a node while all train; then it counts as lost."""
+    """A node that sends nothing for so long counts as lost."""
     absence_s: float = 900.0
-    """While the others wait for it."""
+    """How long the others wait for a lost node."""
 
 
 @dataclass
-class _Seat:
+class _NodeState:
     name: str
     here: bool = False
     ready: bool = False
     heard: float = 0.0
     stalled: bool = False
-    ending: Ending | None = None
+    rank_exit: RankExit | None = None
 
 
 @dataclass
-class Council:
-    """`names` in order of node_rank."""
+class Coordinator:
+    """Decides for the nodes `names`, in order of node_rank."""
 
     names: Sequence[str]
-    patience: Patience
-    epoch: int = 0
-    """Of the ranks that run, or ran last; 0 before the first."""
-    over: Ending | None = None
-    _seats: list[_Seat] = field(default_factory=list)
+    policy: RestartPolicy
+    generation: int = 0
+    """Number of the generation that runs, or ran last; 0 before the first."""
+    over: RankExit | None = None
+    _nodes: list[_NodeState] = field(default_factory=list)
     _running: bool = False
     _used: int = 0
     _decide_at: float | None = None
@@ -90,53 +91,53 @@ class Council:
     _told_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self._seats = [_Seat(name=name) for name in self.names]
+        self._nodes = [_NodeState(name=name) for name in self.names]
 
     def open(self, now: float) -> None:
         self._waits_since = self._told_at = now
 
-    def ready(self, rank: int, epoch: int, now: float) -> list[Order]:
-        """A node has no rank that runs, and would start. `epoch`: the last that it has seen."""
-        seat = self._hear(rank, now)
+    def ready(self, rank: int, generation: int, now: float) -> list[Order]:
+        """A node runs no rank and is ready to start. `generation`: the last one it has seen."""
+        node = self._hear(rank, now)
         if self.over:
             return []
-        if self._running and seat.here:  # its container was started again before its connection was known to be lost
-            return [*self.gone(rank, now), *self.ready(rank, epoch, now)]
-        seat.here = seat.ready = True
-        self.epoch = max(self.epoch, epoch)
+        if self._running and node.here:  # its container restarted before the loss of its connection was noticed
+            return [*self.gone(rank, now), *self.ready(rank, generation, now)]
+        node.here = node.ready = True
+        self.generation = max(self.generation, generation)
         return self._start(now)
 
     def alive(self, rank: int, now: float) -> list[Order]:
-        seat = self._hear(rank, now)
-        if seat.stalled:
-            seat.stalled = False
-            return [Tell(kind="heard", values={"nodes": [seat.name]})]
+        node = self._hear(rank, now)
+        if node.stalled:
+            node.stalled = False
+            return [Notice(event=NodesRecovered(nodes=(node.name,)))]
         return []
 
-    def ended(self, rank: int, ending: Ending, now: float) -> list[Order]:
-        """A node's ranks have ended."""
-        seat = self._hear(rank, now)
-        seat.ending = ending
+    def ended(self, rank: int, rank_exit: RankExit, now: float) -> list[Order]:
+        """The ranks of a node have ended."""
+        node = self._hear(rank, now)
+        node.rank_exit = rank_exit
         if self.over:
             return []
-        if not self._running:  # what it could not tell before: the others have lost it since
-            return self._close(ending) if ending.kind in FINAL and not ending.because_of_others else []
-        if all(other.ending and other.ending.kind == "done" for other in self._seats):
-            return self._close(ending)
-        if ending.kind != "done" and self._decide_at is None:
-            self._decide_at = now + PATIENT_SETTLE_S
+        if not self._running:  # it could not report before: the others have lost it since
+            return self._close(rank_exit) if rank_exit.outcome in FINAL and not rank_exit.because_of_others else []
+        if all(other.rank_exit and other.rank_exit.outcome == "done" for other in self._nodes):
+            return self._close(rank_exit)
+        if rank_exit.outcome != "done" and self._decide_at is None:
+            self._decide_at = now + LONG_SETTLE_S
         return self.tick(now)
 
     def gone(self, rank: int, now: float, why: str = GONE) -> list[Order]:
-        """A node's connection is lost, or it has been silent for too long."""
-        seat = self._seats[rank]
-        was_here, seat.here, seat.ready, seat.stalled = seat.here, False, False, False
-        if not self._running or not was_here or seat.ending:
+        """The connection of a node is lost, or the node was silent for too long."""
+        node = self._nodes[rank]
+        was_here, node.here, node.ready, node.stalled = node.here, False, False, False
+        if not self._running or not was_here or node.rank_exit:
             return []
-        return self.ended(rank, Ending(kind="infrastructure", node=seat.name, reason=why), now)
+        return self.ended(rank, RankExit(outcome="infrastructure", node=node.name, reason=why), now)
 
     def progressed(self) -> None:
-        """A checkpoint was written: failures before it are forgotten."""
+        """A checkpoint was written: restarts before it no longer count."""
         self._used = 0
 
     def tick(self, now: float) -> list[Order]:
@@ -145,69 +146,69 @@ class Council:
         if not self._running:
             return [*self._start(now), *self._wait(now)]
         orders: list[Order] = []
-        for rank, seat in enumerate(self._seats):
-            silent = now - seat.heard
-            if rank == 0 or not seat.here:
+        for rank, node in enumerate(self._nodes):
+            silent = now - node.heard
+            if rank == 0 or not node.here:
                 continue
-            if silent > self.patience.silence_s:
+            if silent > self.policy.silence_s:
                 orders += self.gone(rank, now, f"no word from it for {silent:.0f} s")
-            elif silent > STALLED_S and not seat.stalled:
-                seat.stalled = True
-                orders.append(Tell(kind="stalled", values={"nodes": [seat.name], "seconds": round(silent)}))
+            elif silent > STALLED_S and not node.stalled:
+                node.stalled = True
+                orders.append(Notice(event=NodesStalled(nodes=(node.name,), seconds=round(silent))))
         if self._decide_at is not None and self._is_settled(now):
             orders += self._decide(now)
         return orders
 
     def _is_settled(self, now: float) -> bool:
-        """Whether waiting longer would tell more."""
+        """Whether nothing is gained by waiting for more exits."""
         assert self._decide_at is not None  # noqa: S101  # asked only where something has ended
-        endings = [seat.ending for seat in self._seats if seat.ending and seat.ending.kind != "done"]
-        if all(seat.ending or not seat.here for seat in self._seats) or now >= self._decide_at:
+        rank_exits = [node.rank_exit for node in self._nodes if node.rank_exit and node.rank_exit.outcome != "done"]
+        if all(node.rank_exit or not node.here for node in self._nodes) or now >= self._decide_at:
             return True
-        its_own = any(not ending.because_of_others for ending in endings)
-        return its_own and now >= self._decide_at - PATIENT_SETTLE_S + SETTLE_S
+        its_own = any(not rank_exit.because_of_others for rank_exit in rank_exits)
+        return its_own and now >= self._decide_at - LONG_SETTLE_S + SETTLE_S
 
     def _decide(self, now: float) -> list[Order]:
-        cause = root_cause([seat.ending for seat in self._seats if seat.ending])
-        peaceful = cause.kind in ("stopped", "done")
-        if cause.kind in FINAL or (not peaceful and self._used >= self.patience.restarts):
+        cause = root_cause([node.rank_exit for node in self._nodes if node.rank_exit])
+        clean = cause.outcome in ("stopped", "done")
+        if cause.outcome in FINAL or (not clean and self._used >= self.policy.restarts):
             return self._close(cause)
-        pause = 0.0 if peaceful else min(FIRST_PAUSE_S * 2**self._used, LONGEST_PAUSE_S)
-        self._used += not peaceful
+        pause = 0.0 if clean else min(FIRST_PAUSE_S * 2**self._used, LONGEST_PAUSE_S)
+        self._used += not clean
         self._running, self._decide_at = False, None
         self._not_before, self._waits_since, self._told_at = now + pause, now, now
-        for seat in self._seats:
-            seat.ready, seat.ending, seat.stalled = False, None, False
-        left = self.patience.restarts - self._used
-        return [Again(epoch=self.epoch + 1, cause=cause, restarts_left=left, pause_s=pause)]
+        for node in self._nodes:
+            node.ready, node.rank_exit, node.stalled = False, None, False
+        left = self.policy.restarts - self._used
+        return [RestartRanks(generation=self.generation + 1, cause=cause, restarts_left=left, pause_s=pause)]
 
     def _start(self, now: float) -> list[Order]:
-        if self._running or self.over or now < self._not_before or not all(seat.ready for seat in self._seats):
+        if self._running or self.over or now < self._not_before or not all(node.ready for node in self._nodes):
             return []
         self._running, self._decide_at = True, None
-        self.epoch += 1
-        for seat in self._seats:
-            seat.heard, seat.ending = now, None
-        return [Go(epoch=self.epoch)]
+        self.generation += 1
+        for node in self._nodes:
+            node.heard, node.rank_exit = now, None
+        return [StartRanks(generation=self.generation)]
 
     def _wait(self, now: float) -> list[Order]:
-        missing = [seat.name for seat in self._seats if not seat.ready]
+        missing = [node.name for node in self._nodes if not node.ready]
         waited = now - self._waits_since
         if not missing:
             return []
-        if waited > self.patience.absence_s:
+        if waited > self.policy.absence_s:
             names = ", ".join(missing)
             reason = f"it did not come within {waited:.0f} s" if len(missing) == 1 else f"{names} did not come"
-            return self._close(Ending(kind="infrastructure", node=missing[0], reason=reason))
+            return self._close(RankExit(outcome="infrastructure", node=missing[0], reason=reason))
         if now - self._told_at < REMIND_S:
             return []
         self._told_at = now
-        return [Tell(kind="waiting", values={"for": missing, "seconds": round(waited)})]
+        return [Notice(event=WaitingForNodes(nodes=tuple(missing), seconds=round(waited)))]
 
-    def _close(self, ending: Ending) -> list[Order]:
-        self.over = ending
-        return [Over(ending=ending)]
+    def _close(self, rank_exit: RankExit) -> list[Order]:
+        self.over = rank_exit
+        return [EndRun(rank_exit=rank_exit)]
 
-    def _hear(self, rank: int, now: float) -> _Seat:
-        self._seats[rank].heard = now
-        return self._seats[rank]
+    def _hear(self, rank: int, now: float) -> _NodeState:
+        self._nodes[rank].heard = now
+        return self._nodes[rank]

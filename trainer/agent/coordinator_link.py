@@ -1,4 +1,4 @@
-"""A node's way to the council: it is held here, or on the node of rank 0."""
+"""Access of a node to the coordinator, which is in this process or on rank 0's node."""
 
 from __future__ import annotations
 
@@ -8,67 +8,74 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from trainer.agent.coordinator import GONE, Again, Council, Order, Over, Patience, Tell
+from trainer.agent.coordinator import GONE, Coordinator, EndRun, Notice, Order, RestartPolicy, RestartRanks
 from trainer.agent.handshake import Greeting, draw, read_asked, read_token, read_welcome
-from trainer.agent.listener import GREETING_S, Came, Door, Left, Listening, News
-from trainer.agent.messages import Ended, MisfitError, Ping, Ready, Report, as_message, read_order
-from trainer.agent.options import Options
-from trainer.agent.rank_exit import Ending
-from trainer.agent.wire import SEND_S, Line
+from trainer.agent.listener import (
+    GREETING_S,
+    AgentListener,
+    ListenerEvent,
+    ListenerOptions,
+    NodeConnected,
+    NodeDisconnected,
+)
+from trainer.agent.messages import MisfitError, Ping, RanksEnded, Ready, Report, as_message, read_order
+from trainer.agent.options import AgentOptions
+from trainer.agent.rank_exit import RankExit
+from trainer.agent.wire import SEND_S, AgentConnection
 
 PING_S = 2.0
 RETRY_S = 1.0
 LINGER_S = 30.0
-"""How long the end of a run is told to nodes that come back after it."""
+"""How long nodes that return after the end of a run can learn how it ended."""
 
 Note = Callable[[str, str], None]
-"""Takes a line for people, and what it is about: of a kind that comes often, one line is enough."""
+"""Writes a line for people, given its kind and text: few lines of one kind are written."""
 
 
 def _print(_kind: str, text: str) -> None:
     print(text, file=sys.stderr)
 
 
-class Link(Protocol):
-    def ready(self, epoch: int) -> None:
-        """Nothing runs here, and the next epoch may come."""
+class CoordinatorLink(Protocol):
+    def ready(self, generation: int) -> None:
+        """No rank runs here; the next generation can start."""
 
-    def ended(self, ending: Ending) -> None: ...
+    def ended(self, rank_exit: RankExit) -> None: ...
 
     def progressed(self) -> None:
         """A checkpoint was written."""
 
     def orders(self, timeout_s: float) -> Iterator[Order]:
-        """What has come within this time."""
+        """Orders received within this time."""
 
     def close(self) -> None: ...
 
 
-class Host:
-    """The council is here. ConfigurationError: there is no token of the attempt."""
+class CoordinatorServer:
+    """Access in the process that holds the coordinator. ConfigurationError: the attempt has no token."""
 
-    def __init__(self, options: Options, note: Note = _print) -> None:
-        self._council = Council(
+    def __init__(self, options: AgentOptions, note: Note = _print) -> None:
+        self._coordinator = Coordinator(
             names=options.names,
-            patience=Patience(restarts=options.restarts, silence_s=options.silence_s, absence_s=options.absence_s),
+            policy=RestartPolicy(restarts=options.restarts, silence_s=options.silence_s, absence_s=options.absence_s),
         )
         self._options = options
         self._own: list[Report] = []
-        """What this node has said and the council has not heard yet."""
+        """Reports of this node that the coordinator has not processed."""
         self._told = set[int]()
-        """Nodes that know how the run ended."""
+        """Ranks of the nodes that know how the run ended."""
         self._pinged = 0.0
-        self._door = Door(_listening(options), note) if len(options.names) > 1 else None
-        self._council.open(time.monotonic())
+        self._listener = AgentListener(_listening(options), note) if len(options.names) > 1 else None
+        self._coordinator.open(time.monotonic())
 
-    def ready(self, epoch: int) -> None:
-        self._own.append(Ready(epoch=epoch))
+    def ready(self, generation: int) -> None:
+        self._own.append(Ready(generation=generation))
 
-    def ended(self, ending: Ending) -> None:
-        self._own.append(Ended(ending=ending))
+    def ended(self, rank_exit: RankExit) -> None:
+        self._own.append(RanksEnded(rank_exit=rank_exit))
 
     def progressed(self) -> None:
-        self._council.progressed()
+        self._coordinator.progressed()
 
     def orders(self, timeout_s: float) -> Iterator[Order]:
         deadline = time.monotonic() + timeout_s
@@ -83,114 +90,113 @@ class Host:
         if now - self._pinged >= PING_S:
             self._pinged = now
             self._send(Ping())
-        yield from self._pass_on(self._council.tick(now))
+        yield from self._pass_on(self._coordinator.tick(now))
 
     def close(self) -> None:
-        """Nodes that are away and may come back are told how it ended."""
-        ending, deadline = self._council.over, time.monotonic() + min(LINGER_S, self._options.absence_s)
-        if ending and ending.kind != "done":
+        """Wait for absent nodes, so that they learn how the run ended."""
+        rank_exit, deadline = self._coordinator.over, time.monotonic() + min(LINGER_S, self._options.absence_s)
+        if rank_exit and rank_exit.outcome != "done":
             while len(self._told) < len(self._options.names) - 1 and time.monotonic() < deadline:
                 for _ in self.orders(1.0):
                     pass
-        if self._door:
-            self._door.close()
+        if self._listener:
+            self._listener.close()
 
-    def _hear(self, timeout_s: float) -> list[News]:
-        if self._door:
-            return self._door.hear(timeout_s)
+    def _hear(self, timeout_s: float) -> list[ListenerEvent]:
+        if self._listener:
+            return self._listener.hear(timeout_s)
         time.sleep(timeout_s)
         return []
 
-    def _learn(self, news: News) -> list[Order]:
-        if isinstance(news, Came):
-            if self._door and self._council.over:
-                over = as_message(Over(ending=self._council.over))
-                self._told.update([news.node_rank] if self._door.send_to(news.node_rank, over) else [])
+    def _learn(self, news: ListenerEvent) -> list[Order]:
+        if isinstance(news, NodeConnected):
+            if self._listener and self._coordinator.over:
+                over = as_message(EndRun(rank_exit=self._coordinator.over))
+                self._told.update([news.node_rank] if self._listener.send_to(news.node_rank, over) else [])
             return []
-        if isinstance(news, Left):
-            return self._council.gone(news.node_rank, time.monotonic())
+        if isinstance(news, NodeDisconnected):
+            return self._coordinator.gone(news.node_rank, time.monotonic())
         return self._reported(news.node_rank, news.report)
 
     def _reported(self, rank: int, report: Report) -> list[Order]:
         now = time.monotonic()
         if isinstance(report, Ready):
-            return self._council.ready(rank, report.epoch, now)
-        if isinstance(report, Ended):
-            return self._council.ended(rank, report.ending, now)
-        return self._council.alive(rank, now)
+            return self._coordinator.ready(rank, report.generation, now)
+        if isinstance(report, RanksEnded):
+            return self._coordinator.ended(rank, report.rank_exit, now)
+        return self._coordinator.alive(rank, now)
 
     def _pass_on(self, orders: list[Order]) -> Iterator[Order]:
         for order in orders:
-            if not isinstance(order, Tell):
+            if not isinstance(order, Notice):
                 self._send(order)
             yield order
 
     def _send(self, said: Ping | Order) -> None:
-        sent = self._door.send(as_message(said)) if self._door else []
-        if isinstance(said, Over):
+        sent = self._listener.send(as_message(said)) if self._listener else []
+        if isinstance(said, EndRun):
             self._told.update(sent)
 
 
-class Guest:
-    """The council is on the node of rank 0; the way there may break, and is looked for again. ConfigurationError: there
-    is no token of the attempt."""
+class CoordinatorClient:
+    """Access over the network; a lost connection is opened again. ConfigurationError: the attempt has no token."""
 
-    def __init__(self, options: Options, note: Note = _print) -> None:
+    def __init__(self, options: AgentOptions, note: Note = _print) -> None:
         self._options = options
         self._note = note
         self._token = read_token(options.folder)
-        self._line: Line | None = None
-        self._state: Report = Ready(epoch=0)
-        """What a new connection begins with."""
+        self._connection: AgentConnection | None = None
+        self._state: Report = Ready(generation=0)
+        """The first report on a new connection."""
         self._pinged = self._tried = 0.0
         self._why_not = ""
-        """The newest reason why it could not be reached."""
+        """Reason of the newest failed connection."""
         self._waits_since = time.monotonic()
 
-    def ready(self, epoch: int) -> None:
-        self._tell(Ready(epoch=epoch))
+    def ready(self, generation: int) -> None:
+        self._tell(Ready(generation=generation))
 
-    def ended(self, ending: Ending) -> None:
-        self._tell(Ended(ending=ending))
+    def ended(self, rank_exit: RankExit) -> None:
+        self._tell(RanksEnded(rank_exit=rank_exit))
 
     def progressed(self) -> None:
-        """Checkpoints are written where rank 0 is."""
+        """Nothing to do: checkpoints are written on rank 0's node."""
 
     def orders(self, timeout_s: float) -> Iterator[Order]:
         deadline = time.monotonic() + timeout_s
-        if self._line is None:
+        if self._connection is None:
             self._connect()
         elif time.monotonic() - self._pinged >= PING_S:
             self._pinged = time.monotonic()
-            self._line.send(as_message(Ping()))
-        if (line := self._line) is None:
+            self._connection.send(as_message(Ping()))
+        if (connection := self._connection) is None:
             time.sleep(max(0.0, deadline - time.monotonic()))
             yield from self._without(time.monotonic())
             return
         try:
-            for text in line.receive(max(0.0, deadline - time.monotonic())):
+            for text in connection.receive(max(0.0, deadline - time.monotonic())):
                 yield from self._read(text)
         except OSError as error:
             self._note("lost", f"the connection to {self._options.names[0]} has ended: {error}")
             yield from self._lost(GONE)
             return
-        if (silent := time.monotonic() - line.heard) > self._options.silence_s:
+        if (silent := time.monotonic() - connection.heard) > self._options.silence_s:
             yield from self._lost(f"no word from {self._options.names[0]} for {silent:.0f} s")
 
     def close(self) -> None:
-        if self._line:
-            self._line.close()
+        if self._connection:
+            self._connection.close()
 
     def _tell(self, state: Report) -> None:
         self._state = state
-        if self._line:
-            self._line.send(as_message(state))
+        if self._connection:
+            self._connection.send(as_message(state))
 
     def _read(self, text: bytes) -> Iterator[Order]:
         try:
             order = read_order(text, self._options.names)
         except MisfitError as error:
-            self._note("order", f"{self._options.names[0]} sent what is not understood: {error}")
+            self._note("order", f"{self._options.names[0]} sent an invalid message: {error}")
             return
         if not isinstance(order, Ping):
             yield order
@@ -201,30 +207,30 @@ class Guest:
             return
         self._tried = now
         try:
-            self._line = _greeted(self._options, self._token)
+            self._connection = _greeted(self._options, self._token)
         except (OSError, MisfitError) as error:
             self._why_not = str(error)
             return
         self._why_not = ""
-        self._line.send(as_message(self._state))
+        self._connection.send(as_message(self._state))
 
     def _without(self, now: float) -> Iterator[Order]:
         if now - self._waits_since > self._options.absence_s:
             reason = f"it could not be reached for {now - self._waits_since:.0f} s"
             reason += f": {self._why_not}" if self._why_not else ""
-            yield Over(ending=Ending(kind="infrastructure", node=self._options.names[0], reason=reason))
+            yield EndRun(rank_exit=RankExit(outcome="infrastructure", node=self._options.names[0], reason=reason))
 
     def _lost(self, why: str) -> Iterator[Order]:
-        """The others' ranks go on without this node's, or not at all: ours have nothing to wait for."""
-        if self._line:
-            self._line.close()
-        self._line, self._waits_since = None, time.monotonic()
-        cause = Ending(kind="infrastructure", node=self._options.names[0], reason=why)
-        yield Again(epoch=0, cause=cause, restarts_left=-1, pause_s=0.0)
+        """Stop the ranks here: those of the other nodes stop or continue without them."""
+        if self._connection:
+            self._connection.close()
+        self._connection, self._waits_since = None, time.monotonic()
+        cause = RankExit(outcome="infrastructure", node=self._options.names[0], reason=why)
+        yield RestartRanks(generation=0, cause=cause, restarts_left=-1, pause_s=0.0)
 
 
-def _listening(options: Options) -> Listening:
-    return Listening(
+def _listening(options: AgentOptions) -> ListenerOptions:
+    return ListenerOptions(
         address=options.address,
         port=options.port,
         interface=options.interface,
@@ -234,17 +240,17 @@ def _listening(options: Options) -> Listening:
     )
 
 
-def _greeted(options: Options, token: bytes) -> Line:
-    """A connection on which each knows the other. OSError: nobody answers in time. MisfitError: somebody else does, or
-    the coordinator does not take this node."""
-    line = Line(socket.create_connection((options.address, options.port), timeout=SEND_S))
+def _greeted(options: AgentOptions, token: bytes) -> AgentConnection:
+    """Open an authenticated connection. OSError: no answer in time. MisfitError: the peer is not the coordinator, or
+    refuses this node."""
+    connection = AgentConnection(socket.create_connection((options.address, options.port), timeout=SEND_S))
     deadline = time.monotonic() + GREETING_S
     try:
-        asked = read_asked(line.next(deadline))
+        asked = read_asked(connection.next(deadline))
         greeting = Greeting(run=options.run, node_rank=options.node_rank, asked=asked, drawn=draw())
-        line.send(greeting.as_message(token))
-        read_welcome(line.next(deadline), greeting, token)
+        connection.send(greeting.as_message(token))
+        read_welcome(connection.next(deadline), greeting, token)
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    return line
+    return connection

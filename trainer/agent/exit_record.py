@@ -1,7 +1,7 @@
-"""What a node's part in a run ended of, kept for the next start: Docker starts a container again unless it ends with 0.
+"""How the ranks of a node ended, kept for the next start: Docker restarts a container unless its exit code is 0.
 
-Room for it is taken when the node begins, since a full disk is among the reasons to end. Where a file system copies
-what it changes (btrfs, ZFS), that is no promise.
+Its disk space is reserved at the start, since a full disk is among the reasons to end. A copy-on-write file system
+(btrfs, ZFS) may need more.
 """
 
 from __future__ import annotations
@@ -11,41 +11,41 @@ import json
 import os
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from trainer.agent.rank_exit import Ending, from_values
+from trainer.agent.rank_exit import RankExit, from_values
 
 ROOM = 4096
 """Bytes: one block of the common file systems."""
 
 
-class LastWord:
+class ExitRecord:
     def __init__(self, folder: Path, node_rank: int, run: str) -> None:
-        """`folder` is the run's; `run` names run and attempt: what another attempt ended of is no end of this."""
+        """`folder` is the run's; `run` names run and attempt: the record of another attempt is ignored."""
         self._run = run
         self._file = folder / f"over-{node_rank}.json"
         self._room = folder / f".over-{node_rank}"
 
-    def read(self) -> Ending | None:
-        """None: it has not ended, or nobody could write it down."""
+    def read(self) -> RankExit | None:
+        """None: the attempt has not ended, or the record could not be written."""
         try:
             values = json.loads(self._file.read_text("utf-8"))
-            return from_values(values["ending"]) if values["run"] == self._run else None
+            return from_values(values["rank_exit"]) if values["run"] == self._run else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def reserve(self) -> None:
-        """Without room, the run begins all the same."""
+        """Reserve disk space; the run starts without it, too."""
         try:
             if not self._room.exists() or self._room.stat().st_size != ROOM:  # else it is kept, since a kill
                 self._room.write_bytes(b" " * ROOM)
         except OSError as error:
             print(f"{self._room} could not be written: {error}", file=sys.stderr)
 
-    def write(self, ending: Ending) -> None:
-        while len(text := self._text(ending)) >= ROOM and ending.reason:
-            ending = replace(ending, reason=ending.reason[: len(ending.reason) // 2], frame="")
+    def write(self, rank_exit: RankExit) -> None:
+        while len(text := self._text(rank_exit)) >= ROOM and rank_exit.reason:
+            rank_exit = replace(rank_exit, reason=rank_exit.reason[: len(rank_exit.reason) // 2], frame="")
         try:
             descriptor = os.open(self._room, os.O_WRONLY | os.O_CREAT, 0o644)  # in place: it takes no new block
             with os.fdopen(descriptor, "wb") as file:
@@ -55,10 +55,10 @@ class LastWord:
         except OSError as error:
             print(f"{self._file} could not be written: {error}", file=sys.stderr)
 
-    def _text(self, ending: Ending) -> str:
-        return json.dumps({"run": self._run, "at": time.time(), "ending": ending.as_values()})
+    def _text(self, rank_exit: RankExit) -> str:
+        return json.dumps({"run": self._run, "at": time.time(), "rank_exit": asdict(rank_exit)})
 
-    def give_back(self) -> None:
-        """The room, where there is nothing to say."""
+    def release(self) -> None:
+        """Release the reserved space, where nothing was recorded."""
         with contextlib.suppress(OSError):
             self._room.unlink()

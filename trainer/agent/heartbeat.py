@@ -1,9 +1,8 @@
-"""A sign of life of each rank, so that one that is frozen is told from one that waits for the others; and in it what
-the rank is about.
+"""Heartbeats of ranks: they distinguish a frozen rank from one that waits for others, and carry its current work.
 
-A thread writes it: a rank in a collective goes on beating, one that is stopped, swapped out for good or caught in a
-driver does not. The agent of torchrun looks at exit codes alone, and would wait for such a rank for ever. What the rank
-is about costs it an assignment (0.1 µs): the thread writes it down with the next beat.
+A thread writes them: a rank in a collective continues, one that is stopped, swapped out or blocked in a driver does
+not. torchrun looks at exit codes alone, and would wait for such a rank for ever. To note its current work costs a rank
+an assignment (0.1 µs): the thread writes it with the next heartbeat.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ FOLDER = "ORCH_BEATS"
 """The variable that names the folder; in memory, so that a slow disk is not taken for a slow rank."""
 EVERY_S = 1.0
 RESTING = "left-out"
-"""What a rank is about that takes no part: it is not expected to come on."""
+"""The exchange of a rank that takes no part: it is not expected to make progress."""
 _WIDTH = 40
 
 
 @dataclass
-class _Doing:
+class _Activity:
     step: int = 0
     part: str = ""
     exchanges: dict[int, str] = field(default_factory=dict)
@@ -35,38 +34,38 @@ class _Doing:
     """Parts and collectives so far."""
 
 
-_doing = _Doing()
+_activity = _Activity()
 """Of this process, which is one rank."""
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """Beat from now on, where somebody listens; to be called by each rank."""
+    """Start the heartbeat, where an agent reads it; every rank calls this."""
     if folder := environ.get(FOLDER):
         path = Path(folder) / environ.get("LOCAL_RANK", "0")
         threading.Thread(target=_beat, args=(path,), daemon=True, name="beat").start()
 
 
 def step(number: int) -> None:
-    """The optimizer step that begins."""
-    _doing.step = number
+    """Note the optimizer step that begins."""
+    _activity.step = number
 
 
 def part(name: str) -> None:
-    """What of the step begins: one word."""
-    _doing.part = name
-    _doing.done += 1
+    """Note the part of the step that begins: one word."""
+    _activity.part = name
+    _activity.done += 1
 
 
 @contextmanager
 def exchange(name: str) -> Iterator[None]:
-    """Around what waits for the other ranks: one word."""
+    """Note a wait for other ranks: one word."""
     thread = threading.get_ident()
-    _doing.exchanges[thread] = name
+    _activity.exchanges[thread] = name
     try:
         yield
-        _doing.done += 1  # not where it failed: giving up is no progress
+        _activity.done += 1  # not where it failed: giving up is no progress
     finally:
-        _doing.exchanges.pop(thread, None)
+        _activity.exchanges.pop(thread, None)
 
 
 def _beat(path: Path) -> None:
@@ -76,20 +75,20 @@ def _beat(path: Path) -> None:
         while True:
             os.pwrite(descriptor, _line(), 0)
             time.sleep(EVERY_S)
-    except Exception as error:  # whatever it is: a rank that can give no sign is not to be taken for a frozen one
+    except Exception as error:  # a rank without a heartbeat must not be taken for a frozen one
         path.unlink(missing_ok=True)
-        print(f"this rank gives no sign of life any more: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"this rank sends no heartbeat any more: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _line() -> bytes:
-    part, exchanges = _doing.part or "-", "+".join(sorted({*_doing.exchanges.copy().values()})) or "-"
-    about = f"{_doing.step:>10} {_doing.done:>12} {part:>{_WIDTH}.{_WIDTH}} {exchanges:>{_WIDTH}.{_WIDTH}}"
+    part, exchanges = _activity.part or "-", "+".join(sorted({*_activity.exchanges.copy().values()})) or "-"
+    about = f"{_activity.step:>10} {_activity.done:>12} {part:>{_WIDTH}.{_WIDTH}} {exchanges:>{_WIDTH}.{_WIDTH}}"
     return f"{os.getpid():>10} {time.monotonic():>20.3f} {about}\n".encode()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sign:
-    """A rank's newest."""
+class Heartbeat:
+    """The newest sign of life of a rank."""
 
     local_rank: int
     process: int
@@ -99,16 +98,16 @@ class Sign:
     done: int
     part: str
     exchange: str
-    """Empty where it waits for nobody, as far as it knows: what a backward pass sums is DDP's own."""
+    """Empty: the rank waits for no other, as far as it knows. DDP's sums in a backward pass are not noted."""
 
 
-def signs(folder: Path) -> Iterator[Sign]:
-    """Of each rank that beats."""
+def newest(folder: Path) -> Iterator[Heartbeat]:
+    """The newest heartbeat of each rank that sends any."""
     for path in sorted(folder.iterdir()):
         words = path.read_text().split() if path.name.isdigit() else []
         if len(words) == 6:
             part, exchange = ("" if word == "-" else word for word in words[4:])
-            yield Sign(
+            yield Heartbeat(
                 local_rank=int(path.name), process=int(words[0]), at_s=float(words[1]), step=int(words[2]),
                 done=int(words[3]), part=part, exchange=exchange,
             )  # fmt: skip

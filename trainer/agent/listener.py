@@ -19,7 +19,7 @@ import psutil
 
 from trainer.agent.handshake import Greeting, draw, read_greeting
 from trainer.agent.messages import MisfitError, Report, read_report
-from trainer.agent.wire import Line, Message
+from trainer.agent.wire import AgentConnection, Message
 
 GREETING_S = 5.0
 """For all of a greeting."""
@@ -32,26 +32,26 @@ AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Came:
+class NodeConnected:
     node_rank: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class NodeDisconnected:
     node_rank: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class NodeReported:
     node_rank: int
     report: Report
 
 
-News = Came | Left | Said
+ListenerEvent = NodeConnected | NodeDisconnected | NodeReported
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listening:
+class ListenerOptions:
     """Where, and for whom."""
 
     address: str
@@ -66,42 +66,42 @@ class Listening:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Stranger:
-    line: Line
+class _Pending:
+    line: AgentConnection
     asked: str
     since: float
     address: str
 
 
-class Door:
-    def __init__(self, listening: Listening, note: Callable[[str, str], None]) -> None:
+class AgentListener:
+    def __init__(self, listening: ListenerOptions, note: Callable[[str, str], None]) -> None:
         """`note` takes a line for people, and what it is about: one of a kind is enough. OSError: the port is taken."""
         self._about = listening
         self._note = note
         self._most = 2 * len(listening.names) + 16
-        self._seats: dict[int, Line] = {}
-        self._strangers: dict[Line, _Stranger] = {}
+        self._seats: dict[int, AgentConnection] = {}
+        self._strangers: dict[AgentConnection, _Pending] = {}
         """The oldest first."""
-        self._listener = _listen(listening, note)
+        self._socket = _listen(listening, note)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._socket, selectors.EVENT_READ)
         self._resume_at: float | None = None
         """When connections are taken again, where there was no room for one."""
 
-    def hear(self, timeout_s: float) -> list[News]:
+    def hear(self, timeout_s: float) -> list[ListenerEvent]:
         """What has come of the run's nodes, within this time."""
         if self._resume_at is not None and time.monotonic() >= self._resume_at:
-            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._selector.register(self._socket, selectors.EVENT_READ)
             self._resume_at = None
         ready = [key.fileobj for key, _ in self._selector.select(timeout_s)]
-        lines = [line for line in ready if isinstance(line, Line)]
-        news: list[News] = []
+        lines = [line for line in ready if isinstance(line, AgentConnection)]
+        news: list[ListenerEvent] = []
         for line in sorted(lines, key=lambda line: line in self._strangers):  # a holder before who asks for its seat
             news += self._guarded(line)
         now = time.monotonic()
         for stranger in [one for one in self._strangers.values() if now - one.since > self._about.greeting_s]:
             self._turn_away(stranger, f"no greeting in {self._about.greeting_s:.0f} s")
-        if self._listener in ready:
+        if self._socket in ready:
             self._accept()
         return news
 
@@ -115,7 +115,7 @@ class Door:
     def close(self) -> None:
         for line in (*self._seats.values(), *self._strangers):
             line.close()
-        self._listener.close()
+        self._socket.close()
         self._selector.close()
 
     # ── Who is not known yet ──────────────────────────────────────────────────────────────────────────────────────────
@@ -123,14 +123,14 @@ class Door:
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
             try:
-                connected, (address, _port) = self._listener.accept()
+                connected, (address, _port) = self._socket.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno != errno.ECONNABORTED:  # out of descriptors or memory: it would be ready without end
                     self._note("full", f"no room for another connection: {os.strerror(error.errno or 0)}")
                     self._make_room(0)
-                    self._selector.unregister(self._listener)
+                    self._selector.unregister(self._socket)
                     self._resume_at = time.monotonic() + BACK_OFF_S
                     return
                 continue
@@ -143,27 +143,27 @@ class Door:
 
     def _ask(self, connected: socket.socket, address: str) -> None:
         try:
-            line = Line(connected, LONGEST_GREETING)
+            line = AgentConnection(connected, LONGEST_GREETING)
             self._selector.register(line, selectors.EVENT_READ)
         except OSError:
             connected.close()
             return
-        stranger = _Stranger(line=line, asked=draw(), since=time.monotonic(), address=address)
+        stranger = _Pending(line=line, asked=draw(), since=time.monotonic(), address=address)
         self._strangers[line] = stranger
         line.send({"asked": stranger.asked})
 
-    def _turn_away(self, stranger: _Stranger, why: str) -> None:
+    def _turn_away(self, stranger: _Pending, why: str) -> None:
         self._note("stranger", f"{stranger.address} is no node of this run, its connection was closed: {why}")
         del self._strangers[stranger.line]
         self._drop(stranger.line)
 
-    def _drop(self, line: Line) -> None:
+    def _drop(self, line: AgentConnection) -> None:
         self._selector.unregister(line)
         line.close()
 
     # ── What is read ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _guarded(self, line: Line) -> Iterator[News]:
+    def _guarded(self, line: AgentConnection) -> Iterator[ListenerEvent]:
         """Whatever goes wrong costs this connection, and nothing else."""
         rank = next((rank for rank, held in self._seats.items() if held is line), None)
         stranger = self._strangers.get(line)
@@ -179,7 +179,7 @@ class Door:
                 self._note(f"left {rank}", f"the connection of {self._about.names[rank]} has ended: {error}")
                 yield self._leave(rank)
 
-    def _greet(self, stranger: _Stranger) -> Iterator[News]:
+    def _greet(self, stranger: _Pending) -> Iterator[ListenerEvent]:
         line, token = stranger.line, self._about.token
         if not (lines := line.receive(0)):
             return
@@ -193,30 +193,30 @@ class Door:
             if holder:
                 yield self._leave(rank)
             del self._strangers[line]
-            line.longest = Line.LONGEST
+            line.longest = AgentConnection.LONGEST
             self._seats[rank] = line
             line.send({"proof": greeting.signed(token, "coordinator")})
-            yield Came(node_rank=rank)
+            yield NodeConnected(node_rank=rank)
 
-    def _refuse(self, stranger: _Stranger, greeting: Greeting, why: str) -> None:
+    def _refuse(self, stranger: _Pending, greeting: Greeting, why: str) -> None:
         stranger.line.send({"proof": greeting.signed(self._about.token, "coordinator"), "refused": why})
         raise ConnectionError(why)
 
-    def _read(self, rank: int, line: Line) -> Iterator[News]:
+    def _read(self, rank: int, line: AgentConnection) -> Iterator[ListenerEvent]:
         for text in line.receive(0):
             try:
                 report = read_report(text, self._about.names[rank : rank + 1])  # it speaks of its own ranks alone
             except MisfitError as error:
                 self._note(f"said {rank}", f"{self._about.names[rank]} sent what is not understood: {error}")
                 continue
-            yield Said(node_rank=rank, report=report)
+            yield NodeReported(node_rank=rank, report=report)
 
-    def _leave(self, rank: int) -> Left:
+    def _leave(self, rank: int) -> NodeDisconnected:
         self._drop(self._seats.pop(rank))
-        return Left(node_rank=rank)
+        return NodeDisconnected(node_rank=rank)
 
 
-def _listen(listening: Listening, note: Callable[[str, str], None]) -> socket.socket:
+def _listen(listening: ListenerOptions, note: Callable[[str, str], None]) -> socket.socket:
     """On the address that the other nodes call; where a router forwards it, on that of the interface towards them."""
     try:
         listener = socket.create_server((listening.address, listening.port))

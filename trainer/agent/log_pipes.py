@@ -27,7 +27,7 @@ def pipe(folder: Path, local_rank: int, name: str) -> Path:
     return folder / f"{local_rank}.{name}"
 
 
-class Streams:
+class RankPipes:
     """Both streams of each rank of one torchrun, which takes them from `folder`."""
 
     def __init__(self, ranks: int) -> None:

@@ -1,4 +1,4 @@
-"""Where torchrun's ranks write: into the supervisor's pipes.
+"""Where torchrun's ranks write: into the agent's pipes.
 
 torchrun looks this class up by name (`--logs-specs orch`), among the entry points of what is installed; `at_start`, on
 its PYTHONPATH, is where it finds one. With torch, so only torchrun imports it.

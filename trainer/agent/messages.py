@@ -1,4 +1,4 @@
-"""What agents say to each other, read in one place. Whatever does not fit is a `MisfitError`, with no other effect."""
+"""Messages between agents, encoded and decoded here. One that does not fit is a `MisfitError`, with no other effect."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from trainer.agent.coordinator import LONGEST_PAUSE_S, Again, Go, Order, Over
-from trainer.agent.rank_exit import LONGEST, Ending, from_values
+from trainer.agent.coordinator import LONGEST_PAUSE_S, EndRun, Order, RestartRanks, StartRanks
+from trainer.agent.rank_exit import LONGEST, RankExit, from_values
 
-MOST_EPOCHS = 1_000_000
+MAX_GENERATIONS = 1_000_000
 MOST = 2**32
-"""Of any other whole number: exit codes, global ranks."""
+"""Bound of any other integer: exit codes, global ranks."""
 
 
 class MisfitError(ValueError):
-    """It is no message, or its values are out of bounds."""
+    """A line is not a message, or a value is out of bounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """No rank runs here, and the next epoch may come."""
+    """No rank runs on this node; the next generation can start."""
 
-    epoch: int
-    """The last that this node has seen."""
+    generation: int
+    """The last one that this node has seen."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
-    """This node's ranks have ended."""
+class RanksEnded:
+    """The ranks of this node have ended."""
 
-    ending: Ending
+    rank_exit: RankExit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,59 +39,64 @@ class Ping:
     """A heartbeat, in both directions."""
 
 
-Report = Ready | Ended | Ping
+Report = Ready | RanksEnded | Ping
+
+
+_KINDS: Mapping[type[Report | Order], str] = {
+    Ready: "ready", RanksEnded: "ended", Ping: "ping", StartRanks: "start", RestartRanks: "restart", EndRun: "end",
+}  # fmt: skip
 
 
 def as_message(said: Report | Order) -> Mapping[str, Any]:
-    return {type(said).__name__.lower(): asdict(said)}
+    return {_KINDS[type(said)]: asdict(said)}
 
 
 def read_report(line: bytes, names: Collection[str]) -> Report:
-    """What a node tells the coordinator. `names`: of the run's nodes."""
+    """Decode a message of a node to the coordinator. `names`: the nodes of the run."""
     kind, values = _kind_of(line)
     if kind == "ready":
-        return Ready(epoch=whole(values, "epoch", most=MOST_EPOCHS))
+        return Ready(generation=whole(values, "generation", most=MAX_GENERATIONS))
     if kind == "ended":
-        return Ended(ending=_ending(values, "ending", names))
+        return RanksEnded(rank_exit=_rank_exit(values, "rank_exit", names))
     if kind == "ping":
         return Ping()
-    raise MisfitError("no report")
+    raise MisfitError("not a report")
 
 
-def read_order(line: bytes, names: Collection[str]) -> Go | Again | Over | Ping:
-    """What the coordinator tells a node."""
+def read_order(line: bytes, names: Collection[str]) -> StartRanks | RestartRanks | EndRun | Ping:
+    """Decode a message of the coordinator to a node."""
     kind, values = _kind_of(line)
-    if kind == "go":
-        return Go(epoch=whole(values, "epoch", most=MOST_EPOCHS))
-    if kind == "again":
-        return Again(
-            epoch=whole(values, "epoch", most=MOST_EPOCHS),
-            cause=_ending(values, "cause", names),
-            restarts_left=whole(values, "restarts_left", least=-1, most=MOST_EPOCHS),
+    if kind == "start":
+        return StartRanks(generation=whole(values, "generation", most=MAX_GENERATIONS))
+    if kind == "restart":
+        return RestartRanks(
+            generation=whole(values, "generation", most=MAX_GENERATIONS),
+            cause=_rank_exit(values, "cause", names),
+            restarts_left=whole(values, "restarts_left", least=-1, most=MAX_GENERATIONS),
             pause_s=_seconds(values, "pause_s"),
         )
-    if kind == "over":
-        return Over(ending=_ending(values, "ending", names))
+    if kind == "end":
+        return EndRun(rank_exit=_rank_exit(values, "rank_exit", names))
     if kind == "ping":
         return Ping()
-    raise MisfitError("no order")
+    raise MisfitError("not an order")
 
 
 def values_of(line: bytes) -> dict[str, Any]:
-    """An object of JSON."""
+    """Decode a JSON object."""
     try:
         values = json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise MisfitError(f"not JSON: {error}"[:200]) from None
     if not isinstance(values, dict):
-        raise MisfitError("no object of JSON")
+        raise MisfitError("not a JSON object")
     return values
 
 
 def whole(values: Mapping[str, Any], key: str, *, most: int, least: int = 0) -> int:
     number = values.get(key)
     if type(number) is not int or not least <= number <= most:
-        raise MisfitError(f"{key} is no whole number from {least} to {most}")
+        raise MisfitError(f"{key} is not an integer from {least} to {most}")
     return number
 
 
@@ -108,20 +113,20 @@ def _kind_of(line: bytes) -> tuple[str, Mapping[str, Any]]:
 def _seconds(values: Mapping[str, Any], key: str) -> float:
     number = values.get(key)
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= LONGEST_PAUSE_S:
-        raise MisfitError(f"{key} is no time in seconds")
+        raise MisfitError(f"{key} is not a time in seconds")
     return float(number)
 
 
-def _ending(values: Mapping[str, Any], key: str, names: Collection[str]) -> Ending:
+def _rank_exit(values: Mapping[str, Any], key: str, names: Collection[str]) -> RankExit:
     """Each field of its type, whole numbers and texts within bounds, the node one of the run's."""
     inner = values.get(key)
     if not isinstance(inner, dict):
-        raise MisfitError(f"{key} is no ending")
-    hints = get_type_hints(Ending)
-    names_of_fields = [field.name for field in fields(Ending) if field.name in inner]
+        raise MisfitError(f"{key} is not a rank exit")
+    hints = get_type_hints(RankExit)
+    names_of_fields = [field.name for field in fields(RankExit) if field.name in inner]
     wrong = [name for name in names_of_fields if not _fits(inner[name], hints[name])]
-    if wrong or "kind" not in inner or inner.get("node") not in names:
-        raise MisfitError(f"{key} is no ending of a node of this run")
+    if wrong or "outcome" not in inner or inner.get("node") not in names:
+        raise MisfitError(f"{key} is not a rank exit of a node of this run")
     return from_values(inner)
 
 

@@ -1,4 +1,4 @@
-"""What the command line tells a node's supervisor."""
+"""What the command line tells a node's agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class AgentOptions:
     run: str
     """Run and attempt: what another run says is not listened to."""
     names: tuple[str, ...]
@@ -17,7 +17,7 @@ class Options:
     node_rank: int
     first_rank: int
     address: str
-    """Of rank 0's node, where its supervisor listens."""
+    """Of rank 0's node, where its agent listens."""
     port: int
     restarts: int
     silence_s: float
@@ -39,7 +39,7 @@ class Options:
         return self.names[self.node_rank]
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
     """argparse ends the process where the words are not understood."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.agent",
@@ -50,7 +50,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     parser.add_argument("--node-rank", type=int, required=True, metavar="N")
     parser.add_argument("--first-rank", type=int, default=0, metavar="N", help="global rank of this node's first")
     parser.add_argument("--address", required=True, metavar="IPV4", help="of the node of rank 0")
-    parser.add_argument("--port", type=int, required=True, metavar="PORT", help="where its supervisor listens")
+    parser.add_argument("--port", type=int, required=True, metavar="PORT", help="where its agent listens")
     parser.add_argument("--restarts", type=int, default=3, metavar="N", help="without a checkpoint in between")
     silence, frozen = (float(environ.get(name) or 60) for name in ("ORCH_SILENCE_S", "ORCH_FROZEN_S"))
     stuck = float(environ.get("ORCH_STUCK_S") or 30)
@@ -63,7 +63,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     names = tuple(given.nodes.split(","))
     if not 0 <= given.node_rank < len(names):
         parser.error(f"--node-rank {given.node_rank} does not fit --nodes {given.nodes}")
-    return Options(
+    return AgentOptions(
         run=f"{environ.get('ORCH_RUN_ID', '')}.{environ.get('ORCH_ATTEMPT', '0')}",
         names=names,
         node_rank=given.node_rank,

@@ -1,57 +1,58 @@
-"""How a node's ranks ended, and whether another try could end better. Pure."""
+"""How the ranks of a node ended, and whether a restart can help. Pure."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from contract.events import RankFailed, decode_event
 from contract.failures.classify import Classified, FailedRank, classify, distance_from_cause, reason_of
 from contract.failures.owners import OUTCOMES, Outcome
 from contract.failures.torchrun import first_failure
-from contract.log_lines import EVENT_MARK, split_rank
+from contract.log_lines import split_rank
 from trainer.errors import TrainerError
 
 LONGEST = 2000
-"""Letters of a reason: it goes to the other nodes in one message."""
+"""Maximum length of a reason: it goes to the other nodes in one message."""
 _OWN_CODES = (2, 3)
-"""Of a command line that is not understood, and of the trainer's for a configuration that cannot be."""
+"""Exit codes for an invalid command line and for a configuration error."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
-    """The end of one node's ranks, as one rank's."""
+class RankExit:
+    """The end of a node's ranks, described by the rank that failed first."""
 
-    kind: Outcome
+    outcome: Outcome
     node: str
     rank: int | None = None
-    """Global rank that failed first there; None where it is the node's as a whole."""
+    """Global rank that failed first on the node; None: the node as a whole failed."""
     exit_code: int | None = None
-    """The rank's; negative: ended by that signal."""
+    """Exit code of the rank; negative: the signal that ended it."""
     reason: str = ""
     cause: str = ""
-    """Id of the signature by which it was recognised."""
+    """Id of the signature that matched."""
     frame: str = ""
-    """Where in the code: `file:line in function`."""
+    """`FILE:LINE in FUNCTION`."""
     because_of_others: bool = False
-    """Whether it only lost another rank."""
-
-    def as_values(self) -> dict[str, Any]:
-        return asdict(self)
+    """Whether the rank only lost another one."""
 
 
-def from_values(values: Mapping[str, Any]) -> Ending:
-    """What a peer sent. ValueError: it is no ending."""
-    known = {field.name for field in fields(Ending)}
-    ending = Ending(**{key: value for key, value in values.items() if key in known})
-    if ending.kind not in OUTCOMES or not isinstance(ending.node, str) or not isinstance(ending.reason, str):
-        raise ValueError(f"no ending: {values}")
-    return ending
+def from_values(values: Mapping[str, Any]) -> RankExit:
+    """Build a rank exit from decoded JSON. ValueError: values do not fit."""
+    known = {field.name for field in fields(RankExit)}
+    rank_exit = RankExit(**{key: value for key, value in values.items() if key in known})
+    if (
+        rank_exit.outcome not in OUTCOMES
+        or not isinstance(rank_exit.node, str)
+        or not isinstance(rank_exit.reason, str)
+    ):
+        raise ValueError(f"not a rank exit: {values}")
+    return rank_exit
 
 
 def classify_exception(error: BaseException) -> Classified:
-    """An exception that ended a rank, with those that it came from."""
+    """Classify an exception that ended a rank, with its chain of causes."""
     chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) and before not in chain:
         chain.append(before)
@@ -65,83 +66,72 @@ def classify_exception(error: BaseException) -> Classified:
     return found
 
 
-def root_cause(endings: Sequence[Ending]) -> Ending:
-    """The one that the others follow from; of equals the first to be told."""
+def root_cause(rank_exits: Sequence[RankExit]) -> RankExit:
+    """The exit that caused the others; of equals the first reported."""
     return min(
-        endings,
-        key=lambda one: distance_from_cause(one.kind, lost_peer=one.because_of_others, cause=one.cause),
+        rank_exits,
+        key=lambda one: distance_from_cause(one.outcome, lost_peer=one.because_of_others, cause=one.cause),
     )
 
 
-def read_ending(node: str, code: int, lines: Sequence[str], *, first_rank: int, frozen: str = "") -> Ending:
-    """From torchrun's exit code and the last lines of its output, `[rankN]: ` before a rank's own.
+def read_rank_exit(node: str, code: int, lines: Sequence[str], *, first_rank: int, frozen: str = "") -> RankExit:
+    """Classify by torchrun's exit code and the last lines of its output, a rank's own with the prefix `[rankN]: `.
 
-    `frozen`: why a rank was killed here, where one was.
+    `frozen`: the reason why the agent killed a rank; empty: it killed none.
     """
     if code == 0:
-        return Ending(kind="done", node=node, exit_code=0)
+        return RankExit(outcome="done", node=node, exit_code=0)
     written = [split_rank(line) for line in lines]
     first = first_failure([text for _, text in written])
     rank, exit_code = (first.rank, first.exit_code) if first else (None, code)
-    ending = Ending(kind="infrastructure", node=node, rank=rank, exit_code=exit_code)
+    rank_exit = RankExit(outcome="infrastructure", node=node, rank=rank, exit_code=exit_code)
     if frozen:
-        return replace(ending, reason=frozen, cause="node.frozen")
+        return replace(rank_exit, reason=frozen, cause="node.frozen")
     failed = FailedRank(
         own=[text for writer, text in written if writer == (first_rank if rank is None else rank)],
         agent=[text for writer, text in written if writer is None],
         exit_code=exit_code,
     )
-    if told := _told(lines, rank):
-        return _by_its_own_word(ending, failed, told)
-    return _classified(replace(ending, rank=first_rank if rank is None else rank), failed)
+    if event := _reported(lines, rank):
+        return _by_event(rank_exit, failed, event)
+    return _classified(replace(rank_exit, rank=first_rank if rank is None else rank), failed)
 
 
-def _told(lines: Sequence[str], rank: int | None) -> dict[str, Any]:
-    """What the trainer said of a failure: that rank's event, else the first."""
-    told = [values for values in map(_event, lines) if values.get("event") == "failed"]
-    told.sort(key=_time)  # lines are in order for each rank alone
-    return next((values for values in told if values.get("rank") == rank), told[0] if told else {})
+def _reported(lines: Sequence[str], rank: int | None) -> RankFailed | None:
+    """The failure that this rank reported, otherwise the first that any rank did."""
+    decoded = [decode_event(text, writer) for writer, text in map(split_rank, lines)]
+    events = sorted((one for one in decoded if isinstance(one, RankFailed)), key=_time)  # lines are in order per rank
+    return next((event for event in events if event.rank == rank), events[0] if events else None)
 
 
 _LATEST = 1e11
 """Seconds since 1970; a script may write any event."""
 
 
-def _time(values: Mapping[str, Any]) -> float:
-    at = values.get("t")
-    return float(at) if isinstance(at, (int, float)) and 0 <= at <= _LATEST else 0.0
+def _time(event: RankFailed) -> float:
+    return event.t if event.t is not None and 0 <= event.t <= _LATEST else 0.0
 
 
-def _event(line: str) -> dict[str, Any]:
-    _, mark, text = line.partition(EVENT_MARK)
-    try:
-        values = json.loads(text) if mark else {}
-    except (ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def _by_its_own_word(ending: Ending, failed: FailedRank, told: Mapping[str, Any]) -> Ending:
-    """The rank's own event, which knows the exception; its lines may be another thread's."""
-    rank = told["rank"] if isinstance(told.get("rank"), int) else ending.rank
+def _by_event(rank_exit: RankExit, failed: FailedRank, event: RankFailed) -> RankExit:
+    """Classify by the rank's own event, which knows the exception; its lines may be another thread's."""
     reported = replace(
         failed,
         own=(),
-        reported=f"{told.get('error', 'error')}: {told.get('message', '')}",
-        reported_id=str(told.get("cause") or ""),
-        reported_frame=str(told.get("frame") or ""),
+        reported=event.reason,
+        reported_id=event.cause or "",
+        reported_frame=event.frame or "",
     )
-    return _classified(replace(ending, rank=rank), reported)
+    return _classified(replace(rank_exit, rank=rank_exit.rank if event.rank is None else event.rank), reported)
 
 
-def _classified(ending: Ending, failed: FailedRank) -> Ending:
+def _classified(rank_exit: RankExit, failed: FailedRank) -> RankExit:
     found = classify(failed)
     reason = reason_of(failed, found)[:LONGEST]
     if found is None:
-        return replace(ending, reason=reason)
+        return replace(rank_exit, reason=reason)
     return replace(
-        ending,
-        kind=found.owner,
+        rank_exit,
+        outcome=found.owner,
         reason=reason,
         cause=found.id,
         frame=found.frame[:LONGEST],

@@ -1,4 +1,4 @@
-"""torchrun and its ranks as children of this process: started, listened to, and ended without a trace."""
+"""torchrun and its ranks as child processes: started, read, and killed completely."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ from typing import IO, Any
 
 import psutil
 
+from contract.events import Hung, Progressing
 from contract.log_lines import rank_prefix
 from trainer.agent import at_start, heartbeat
-from trainer.agent.hang_detector import Standstill, about, frozen, mark_of
-from trainer.agent.log_pipes import ERR, OUT, PIECE, Streams, ranks_of, through_pipes
-from trainer.agent.options import Options
-from trainer.agent.rank_exit import Ending, read_ending
-from trainer.agent.stacks import Question
+from trainer.agent.hang_detector import HangDetector, frozen, mark_of, stuck_ranks
+from trainer.agent.heartbeat import Heartbeat
+from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, through_pipes
+from trainer.agent.options import AgentOptions
+from trainer.agent.rank_exit import RankExit, read_rank_exit
+from trainer.agent.stacks import StackRequest
 
 KEPT_LINES = 400
-"""Of each stream: what one rank goes on to say does not push out of what another ended with."""
+"""Lines kept of each stream, so that the output of one rank does not displace the last lines of another."""
 KEPT_LETTERS = 64 * 1024
-"""Of each of these lines."""
+"""Characters kept of each of these lines."""
 LISTEN_S = 5.0
-"""How long the last lines of killed ranks may take: as long as whoever takes ours, and no longer."""
+"""How long the last lines of killed ranks may take, in seconds."""
 KILL_S = 15.0
 """How long killed processes may take to be gone; one that a driver holds never is, and ends with its container."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -49,40 +51,40 @@ def adopt_orphans() -> None:
 
 
 class Ranks:
-    """One torchrun."""
+    """One torchrun and its ranks."""
 
-    def __init__(self, options: Options, epoch: int, write: Callable[[IO[bytes], bytes], None]) -> None:
-        """`write` passes on a line of its output."""
+    def __init__(self, options: AgentOptions, generation: int, write: Callable[[IO[bytes], bytes], None]) -> None:
+        """`write` receives each line of output."""
         self._options = options
         self._lines = 0
         self._frozen = ""
         self._saving: list[psutil.Process] = []
-        """Ranks that were told to stop and may write a checkpoint."""
+        """Ranks that were asked to stop and may write a checkpoint."""
         self._save_until = 0.0
-        self._standstill = Standstill(min(options.stuck_s, options.frozen_s / 2), time.monotonic())
-        self._asked: tuple[Question, float] | None = None
-        """Where the ranks stand, and the seconds without progress of which that is to be told."""
+        self._hang_detector = HangDetector(min(options.stuck_s, options.frozen_s / 2), time.monotonic())
+        self._asked: tuple[StackRequest, float] | None = None
+        """A request for the stacks of the ranks, and the seconds without progress before it."""
         self._write = write
-        self._beats = Path(tempfile.mkdtemp(prefix="beats-"))
-        self._streams = Streams(ranks_of(options.command))
+        self._beats_folder = Path(tempfile.mkdtemp(prefix="beats-"))
+        self._pipes = RankPipes(ranks_of(options.command))
         self.is_done = False
-        """Whether all ranks have ended well; torchrun stays until all other nodes' have, too."""
-        self._ear, mouth = socket.socketpair()
-        self._ear.setblocking(False)
+        """Whether all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
+        self._done_socket, done_end = socket.socketpair()
+        self._done_socket.setblocking(False)
         self._process = subprocess.Popen(
-            torchrun_line(options.command, epoch, self._streams.folder, mouth.fileno()),
+            torchrun_line(options.command, generation, self._pipes.folder, done_end.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(epoch, self._beats),
+            env=_environment(generation, self._beats_folder),
             start_new_session=True,
-            pass_fds=(mouth.fileno(),),
+            pass_fds=(done_end.fileno(),),
         )
-        mouth.close()
+        done_end.close()
         outs = {OUT: sys.stdout.buffer, ERR: sys.stderr.buffer}
         streams: list[tuple[Any, IO[bytes], str]] = [
             (stream, outs[name], rank_prefix(options.first_rank + local_rank))
-            for local_rank, name, stream in self._streams.readers
+            for local_rank, name, stream in self._pipes.readers
         ]
         streams += [(self._process.stdout, outs[OUT], ""), (self._process.stderr, outs[ERR], "")]
         self._tails: list[deque[str]] = [deque(maxlen=KEPT_LINES) for _ in streams]
@@ -96,64 +98,64 @@ class Ranks:
             self.kill()
             raise
 
-    def ending(self) -> Ending | None:
-        """How the ranks ended; None while they have not. To be asked until it is told."""
+    def rank_exit(self) -> RankExit | None:
+        """How the ranks ended; None while they run. To be called until it returns an exit."""
         if self.is_done or self._says_done():
             self.is_done = True
-            return Ending(kind="done", node=self._options.node, exit_code=0)
+            return RankExit(outcome="done", node=self._options.node, exit_code=0)
         code = self._process.poll()
         if code is None or (time.monotonic() < self._save_until and psutil.wait_procs(self._saving, timeout=0)[1]):
             return None
         self.kill()
         node, first_rank = self._options.node, self._options.first_rank
         last = [line for tail in self._tails for line in list(tail)]
-        return read_ending(node, code, last, first_rank=first_rank, frozen=self._frozen)
+        return read_rank_exit(node, code, last, first_rank=first_rank, frozen=self._frozen)
 
     def _says_done(self) -> bool:
         try:
-            return self._ear.recv(16) == b"done"
+            return self._done_socket.recv(16) == b"done"
         except OSError:  # nothing yet
             return False
 
-    def look(self) -> dict[str, Any]:
-        """The news of these ranks, as an event: `stuck` with the place of each, `moving` again; empty where there is
-        none. A rank that has given no sign of life for too long is killed once it was asked; torchrun sees it end."""
+    def look(self) -> Hung | Progressing | None:
+        """Whether the ranks hang or make progress again, where that is news. A rank without a heartbeat for too long is
+        killed once its stack was asked for; torchrun sees it end."""
         now = time.monotonic()
         try:
-            signs = list(heartbeat.signs(self._beats))
-            return self._answered(signs, now) if self._asked else self._noticed(signs, now)
-        except (OSError, ValueError) as error:  # the files are the ranks' to write: no run ends by what is told of it
-            print(f"where the ranks stand is not known: {error}", file=sys.stderr)
+            beats = list(heartbeat.newest(self._beats_folder))
+            return self._answered(beats, now) if self._asked else self._noticed(beats, now)
+        except (OSError, ValueError) as error:  # ranks write these files: their content must not end a run
+            print(f"the position of the ranks is not known: {error}", file=sys.stderr)
             self._asked = None
-            return {}
+            return None
 
-    def _noticed(self, signs: Sequence[heartbeat.Sign], now: float) -> dict[str, Any]:
-        silent_s = max((now - sign.at_s for sign in self._frozen_ones(signs, now)), default=0.0)
-        told = self._standstill.look(mark_of(signs, self._lines), now)
-        if told and told[0] == "moving":
-            return {"event": "moving", "seconds": round(told[1])}
-        if told or silent_s:
-            self._asked = Question(self._beats, now), told[1] if told else silent_s
-        return {}
+    def _noticed(self, beats: Sequence[Heartbeat], now: float) -> Progressing | None:
+        silent_s = max((now - beat.at_s for beat in self._frozen_ones(beats, now)), default=0.0)
+        state = self._hang_detector.look(mark_of(beats, self._lines), now)
+        if state and not state.hung:
+            return Progressing(seconds=round(state.seconds))
+        if state or silent_s:
+            self._asked = StackRequest(self._beats_folder, now), state.seconds if state else silent_s
+        return None
 
-    def _answered(self, signs: Sequence[heartbeat.Sign], now: float) -> dict[str, Any]:
+    def _answered(self, beats: Sequence[Heartbeat], now: float) -> Hung | None:
         assert self._asked  # noqa: S101  # else nothing is answered
         question, seconds = self._asked
         if (stacks := question.answer(now)) is None:
-            return {}
+            return None
         self._asked = None
-        places = about(stacks, signs, self._options.first_rank)
-        for sign in self._frozen_ones(signs, now):
-            place = next((place for place in places if place["process"] == sign.process), {})
-            self._frozen = frozen(sign.local_rank, now - sign.at_s, place)
+        positions = stuck_ranks(stacks, beats, self._options.first_rank)
+        for beat in self._frozen_ones(beats, now):
+            position = next((one for one in positions if one.process == beat.process), None)
+            self._frozen = frozen(beat.local_rank, now - beat.at_s, position)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(sign.process, signal.SIGKILL)
-        return {"event": "stuck", "seconds": round(seconds), "ranks": places} if places else {}
+                os.kill(beat.process, signal.SIGKILL)
+        return Hung(seconds=round(seconds), ranks=positions) if positions else None
 
-    def _frozen_ones(self, signs: Sequence[heartbeat.Sign], now: float) -> list[heartbeat.Sign]:
-        """One at most, once: its end is everybody's."""
+    def _frozen_ones(self, beats: Sequence[Heartbeat], now: float) -> list[Heartbeat]:
+        """At most one rank, and once: its end ends all."""
         silent = [
-            sign for sign in signs if now - sign.at_s > self._options.frozen_s and psutil.pid_exists(sign.process)
+            beat for beat in beats if now - beat.at_s > self._options.frozen_s and psutil.pid_exists(beat.process)
         ]
         return [] if self._frozen else silent[:1]
 
@@ -166,9 +168,9 @@ class Ranks:
             self._process.terminate()
 
     def kill(self) -> None:
-        """All of it, at once: the group is broken, and nothing is left to be saved.
+        """Kill all processes at once: the process group is broken, and nothing can be saved.
 
-        TimeoutError: a process does not die, as it hangs in a driver or on a disk.
+        TimeoutError: a process does not die; it hangs in a driver or on a disk.
         """
         deadline = time.monotonic() + KILL_S
         while children := psutil.Process().children(recursive=True):
@@ -179,15 +181,15 @@ class Ranks:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"processes {', '.join(str(child.pid) for child in children)} do not die")
         self._process.wait()
-        self._ear.close()
-        self._streams.close()
+        self._done_socket.close()
+        self._pipes.close()
         deadline = time.monotonic() + LISTEN_S
         for pump in self._pumps:
             pump.join(max(0.0, deadline - time.monotonic()))
-        shutil.rmtree(self._beats, ignore_errors=True)
+        shutil.rmtree(self._beats_folder, ignore_errors=True)
 
     def _pump(self, stream: IO[bytes], out: IO[bytes], prefix: str, tail: deque[str]) -> None:
-        """Pass on line by line, each with the prefix. A carriage return ends one too, as of a progress bar."""
+        """Pass on line by line, each with the prefix. A carriage return ends a line, too, as in a progress bar."""
         with io.TextIOWrapper(stream, "utf-8", errors="replace", newline=None) as lines:
             while line := lines.readline(PIECE):
                 text = line.removesuffix("\n")
@@ -197,20 +199,24 @@ class Ranks:
                     self._write(out, f"{prefix}{text}\n".encode())
 
 
-def _environment(epoch: int, beats: Path) -> dict[str, str]:
-    """What torchrun's ranks find: where to give signs of life, and a Python that answers where it stands."""
+def _environment(generation: int, beats: Path) -> dict[str, str]:
+    """Environment of torchrun: the folder for heartbeats, and a Python start that answers requests for stacks."""
     paths = (str(Path(at_start.__file__).parent), os.environ.get("PYTHONPATH", ""))
-    ours = {"ORCH_EPOCH": str(epoch), heartbeat.FOLDER: str(beats), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    ours = {
+        "ORCH_GENERATION": str(generation),
+        heartbeat.FOLDER: str(beats),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
     return {**os.environ, **ours}
 
 
-def torchrun_line(argv: Sequence[str], epoch: int, streams: Path, descriptor: int) -> list[str]:
-    """torchrun's command line for this epoch: a straggler of an earlier one must not meet the ranks of this."""
+def torchrun_line(argv: Sequence[str], generation: int, streams: Path, descriptor: int) -> list[str]:
+    """torchrun's command line for this generation: a straggler of an earlier one must not meet the ranks of this."""
     words = list(argv)
     if words[0] == "torchrun":
         ours = (*OUR_MODULE, "trainer.agent.torchrun", str(descriptor))
         words = [sys.executable, *ours, *through_pipes(words, streams)[1:]]
     if "--rdzv-id" in words:
         place = words.index("--rdzv-id") + 1
-        words[place] = f"{words[place]}.{epoch}"
+        words[place] = f"{words[place]}.{generation}"
     return words

@@ -1,7 +1,7 @@
-"""Where each rank of a node stands, by its own Python stack: asked for by a signal, written by faulthandler.
+"""Positions of the ranks of a node: their Python stacks, requested by a signal, written by faulthandler.
 
-It answers from C, whatever holds the interpreter. A process that is stopped, or that the kernel holds (state D), runs
-no handler, and does not answer.
+faulthandler answers from C, also while the interpreter is blocked. A process that is stopped, or that the kernel holds
+(state D), runs no handler, and does not answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ANSWER_S = 3.0
 """An answer takes a millisecond, on a machine that has a processor to spare."""
 MOST_FRAMES = 8
 LONGEST = 200
-"""Letters of a frame."""
+"""Characters of a frame."""
 _SUFFIX = ".stack"
 _THREAD = re.compile(r"^(?:Thread|(?P<current>Current thread)) 0x", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
@@ -34,13 +34,13 @@ class Stack:
     local_rank: int
     process: int
     frames: tuple[str, ...]
-    """Of the main thread, the innermost first, `FILE:LINE in FUNCTION`; none: it does not answer."""
+    """Frames of the main thread, the innermost first, `FILE:LINE in FUNCTION`; empty: no answer."""
     state: str
     """The kernel's letter: R runs, S sleeps, T is stopped, D waits for a disk or a driver."""
 
 
 def register(environ: Mapping[str, str]) -> None:
-    """Answer from now on, where somebody may ask. Of a rank and the processes that it starts, the rank alone."""
+    """Answer requests from now on, where an agent sends them: in a rank, not in the processes that it starts."""
     folder, local_rank = environ.get(heartbeat.FOLDER), environ.get("LOCAL_RANK", "")
     if not folder or not local_rank.isdigit():
         return
@@ -51,8 +51,8 @@ def register(environ: Mapping[str, str]) -> None:
         faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
 
 
-class Question:
-    """To every rank that has registered there; nobody waits for the answer."""
+class StackRequest:
+    """A request to every registered rank, without waiting for the answers."""
 
     def __init__(self, folder: Path, now: float) -> None:
         self._until = now + ANSWER_S
@@ -62,7 +62,7 @@ class Question:
         self._sizes = dict(self._before)
 
     def answer(self, now: float) -> list[Stack] | None:
-        """Of each that lives, by local rank; None while some may still write."""
+        """Stacks of the live ranks, by local rank; None while some may still answer."""
         before, self._sizes = self._sizes, {path: path.stat().st_size for path in self._files}
         written = self._sizes == before and all(self._sizes[path] > self._before[path] for path in self._asked)
         if not written and now < self._until:
@@ -96,7 +96,7 @@ def _process(path: Path) -> int:
 
 
 def _signalled(process: int) -> bool:
-    """Whether it was asked: one without the handler would die of the signal."""
+    """Send the signal, unless the process lacks the handler: it would die. Whether it was sent."""
     caught = next((line for line in _status(process) if line.startswith("SigCgt:")), "SigCgt: 0")
     if not int(caught.split()[1], 16) >> (SIGNAL - 1) & 1:
         return False

@@ -14,11 +14,11 @@ QUIET_S = 60.0
 """Between two notes of one kind."""
 
 
-class Voice:
-    """Of a supervisor and its ranks: whole lines, whoever writes."""
+class LogWriter:
+    """Of a agent and its ranks: whole lines, whoever writes."""
 
     def __init__(self, out: IO[bytes]) -> None:
-        """`out`: for the supervisor's own lines."""
+        """`out`: for the agent's own lines."""
         self._out = out
         self._lock = Lock()
         self._own: Queue[bytes] = Queue(MOST)
@@ -29,7 +29,7 @@ class Voice:
         self._speaker.start()
 
     def say(self, line: bytes) -> None:
-        """A line of the supervisor's own. It never waits: others count on its word."""
+        """A line of the agent's own. It never waits: others count on its word."""
         try:
             self._own.put_nowait(line)
         except Full:

@@ -16,7 +16,7 @@ SEND_S = 5.0
 Message = Mapping[str, Any]
 
 
-class Line:
+class AgentConnection:
     """One connection."""
 
     LONGEST = 64 * 1024

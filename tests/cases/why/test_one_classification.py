@@ -19,7 +19,7 @@ from orchestrator.checks.failure import EndedBadly, is_consequence, root_cause
 from orchestrator.render.consequences import Consequences
 from orchestrator.specs.run_events import RunLine
 from tests.cases.why.reading import LOGS, read_case
-from trainer.agent.rank_exit import read_ending
+from trainer.agent.rank_exit import read_rank_exit
 from trainer.agent.rank_exit import root_cause as first_of
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "torchrun"
@@ -101,8 +101,8 @@ def test_a_failure_that_others_reported(row: Reported) -> None:
     assert (failure.cause.id, failure.cause.kind) == (row.id, row.owner)
     assert "?" not in failure.cause.what
     if not row.kernel:
-        container = read_ending("alpha", 1, row.lines, first_rank=0)
-        assert (container.cause, container.kind) == (row.id, row.owner)
+        container = read_rank_exit("alpha", 1, row.lines, first_rank=0)
+        assert (container.cause, container.outcome) == (row.id, row.owner)
         assert container.because_of_others == is_consequence(ended(row.lines))
 
 
@@ -125,7 +125,7 @@ def test_a_recorded_log_is_read_alike_everywhere(path: Path) -> None:
         seat, code = int(title.split()[1]), int(title.split()[2].removeprefix("exit="))
         if code == 0:
             continue
-        container = read_ending("alpha", code, lines, first_rank=seat)
+        container = read_rank_exit("alpha", code, lines, first_rank=seat)
         node = EndedBadly(
             node="alpha", node_rank=seat, first_rank=seat, exit_code=code, oom_killed=False,
             lines=tuple(map(split_rank, lines)),
@@ -133,18 +133,18 @@ def test_a_recorded_log_is_read_alike_everywhere(path: Path) -> None:
         failure = root_cause([node])
         assert failure is not None
         assert failure.cause is not None
-        assert (container.cause, container.kind) == (failure.cause.id, failure.cause.kind)
-        assert container.kind == signatures[container.cause].owner
+        assert (container.cause, container.outcome) == (failure.cause.id, failure.cause.kind)
+        assert container.outcome == signatures[container.cause].owner
         assert container.because_of_others == is_consequence(node)
 
 
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.log")), ids=lambda path: path.stem)
 def test_what_torchrun_wrote_is_read_alike_everywhere(path: Path) -> None:
     lines = path.read_text().splitlines()
-    container, failure = read_ending("alpha", 1, lines, first_rank=0), root_cause([ended(lines)])
+    container, failure = read_rank_exit("alpha", 1, lines, first_rank=0), root_cause([ended(lines)])
     assert failure is not None
     assert failure.cause is not None
-    assert (container.cause, container.kind) == (failure.cause.id, failure.cause.kind)
+    assert (container.cause, container.outcome) == (failure.cause.id, failure.cause.kind)
     assert container.because_of_others == is_consequence(ended(lines))
 
 
@@ -164,8 +164,8 @@ def test_a_survivor_that_ends_first_is_not_the_cause(row: Reported) -> None:
         assert failure.cause is not None
         assert (failure.node, failure.cause.id) == ("alpha", row.id)
     both = (("beta", WATCHDOG.lines), ("alpha", row.lines))
-    endings = [read_ending(name, 1, lines, first_rank=0) for name, lines in both]
-    assert first_of(endings).node == first_of(endings[::-1]).node == "alpha"
+    rank_exits = [read_rank_exit(name, 1, lines, first_rank=0) for name, lines in both]
+    assert first_of(rank_exits).node == first_of(rank_exits[::-1]).node == "alpha"
 
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "/workspace/code/train.py", line 9, in main')

@@ -1,0 +1,168 @@
+"""The agent of a node: starts, restarts and ends its ranks on the orders of the coordinator."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from dataclasses import asdict, replace
+from types import FrameType
+from typing import IO
+
+from contract.events import (
+    AgentEvent,
+    CheckpointWritten,
+    Finished,
+    GenerationStarted,
+    Restarting,
+    decode_event,
+    encode_event,
+)
+from contract.failures.owners import EXIT_CODES
+from contract.log_lines import EVENT_MARK, split_rank
+from trainer.agent.coordinator import EndRun, Notice, Order, RestartRanks, StartRanks
+from trainer.agent.coordinator_link import CoordinatorClient, CoordinatorLink, CoordinatorServer
+from trainer.agent.exit_record import ExitRecord
+from trainer.agent.options import AgentOptions
+from trainer.agent.rank_exit import RankExit
+from trainer.agent.ranks import Ranks, adopt_orphans
+from trainer.agent.voice import LogWriter
+
+LOOK_S = 0.25
+PATIENCE_S = 5.0
+"""How long the end waits for the last lines to be written."""
+ONE_WISH_S = 5.0
+"""Signals to stop within this time count as one: a scheduler, a shell and an engine may each send their own."""
+_MARK = EVENT_MARK.encode()
+
+
+class NodeAgent:
+    def __init__(self, options: AgentOptions) -> None:
+        self._options = options
+        self._log = LogWriter(sys.stdout.buffer)
+        self._link: CoordinatorLink | None = None
+        self._ranks: Ranks | None = None
+        self._generation = 0
+        self._asked = 0
+        """How often this node was asked to stop."""
+        self._first_asked = 0.0
+        self._over: RankExit | None = None
+        self._exit_record = ExitRecord(options.folder, options.node_rank, options.run)
+
+    def run(self) -> int:
+        """Run until the attempt has ended; return the container's exit code."""
+        try:
+            return self._run()
+        finally:
+            self._log.end(PATIENCE_S)
+
+    def _run(self) -> int:
+        if rank_exit := self._exit_record.read():
+            self._emit(Finished(**asdict(rank_exit)))
+            return EXIT_CODES[rank_exit.outcome]
+        adopt_orphans()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        kind = CoordinatorClient if self._options.node_rank else CoordinatorServer
+        self._link = link = kind(self._options, self._log.note)
+        self._exit_record.reserve()
+        link.ready(self._generation)
+        try:
+            while self._over is None and not self._may_leave():
+                for order in link.orders(LOOK_S):
+                    self._obey(order, link)
+                self._look(link)
+            return self._leave()
+        finally:
+            if self._ranks:
+                self._ranks.kill()
+            link.close()
+            self._exit_record.release()
+
+    def _obey(self, order: Order, link: CoordinatorLink) -> None:
+        if isinstance(order, StartRanks) and not self._ranks and not self._asked:
+            self._generation = order.generation
+            self._emit(GenerationStarted())
+            self._start(link)
+        elif isinstance(order, RestartRanks):
+            if self._ranks:
+                self._ranks.kill()
+                self._ranks = None
+            if self._asked:  # this node stops, too: of several nodes that were asked to stop, one leaves first
+                return
+            left, pause_s = order.restarts_left, order.pause_s
+            self._emit(Restarting(**asdict(order.cause), restarts_left=left, pause_s=pause_s))
+            link.ready(self._generation)
+        elif isinstance(order, EndRun):
+            self._over = order.rank_exit
+        elif isinstance(order, Notice) and not self._options.node_rank:
+            self._emit(order.event)
+
+    def _start(self, link: CoordinatorLink) -> None:
+        try:
+            self._ranks = Ranks(self._options, self._generation, self._write)
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # out of memory, threads or descriptors: the other nodes have to know
+            reason = f"the ranks could not be started: {error}"
+            link.ended(RankExit(outcome="infrastructure", node=self._options.node, reason=reason))
+
+    def _look(self, link: CoordinatorLink) -> None:
+        if not self._ranks or self._ranks.is_done:
+            return
+        if event := self._ranks.look():
+            self._emit(event)
+        if self._asked == 1:
+            self._asked += 1
+            self._ranks.ask_to_stop()
+        if rank_exit := self._ranks.rank_exit():
+            self._ranks = self._ranks if self._ranks.is_done else None
+            if self._asked:
+                rank_exit = RankExit(outcome="stopped", node=self._options.node, reason="it was told to stop")
+            link.ended(rank_exit)
+
+    def _may_leave(self) -> bool:
+        return self._asked > 0 and (self._ranks is None or self._ranks.is_done)
+
+    def _leave(self) -> int:
+        if self._over is None:
+            return EXIT_CODES["stopped"]
+        if self._ranks:
+            self._ranks.kill()
+            self._ranks = None
+        self._emit(Finished(**asdict(self._over)))
+        if self._over.outcome != "done":
+            self._exit_record.write(self._over)
+        return EXIT_CODES[self._over.outcome]
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        """First signal: ranks write a checkpoint and end. A later one: they end without."""
+        now = time.monotonic()
+        if self._asked and now - self._first_asked < ONE_WISH_S:
+            return
+        self._first_asked = self._first_asked or now
+        self._asked += 1
+        if self._asked > 2 and self._ranks:  # the first is counted twice, once it is passed on
+            self._ranks.kill()
+
+    # ── Output ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write(self, out: IO[bytes], line: bytes) -> None:
+        """Pass on a line of the ranks."""
+        self._log.pass_on(out, line)
+        if _MARK in line and self._link:
+            rank, text = split_rank(line.decode())
+            if isinstance(decode_event(text, rank), CheckpointWritten):
+                self._link.progressed()
+
+    def _emit(self, event: AgentEvent) -> None:
+        """Write an event, completed by time, node and generation."""
+        whole = replace(
+            event,
+            t=time.time(),
+            node=event.node or self._options.node,
+            node_rank=self._options.node_rank,
+            generation=self._generation,
+        )
+        self._log.say(f"{encode_event(whole)}\n".encode())
