@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from contract.cost_model.forecast import read_forecast
 from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
 from orchestrator.checks.hang import places, sentences
@@ -35,7 +36,6 @@ from orchestrator.render.times import stamp, started
 from orchestrator.specs.checkpoint import read_manifest
 from orchestrator.specs.connectivity import read_verdict
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.forecast import read_forecast
 from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_import import from_hostfile, from_hostlist, inventory_text

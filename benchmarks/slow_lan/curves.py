@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.slow_lan.rates import GPT2_STEP_S, TCP_SHARE, bits, written
-from trainer.forecast.measured import Cost, Measured, NodeSpeed
-from trainer.forecast.simulate import Simulated, simulate
+from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
+from contract.cost_model.simulate import Simulated, simulate
 
 SAMPLES = 512
 """Samples of 1,024 tokens: half a million in a step."""
@@ -35,7 +35,7 @@ def run(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     node = NodeSpeed(
         node="node", rank=0, sample_s=GPT2_STEP_S / OF_A_NODE, step_s=0.0, upload=1.0, download=1.0, micro_batch=8
     )
-    measured = Measured(
+    measured = Measurement(
         nodes=(node,), latency_s=given.latency_ms / 1e3, parameters=parameters, samples_per_step=SAMPLES,
         units_per_sample=1024, unit="tokens", costs=costs,
     )  # fmt: skip
@@ -55,7 +55,7 @@ def table(rate: str, nodes: Sequence[int], found: Sequence[Simulated]) -> list[s
     return lines
 
 
-def _costs() -> tuple[int, tuple[Cost, ...]]:
+def _costs() -> tuple[int, tuple[SyncCost, ...]]:
     """Values of the model, and what each way costs, packing measured as between five nodes."""
     import torch
 
@@ -73,7 +73,7 @@ def _costs() -> tuple[int, tuple[Cost, ...]]:
     like = Bucket([torch.nn.Parameter(torch.empty(768, 3072)), torch.nn.Parameter(torch.empty(3072))])
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return parameters, tuple(
-        Cost(
+        SyncCost(
             sync=rung.name, bytes_per_parameter=rung.bytes_per_parameter,
             codec_s_per_parameter=codec_s(rung, like, five) / like.count, collectives=rung.collectives,
             every=rung.every, overlap=rung.overlap, pattern=rung.pattern, efficiency=EFFICIENCY[rung.pattern],

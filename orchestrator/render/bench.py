@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from contract.cost_model.measurement import HostStats, Measurement, NodeSpeed
 from orchestrator.render.bars import bar
 from orchestrator.render.forecast import seconds
 from orchestrator.render.grid import grid
 from orchestrator.render.links import link_matrix
 from orchestrator.render.printable import printable
-from orchestrator.specs.measurement import Around, Figures, MeasuredNode, Measurement
 
 GIB = 1 << 30
 TIGHT = 0.9
@@ -21,57 +21,57 @@ STARVED = 1.25
 """A loader is a bottleneck where it gives less than this many times the samples that are computed."""
 
 
-def bench_view(measurement: Measurement) -> RenderableType:
+def bench_view(measured: Measurement) -> RenderableType:
     """The table, the bars, the links, and what to look at."""
-    figures = measurement.figures
-    return Group(*_table(figures), Text(), *_bars(figures), *_links(figures), *_remarks(figures))
+    return Group(*_table(measured), Text(), *_bars(measured), *_links(measured), *_remarks(measured))
 
 
-def computed_per_s(node: MeasuredNode, figures: Figures) -> float:
+def computed_per_s(node: NodeSpeed, measured: Measurement) -> float:
     """Samples per second of this node in a training whose step is shared equally."""
-    share = figures.samples_per_step / len(figures.nodes)
+    share = measured.samples_per_step / len(measured.nodes)
     return share / (share * node.sample_s + node.step_s)
 
 
-def _around(figures: Figures) -> tuple[Around, ...]:
-    return figures.around if len(figures.around) == len(figures.nodes) else (Around(),) * len(figures.nodes)
+def _around(measured: Measurement) -> tuple[HostStats, ...]:
+    return measured.around if len(measured.around) == len(measured.nodes) else (HostStats(),) * len(measured.nodes)
 
 
-def _table(figures: Figures) -> Iterator[Text]:
-    units = [] if figures.unit == "samples" else [f"{figures.unit}/s"]
+def _table(measured: Measurement) -> Iterator[Text]:
+    units = [] if measured.unit == "samples" else [f"{measured.unit}/s"]
     head = ["node", "a sample", "optimizer", "batch", "samples/s", *units, "loader/s", "memory", "disk write", "read"]
     lines = [head]
-    for node, around in zip(figures.nodes, _around(figures), strict=True):
-        rate = computed_per_s(node, figures)
+    for node, around in zip(measured.nodes, _around(measured), strict=True):
+        rate = computed_per_s(node, measured)
         lines.append(
             [
                 node.node, seconds(node.sample_s), seconds(node.step_s), str(node.micro_batch), _number(rate),
-                *[_number(rate * figures.units_per_sample) for _ in units], _number(around.loaded_per_s),
+                *[_number(rate * measured.units_per_sample) for _ in units], _number(around.loaded_per_s),
                 _memory(around), _rate(around.disk_write), _rate(around.disk_read),
             ]
         )  # fmt: skip
-    yield from grid(lines, left=1, styles=["bold", *[""] * len(figures.nodes)])
+    yield from grid(lines, left=1, styles=["bold", *[""] * len(measured.nodes)])
 
 
-def _bars(figures: Figures) -> Iterator[Text]:
-    rates = [computed_per_s(node, figures) * figures.units_per_sample for node in figures.nodes]
-    width = max(len(name) for name in figures.names)
-    for name, rate in zip(figures.names, rates, strict=True):
+def _bars(measured: Measurement) -> Iterator[Text]:
+    rates = [computed_per_s(node, measured) * measured.units_per_sample for node in measured.nodes]
+    width = max(len(node.node) for node in measured.nodes)
+    for name, rate in zip((node.node for node in measured.nodes), rates, strict=True):
         head = Text(printable(f"{name:<{width}}  "))
-        yield Text.assemble(head, bar(rate, max(rates), style="green"), f" {_number(rate)} {figures.unit}/s")
+        yield Text.assemble(head, bar(rate, max(rates), style="green"), f" {_number(rate)} {measured.unit}/s")
 
 
-def _links(figures: Figures) -> Iterator[Text]:
-    if len(figures.nodes) < 2:
+def _links(measured: Measurement) -> Iterator[Text]:
+    if len(measured.nodes) < 2:
         return
-    if figures.links:
+    if measured.links:
         yield Text()
-        yield from link_matrix(figures.names, figures.mbit_s, (), "Mbit/s to")
-    yield Text(f"all nodes sent at once; one round takes {figures.latency_s * 1e3:.2g} ms", style="dim")
+        mbit_s = tuple(tuple(rate * 8 / 1e6 or None for rate in row) for row in measured.links)
+        yield from link_matrix([node.node for node in measured.nodes], mbit_s, (), "Mbit/s to")
+    yield Text(f"all nodes sent at once; one round takes {measured.latency_s * 1e3:.2g} ms", style="dim")
 
 
-def _remarks(figures: Figures) -> Iterator[Text]:
-    for node, around in zip(figures.nodes, _around(figures), strict=True):
+def _remarks(measured: Measurement) -> Iterator[Text]:
+    for node, around in zip(measured.nodes, _around(measured), strict=True):
         peak, limit = _held(around)
         if limit and peak > TIGHT * limit:
             yield _warning(f"{node.node} holds {_memory(around)}: a smaller --micro-batch-size leaves room")
@@ -82,14 +82,14 @@ def _remarks(figures: Figures) -> Iterator[Text]:
             )
 
 
-def _held(around: Around) -> tuple[float, float]:
+def _held(around: HostStats) -> tuple[float, float]:
     """Of the memory that is the tighter one: the GPU's where there is one."""
     if around.gpu_memory:
         return around.gpu_peak, around.gpu_memory
     return around.memory_peak, around.memory_limit
 
 
-def _memory(around: Around) -> str:
+def _memory(around: HostStats) -> str:
     peak, limit = _held(around)
     return f"{peak / GIB:.2g} of {limit / GIB:.2g} GiB" if limit else "–"
 

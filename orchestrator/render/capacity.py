@@ -7,113 +7,114 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from contract.cost_model.capacity import CapacityPlan, NodeEffect
+from contract.cost_model.step_time import StepTime
 from orchestrator.render.bars import bar, stacked
 from orchestrator.render.forecast import CHOSEN, NAMED, seconds
 from orchestrator.render.grid import grid
 from orchestrator.render.printable import printable
-from orchestrator.specs.capacity import Effect, Prospect, Way
 
 COMPUTE, EXCHANGE = ("█", "green"), ("░", "yellow")
 BAR = 30
 EFFECT = {"helps": "green", "hurts": "red"}
 
 
-def prospect_view(prospect: Prospect) -> RenderableType:
+def capacity_view(capacity: CapacityPlan) -> RenderableType:
     """Four tables, one below the other, and what to know."""
     return Group(
-        *_by_size(prospect), *_by_sync(prospect), *_members(prospect), *_larger(prospect), *_warnings(prospect)
+        *_by_size(capacity), *_by_sync(capacity), *_members(capacity), *_larger(capacity), *_warnings(capacity)
     )
 
 
-def _by_size(prospect: Prospect) -> Iterator[Text]:
-    chosen, unit = prospect.chosen, prospect.unit
-    finishes = prospect.samples is not None
-    head = ["", "nodes", "sync", "step", f"{unit}/s", f"x {prospect.alone.nodes[0]}", "exchange"]
+def _by_size(capacity: CapacityPlan) -> Iterator[Text]:
+    chosen, unit = capacity.chosen, capacity.unit
+    finishes = capacity.samples is not None
+    head = ["", "nodes", "sync", "step", f"{unit}/s", f"x {capacity.alone.nodes[0]}", "exchange"]
     lines = [head + ["done in"] * finishes]
-    for way in prospect.by_size:
+    for row in capacity.by_size:
         # The choice prefers a gentler rung within 5 % of the fastest: it stands in place of that one.
-        shown = chosen if len(way.nodes) == len(chosen.nodes) else way
-        finish = prospect.finish_s(shown)
+        shown = chosen if len(row.nodes) == len(chosen.nodes) else row
+        finish = capacity.finish_s(shown)
         lines.append([
             CHOSEN if shown is chosen else "", _names(shown.nodes), shown.sync, seconds(shown.step_s),
             f"{shown.per_s:,.0f}", f"{shown.speedup:.2f}", f"{shown.exchange_s / shown.step_s:.0%}",
             *([_duration(finish)] if finish is not None else []),
         ])  # fmt: skip
     styles = ["bold", *("bold green" if line[0] else "" for line in lines[1:])]
-    yield Text(f"a step of {prospect.samples_per_step} samples, by number of nodes", style="bold")
-    most = max(way.step_s for way in prospect.by_size)
+    yield Text(f"a step of {capacity.samples_per_step} samples, by number of nodes", style="bold")
+    most = max(row.step_s for row in capacity.by_size)
     bars = [Text(f"  {COMPUTE[0]} compute {EXCHANGE[0]} exchange")]
-    for way in prospect.by_size:
-        shown = chosen if len(way.nodes) == len(chosen.nodes) else way
+    for row in capacity.by_size:
+        shown = chosen if len(row.nodes) == len(chosen.nodes) else row
         bars.append(Text("  ") + _bar(shown, most))
     for line, drawn in zip(grid(lines, left=3, styles=styles), bars, strict=True):
         yield line + drawn
 
 
-def _by_sync(prospect: Prospect) -> Iterator[Text]:
+def _by_sync(capacity: CapacityPlan) -> Iterator[Text]:
     """Each rung with the number of nodes that serves it best."""
-    if not prospect.rows:
+    if not capacity.rows:
         return
-    best: dict[str, Way] = {}
-    for way in prospect.rows:
-        if way.sync not in best or way.per_s > best[way.sync].per_s:
-            best[way.sync] = way
-    lines = [["--sync", "nodes", "step", f"{prospect.unit}/s", f"x {prospect.alone.nodes[0]}", "sent a step"]]
-    for way in best.values():
-        sent = f"{way.sent_bytes / 1e6:,.3g} MB"
+    best: dict[str, StepTime] = {}
+    for row in capacity.rows:
+        if row.sync not in best or row.per_s > best[row.sync].per_s:
+            best[row.sync] = row
+    lines = [["--sync", "nodes", "step", f"{capacity.unit}/s", f"x {capacity.alone.nodes[0]}", "sent a step"]]
+    for row in best.values():
+        sent = f"{row.sent_bytes / 1e6:,.3g} MB"
         lines.append([
-            way.sync + ("" if way.proven else " ?"), _names(way.nodes), seconds(way.step_s), f"{way.per_s:,.0f}",
-            f"{way.speedup:.2f}", sent,
+            row.sync + ("" if row.proven else " ?"), _names(row.nodes), seconds(row.step_s), f"{row.per_s:,.0f}",
+            f"{row.speedup:.2f}", sent,
         ])  # fmt: skip
-    most = max(way.step_s for way in best.values())
-    drawn = [Text(), *(Text("  ") + _bar(way, most) for way in best.values())]
-    yield from (Text(), Text("by way of synchronising, each with the nodes that serve it best", style="bold"))
-    styles = ["bold", *("" if way.proven else "dim" for way in best.values())]
+    most = max(row.step_s for row in best.values())
+    drawn = [Text(), *(Text("  ") + _bar(row, most) for row in best.values())]
+    yield from (Text(), Text("by sync method, each with its best nodes", style="bold"))
+    styles = ["bold", *("" if row.proven else "dim" for row in best.values())]
     for line, tail in zip(grid(lines, left=2, styles=styles), drawn, strict=True):
         yield line + tail
-    if not all(way.proven for way in best.values()):
+    if not all(row.proven for row in best.values()):
         yield Text("? its loss is not known to stay within 0.5 % of fp32's: taken only where asked for", style="dim")
 
 
-def _members(prospect: Prospect) -> Iterator[Text]:
+def _members(capacity: CapacityPlan) -> Iterator[Text]:
     lines = [["node", "", "with it", "without", "alone", "share", "passes of"]]
-    for member in prospect.members:
+    for member in capacity.members:
         lines.append([
             member.node, member.effect, seconds(member.with_s), seconds(member.without_s) if member.without_s else "–",
             seconds(member.alone_s), *_share(member),
         ])  # fmt: skip
     yield from (Text(), Text("each node: a step with and without it, and its share so that all finish together",
                              style="bold"))  # fmt: skip
-    styles = ["bold", *(EFFECT.get(member.effect, "") for member in prospect.members)]
+    styles = ["bold", *(EFFECT.get(member.effect, "") for member in capacity.members)]
     yield from grid(lines, left=2, styles=styles)
 
 
-def _share(member: Effect) -> tuple[str, str]:
+def _share(member: NodeEffect) -> tuple[str, str]:
     return (str(member.share), f"{member.passes} × {member.micro_batch}") if member.taken else ("–", "–")
 
 
-def _larger(prospect: Prospect) -> Iterator[Text]:
+def _larger(capacity: CapacityPlan) -> Iterator[Text]:
     yield from (Text(), Text("a larger step (--global-batch-size): the exchange stays the same", style="bold"))
-    lines = [["", "samples", "nodes", "sync", "step", f"{prospect.unit}/s", "of all speeds"]]
-    for each in prospect.larger:
-        way = each.row
+    lines = [["", "samples", "nodes", "sync", "step", f"{capacity.unit}/s", "of all speeds"]]
+    for each in capacity.larger:
+        row = each.row
         lines.append([
-            "enough" if each.samples_per_step == prospect.enough else "", str(each.samples_per_step),
-            str(len(way.nodes)), way.sync, seconds(way.step_s), f"{way.per_s:,.0f}", f"{each.efficiency:.0%}",
+            "enough" if each.samples_per_step == capacity.enough else "", str(each.samples_per_step),
+            str(len(row.nodes)), row.sync, seconds(row.step_s), f"{row.per_s:,.0f}", f"{each.efficiency:.0%}",
         ])  # fmt: skip
-    most = max(each.row.per_s for each in prospect.larger)
-    drawn = [Text(), *(Text("  ") + bar(each.row.per_s, most, width=BAR, style="green") for each in prospect.larger)]
-    for line, tail in zip(grid(lines, left=4, styles=["bold", *[""] * len(prospect.larger)]), drawn, strict=True):
+    most = max(each.row.per_s for each in capacity.larger)
+    drawn = [Text(), *(Text("  ") + bar(each.row.per_s, most, width=BAR, style="green") for each in capacity.larger)]
+    for line, tail in zip(grid(lines, left=4, styles=["bold", *[""] * len(capacity.larger)]), drawn, strict=True):
         yield line + tail
 
 
-def _warnings(prospect: Prospect) -> Iterator[Text]:
-    for warning in prospect.warnings:
+def _warnings(capacity: CapacityPlan) -> Iterator[Text]:
+    for warning in capacity.warnings:
         yield Text(printable(f"! {warning}"), style="yellow")
 
 
-def _bar(way: Way, most: float) -> Text:
-    return stacked([(way.compute_s, *COMPUTE), (way.exchange_s, *EXCHANGE)], most, width=BAR)
+def _bar(row: StepTime, most: float) -> Text:
+    return stacked([(row.compute_s, *COMPUTE), (row.exchange_s, *EXCHANGE)], most, width=BAR)
 
 
 def _names(nodes: Sequence[str]) -> str:

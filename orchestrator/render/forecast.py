@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from contract.cost_model.forecast import Forecast, ForecastRow
 from orchestrator.render.grid import grid
 from orchestrator.render.printable import printable
-from orchestrator.specs.forecast import Forecast, ForecastRow
 
 CHOSEN = "▶"
 NAMED = 3

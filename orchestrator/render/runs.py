@@ -9,13 +9,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from contract.cost_model.forecast import Forecast
 from contract.events import ProgressEvent
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
 from orchestrator.render.times import stamp, started, zone
-from orchestrator.specs.forecast import Forecast
 from orchestrator.specs.past_run import PastRun
 from orchestrator.specs.run import Member, Run, State
 

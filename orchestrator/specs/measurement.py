@@ -1,14 +1,13 @@
-"""What `orch bench` measured on the nodes: kept, shown as a table, and what a plan is reckoned from."""
+"""Measurements of `orch bench`, saved for `orch plan`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from orchestrator.specs.connectivity import Matrix
+from contract.cost_model.json_reader import from_json
+from contract.cost_model.measurement import Measurement
 
 _NO_MATTER = """
     epochs max-steps seed lr learning-rate min-lr schedule warmup-steps weight-decay betas clip max-norm resume run-dir
@@ -22,84 +21,25 @@ NO_MATTER_FLAGS = frozenset({"--from-scratch", "--forecast", "--checkpoint-async
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredNode:
-    """One rank as it was measured while all others were."""
-
-    node: str
-    sample_s: float
-    step_s: float
-    """Seconds per step besides its samples: optimizer, clipping."""
-    upload: float
-    """Bytes per second."""
-    download: float
-    micro_batch: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Around:
-    """What else was measured of a rank; 0 where it cannot be known. Bytes, and bytes per second."""
-
-    loaded_per_s: float = 0.0
-    """Samples per second of the input pipeline alone."""
-    memory_peak: float = 0.0
-    memory_limit: float = 0.0
-    gpu_peak: float = 0.0
-    gpu_memory: float = 0.0
-    disk_write: float = 0.0
-    disk_read: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """A `measured` event, as far as people are shown it."""
-
-    nodes: tuple[MeasuredNode, ...]
-    around: tuple[Around, ...] = ()
-    samples_per_step: int
-    samples_per_epoch: int = 0
-    units_per_sample: float
-    unit: str
-    parameters: int
-    latency_s: float
-    links: tuple[tuple[float, ...], ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """By rank."""
-        return tuple(node.node for node in self.nodes)
-
-    @property
-    def mbit_s(self) -> Matrix:
-        """From row's rank to column's; None where it was not tried."""
-        return tuple(tuple(rate * 8 / 1e6 or None for rate in row) for row in self.links)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """One measurement, as it is kept."""
+class SavedMeasurement:
+    """A measurement on this computer's disk."""
 
     time: str
     """ISO 8601 with zone."""
     project: str
     nodes: tuple[str, ...]
     command: tuple[str, ...]
-    measured: Mapping[str, Any]
-    """The trainer's own words, which `python -m trainer.forecast` reads again."""
-
-    @property
-    def figures(self) -> Figures:
-        """ValueError: they are none."""
-        return TypeAdapter(Figures).validate_python(self.measured)
+    measured: Measurement
 
 
-def read_measurement(values: Any) -> Measurement | None:
-    """What was kept; None where it is something else, or of a trainer that this orch does not understand."""
+def read_saved(values: Any) -> SavedMeasurement | None:
+    """Read a saved measurement; None for anything else, and for a measurement of an incompatible version."""
     try:
-        measurement = TypeAdapter(Measurement).validate_python(values)  # made here: most commands read none
-        figures = measurement.figures
-    except ValidationError:
+        saved = from_json(SavedMeasurement, values)
+        saved.measured.check()
+    except ValueError:
         return None
-    return measurement if figures.nodes and min(node.sample_s for node in figures.nodes) > 0 else None
+    return saved
 
 
 def core(command: Sequence[str]) -> tuple[str, ...]:

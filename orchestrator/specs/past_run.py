@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from contract.cost_model.forecast import Forecast
 from contract.events import ProgressEvent
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.forecast import Forecast
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,17 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from contract.cost_model.choice import choose_sync
+from contract.cost_model.forecast import forecast, read_forecast
 from contract.events import CheckpointWritten, ForecastMade, RankFailed, StepDone, decode_event
 from contract.log_lines import split_rank
 from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.launch import plan_launch
-from orchestrator.specs.forecast import read_forecast
 from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.request import LaunchRequest
 from tests import lan
@@ -25,8 +27,6 @@ from trainer import cli
 from trainer.agent import options as survive
 from trainer.config import Place
 from trainer.engine.reporting.events import Events
-from trainer.forecast.choice import forecast
-from trainer.forecast.tell import as_event
 from trainer.options import train_options
 from trainer.workloads import WORKLOADS
 
@@ -180,11 +180,11 @@ def test_events_are_understood() -> None:
 def test_a_forecast_is_understood() -> None:
     """The trainer's own, of nodes of which one is left out."""
     nodes = [forecasts.node(rank, link=forecasts.GIGABIT / (10 if rank == 2 else 1)) for rank in range(3)]
-    told = forecast(forecasts.measured(nodes, samples_per_step=2000))
+    told = choose_sync(forecasts.measured(nodes, samples_per_step=2000))
     out = io.StringIO()
     (first, *_) = parts(("gpt2",))
     events = Events(Place.from_environ(rank_environment(first, 0, 5)), out, clock=lambda: 7.0)
-    events.emit(ForecastMade(others=as_event(told)))
+    events.emit(ForecastMade(others=asdict(forecast(told))))
 
     event = decode_event(out.getvalue().rstrip())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.forecast.measured import Cost, Measured, NodeSpeed
+from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
 
 GIGABIT = 941e6 / 8
 """Bytes per second of TCP on gigabit Ethernet."""
@@ -16,7 +16,7 @@ def node(rank: int, *, sample_s: float = 0.0215, step_s: float = 0.0, link: floa
     return NodeSpeed(node=name, rank=rank, sample_s=sample_s, step_s=step_s, upload=link, download=link)
 
 
-def costs() -> tuple[Cost, ...]:
+def costs() -> tuple[SyncCost, ...]:
     return (
         cost("fp32", 4.0),
         cost("fp16", 2.0, codec=1e-10),
@@ -26,8 +26,8 @@ def costs() -> tuple[Cost, ...]:
     )
 
 
-def cost(sync: str, size: float, *, codec: float = 0.0, every: int = 1, proven: bool = True) -> Cost:
-    return Cost(
+def cost(sync: str, size: float, *, codec: float = 0.0, every: int = 1, proven: bool = True) -> SyncCost:
+    return SyncCost(
         sync=sync,
         bytes_per_parameter=size,
         codec_s_per_parameter=codec,
@@ -39,8 +39,8 @@ def cost(sync: str, size: float, *, codec: float = 0.0, every: int = 1, proven: 
     )
 
 
-def measured(nodes: Sequence[NodeSpeed], *, samples_per_step: int, parameters: int = 124_439_808) -> Measured:
-    return Measured(
+def measured(nodes: Sequence[NodeSpeed], *, samples_per_step: int, parameters: int = 124_439_808) -> Measurement:
+    return Measurement(
         nodes=tuple(nodes),
         latency_s=0.0005,
         parameters=parameters,

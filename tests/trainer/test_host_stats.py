@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from contract.cost_model.capacity import Query, plan_capacity
+from contract.cost_model.measurement import read_measurement
 from tests.trainer.conftest import Result
 from trainer.engine.autotune.host_stats import disk_rates
-from trainer.forecast.kept import from_values
-from trainer.forecast.plan import Question, plan
 
 AROUND = {"loaded_per_s", "memory_peak", "memory_limit", "gpu_peak", "gpu_memory", "disk_write", "disk_read"}
 
@@ -34,10 +34,10 @@ def test_all_that_was_measured_is_told_and_can_be_reckoned_with(
     ran = observe(tmp_path, ranks, {"sample_s": (0.001,) * ranks}, global_batch_size=8, forecast=True)
     assert ran.code == 0, ran.err
     (told,) = ran.events("measured")
-    measured = from_values(told)
+    measured = read_measurement(told)
     (forecast,) = ran.events("forecast")
     assert (len(measured.nodes), measured.samples_per_step, told["samples_per_epoch"] > 0) == (ranks, 8, True)
-    found = plan(measured, Question(sync="fp32", equal=True))
+    found = plan_capacity(measured, Query(sync="fp32", equal=True))
     assert found.alone.step_s == forecast["rows"][0]["step_s"]
     assert len(measured.links) == ranks
     assert len(told["around"]) == ranks

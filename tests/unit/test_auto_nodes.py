@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from contract.cost_model.measurement import read_measurement
 from orchestrator.fleet.planning.measurements import keep, recall
-from orchestrator.specs.measurement import Measurement
+from orchestrator.specs.measurement import SavedMeasurement
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event
@@ -18,7 +19,11 @@ DONE = event("done", step=3)
 def kept(command: tuple[str, ...] = COMMAND, link: float = RATE / 10) -> None:
     values = measured()
     values["nodes"][2] |= {"upload": link, "download": link}
-    keep(Measurement(time="2026-01-02", project="orch", nodes=THREE, command=command, measured=values))
+    keep(
+        SavedMeasurement(
+            time="2026-01-02", project="orch", nodes=THREE, command=command, measured=read_measurement(values)
+        )
+    )
 
 
 def dry_run(orch: Orch, *command: str) -> tuple[list[str], tuple[str, ...], str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contract.cost_model.measurement import read_measurement
 from orchestrator.fleet.planning.measurements import keep, measurements_folder, recall
 from orchestrator.render.bars import bar, stacked
-from orchestrator.specs.measurement import Measurement, core, option, read_measurement
+from orchestrator.specs.measurement import SavedMeasurement, core, option, read_saved
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event
@@ -20,9 +22,15 @@ from tests.unit.measurements import COMMAND, measured
 TOLD = (event("measured", **measured()), event("forecast", **lan.forecast()), event("done", step=0))
 
 
-def measurement(nodes: tuple[str, ...] = THREE, time: str = "2026-01-02", **changes: Any) -> Measurement:
-    values = {"time": time, "project": "orch", "nodes": nodes, "command": COMMAND, "measured": measured()}
-    return Measurement(**{**values, **changes})
+def measurement(nodes: tuple[str, ...] = THREE, time: str = "2026-01-02", **changes: Any) -> SavedMeasurement:
+    values = {
+        "time": time,
+        "project": "orch",
+        "nodes": nodes,
+        "command": COMMAND,
+        "measured": read_measurement(measured()),
+    }
+    return SavedMeasurement(**{**values, **changes})
 
 
 def test_it_measures_shows_keeps_and_leaves_nothing(orch: Orch) -> None:
@@ -45,7 +53,7 @@ def test_it_measures_shows_keeps_and_leaves_nothing(orch: Orch) -> None:
     assert "▶" not in ran.err
     known = recall("orch", COMMAND, THREE)
     assert known is not None
-    assert (known.nodes, known.command, known.figures.unit) == (THREE, COMMAND, "tokens")
+    assert (known.nodes, known.command, known.measured.unit) == (THREE, COMMAND, "tokens")
     assert known.time.startswith("20")
 
 
@@ -56,7 +64,7 @@ def test_a_forecast_is_kept_too(orch: Orch) -> None:
 
 def test_for_programs_it_is_json(orch: Orch) -> None:
     ran = orch("bench", "--json", "--", *COMMAND, on=lan.lan(*THREE, says=TOLD))
-    known = read_measurement(json_data(ran.out))
+    known = read_saved(json_data(ran.out))
     assert known is not None
     assert known == recall("orch", COMMAND, THREE)
 
@@ -135,12 +143,12 @@ def test_a_broken_file_hides_no_other(tmp_path: Path) -> None:
     keep(measurement())
     (measurements_folder() / "broken.json").write_text("{")
     (measurements_folder() / "other.json").write_text('{"time": 3}')
-    assert recall("orch", COMMAND, THREE) == read_measurement(json.loads(json.dumps(vars(measurement()))))
+    assert recall("orch", COMMAND, THREE) == read_saved(json.loads(json.dumps(asdict(measurement()))))
 
 
 @pytest.mark.parametrize("broken", [{"nodes": []}, {"unit": None}, {"links": 3}])
 def test_figures_that_are_none_are_no_measurement(broken: dict[str, Any]) -> None:
-    assert read_measurement(vars(measurement(measured=measured(**broken)))) is None
+    assert read_saved(asdict(measurement()) | {"measured": measured(**broken)}) is None
 
 
 # ── Bars ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

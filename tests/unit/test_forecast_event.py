@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from contract.cost_model.forecast import Forecast, read_forecast
 from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.progress import LOOK_AHEAD, forecast_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.render.forecast import forecast_line, forecast_view, seconds
 from orchestrator.render.phases import Phases
-from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.json_output import json_data

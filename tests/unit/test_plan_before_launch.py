@@ -1,24 +1,23 @@
-"""`orch plan`: reckoned by the trainer's own forecast from what was kept, with no node asked."""
+"""`orch plan`: computed from a saved measurement, without asking a node."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 
 import pytest
 
+from contract.cost_model.measurement import read_measurement
 from orchestrator.fleet.planning.measurements import keep
-from orchestrator.fleet.planning.reckon import reckon
-from orchestrator.nodes.fake import FakeNode
-from orchestrator.nodes.local import LocalNode
-from orchestrator.specs.errors import ConfigError, UsageError
-from orchestrator.specs.measurement import Measurement
+from orchestrator.specs.measurement import SavedMeasurement
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch
 from tests.unit.measurements import COMMAND, measured
 
-MEASUREMENT = Measurement(time="2026-01-02", project="orch", nodes=THREE, command=COMMAND, measured=measured())
+MEASUREMENT = SavedMeasurement(
+    time="2026-01-02", project="orch", nodes=THREE, command=COMMAND, measured=read_measurement(measured())
+)
 
 
 def test_the_drawing(orch: Orch) -> None:
@@ -33,7 +32,7 @@ def test_the_drawing(orch: Orch) -> None:
     assert [line.split()[0] for line in lines[2:5]] == ["alpha", "▶", "alpha,"]
     for line in lines[2:5]:
         assert "█" in line
-    for head in ("by way of synchronising", "each node: a step with and without it", "a larger step"):
+    for head in ("by sync method", "each node: a step with and without it", "a larger step"):
         assert any(line.startswith(head) for line in lines)
     assert "int2 ?" in ran.out
     assert sum(line.startswith("enough") for line in lines) == 1
@@ -73,7 +72,7 @@ def test_a_rung_that_is_asked_for_and_fewer_nodes(orch: Orch) -> None:
     assert {name for row in found["rows"] for name in row["nodes"]} == {"beta", "gamma"}
     assert found["samples_per_step"] == 40  # two of three ranks, each with its batch
     same = ("--global-batch-size", "60")
-    keep(Measurement(**{**vars(MEASUREMENT), "command": (*COMMAND, *same)}))
+    keep(SavedMeasurement(**{**vars(MEASUREMENT), "command": (*COMMAND, *same)}))
     told = json_data(orch("plan", "--json", "--nodes", "beta,gamma", "--", *COMMAND, *same).out)
     assert told["samples_per_step"] == 60
 
@@ -107,24 +106,9 @@ def test_what_makes_no_sense(orch: Orch, words: tuple[str, ...], code: int, says
     assert (ran.code, says in ran.err) == (code, True), ran.err
 
 
-# ── The trainer, asked ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_folder_of_the_users_is_not_taken_for_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer/__init__.py").write_text("raise SystemExit('mine')")
-    monkeypatch.chdir(tmp_path)
-    assert reckon(LocalNode(), MEASUREMENT, {}).chosen.nodes == ("alpha", "beta")
-
-
-def test_a_measurement_of_another_time_is_refused_in_the_trainers_words() -> None:
-    older = Measurement(**{**vars(MEASUREMENT), "measured": measured(costs=[])})
-    with pytest.raises(UsageError, match="this is no measurement"):
-        reckon(LocalNode(), older, {})
-
-
-@pytest.mark.parametrize("answer", [(1, "", "No module named trainer"), (0, "{}", ""), (127, "", "")])
-def test_a_trainer_that_cannot_answer_is_named(answer: tuple[int, str, str]) -> None:
-    controller = FakeNode("controller", programs=lambda *_: answer)
-    with pytest.raises(ConfigError, match="the trainer beside this orch cannot reckon"):
-        reckon(controller, MEASUREMENT, {})
+def test_an_incompatible_measurement_is_not_used(orch: Orch) -> None:
+    file = keep(MEASUREMENT)
+    saved = json.loads(file.read_text())
+    file.write_text(json.dumps(saved | {"measured": measured(costs=[])}))
+    ran = orch("plan", "--", *COMMAND)
+    assert (ran.code, "was not measured yet" in ran.err) == (3, True)

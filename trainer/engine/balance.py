@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.forecast.split import split
+from contract.cost_model.shares import split
 
 WINDOW = 16
 """Steps whose mean counts, without the slowest and the fastest: a hiccup is no slowdown."""

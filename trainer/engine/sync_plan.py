@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from contract.cost_model.choice import AUTO, SyncChoice, choose_sync
+from contract.cost_model.forecast import forecast
+from contract.cost_model.measurement import CostModelError
+from contract.cost_model.shares import split
+from contract.cost_model.step_time import ALONE
 from contract.events import ForecastMade, NodesMeasured, RankLeftOut
 from trainer.config import TrainOptions
 from trainer.engine.autotune.host_stats import of_all
 from trainer.engine.autotune.measure import Own, Work, measure
 from trainer.engine.balance import better
+from trainer.engine.reporting.forecast_text import summary, table
 from trainer.engine.run import Run
-from trainer.forecast.choice import AUTO, Forecast, forecast
-from trainer.forecast.kept import as_values
-from trainer.forecast.rows import ALONE
-from trainer.forecast.split import split
-from trainer.forecast.tell import as_event, summary, table
+from trainer.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +65,11 @@ def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str,
         return Together(everyone=everyone, ranks=tuple(range(len(everyone))), sync=sync)
     own = measure_own()
     found = _forecast(run, own)
-    around = of_all(own.around, run.group) if own.around else []
+    around = of_all(own.around, run.group) if own.around else ()
     if run.place.rank == 0:
-        epoch = {"samples_per_epoch": run.workload.train_samples}
-        run.events.emit(NodesMeasured(others={**as_values(found.measured), **epoch, "around": around}))
-        run.events.emit(ForecastMade(others=as_event(found)))
+        whole = replace(found.measured, samples_per_epoch=run.workload.train_samples, around=around)
+        run.events.emit(NodesMeasured(others=asdict(whole)))
+        run.events.emit(ForecastMade(others=asdict(forecast(found))))
     for line in [summary(found)] if run.place.events else table(found):  # who reads events draws its own table
         run.events.say(line)
     for out in found.left_out:
@@ -90,14 +92,14 @@ def wished_sync(options: TrainOptions) -> str:
     return "fp32" if options.deterministic and options.sync == AUTO else options.sync
 
 
-def _unequal(found: Forecast) -> bool:
+def _unequal(found: SyncChoice) -> bool:
     """Whether other than equal shares are worth it: two trials of one machine differ by some percent."""
     total, ranks = found.measured.samples_per_step, found.chosen.ranks
     equal = split(total, [1.0] * len(ranks))
     return better(total, equal, [found.measured.nodes[rank].sample_s for rank in ranks]) is not None
 
 
-def _forecast(run: Run, own: Own) -> Forecast:
+def _forecast(run: Run, own: Own) -> SyncChoice:
     workload, options = run.workload, run.options
     some = workload.order(options.seed).take(0, run.per_step)
     work = Work(
@@ -107,7 +109,10 @@ def _forecast(run: Run, own: Own) -> Forecast:
         unit=workload.unit,
     )
     measured = measure(own, work, options, run.group)
-    found = forecast(measured, sync=wished_sync(options), equal=not by_speed(run))
+    try:
+        found = choose_sync(measured, sync=wished_sync(options), equal=not by_speed(run))
+    except CostModelError as error:
+        raise UsageError(str(error)) from error
     if workload.streamed and len(found.chosen.ranks) < run.place.world_size and found.chosen.sync != ALONE:
-        return forecast(measured, sync=found.chosen.sync, equal=True)  # its parts are cut for all ranks
+        return choose_sync(measured, sync=found.chosen.sync, equal=True)  # its parts are cut for all ranks
     return found

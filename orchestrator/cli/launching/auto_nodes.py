@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.cli.launching.capacity import Length, measured_before, prospect_of
+from contract.cost_model.capacity import CapacityPlan
+from orchestrator.cli.launching.capacity import Length, capacity_of, measured_before
 from orchestrator.cli.launching.measure import measure
 from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.report import say
 from orchestrator.plan.global_batch import ACCUMULATION, STEP, same_step
-from orchestrator.specs.capacity import Prospect
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
@@ -32,29 +32,29 @@ def with_best_nodes(inventory: Inventory, options: LaunchOptions, mode: OutputMo
             raise ConfigError("--nodes auto: this workload was not measured yet", hint="orch bench -- …, then again")
         say("--nodes auto: this workload was not measured yet, so first it is")
         measurement = measure(inventory, replace(everyone, name="bench"), quiet=mode.as_json)
-    prospect = prospect_of(measurement, inventory, everyone, Length())
-    command = _same_step(options.command or DEFAULT_COMMAND, prospect)
-    chosen = prospect.machines(measurement.nodes)
-    _tell(prospect, chosen, measurement.time)
+    capacity = capacity_of(measurement, inventory, everyone, Length())
+    command = _same_step(options.command or DEFAULT_COMMAND, capacity)
+    chosen = capacity.chosen_nodes(measurement.nodes)
+    _tell(capacity, chosen, measurement.time)
     return replace(options, nodes=",".join(chosen), command=command)
 
 
-def _same_step(command: tuple[str, ...], prospect: Prospect) -> tuple[str, ...]:
+def _same_step(command: tuple[str, ...], capacity: CapacityPlan) -> tuple[str, ...]:
     """With fewer nodes a step of so much a rank would shrink, and train otherwise than was planned."""
-    if len(prospect.chosen.nodes) == len(prospect.members):
+    if len(capacity.chosen.nodes) == len(capacity.members):
         return command
     if option(command, *ACCUMULATION) and not option(command, *STEP):
         say("  note: by --grad-accum a step has fewer samples with fewer nodes; --global-batch-size would keep them")
         return command
-    return same_step(command, prospect.samples_per_step)
+    return same_step(command, capacity.samples_per_step)
 
 
-def _tell(prospect: Prospect, chosen: Sequence[str], measured_at: str) -> None:
-    way = prospect.chosen
-    speed = f"{way.per_s:,.0f} {prospect.unit}/s"
-    over = "" if len(way.nodes) == 1 else f", {way.speedup:.1f} x {prospect.alone.nodes[0]} alone"
+def _tell(capacity: CapacityPlan, chosen: Sequence[str], measured_at: str) -> None:
+    way = capacity.chosen
+    speed = f"{way.per_s:,.0f} {capacity.unit}/s"
+    over = "" if len(way.nodes) == 1 else f", {way.speedup:.1f} x {capacity.alone.nodes[0]} alone"
     say(f"--nodes auto: {', '.join(chosen)} ({way.sync}): {speed}{over}; measured {measured_at}")
-    for member in prospect.members:
+    for member in capacity.members:
         if not member.taken:
             say(
                 f"  without {member.node}, which {member.effect}: a step takes {member.without_s:.3g} s without it,"

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from contract.cost_model.capacity import CapacityPlan, Query, node_of, plan_capacity
+from contract.cost_model.choice import AUTO
+from contract.cost_model.measurement import CostModelError
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.measure import measure
 from orchestrator.cli.launching.request import chosen_nodes, with_engine
 from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.planning.measurements import recall
-from orchestrator.fleet.planning.reckon import reckon
-from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.measurement_command import measuring
-from orchestrator.specs.capacity import Prospect, machine
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
-from orchestrator.specs.measurement import Measurement, core, option
+from orchestrator.specs.measurement import SavedMeasurement, core, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +28,7 @@ class Length:
     epochs: float | None = None
     samples: int | None = None
 
-    def in_samples(self, measurement: Measurement, samples_per_step: int) -> int | None:
+    def in_samples(self, measurement: SavedMeasurement, samples_per_step: int) -> int | None:
         """What is not said here is read from the workload's own `--max-steps` or `--epochs`."""
         said = [value for value in (self.steps, self.epochs, self.samples) if value is not None]
         if len(said) > 1:
@@ -41,7 +39,7 @@ class Length:
         if steps:
             return int(steps * samples_per_step)
         if epochs:
-            return int(epochs * measurement.figures.samples_per_epoch) or None
+            return int(epochs * measurement.measured.samples_per_epoch) or None
         return self.samples
 
 
@@ -59,21 +57,21 @@ def show_capacity(
             f"{words} was not measured yet on {', '.join(_names(inventory, options))}",
             hint=f"orch bench{nodes} -- {words}   (or orch plan --measure)",
         )
-    prospect = prospect_of(measurement, inventory, options, length)
+    capacity = capacity_of(measurement, inventory, options, length)
     if as_json:
-        told = {"measured_at": measurement.time, "command": measurement.command, **asdict(prospect)}
-        finish = {"finish_s": prospect.finish_s(prospect.chosen)}
+        told = {"measured_at": measurement.time, "command": measurement.command, **asdict(capacity)}
+        finish = {"finish_s": capacity.finish_s(capacity.chosen)}
         write_json(told | finish)
         return EXIT_OK
-    from orchestrator.render.capacity import prospect_view
+    from orchestrator.render.capacity import capacity_view
     from orchestrator.render.console import stdout
 
-    stdout().print(prospect_view(prospect))
+    stdout().print(capacity_view(capacity))
     say(f"measured {measurement.time} on {', '.join(measurement.nodes)}; anew: --measure")
     return EXIT_OK
 
 
-def measured_before(inventory: Inventory, options: LaunchOptions) -> Measurement | None:
+def measured_before(inventory: Inventory, options: LaunchOptions) -> SavedMeasurement | None:
     """The newest measurement that is kept of this workload and these nodes."""
     command = options.command or DEFAULT_COMMAND
     measuring(command)  # a script of the user's cannot be measured: said at once
@@ -81,33 +79,34 @@ def measured_before(inventory: Inventory, options: LaunchOptions) -> Measurement
     return recall(inventory.project, command, _names(inventory, options))
 
 
-def prospect_of(measurement: Measurement, inventory: Inventory, options: LaunchOptions, length: Length) -> Prospect:
+def capacity_of(
+    measurement: SavedMeasurement, inventory: Inventory, options: LaunchOptions, length: Length
+) -> CapacityPlan:
     """The trainer's answer for the chosen nodes, which were measured, and the words of this command line."""
     command = options.command or DEFAULT_COMMAND
-    said = Measurement(**{**vars(measurement), "command": tuple(command)})
+    said = SavedMeasurement(**{**vars(measurement), "command": tuple(command)})
     names = _names(inventory, options)
     step = samples_per_step(said, names)
-    question: Mapping[str, Any] = {
-        "sync": option(command, "--sync") or "auto",
-        "equal": option(command, "--shares") == "equal" or "--deterministic" in command,
-        "among": names,
-        "samples_per_step": step,
-        "samples": length.in_samples(said, step),
-    }
-    controller = LocalNode()
+    query = Query(
+        sync=option(command, "--sync") or AUTO,
+        equal=option(command, "--shares") == "equal" or "--deterministic" in command,
+        among=names,
+        samples_per_step=step,
+        samples=length.in_samples(said, step),
+    )
     try:
-        return reckon(controller, measurement, question)
-    finally:
-        controller.close()
+        return plan_capacity(measurement.measured, query)
+    except CostModelError as error:
+        raise UsageError(str(error)) from error
 
 
-def samples_per_step(measurement: Measurement, names: tuple[str, ...]) -> int:
+def samples_per_step(measurement: SavedMeasurement, names: tuple[str, ...]) -> int:
     """Of a run on these nodes: as said, or as many as they have ranks, each with its batch."""
-    figures = measurement.figures
+    measured = measurement.measured
     if option(measurement.command, "--global-batch-size"):
-        return figures.samples_per_step
-    ranks = sum(machine(label, names) in names for label in figures.names)
-    return max(ranks, figures.samples_per_step * ranks // len(figures.names))
+        return measured.samples_per_step
+    ranks = sum(node_of(node.node, names) in names for node in measured.nodes)
+    return max(ranks, measured.samples_per_step * ranks // len(measured.nodes))
 
 
 def _names(inventory: Inventory, options: LaunchOptions) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
-from orchestrator.specs.measurement import Measurement, core, read_measurement
+from orchestrator.specs.measurement import SavedMeasurement, core, read_saved
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 
@@ -40,12 +40,12 @@ def run_bench(inventory: Inventory, options: LaunchOptions, *, as_json: bool) ->
     from orchestrator.render.bench import bench_view
     from orchestrator.render.console import stdout
 
-    stdout().print(bench_view(measurement))
+    stdout().print(bench_view(measurement.measured))
     say(f"kept; what follows from it: orch plan{_nodes_option(options)} -- {' '.join(core(measurement.command))}")
     return EXIT_OK
 
 
-def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Measurement:
+def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> SavedMeasurement:
     """Measure on the chosen nodes and save the measurement. Nothing is left there; leftovers are reported.
 
     RunFailedError: the measurement failed; the reason has been printed.
@@ -86,18 +86,18 @@ def run_probe(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quie
         return run_errand(by_name, plan, request, ears)
 
 
-def save_measurement(plan: Plan, command: Sequence[str], probe: Errand) -> Measurement | None:
+def save_measurement(plan: Plan, command: Sequence[str], probe: Errand) -> SavedMeasurement | None:
     """Save the measurement for later plans and return it; None where the trainer sent none."""
     event = next((one for one in probe.told if isinstance(one, NodesMeasured)), None)
     if event is None or probe.outcome.failure:
         return None
-    measurement = read_measurement(
+    measurement = read_saved(
         {
             "time": plan.started_at,
             "project": plan.project,
             "nodes": [part.node for part in plan.nodes],
             "command": list(command),
-            "measured": event.values(),
+            "measured": event.others,
         }
     )
     if measurement:

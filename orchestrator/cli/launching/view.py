@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.live import Live
 
+from contract.cost_model.forecast import read_forecast
 from contract.events import ForecastMade
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.slow_ranks import slow_ranks
@@ -31,7 +32,6 @@ from orchestrator.render.printable import printable
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.why import headline
 from orchestrator.specs.finding import Finding
-from orchestrator.specs.forecast import read_forecast
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
 

@@ -1,17 +1,27 @@
-"""Look at the words of a workload before anything starts: the trainer of this installation says what it takes."""
+"""Check the words of a workload before anything starts, with the option parsers of the trainer beside this orch.
+
+orchestrator and trainer never import each other: the trainer runs as a program, and its answer is JSON.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.fleet.planning.trainer_beside import PACKAGES, ask_trainer
+import orchestrator
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError, UsageError
 
-MODULE = "trainer.check"
+PACKAGES = Path(orchestrator.__file__).parents[1]
+"""Folder of the `trainer` package, beside `orchestrator`: in the repository, or where both are installed."""
+# -I and -S: neither a folder `trainer` in the working directory nor site-packages come before ours.
+_START = (
+    "import os, runpy, sys; where, folder = sys.argv[1:]; sys.path.insert(0, where); os.chdir(folder);"
+    " runpy.run_module('trainer.check', run_name='__main__')"
+)
 OWN_CODE = "orch launch --workdir . -- python train.py   # code of your own; for a model: docs/custom.md"
 
 
@@ -39,7 +49,8 @@ def look_ahead(
     """`data`: what a launch would bring; `folder`: the user's code. UsageError, ConfigError: what the trainer says."""
     own = {name: value for name, value in (environment or {}).items() if name.startswith("TRAINER_")}
     asked = {"words": list(command), "data": str(data.absolute()) if data else None, "environment": own, "prog": prog}
-    ran = ask_trainer(controller, MODULE, asked, folder=folder)
+    argv = (sys.executable, "-I", "-S", "-c", _START, str(PACKAGES), str(folder or Path()))
+    ran = controller.run(argv, stdin=json.dumps(asked).encode(), timeout_s=60)
     try:
         answer = json.loads(ran.stdout)
         refused, hint, code = str(answer["refused"]), str(answer["hint"]), int(answer["code"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from platformdirs import user_state_path
 
 from orchestrator.nodes.state_files import replace_file
-from orchestrator.specs.measurement import Measurement, core, read_measurement
+from orchestrator.specs.measurement import SavedMeasurement, core, read_saved
 
 
 def measurements_folder() -> Path:
@@ -19,7 +19,7 @@ def measurements_folder() -> Path:
     return user_state_path("orch") / "measurements"
 
 
-def keep(measurement: Measurement) -> Path:
+def keep(measurement: SavedMeasurement) -> Path:
     """Write it, in place of an older one of the same workload on the same nodes."""
     what = json.dumps([measurement.project, core(measurement.command), sorted(measurement.nodes)])
     file = measurements_folder() / f"{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
@@ -27,7 +27,7 @@ def keep(measurement: Measurement) -> Path:
     return file
 
 
-def recall(project: str, command: Sequence[str], nodes: Sequence[str]) -> Measurement | None:
+def recall(project: str, command: Sequence[str], nodes: Sequence[str]) -> SavedMeasurement | None:
     """The newest of this workload that has all these nodes; one of these alone goes before one of more."""
     found = [
         kept
@@ -37,8 +37,8 @@ def recall(project: str, command: Sequence[str], nodes: Sequence[str]) -> Measur
     return max(found, key=lambda kept: (set(kept.nodes) == set(nodes), kept.time), default=None)
 
 
-def _read(file: Path) -> Measurement | None:
+def _read(file: Path) -> SavedMeasurement | None:
     try:
-        return read_measurement(json.loads(file.read_text(encoding="utf-8")))
+        return read_saved(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError):  # one bad file hides no other measurement
         return None

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import islice
 
+from contract.cost_model.forecast import Forecast, read_forecast
 from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, TrainingStopped
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import said_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.secret import Veil
 
 LASTING = ("of_forecast", "compute_s")

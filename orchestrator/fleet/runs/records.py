@@ -12,11 +12,11 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 
+from contract.cost_model.forecast import Forecast, read_forecast
 from orchestrator.fleet.runs.kept_lines import KeptLog, kept_lines, last_kept, names_kept, newest_lines
 from orchestrator.fleet.runs.secrets import veil_of
 from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run import RUN_ID

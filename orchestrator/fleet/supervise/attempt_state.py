@@ -6,6 +6,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from contract.cost_model.forecast import Forecast, read_forecast
 from contract.events import (
     CheckpointWritten,
     Finished,
@@ -21,7 +22,6 @@ from orchestrator.checks.failure import EndedBadly, Failure, root_cause
 from orchestrator.checks.verdict import Verdict, verdict_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.plan.recovery import TOLD_TO_STOP, GiveUp, OutOfSight, PlanAnew, TakeIn
-from orchestrator.specs.forecast import Forecast, read_forecast
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
 from orchestrator.specs.run_events import ContainerExited, NodeLost, RunLine

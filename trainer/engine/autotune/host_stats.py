@@ -6,12 +6,13 @@ import os
 import resource
 import tempfile
 import time
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 import psutil
 import torch
 
+from contract.cost_model.measurement import HostStats
 from trainer.engine.group import Group
 from trainer.engine.hardware.limits import memory_limit
 
@@ -21,29 +22,12 @@ MOST = 64 * BLOCK
 LONG_ENOUGH_S = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """Of one rank. 0 where it cannot be known."""
-
-    loaded_per_s: float
-    """Samples per second, loaded alone, by the process that trains."""
-    memory_peak: float
-    """Bytes that the process held at most, so far."""
-    memory_limit: float
-    """Bytes that its container may hold, or the machine has."""
-    gpu_peak: float = 0.0
-    gpu_memory: float = 0.0
-    disk_write: float
-    """Bytes per second into the run's folder, to the platter."""
-    disk_read: float
-
-
-def look_around(run_dir: Path, device: torch.device, loaded_per_s: float) -> Surroundings:
+def look_around(run_dir: Path, device: torch.device, loaded_per_s: float) -> HostStats:
     """After the measurement of a step, whose peak is the training's: forward, backward, optimizer."""
     write, read = disk_rates(run_dir)
     machine = psutil.virtual_memory().total
     on_gpu = device.type == "cuda"
-    return Surroundings(
+    return HostStats(
         loaded_per_s=loaded_per_s,
         memory_peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         memory_limit=min(memory_limit() or machine, machine),
@@ -54,10 +38,11 @@ def look_around(run_dir: Path, device: torch.device, loaded_per_s: float) -> Sur
     )
 
 
-def of_all(own: Surroundings, group: Group) -> list[dict[str, float]]:
+def of_all(own: HostStats, group: Group) -> tuple[HostStats, ...]:
     """Every rank's, by rank. To be called by all ranks."""
     columns = {field.name: group.each(float(getattr(own, field.name))) for field in fields(own)}
-    return [{name: column[rank] for name, column in columns.items()} for rank in range(group.place.world_size)]
+    by_rank = zip(*columns.values(), strict=True)
+    return tuple(HostStats(**dict(zip(columns, values, strict=True))) for values in by_rank)
 
 
 def disk_rates(folder: Path) -> tuple[float, float]:

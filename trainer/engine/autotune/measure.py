@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from contract.cost_model.measurement import HostStats, Measurement, NodeSpeed, Pattern, SyncCost
 from trainer.config import TrainOptions
-from trainer.engine.autotune.host_stats import Surroundings
 from trainer.engine.group import Group
 from trainer.engine.optimization.still import standing_still
 from trainer.engine.sync.buckets import Bucket, cut
 from trainer.engine.sync.methods import Rung, ladder
 from trainer.engine.transfers import Arriving
-from trainer.forecast.measured import Cost, Measured, NodeSpeed, Pattern
 
 LONG_ENOUGH_S = 0.2
 """Of a transfer: shorter ones are carried by buffers on the way."""
@@ -40,7 +39,7 @@ class Own:
     sample_s: float
     step_s: float
     micro_batch: int
-    around: Surroundings | None = None
+    around: HostStats | None = None
     """Where somebody wants to know."""
 
 
@@ -54,7 +53,7 @@ class Work:
     unit: str
 
 
-def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measured:
+def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measurement:
     """The same on every rank. To be called by all ranks."""
     names = group.texts(group.place.label)
     rates = links(group)
@@ -65,7 +64,7 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
     trial = min(cut(parameters, SAMPLE), key=lambda bucket: abs(bucket.count - SAMPLE))
     costs = [_cost(rung, efficiency, trial, group) for rung in ladder(options, work.model)]
     everyones = [group.each(number) for number in (own.sample_s, own.step_s, float(own.micro_batch))]
-    return Measured(
+    return Measurement(
         nodes=tuple(
             NodeSpeed(
                 node=names[rank], rank=rank, sample_s=everyones[0][rank], step_s=everyones[1][rank],
@@ -137,8 +136,8 @@ def _efficiency(link: float, group: Group) -> dict[Pattern, float]:
     return found
 
 
-def _cost(rung: Rung, efficiency: Mapping[Pattern, float], trial: Bucket, group: Group) -> Cost:
-    return Cost(
+def _cost(rung: Rung, efficiency: Mapping[Pattern, float], trial: Bucket, group: Group) -> SyncCost:
+    return SyncCost(
         sync=rung.name,
         bytes_per_parameter=rung.bytes_per_parameter,
         codec_s_per_parameter=max(group.each(codec_s(rung, trial, group))) / trial.count,

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from contract.cost_model.choice import AUTO
 from trainer.engine.autotune.measure import Echo
 from trainer.engine.sync import methods
 from trainer.engine.sync.ddp import Alone
 from trainer.engine.sync.strategy import Sync
-from trainer.forecast.choice import AUTO
 
 LARGEST = "fp16"
 """Of those that `auto` chooses among, the one that sends most beside what it keeps."""

@@ -8,6 +8,7 @@ from functools import partial
 from torch import nn
 from torch.optim import Optimizer
 
+from contract.cost_model.measurement import Pattern
 from trainer.config import SYNCS, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.sync.buckets import Bucket, before_the_last, by_backward
@@ -19,7 +20,6 @@ from trainer.engine.sync.local_steps import LocalSteps, Rounds
 from trainer.engine.sync.low_rank import thin
 from trainer.engine.sync.powersgd import Factors
 from trainer.engine.sync.strategy import Sync
-from trainer.forecast.measured import Pattern
 
 LOCAL = ("local", "diloco")
 PROVEN = ("fp32", "fp16", "int8", "int4+8")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from trainer.forecast.measured import Cost, Measured, NodeSpeed
-from trainer.forecast.rows import Team, step_s, team
+from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
+from contract.cost_model.step_time import NodeSet, node_set, step_s
 
 JUMP = 1.5
 """A link this many times faster than the next slower one may be worth to be without the latter."""
@@ -14,10 +14,10 @@ NEARLY = 0.98
 """As good as the fastest team: a node is not left out for less than the measurement can tell."""
 
 
-def teams(measured: Measured, *, equal: bool = False) -> list[Team]:
+def node_sets(measured: Measurement, *, equal: bool = False) -> list[NodeSet]:
     """Of two nodes and more, all together first, each in order of rank. Not all sets: of 64 nodes there are too many.
 
-    UsageError: fewer samples in a step than nodes.
+    CostModelError: fewer samples in a step than nodes.
     """
     sets = {
         tuple(sorted(fastest[:size], key=lambda node: node.rank))
@@ -25,7 +25,7 @@ def teams(measured: Measured, *, equal: bool = False) -> list[Team]:
         for size in range(2, len(fastest) + 1)
     }
     largest_first = sorted(sets, key=lambda members: (-len(members), [node.rank for node in members]))
-    return [team(members, measured.samples_per_step, equal=equal) for members in largest_first]
+    return [node_set(members, measured.samples_per_step, equal=equal) for members in largest_first]
 
 
 def _orders(nodes: Sequence[NodeSpeed]) -> Iterator[list[NodeSpeed]]:
@@ -37,15 +37,15 @@ def _orders(nodes: Sequence[NodeSpeed]) -> Iterator[list[NodeSpeed]]:
         yield [node for node in by_speed if node.link >= least]
 
 
-def best_alone(measured: Measured) -> Team:
+def best_alone(measured: Measurement) -> NodeSet:
     """The node that would be fastest with the whole step to itself."""
     return min(
-        (team([node], measured.samples_per_step) for node in measured.nodes),
+        (node_set([node], measured.samples_per_step) for node in measured.nodes),
         key=lambda single: (single.compute_s, single.members[0].rank),
     )
 
 
-def best_team(measured: Measured, candidates: Sequence[Team], cost: Cost) -> Team:
+def best_node_set(measured: Measurement, candidates: Sequence[NodeSet], cost: SyncCost) -> NodeSet:
     """The fastest, or the largest of those that are as good as it."""
     seconds = [step_s(measured, candidate, cost) for candidate in candidates]
     good_enough = min(seconds) / NEARLY

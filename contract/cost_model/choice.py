@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainer.forecast.advice import LeftOut, Outlook, left_out, warnings
-from trainer.forecast.measured import Measured
-from trainer.forecast.rows import Row, row
-from trainer.forecast.teams import best_alone, best_team, teams
+from contract.cost_model.advice import Comparison, LeftOut, left_out, warnings
+from contract.cost_model.measurement import Measurement
+from contract.cost_model.node_sets import best_alone, best_node_set, node_sets
+from contract.cost_model.step_time import StepTime, step_time
 
 WORTH = 1.05
 """What a rung must gain to be preferred to a gentler one, and a team to be preferred to one node."""
@@ -16,34 +16,34 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
-    measured: Measured
-    rows: tuple[Row, ...]
+class SyncChoice:
+    measured: Measurement
+    rows: tuple[StepTime, ...]
     """The best single node, then in order of the rungs: each with the nodes that serve it best; the gentlest one, and
     the one asked for, with all nodes too."""
-    chosen: Row
+    chosen: StepTime
     best_node: str
     """The best single node."""
     left_out: tuple[LeftOut, ...]
     warnings: tuple[str, ...]
 
 
-def forecast(measured: Measured, *, sync: str = AUTO, unproven: bool = False, equal: bool = False) -> Forecast:
+def choose_sync(measured: Measurement, *, sync: str = AUTO, unproven: bool = False, equal: bool = False) -> SyncChoice:
     """What a step will take under each rung, and which one to take.
 
     `sync`: the rung asked for, which is taken with all nodes; `auto` takes the gentlest that comes near the fastest,
     of those whose loss is known, and no team that is not faster than the best single node. `unproven`: `auto` may take
     rungs whose loss is not known. `equal`: shares are equal, whatever the speeds.
-    UsageError: an unknown rung, or fewer samples in a step than nodes.
+    CostModelError: an unknown rung, or fewer samples in a step than nodes.
     """
     if sync != AUTO:
         measured.cost(sync)
     single = best_alone(measured)
-    alone = row(measured, single, None, single.compute_s)
+    alone = step_time(measured, single, None, single.compute_s)
     served, everyone = _rows(measured, alone, equal=equal)
     auto = _auto(alone, served, unproven=unproven)
     chosen = everyone.get(sync, auto)
-    outlook = Outlook(
+    comparison = Comparison(
         measured=measured,
         alone=alone,
         chosen=chosen,
@@ -52,17 +52,17 @@ def forecast(measured: Measured, *, sync: str = AUTO, unproven: bool = False, eq
         everyone=tuple(everyone.values()),
         equal=equal,
     )
-    return Forecast(
+    return SyncChoice(
         measured=measured,
         rows=(alone, *_shown(served, everyone, chosen)),
         chosen=chosen,
         best_node=alone.nodes[0],
-        left_out=left_out(outlook),
-        warnings=warnings(outlook),
+        left_out=left_out(comparison),
+        warnings=warnings(comparison),
     )
 
 
-def _shown(served: Sequence[Row], everyone: Mapping[str, Row], chosen: Row) -> Iterator[Row]:
+def _shown(served: Sequence[StepTime], everyone: Mapping[str, StepTime], chosen: StepTime) -> Iterator[StepTime]:
     """Each rung once; the gentlest and the chosen one with all nodes too, where fewer serve them better."""
     for number, best in enumerate(served):
         yield best
@@ -71,22 +71,22 @@ def _shown(served: Sequence[Row], everyone: Mapping[str, Row], chosen: Row) -> I
             yield together
 
 
-def _rows(measured: Measured, alone: Row, *, equal: bool) -> tuple[tuple[Row, ...], dict[str, Row]]:
+def _rows(measured: Measurement, alone: StepTime, *, equal: bool) -> tuple[tuple[StepTime, ...], dict[str, StepTime]]:
     """Each rung with the nodes that serve it best, and by its name with all nodes. None where there is one node."""
-    candidates = teams(measured, equal=equal)
+    candidates = node_sets(measured, equal=equal)
     if not candidates:
         return (), {}
     together = candidates[0]
-    everyone = {cost.sync: row(measured, together, cost, alone.step_s) for cost in measured.costs}
-    best = {cost.sync: best_team(measured, candidates, cost) for cost in measured.costs}
+    everyone = {cost.sync: step_time(measured, together, cost, alone.step_s) for cost in measured.costs}
+    best = {cost.sync: best_node_set(measured, candidates, cost) for cost in measured.costs}
     served = tuple(
-        everyone[cost.sync] if best[cost.sync] is together else row(measured, best[cost.sync], cost, alone.step_s)
+        everyone[cost.sync] if best[cost.sync] is together else step_time(measured, best[cost.sync], cost, alone.step_s)
         for cost in measured.costs
     )
     return served, everyone
 
 
-def _auto(alone: Row, served: Sequence[Row], *, unproven: bool) -> Row:
+def _auto(alone: StepTime, served: Sequence[StepTime], *, unproven: bool) -> StepTime:
     """The gentlest rung that comes near the fastest; a single node where no team is worth it."""
     open_to_us = [best for best in served if best.proven or unproven]
     fastest = max((best.per_s for best in open_to_us), default=0.0)

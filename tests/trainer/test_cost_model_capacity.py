@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.cost_model.capacity import ENOUGH, MULTIPLES, CapacityPlan, Query, plan_capacity
+from contract.cost_model.measurement import CostModelError, Measurement, read_measurement
+from contract.cost_model.shares import micro_batches
+from contract.cost_model.step_time import ALONE
 from tests.trainer.forecasts import GIGABIT, costs, measured, node
-from trainer.errors import UsageError
-from trainer.forecast.__main__ import answer
-from trainer.forecast.kept import as_values, from_values
-from trainer.forecast.measured import Measured
-from trainer.forecast.plan import ENOUGH, MULTIPLES, Plan, Question, plan
-from trainer.forecast.rows import ALONE
-from trainer.forecast.split import micro_batches
 
 FAST = 100 * GIGABIT
 
 
-def three(samples: int = 96, **third: float) -> Measured:
+def three(samples: int = 96, **third: float) -> Measurement:
     """Two alike, and a third one that may differ, on fast links."""
     nodes = [node(0, link=FAST), node(1, link=FAST), node(2, **{"link": FAST, **third})]
     return measured(nodes, samples_per_step=samples, parameters=1_000_000)
 
 
-def member(found: Plan, name: str) -> Any:
+def member(found: CapacityPlan, name: str) -> Any:
     return next(each for each in found.members if each.node == name)
 
 
 def test_every_number_of_nodes_and_every_rung() -> None:
-    found = plan(three(), Question())
+    found = plan_capacity(three(), Query())
     assert [len(row.nodes) for row in found.by_size] == [1, 2, 3]
     assert {(len(row.nodes), row.sync) for row in found.rows} == {(k, c.sync) for k in (2, 3) for c in costs()}
     assert found.chosen.nodes == ("alpha", "beta", "gamma")
@@ -46,25 +42,25 @@ def test_every_number_of_nodes_and_every_rung() -> None:
 
 
 def test_a_slow_link_hurts_and_a_slow_computer_makes_no_difference() -> None:
-    slow_link = plan(three(link=GIGABIT / 1000), Question())
+    slow_link = plan_capacity(three(link=GIGABIT / 1000), Query())
     assert slow_link.chosen.nodes == ("alpha", "beta")
     gamma = member(slow_link, "gamma")
     assert (gamma.effect, gamma.taken, gamma.share) == ("hurts", False, 0)
     assert gamma.with_s > 2 * gamma.without_s
     assert gamma.without_s == pytest.approx(slow_link.chosen.step_s, rel=0.05)
     assert member(slow_link, "alpha").effect == "helps"
-    assert member(plan(three(sample_s=0.9), Question()), "gamma").effect == "makes no difference"
+    assert member(plan_capacity(three(sample_s=0.9), Query()), "gamma").effect == "makes no difference"
 
 
 def test_the_last_node_of_all_helps() -> None:
     single = measured([node(0)], samples_per_step=4)
-    (alpha,) = plan(single, Question()).members
+    (alpha,) = plan_capacity(single, Query()).members
     assert (alpha.effect, alpha.without_s, alpha.share) == ("helps", 0.0, 4)
 
 
 def test_where_one_trains_alone_the_others_are_judged_against_it() -> None:
     slow = measured([node(0, link=1e4), node(1, link=1e4, sample_s=0.03)], samples_per_step=2)
-    found = plan(slow, Question())
+    found = plan_capacity(slow, Query())
     assert (found.chosen.sync, found.chosen.nodes) == (ALONE, ("alpha",))
     assert (member(found, "alpha").effect, member(found, "beta").effect) == ("helps", "hurts")
     assert member(found, "alpha").without_s == pytest.approx(0.06)
@@ -73,7 +69,7 @@ def test_where_one_trains_alone_the_others_are_judged_against_it() -> None:
 def test_unequal_nodes_finish_together_by_their_shares_and_micro_batches() -> None:
     nodes = [replace(node(0, sample_s=0.01, link=FAST), micro_batch=8), replace(node(1, sample_s=0.03, link=FAST),
              micro_batch=4)]  # fmt: skip
-    found = plan(measured(nodes, samples_per_step=40, parameters=1000), Question())
+    found = plan_capacity(measured(nodes, samples_per_step=40, parameters=1000), Query())
     told = [(each.share, each.micro_batch, each.passes) for each in found.members]
     assert told == [(30, 8, 4), (10, 4, 3)]
     assert pytest.approx(10 * 0.03) == 30 * 0.01
@@ -92,7 +88,7 @@ def test_no_share_needs_no_pass() -> None:
 
 
 def test_a_larger_step_hides_the_exchange_and_says_when_it_is_enough() -> None:
-    found = plan(measured([node(rank) for rank in range(3)], samples_per_step=12), Question())
+    found = plan_capacity(measured([node(rank) for rank in range(3)], samples_per_step=12), Query())
     speeds = [each.row.per_s for each in found.larger]
     assert [each.multiple for each in found.larger] == list(MULTIPLES)
     assert speeds == sorted(speeds)
@@ -103,35 +99,35 @@ def test_a_larger_step_hides_the_exchange_and_says_when_it_is_enough() -> None:
 
 
 def test_the_rung_asked_for_is_the_one_planned_with() -> None:
-    found = plan(three(), Question(sync="int4"))
+    found = plan_capacity(three(), Query(sync="int4"))
     assert {row.sync for row in found.by_size} == {ALONE, "int4"}
     assert found.chosen.sync == "int4"
     assert {each.row.sync for each in found.larger} <= {ALONE, "int4"}
-    unknown = pytest.raises(UsageError, match="--sync int7")
+    unknown = pytest.raises(CostModelError, match="--sync int7")
     with unknown:
-        plan(three(), Question(sync="int7"))
+        plan_capacity(three(), Query(sync="int7"))
 
 
 def test_among_fewer_nodes_and_with_another_step() -> None:
-    found = plan(three(), Question(among=("beta", "gamma"), samples_per_step=10))
+    found = plan_capacity(three(), Query(among=("beta", "gamma"), samples_per_step=10))
     assert (found.samples_per_step, found.chosen.nodes) == (10, ("beta", "gamma"))
     assert sum(found.chosen.shares) == 10
-    with pytest.raises(UsageError, match="not measured: delta"):
-        plan(three(), Question(among=("beta", "delta")))
+    with pytest.raises(CostModelError, match="not measured: delta"):
+        plan_capacity(three(), Query(among=("beta", "delta")))
 
 
 def test_a_node_of_two_ranks_is_chosen_by_its_name() -> None:
     two = [replace(node(rank, link=FAST), node=f"alpha.{rank}") for rank in range(2)]
     both = measured([*two, node(2, link=FAST)], samples_per_step=30, parameters=1000)
-    assert plan(both, Question(among=("alpha",))).chosen.nodes == ("alpha.0", "alpha.1")
+    assert plan_capacity(both, Query(among=("alpha",))).chosen.nodes == ("alpha.0", "alpha.1")
 
 
 def test_a_node_may_be_called_as_a_rank_of_another_would_be() -> None:
     dotted = [replace(node(rank, link=FAST), node=f"pc.{rank}") for rank in range(3)]
     both = measured(dotted, samples_per_step=30, parameters=1000)
-    assert plan(both, Question(among=("pc.1", "pc.2"))).chosen.nodes == ("pc.1", "pc.2")
-    with pytest.raises(UsageError, match="not measured: pd"):
-        plan(both, Question(among=("pc.1", "pd")))
+    assert plan_capacity(both, Query(among=("pc.1", "pc.2"))).chosen.nodes == ("pc.1", "pc.2")
+    with pytest.raises(CostModelError, match="not measured: pd"):
+        plan_capacity(both, Query(among=("pc.1", "pd")))
 
 
 # ── As JSON ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,45 +135,29 @@ def test_a_node_may_be_called_as_a_rank_of_another_would_be() -> None:
 
 def test_a_measurement_comes_back_as_it_was() -> None:
     whole = replace(three(), links=((0.0, 1.5), (2.5, 0.0)))
-    assert from_values(json.loads(json.dumps(as_values(whole)))) == whole
-    newer = {**as_values(whole), "weather": "rain", "around": []}
-    assert from_values(newer) == whole
+    assert read_measurement(json.loads(json.dumps(asdict(whole)))) == whole
+    newer = {**asdict(whole), "weather": "rain", "around": []}
+    assert read_measurement(newer) == whole
 
 
 @pytest.mark.parametrize(
     "broken", [{}, {"nodes": []}, {"nodes": [{"node": "a"}]}, {"costs": []}, {"samples_per_step": 0}, {"links": [3]}]
 )
 def test_what_is_no_measurement_is_refused(broken: dict[str, Any]) -> None:
-    values = {} if not broken else {**as_values(three()), **broken}
-    with pytest.raises(UsageError, match="this is no measurement"):
-        from_values(values)
+    values = {} if not broken else {**asdict(three()), **broken}
+    with pytest.raises(CostModelError, match="not a measurement"):
+        read_measurement(values)
 
 
-@pytest.mark.parametrize("asked", [{}, {"measured": {}, "question": {"colour": "red"}}])
-def test_a_question_that_is_none_is_refused(asked: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="expected `measured` and `question`"):
-        answer(asked)
-
-
-def run(text: str, *argv: str) -> subprocess.CompletedProcess[str]:
-    """In a Python that sees no installed package at all."""
-    program = "import runpy; runpy.run_module('trainer.forecast', run_name='__main__')"
-    return subprocess.run(
-        (sys.executable, "-S", "-c", program), input=text, capture_output=True, text=True, check=False
-    )
-
-
-def test_by_its_command_line_with_nothing_but_python() -> None:
-    told = run(json.dumps({"measured": as_values(three()), "question": {"samples": 1000, "among": ["alpha", "beta"]}}))
-    assert told.returncode == 0, told.stderr
-    found = json.loads(told.stdout)
-    assert found["chosen"]["nodes"] == ["alpha", "beta"]
-    assert found["samples"] == 1000
-
-
-@pytest.mark.parametrize("text", ["", "[1]", '{"measured": 3}'])
-def test_what_it_cannot_answer_ends_with_2_and_a_sentence(text: str) -> None:
-    refused = run(text)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("error: ")
-    assert "Traceback" not in refused.stderr
+@given(st.data())
+def test_no_measurement_of_a_node_raises_anything_else(data: st.DataObject) -> None:
+    """Values of a node are data: they are refused, or a plan can be made from them."""
+    hostile = st.one_of(
+        st.none(), st.booleans(), st.text(max_size=3), st.lists(st.integers(), max_size=3), st.integers(-2, 2),
+        st.sampled_from((1e300, 1e18, 1e-300, 5e-324, -1.0, 10**30, float("inf"), float("nan"))),
+    )  # fmt: skip
+    values = json.loads(json.dumps(asdict(three())))
+    part = data.draw(st.sampled_from((values, values["nodes"][0], values["costs"][0])))
+    part[data.draw(st.sampled_from(sorted(part)))] = data.draw(hostile)
+    with suppress(CostModelError):
+        plan_capacity(read_measurement(values), Query())

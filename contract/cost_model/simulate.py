@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import harmonic_mean, mean
 
-from trainer.forecast.measured import Measured, NodeSpeed
-from trainer.forecast.rows import Row, row
-from trainer.forecast.teams import best_alone, teams
+from contract.cost_model.measurement import Measurement, NodeSpeed
+from contract.cost_model.node_sets import best_alone, node_sets
+from contract.cost_model.step_time import StepTime, step_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,15 +16,15 @@ class Simulated:
     world_size: int
     link: float
     """Bytes per second of every node, both ways."""
-    row: Row
+    row: StepTime
 
 
-def simulate(measured: Measured, world_sizes: Sequence[int], links: Sequence[float]) -> tuple[Simulated, ...]:
+def simulate(measured: Measurement, world_sizes: Sequence[int], links: Sequence[float]) -> tuple[Simulated, ...]:
     """Every rung, at every number of nodes and every link rate (bytes per second), with all nodes and the same samples
     in a step; the speed-up is over one such node.
 
     A node like the average one computes as many samples per second as the measured ones do on average.
-    UsageError: fewer samples in a step than nodes.
+    CostModelError: fewer samples in a step than nodes.
     """
     return tuple(
         Simulated(world_size=size, link=link, row=simulated)
@@ -34,13 +34,13 @@ def simulate(measured: Measured, world_sizes: Sequence[int], links: Sequence[flo
     )
 
 
-def _rows(measured: Measured) -> list[Row]:
+def _rows(measured: Measurement) -> list[StepTime]:
     single = best_alone(measured)
-    together = teams(measured)[0] if len(measured.nodes) > 1 else single
-    return [row(measured, together, cost, single.compute_s) for cost in measured.costs]
+    together = node_sets(measured)[0] if len(measured.nodes) > 1 else single
+    return [step_time(measured, together, cost, single.compute_s) for cost in measured.costs]
 
 
-def _average(measured: Measured, rank: int, link: float) -> NodeSpeed:
+def _average(measured: Measurement, rank: int, link: float) -> NodeSpeed:
     return NodeSpeed(
         node=f"node{rank}",
         rank=rank,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from trainer.errors import UsageError
+from contract.cost_model.measurement import CostModelError
 
 
 def split(samples_per_step: int, sample_s: Sequence[float], step_s: Sequence[float] = ()) -> tuple[int, ...]:
@@ -14,10 +14,10 @@ def split(samples_per_step: int, sample_s: Sequence[float], step_s: Sequence[flo
     `sample_s`: seconds of a node for one sample; `step_s`: its seconds per step besides samples (none: 0 for all).
     All but a few samples are given by rate; each of the rest goes to the node that would be done with it first, which
     is optimal for equal pieces of work on unequal machines.
-    UsageError: fewer samples than nodes.
+    CostModelError: fewer samples than nodes.
     """
     if samples_per_step < len(sample_s):
-        raise UsageError(
+        raise CostModelError(
             f"a step of {samples_per_step} samples cannot be shared by {len(sample_s)} ranks:"
             " give a larger --global-batch-size, or fewer nodes"
         )

@@ -7,21 +7,21 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract.cost_model.choice import SyncChoice, choose_sync
+from contract.cost_model.forecast import forecast
+from contract.cost_model.measurement import CostModelError, Measurement
+from contract.cost_model.node_sets import NEARLY
+from contract.cost_model.shares import split
+from contract.cost_model.simulate import simulate
+from contract.cost_model.step_time import ALONE, BACKWARD, StepTime, node_set, step_s
 from tests.trainer.forecasts import GIGABIT, costs, measured, node
-from trainer.errors import UsageError
-from trainer.forecast.choice import Forecast, forecast
-from trainer.forecast.measured import Measured
-from trainer.forecast.rows import ALONE, BACKWARD, Row, step_s, team
-from trainer.forecast.simulate import simulate
-from trainer.forecast.split import split
-from trainer.forecast.teams import NEARLY
-from trainer.forecast.tell import as_event, summary, table
+from trainer.engine.reporting.forecast_text import summary, table
 
 SPEEDS = st.lists(st.floats(1e-4, 10), min_size=1, max_size=8)
 NODES = st.lists(
@@ -29,12 +29,12 @@ NODES = st.lists(
 )  # seconds per sample, per step; bytes per second
 
 
-def machines(drawn: list[tuple[float, float, float]], samples: int) -> Measured:
+def machines(drawn: list[tuple[float, float, float]], samples: int) -> Measurement:
     nodes = [node(at, sample_s=each, step_s=fixed, link=link) for at, (each, fixed, link) in enumerate(drawn)]
     return measured(nodes, samples_per_step=samples)
 
 
-def row_of(told: Forecast, sync: str, nodes: int) -> Row:
+def row_of(told: SyncChoice, sync: str, nodes: int) -> StepTime:
     return next(row for row in told.rows if row.sync == sync and len(row.nodes) == nodes)
 
 
@@ -71,7 +71,7 @@ def test_speeds_of_1_to_4_to_30_get_shares_like_them() -> None:
 
 
 def test_fewer_samples_than_nodes_are_refused() -> None:
-    with pytest.raises(UsageError, match="a step of 2 samples cannot be shared by 3 ranks: give a larger --global"):
+    with pytest.raises(CostModelError, match="a step of 2 samples cannot be shared by 3 ranks: give a larger --global"):
         split(2, [1, 1, 1])
 
 
@@ -80,7 +80,7 @@ def test_fewer_samples_than_nodes_are_refused() -> None:
 
 def test_a_step_of_ddp_on_gigabit_takes_what_the_wire_takes() -> None:
     """GPT-2's gradients, five nodes: 2 × 4/5 × 498 MB = 796 MB at 941 Mbit/s, 6.77 s."""
-    told = forecast(measured([node(rank) for rank in range(5)], samples_per_step=10), sync="fp32")
+    told = choose_sync(measured([node(rank) for rank in range(5)], samples_per_step=10), sync="fp32")
     assert told.chosen.sent_bytes == pytest.approx(796.4e6, rel=1e-3)
     assert told.chosen.exchange_s == pytest.approx(6.77, rel=0.01)
     assert told.chosen.compute_s == pytest.approx(2 * 0.0215)
@@ -90,7 +90,7 @@ def test_a_way_of_sending_reaches_its_share_of_the_link() -> None:
     nodes = [node(rank) for rank in range(2)]
     known = measured(nodes, samples_per_step=2)
     half = replace(costs()[0], efficiency=0.5, collectives=0)
-    assert step_s(known, team(nodes, 2), half) == pytest.approx(
+    assert step_s(known, node_set(nodes, 2), half) == pytest.approx(
         0.0215 + known.latency_s + 2 * 4 * known.parameters / GIGABIT
     )
 
@@ -101,25 +101,25 @@ def test_an_exchange_hides_behind_the_last_micro_batch_alone() -> None:
     known = measured(nodes, samples_per_step=64)
     wire = 4 * known.parameters / nodes[0].link
     hidden = 4 * BACKWARD
-    assert step_s(known, team(nodes, 64), fp32) == pytest.approx(32 + known.latency_s + wire - hidden)
+    assert step_s(known, node_set(nodes, 64), fp32) == pytest.approx(32 + known.latency_s + wire - hidden)
     quick = replace(known, parameters=known.parameters // 10)
-    assert step_s(quick, team(nodes, 64), fp32) == pytest.approx(32 + known.latency_s)
+    assert step_s(quick, node_set(nodes, 64), fp32) == pytest.approx(32 + known.latency_s)
     # What the last bucket holds is ready when the pass is over, however long it was.
     late = replace(fp32, overlap=0.7)
-    assert step_s(quick, team(nodes, 64), late) == pytest.approx(32 + known.latency_s + 0.3 * wire / 10)
+    assert step_s(quick, node_set(nodes, 64), late) == pytest.approx(32 + known.latency_s + 0.3 * wire / 10)
 
 
 def test_a_node_that_is_done_late_leaves_less_time_to_hide_in() -> None:
     """Equal shares: the exchange can begin when the slow one is in its backward pass, not before."""
     fast, slow = replace(node(0, sample_s=0.1), micro_batch=8), replace(node(1, sample_s=1.0), micro_batch=1)
-    together = team([fast, slow], 16, equal=True)
+    together = node_set([fast, slow], 16, equal=True)
     assert together.shares == (8, 8)
     assert together.window_s == pytest.approx(BACKWARD * 1.0)
 
 
 def test_local_steps_pay_for_an_exchange_once_in_so_many() -> None:
     known = measured([node(rank) for rank in range(5)], samples_per_step=10)
-    rows = {row.sync: row for row in forecast(known, unproven=True).rows if len(row.nodes) == 5}
+    rows = {row.sync: row for row in choose_sync(known, unproven=True).rows if len(row.nodes) == 5}
     assert rows["diloco"].exchange_s == pytest.approx(rows["fp32"].exchange_s / 50, rel=0.01)
     assert rows["diloco"].sent_bytes == pytest.approx(rows["fp32"].sent_bytes / 50)
 
@@ -133,7 +133,7 @@ def test_auto_is_never_below_the_best_single_node(
     drawn: list[tuple[float, float, float]], samples: int, unproven: bool
 ) -> None:
     known = machines(drawn, samples)
-    told = forecast(known, unproven=unproven)
+    told = choose_sync(known, unproven=unproven)
     alone = min(samples * each + fixed for each, fixed, _ in drawn)
     assert told.chosen.step_s <= alone * (1 + 1e-9)
     assert told.chosen.speedup >= 1 - 1e-9
@@ -149,9 +149,9 @@ def test_faster_links_never_slow_a_rung_down(
 ) -> None:
     slow, fast = machines(drawn, samples), machines([(a, b, link * factor) for a, b, link in drawn], samples)
     for sync in ("fp32", "int4", "diloco"):
-        before, after = (forecast(known, sync=sync).chosen for known in (slow, fast))
+        before, after = (choose_sync(known, sync=sync).chosen for known in (slow, fast))
         assert after.step_s <= before.step_s * (1 + 1e-9)
-        served = [max(row.per_s for row in forecast(known).rows if row.sync == sync) for known in (slow, fast)]
+        served = [max(row.per_s for row in choose_sync(known).rows if row.sync == sync) for known in (slow, fast)]
         assert served[1] >= served[0] * NEARLY * (1 - 1e-9)
 
 
@@ -160,45 +160,45 @@ def test_each_rung_has_its_place() -> None:
     chosen = []
     for mbit in (100_000, 25_000, 10_000, 1_000, 300, 10):
         nodes = [node(rank, link=mbit * 1e6 / 8) for rank in range(5)]
-        told = forecast(measured(nodes, samples_per_step=400))
+        told = choose_sync(measured(nodes, samples_per_step=400))
         chosen.append((told.chosen.sync, len(told.chosen.nodes)))
     assert chosen == [("fp32", 5), ("fp16", 5), ("int8", 5), ("int4", 5), ("int4", 5), ("alone", 1)]
 
 
 def test_a_rung_whose_loss_is_not_known_is_taken_only_when_told() -> None:
     known = measured([node(rank) for rank in range(5)], samples_per_step=10)
-    assert forecast(known).chosen.sync == ALONE
-    assert forecast(known, unproven=True).chosen.sync == "diloco"
+    assert choose_sync(known).chosen.sync == ALONE
+    assert choose_sync(known, unproven=True).chosen.sync == "diloco"
 
 
 def test_a_rung_asked_for_is_taken_as_said_on_all_nodes() -> None:
-    told = forecast(measured([node(rank) for rank in range(5)], samples_per_step=10), sync="int4")
+    told = choose_sync(measured([node(rank) for rank in range(5)], samples_per_step=10), sync="int4")
     assert (told.chosen.sync, len(told.chosen.nodes), told.left_out) == ("int4", 5, ())
     assert told.chosen.speedup < 1
 
 
 def test_an_unknown_rung_is_refused() -> None:
-    with pytest.raises(UsageError, match="--sync int3: expected auto or one of fp32, fp16, int8, int4, diloco"):
-        forecast(measured([node(0), node(1)], samples_per_step=10), sync="int3")
+    with pytest.raises(CostModelError, match="--sync int3: expected auto or one of fp32, fp16, int8, int4, diloco"):
+        choose_sync(measured([node(0), node(1)], samples_per_step=10), sync="int3")
 
 
 def test_a_node_on_a_slow_link_is_left_out_where_that_is_faster() -> None:
     nodes = [node(rank, link=GIGABIT if rank != 1 else GIGABIT / 10) for rank in range(5)]
-    told = forecast(measured(nodes, samples_per_step=2000))
+    told = choose_sync(measured(nodes, samples_per_step=2000))
     assert told.chosen.nodes == ("alpha", "gamma", "delta", "epsilon")
     assert told.chosen.ranks == (0, 2, 3, 4)
     small = replace(told.measured, parameters=100_000)
-    assert len(forecast(small).chosen.nodes) == 5
+    assert len(choose_sync(small).chosen.nodes) == 5
 
 
 def test_one_node_has_nothing_to_choose() -> None:
-    told = forecast(measured([node(0)], samples_per_step=8), sync="int4")
+    told = choose_sync(measured([node(0)], samples_per_step=8), sync="int4")
     assert (told.chosen.sync, told.chosen.speedup, told.warnings, len(told.rows)) == (ALONE, 1.0, (), 1)
 
 
 def test_equal_shares_wait_for_the_slowest() -> None:
     known = measured([node(0, sample_s=0.01), node(1, sample_s=0.3)], samples_per_step=310, parameters=1000)
-    fair, equal = forecast(known, sync="fp32").chosen, forecast(known, sync="fp32", equal=True).chosen
+    fair, equal = choose_sync(known, sync="fp32").chosen, choose_sync(known, sync="fp32", equal=True).chosen
     assert (fair.shares, equal.shares) == ((300, 10), (155, 155))
     assert fair.step_s < equal.step_s / 10
 
@@ -207,13 +207,13 @@ def test_64_nodes_take_milliseconds() -> None:
     nodes = [node(rank, sample_s=0.01 + rank * 0.004, link=1e6 * 1.1**rank) for rank in range(64)]
     known = measured(nodes, samples_per_step=4096)
     began = time.process_time()
-    forecast(known)
+    choose_sync(known)
     assert time.process_time() - began < 1  # 0.02 s alone on a 2-core machine
 
 
-def test_it_needs_no_torch() -> None:
-    program = "import sys, trainer.forecast.tell, trainer.forecast.simulate; assert 'torch' not in sys.modules"
-    subprocess.run((sys.executable, "-c", program), check=True)
+def test_it_needs_nothing_but_python() -> None:
+    program = "import contract.cost_model.capacity, contract.cost_model.forecast, contract.cost_model.simulate"
+    subprocess.run((sys.executable, "-S", "-c", program), check=True)
 
 
 # ── simulated and told ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,8 +231,8 @@ def test_more_nodes_like_the_average_one() -> None:
 
 
 def test_the_event_is_json_and_marks_one_row() -> None:
-    told = forecast(measured([node(rank) for rank in range(3)], samples_per_step=600))
-    fields = json.loads(json.dumps(as_event(told)))
+    told = choose_sync(measured([node(rank) for rank in range(3)], samples_per_step=600))
+    fields = json.loads(json.dumps(asdict(forecast(told))))
     assert sorted(fields) == [
         "best_node", "latency_ms", "left_out", "link_mbit_s", "rows", "sync", "unit", "warnings",
     ]  # fmt: skip
@@ -244,13 +244,13 @@ def test_the_event_is_json_and_marks_one_row() -> None:
 
 def test_the_choice_in_one_line() -> None:
     nodes = [node(rank) for rank in range(5)]
-    assert summary(forecast(measured(nodes, samples_per_step=10))) == "forecast: alpha alone, 6.0k tokens/s"
-    told = summary(forecast(measured(nodes, samples_per_step=400)))
+    assert summary(choose_sync(measured(nodes, samples_per_step=10))) == "forecast: alpha alone, 6.0k tokens/s"
+    told = summary(choose_sync(measured(nodes, samples_per_step=400)))
     assert told == "forecast: int4 on alpha, beta, gamma, delta, epsilon, 19.5k tokens/s, 3.3 x alpha alone"
 
 
 def test_the_table_is_aligned_and_marks_the_choice() -> None:
-    told = forecast(measured([node(rank) for rank in range(5)], samples_per_step=400))
+    told = choose_sync(measured([node(rank) for rank in range(5)], samples_per_step=400))
     lines = table(told)
     assert lines[0].split() == ["sync", "nodes", "step", "compute", "exchange", "tokens/s", "x", "alpha"]
     assert len({len(line) for line in lines[: len(told.rows) + 1]}) == 1

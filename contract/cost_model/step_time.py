@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.forecast.measured import Cost, Measured, NodeSpeed
-from trainer.forecast.split import split
+from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
+from contract.cost_model.shares import split
 
 ALONE = "alone"
 """The name of the row that exchanges nothing."""
@@ -20,7 +20,7 @@ BACKWARD = 2 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Team:
+class NodeSet:
     """Nodes that train together, and what each of them does of a step."""
 
     members: tuple[NodeSpeed, ...]
@@ -41,7 +41,7 @@ class Team:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class StepTime:
     """One line of the forecast."""
 
     sync: str
@@ -63,11 +63,11 @@ class Row:
     proven: bool
 
 
-def team(members: Sequence[NodeSpeed], samples: int, *, equal: bool = False) -> Team:
-    """UsageError: fewer samples than members."""
+def node_set(members: Sequence[NodeSpeed], samples: int, *, equal: bool = False) -> NodeSet:
+    """CostModelError: fewer samples than members."""
     sample_s = [1.0] * len(members) if equal else [node.sample_s for node in members]
     shares = split(samples, sample_s, [] if equal else [node.step_s for node in members])
-    return Team(
+    return NodeSet(
         members=tuple(members),
         shares=shares,
         compute_s=max(share * node.sample_s + node.step_s for node, share in zip(members, shares, strict=True)),
@@ -75,7 +75,7 @@ def team(members: Sequence[NodeSpeed], samples: int, *, equal: bool = False) -> 
     )
 
 
-def step_s(measured: Measured, together: Team, cost: Cost | None) -> float:
+def step_s(measured: Measurement, together: NodeSet, cost: SyncCost | None) -> float:
     """Seconds of an average step; no cost: nothing is exchanged."""
     if cost is None or len(together.members) == 1:
         return together.compute_s
@@ -88,16 +88,16 @@ def step_s(measured: Measured, together: Team, cost: Cost | None) -> float:
     return together.compute_s + measured.latency_s + (encoding + travel - hidden) / cost.every
 
 
-def exchanged(measured: Measured, together: Team, cost: Cost) -> float:
+def exchanged(measured: Measurement, together: NodeSet, cost: SyncCost) -> float:
     """Bytes that each node sends, and receives, in one exchange."""
     k = len(together.members)
     return 2 * (k - 1) / k * measured.parameters * cost.bytes_per_parameter
 
 
-def row(measured: Measured, together: Team, cost: Cost | None, alone_s: float) -> Row:
+def step_time(measured: Measurement, together: NodeSet, cost: SyncCost | None, alone_s: float) -> StepTime:
     """`alone_s`: seconds that the best single node takes for the same step."""
     seconds = step_s(measured, together, cost)
-    return Row(
+    return StepTime(
         sync=cost.sync if cost else ALONE,
         nodes=tuple(node.node for node in together.members),
         ranks=tuple(node.rank for node in together.members),

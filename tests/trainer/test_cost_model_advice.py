@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from contract.cost_model.advice import larger_steps
+from contract.cost_model.choice import choose_sync
+from contract.cost_model.units import megabytes, names, seconds, times
 from tests.trainer.forecasts import GIGABIT, cost, measured, node
-from trainer.forecast.choice import forecast
-from trainer.forecast.larger_step import larger_steps
-from trainer.forecast.tell import table
-from trainer.forecast.words import megabytes, names, seconds, times
+from trainer.engine.reporting.forecast_text import table
 
 FIVE = [node(rank) for rank in range(5)]
 
 
 def test_the_seeds_example_is_called_thirty_times_slower_and_why() -> None:
     """Two samples of 128 tokens per node and step: 0.04 s of computing, 498 MB of gradients, gigabit."""
-    told = forecast(measured(FIVE, samples_per_step=10))
+    told = choose_sync(measured(FIVE, samples_per_step=10))
     assert told.warnings[0] == (
         "5 nodes with fp32 would train 32 times slower than alpha alone: in a step they compute for 0.043 s, and"
         " sending 796 MB each adds 6.8 s; alpha alone needs 0.21 s. So auto lets it train alone"
@@ -37,7 +37,7 @@ def test_what_is_said_to_help_does() -> None:
     even, efficient = larger_steps(known, known.costs[0])
     assert (even, efficient) == (400, 15000)
     for samples, speedup in ((400, 1.0), (15000, 4.5)):
-        larger = forecast(replace(known, samples_per_step=samples), sync="fp32").chosen
+        larger = choose_sync(replace(known, samples_per_step=samples), sync="fp32").chosen
         assert larger.speedup == pytest.approx(speedup, rel=0.03)
         assert larger.speedup >= speedup
 
@@ -48,20 +48,20 @@ def test_no_step_is_large_enough_for_equal_shares_of_very_unequal_nodes() -> Non
 
 
 def test_a_rung_asked_for_that_is_slower_than_one_node_is_called_so() -> None:
-    told = forecast(measured(FIVE, samples_per_step=40), sync="int4")
+    told = choose_sync(measured(FIVE, samples_per_step=40), sync="int4")
     assert told.warnings[0].startswith("5 nodes with int4 would train 1.3 times slower than alpha alone: ")
     assert told.warnings[0].endswith("alpha alone needs 0.86 s. --sync auto lets it train alone")
-    better = forecast(measured(FIVE, samples_per_step=200), sync="fp32")
+    better = choose_sync(measured(FIVE, samples_per_step=200), sync="fp32")
     assert "--sync auto takes int4 on alpha, beta, gamma, delta, epsilon: 2.4 x alpha alone" in better.warnings[0]
 
 
 def test_auto_names_what_it_takes_instead() -> None:
-    told = forecast(measured(FIVE, samples_per_step=200))
+    told = choose_sync(measured(FIVE, samples_per_step=200))
     assert told.warnings[0].endswith("So auto takes int4 on alpha, beta, gamma, delta, epsilon: 2.4 x alpha alone")
 
 
 def test_a_rung_whose_loss_is_not_known_is_taken_with_a_word() -> None:
-    told = forecast(measured(FIVE, samples_per_step=200), sync="diloco")
+    told = choose_sync(measured(FIVE, samples_per_step=200), sync="diloco")
     assert told.warnings == (
         "diloco: whether its loss stays within 0.5 % of fp32's is not known. Compare the loss with a run of"
         " --sync fp32, or take --sync auto",
@@ -70,7 +70,7 @@ def test_a_rung_whose_loss_is_not_known_is_taken_with_a_word() -> None:
 
 def test_a_slow_link_is_named_and_what_a_cable_would_bring() -> None:
     nodes = [*FIVE[:4], node(4, link=GIGABIT / 10)]
-    told = forecast(measured(nodes, samples_per_step=2000))
+    told = choose_sync(measured(nodes, samples_per_step=2000))
     assert told.left_out[0].why == (
         "its link carries 94 Mbit/s, the others' 941 Mbit/s: a step would take 17 s with it (int4), 12 s without"
     )
@@ -82,7 +82,7 @@ def test_a_slow_link_is_named_and_what_a_cable_would_bring() -> None:
 
 def test_slow_nodes_are_left_out_with_one_line_for_all() -> None:
     nodes = [FIVE[0], *(node(rank, sample_s=1.2) for rank in range(1, 5))]
-    told = forecast(measured(nodes, samples_per_step=200))
+    told = choose_sync(measured(nodes, samples_per_step=200))
     assert [out.node for out in told.left_out] == ["beta", "gamma", "delta", "epsilon"]
     assert "left out: beta, gamma, delta, epsilon: it computes 56 times slower than alpha: a step" in "\n".join(
         table(told)
@@ -96,13 +96,13 @@ def test_a_node_that_would_bring_little_is_not_said_to_cost() -> None:
         latency_s=0.94,
         costs=(cost("fp32", 4.0),),
     )
-    told = forecast(known)
+    told = choose_sync(known)
     assert told.chosen.sync == "alone"
     assert told.left_out[0].why.startswith("it would bring little, less than the forecast can be sure of: ")
 
 
 def test_nothing_is_said_where_all_is_well() -> None:
-    told = forecast(measured(FIVE, samples_per_step=100_000))
+    told = choose_sync(measured(FIVE, samples_per_step=100_000))
     assert (told.chosen.sync, len(told.chosen.nodes), told.left_out, told.warnings) == ("fp32", 5, (), ())
 
 

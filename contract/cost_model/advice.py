@@ -1,0 +1,180 @@
+"""What people are told of a forecast: who is left out and why, what would be slow, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+
+from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
+from contract.cost_model.node_sets import best_alone
+from contract.cost_model.step_time import ALONE, StepTime, node_set, step_s
+from contract.cost_model.units import mbit, megabytes, names, seconds, times
+
+MUCH = 4
+"""A link, or a node, is called slow where it is this many times slower than the others."""
+WORTH_A_WORD = 1.05
+"""Speed-up that an advice must bring to be given."""
+EFFICIENT = 0.9
+"""Share of the sum of all nodes' speeds."""
+LARGEST = 1 << 24
+"""Samples per step: no advice names a larger step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    node: str
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What advice is drawn from."""
+
+    measured: Measurement
+    alone: StepTime
+    chosen: StepTime
+    auto: StepTime
+    """What `--sync auto` takes: `chosen`, unless the user asked for a rung."""
+    served: tuple[StepTime, ...]
+    """Each rung with the nodes that serve it best."""
+    everyone: tuple[StepTime, ...]
+    """Each rung with all nodes."""
+    equal: bool
+    """Whether shares are equal."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether the user asked for a rung."""
+        return self.chosen is not self.auto
+
+    @property
+    def best_node_set(self) -> StepTime:
+        """The fastest team of a rung whose loss is known, whether it is worth it or not."""
+        return max(self.served, key=lambda row: (row.proven, row.per_s))
+
+
+def left_out(comparison: Comparison) -> tuple[LeftOut, ...]:
+    """The nodes that the chosen row does without, and in words why."""
+    absent = [node for node in comparison.measured.nodes if node.rank not in comparison.chosen.ranks]
+    return tuple(LeftOut(node=node.node, rank=node.rank, why=_why(comparison, node)) for node in absent)
+
+
+def warnings(comparison: Comparison) -> tuple[str, ...]:
+    """Plain words, the gravest first: what would happen, and what to do. Empty where all is well."""
+    if not comparison.everyone:
+        return ()
+    return (*_slower_than_one(comparison), *_rungs(comparison), *_slow_links(comparison))
+
+
+def _why(comparison: Comparison, node: NodeSpeed) -> str:
+    """What a step would take with this node too, and the cause."""
+    measured, chosen = comparison.measured, comparison.chosen
+    sync = comparison.best_node_set.sync if chosen.sync == ALONE else chosen.sync
+    others = [other for other in measured.nodes if other.rank in chosen.ranks]
+    members = sorted([*others, node], key=lambda member: member.rank)
+    together = node_set(members, measured.samples_per_step, equal=comparison.equal)
+    with_it = step_s(measured, together, measured.cost(sync))
+    told = f"a step would take {seconds(with_it)} with it ({sync}), {seconds(chosen.step_s)} without"
+    if node.link * MUCH <= (typical := median(other.link for other in others)):
+        return f"its link carries {mbit(node.link)}, the others' {mbit(typical)}: {told}"
+    fastest = min(others, key=lambda other: other.sample_s)
+    if node.sample_s >= MUCH * fastest.sample_s:
+        return f"it computes {times(node.sample_s / fastest.sample_s)} slower than {fastest.node}: {told}"
+    if with_it < chosen.step_s:
+        return f"it would bring little, less than the forecast can be sure of: {told}"
+    return f"exchanging with it costs more time than its computing saves: {told}"
+
+
+def _slower_than_one(comparison: Comparison) -> Iterator[str]:
+    """All nodes with the rung asked for (else the gentlest) against the best single one; what would help."""
+    measured, alone = comparison.measured, comparison.alone
+    together = comparison.chosen if comparison.asked else comparison.everyone[0]
+    if together.speedup >= 1:
+        return
+    k, sync, best = len(together.nodes), together.sync, alone.nodes[0]
+    yield (
+        f"{k} nodes with {sync} would train {times(1 / together.speedup)} slower than {best} alone: in a step they"
+        f" compute for {seconds(together.compute_s)}, and sending {megabytes(together.sent_bytes)} each adds"
+        f" {seconds(together.exchange_s)}; {best} alone needs {seconds(alone.step_s)}. {_taken(comparison)}"
+    )
+    even, efficient = larger_steps(measured, measured.cost(sync), equal=comparison.equal)
+    if even:
+        told = f", and from {efficient} on at {EFFICIENT * 100:.0f} % of their joint speed" if efficient else ""
+        yield (
+            f"what helps: more accumulation. From --global-batch-size {even} on (now {measured.samples_per_step}),"
+            f" {k} nodes with {sync} are as fast as {best} alone{told}"
+        )
+
+
+def _taken(comparison: Comparison) -> str:
+    auto = comparison.auto
+    if auto.sync == ALONE:
+        doing = "lets it train alone"
+    else:
+        doing = f"takes {auto.sync} on {names(auto.nodes)}: {auto.speedup:.1f} x {comparison.alone.nodes[0]} alone"
+    return f"--sync auto {doing}" if comparison.asked else f"So auto {doing}"
+
+
+def _rungs(comparison: Comparison) -> Iterator[str]:
+    """That the loss of the chosen rung is not known; or that a rung which auto may not take would be faster."""
+    unknown = "whether its loss stays within 0.5 % of fp32's is not known"
+    chosen = comparison.chosen
+    if not chosen.proven:
+        yield f"{chosen.sync}: {unknown}. Compare the loss with a run of --sync fp32, or take --sync auto"
+        return
+    fastest = max(comparison.everyone, key=lambda row: row.per_s)
+    if not fastest.proven and fastest.speedup >= WORTH_A_WORD * max(1.0, chosen.speedup) and not comparison.asked:
+        yield f"--sync {fastest.sync} would reach {fastest.speedup:.1f} x {comparison.alone.nodes[0]} alone; {unknown}"
+
+
+def _slow_links(comparison: Comparison) -> Iterator[str]:
+    """A node whose link is far slower than the others', and what a step would take with one like theirs."""
+    measured = comparison.measured
+    sync = comparison.best_node_set.sync if comparison.chosen.sync == ALONE else comparison.chosen.sync
+    cost = measured.cost(sync)
+    everyone = next(row for row in comparison.everyone if row.sync == sync)
+    for node in measured.nodes:
+        typical = median(other.link for other in measured.nodes if other is not node)
+        if node.link * MUCH > typical:
+            continue
+        cabled = [replace(each, upload=typical, download=typical) if each is node else each for each in measured.nodes]
+        mended = step_s(measured, node_set(cabled, measured.samples_per_step, equal=comparison.equal), cost)
+        if everyone.step_s >= WORTH_A_WORD * mended:
+            yield (
+                f"{node.node}'s link carries {mbit(node.link)}, the others' {mbit(typical)}: a cable instead of Wi-Fi,"
+                f" or a faster port, would bring a step of all nodes with {sync} from {seconds(everyone.step_s)} to"
+                f" {seconds(mended)}"
+            )
+
+
+def larger_steps(measured: Measurement, cost: SyncCost, *, equal: bool = False) -> tuple[int | None, int | None]:
+    """Samples per step from which all nodes are as fast as the best single node, and from which they reach EFFICIENT of
+    the sum of their speeds; None where no size does, and for the second where it is no more than the first."""
+
+    def together_s(samples: int) -> float:
+        return step_s(measured, node_set(measured.nodes, samples, equal=equal), cost)
+
+    def alone_s(samples: int) -> float:
+        return best_alone(replace(measured, samples_per_step=samples)).compute_s
+
+    joint = sum(1 / node.sample_s for node in measured.nodes)
+    even = _first(len(measured.nodes), lambda samples: together_s(samples) <= alone_s(samples))
+    efficient = _first(len(measured.nodes), lambda samples: together_s(samples) * joint * EFFICIENT <= samples)
+    return even, efficient if even and efficient and efficient > even else None
+
+
+def _first(fewest: int, holds: Callable[[int], bool]) -> int | None:
+    """The smallest size for which `holds`, rounded up to two digits; `holds` stays true for larger sizes."""
+    upper = fewest
+    while not holds(upper):
+        upper *= 2
+        if upper > LARGEST:
+            return None
+    lower = max(fewest, upper // 2)
+    while upper - lower > 1:
+        middle = (lower + upper) // 2
+        lower, upper = (lower, middle) if holds(middle) else (middle, upper)
+    unit: int = 10 ** max(0, len(str(upper)) - 2)
+    return -(-upper // unit) * unit
