@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from logging import getLogger
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -93,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; its exit code. Every error ends here as a message, never as a traceback."""
     arguments = _current_names(sys.argv[1:] if argv is None else argv)
     with invocation(Invocation(words=tuple(arguments))):
+        if os.environ.get("ORCH_DEBUG", "0") not in ("", "0"):
+            _set_common("debug")
         return _run(arguments)
 
 
@@ -114,6 +117,7 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         from orchestrator.fleet.faults import as_error
 
+        getLogger("orch").info("unexpected error", exc_info=True)
         return report_error(as_error(error))
     return outcome if isinstance(outcome, int) else 0
 
@@ -179,11 +183,26 @@ def _add_common_options(program: Any) -> None:
     def note(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> None:
         invocation.current.command = context.command_path.partition(" ")[2]
         if value:
-            setattr(invocation.current, str(parameter.name), True)
+            _set_common(str(parameter.name))
 
     def options(
         quiet: bool = typer.Option(
             False, "-q", "--quiet", callback=note, expose_value=False, help="Write errors and data only."
+        ),
+        verbose: bool = typer.Option(
+            False,
+            "-v",
+            "--verbose",
+            callback=note,
+            expose_value=False,
+            help="Show calls to nodes with their times.",
+        ),
+        debug: bool = typer.Option(
+            False,
+            "--debug",
+            callback=note,
+            expose_value=False,
+            help="Write a file for a bug report.",
         ),
     ) -> None: ...
 
@@ -197,6 +216,16 @@ def _add_common_options(program: Any) -> None:
             add(inner)
 
     add(program)
+
+
+def _set_common(option: str) -> None:
+    """Put an option that every command has into effect."""
+    if option == "quiet":
+        invocation.current.quiet = True
+        return
+    from orchestrator.cli import debug
+
+    (debug.begin_file if option == "debug" else debug.show_calls)(invocation.current)
 
 
 def _current_names(arguments: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from logging import getLogger
 from pathlib import Path
 
 from orchestrator.cli.report import invocation, say
@@ -31,7 +32,9 @@ class LoadedInventory:
 def load_inventory(path: Path | None) -> LoadedInventory:
     """The inventory meant: `-i`, else $ORCH_INVENTORY, else the lab's while one is up, else ./inventory.yaml."""
     found = find_inventory(path)
-    return LoadedInventory(inventory=parse_inventory(read_file(found), filename=str(found)), path=found)
+    loaded = LoadedInventory(inventory=parse_inventory(read_file(found), filename=str(found)), path=found)
+    getLogger("orch").info("inventory %s: %s", found, loaded.inventory)
+    return loaded
 
 
 def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) -> tuple[NodeSpec, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ class Invocation:
     inventory: Path | None = None
     """From `-i` before the command."""
     quiet: bool = False
+    debug_file: Path | None = None
+    closing: ExitStack = field(default_factory=ExitStack)
+    """What ends with the invocation."""
 
 
 class _Invocations:
@@ -39,8 +42,11 @@ class _Invocations:
     def __call__(self, begun: Invocation) -> Iterator[None]:
         outer, self.current = self.current, begun
         try:
-            yield
+            with begun.closing:
+                yield
         finally:
+            if begun.debug_file:
+                _write(f"debug: {begun.debug_file} (for a bug report; read it before you send it)")
             self.current = outer
 
 

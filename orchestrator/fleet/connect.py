@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from orchestrator.fleet.runs.records import recorded_runs
+from orchestrator.nodes.call_log import logged
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.processes.engine import ProcessEngine, processes_folder
@@ -69,7 +70,7 @@ def stand_ins(specs: Sequence[NodeSpec]) -> list[Node]:
 @contextmanager
 def connected(specs: Sequence[NodeSpec]) -> Iterator[tuple[Node, ...]]:
     """Nodes in the order of the specs, closed at the end."""
-    nodes = tuple(_connect.get()(spec) for spec in specs)
+    nodes = tuple(logged(_connect.get()(spec)) for spec in specs)
     try:
         yield nodes
     finally:
