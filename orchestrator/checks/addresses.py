@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address
 
 from orchestrator.checks.node_network import address_of, interfaces_of, is_ipv4, lan_addresses, networks_of, one_machine
-from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 
 
@@ -17,13 +17,8 @@ def address_elsewhere(fleet: Sequence[Examined]) -> Iterator[Finding]:
         address = IPv4Address(address_of(node)) if held and is_ipv4(address_of(node)) else None
         if address and not address.is_loopback and address not in {network.ip for network in held}:
             usable = [f"{name} {ip.ip}" for name, ip in lan_addresses(node)]
-            yield Finding(
-                id="network.address_elsewhere",
-                severity=Severity.ERROR,
-                node=node.name,
-                message=f"{node.name} is reached at {address}, but none of its interfaces has this address",
-                cause="NAT, a port forward or a gateway stands before it: ranks would announce an address of their own",
-                fix=f"write its address on the LAN to nodes.{node.name}.address: {', '.join(usable) or 'it has none'}",
+            yield Finding.of(
+                "network.address_elsewhere", node.name, address=address, usable=", ".join(usable) or "it has none"
             )
 
 
@@ -41,13 +36,13 @@ def address_duplicate(fleet: Sequence[Examined]) -> Iterator[Finding]:
             )
         else:
             continue
-        yield Finding(
-            id="network.address_duplicate",
-            severity=Severity.ERROR if holders else Severity.WARNING,
-            node=node.name,
-            message=f"another machine answers for {address}, the address of {node.name}: {how}",
-            cause="an address given by hand that the router gave away too, a cloned machine, or a Wi-Fi repeater",
-            fix=_fix_of_duplicate(node, holders, address),
+        yield Finding.of(
+            "network.address_duplicate",
+            node.name,
+            case="inventory" if holders else "stranger",
+            address=address,
+            how=how,
+            holder=next(iter(holders), ""),
         )
 
 
@@ -64,29 +59,19 @@ def own_name(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 continue  # nobody else is to reach it, or its own address is that one
             yield _own_name_loops(node, hostname, answers[0])
         elif astray := [answer for answer in answers if IPv4Address(answer) not in held]:
-            yield Finding(
-                id="network.own_name_astray",
-                severity=Severity.WARNING,
-                node=node.name,
-                message=f"{node.name} finds its own name {hostname} at {', '.join(astray)}, which is not its address",
-                cause="an old line in its /etc/hosts, or a name server that knows another machine of this name",
-                fix=f"on it, change /etc/hosts to: {address_of(node)} {hostname}",
+            yield Finding.of(
+                "network.own_name_astray", node.name, hostname=hostname, astray=astray, address=address_of(node)
             )
 
 
 def _own_name_loops(node: Examined, hostname: str, answer: str) -> Finding:
     """Debian and Ubuntu write such a line when they are installed, and orch goes around it: worth knowing, no more."""
-    line = f"echo '{address_of(node)} {hostname}' | sudo tee -a /etc/hosts"
-    forget = f"sudo sed -i '/^{answer}[[:space:]]/d' /etc/hosts"
+    pattern = f"/^{answer}[[:space:]]/d"
     if answer == "127.0.0.1":  # which is localhost's line too
-        forget = f"sudo sed -i '/^127.0.0.1[[:space:]]/s/[[:space:]]{hostname}//' /etc/hosts"
-    return Finding(
-        id="network.own_name_loops",
-        severity=Severity.INFO,
-        node=node.name,
-        message=f"{node.name} finds its own name {hostname} at {answer}, by which no other machine reaches it",
-        cause="gloo announces it where no interface is named (pytorch/pytorch#15592); orch names one in every run",
-        fix=f"on it: {forget}; {line}",
+        pattern = f"/^127.0.0.1[[:space:]]/s/[[:space:]]{hostname}//"
+    entry = f"{address_of(node)} {hostname}"
+    return Finding.of(
+        "network.own_name_loops", node.name, hostname=hostname, answer=answer, pattern=pattern, entry=entry
     )
 
 
@@ -100,14 +85,7 @@ def subnets_differ(fleet: Sequence[Examined]) -> Iterator[Finding]:
     if len(networks) > 1:
         table = "; ".join(f"{', '.join(names)} in {network}" for network, names in networks.items())
         few = min(networks.values(), key=len)
-        yield Finding(
-            id="network.subnets_differ",
-            severity=Severity.WARNING,
-            node=", ".join(few),
-            message=f"the nodes are in different networks: {table}",
-            cause="all that they exchange goes through a router, which may be slow and may filter",
-            fix=f"connect {', '.join(few)} to the same switch or Wi-Fi as the others, not to a guest network",
-        )
+        yield Finding.of("network.subnets_differ", ", ".join(few), table=table)
 
 
 CHECKS = (address_elsewhere, address_duplicate, own_name, subnets_differ)
@@ -139,9 +117,3 @@ def _strangers(node: Examined, fleet: Sequence[Examined]) -> dict[str, str]:
         if other.network and _is_another(other, node)
     }
     return {name: mac for name, mac in answers.items() if own and mac and mac not in own and len(seen[mac]) == 1}
-
-
-def _fix_of_duplicate(node: Examined, holders: Sequence[str], address: str) -> str:
-    if holders:
-        return f"on {holders[0]}: ip -4 -br address shows the interface; sudo ip address del {address} dev INTERFACE"
-    return f"give {node.name} a fixed lease in the router; who answers: sudo arping -c 3 {address}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.specs.finding import Finding, Fix, Severity
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.numbers import whole
 
@@ -20,41 +20,17 @@ def silent(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         if not node.engine_error or node.spec.engine != "docker":
             continue
-        host, user = node.host, node.facts.user if node.facts else "$USER"
+        host, user = node.host, node.facts.user if node.facts else "USER"
         if host and host.docker_program is False:
-            yield _error(
-                node,
-                "engine.absent",
-                "there is no Docker",
-                cause=f"no program docker is on the PATH of {user}",
-                fix=f"orch setup --nodes {node.name} (Debian, Ubuntu); else docs.docker.com/engine/install",
-            )
+            yield Finding.of("engine.absent", node.name, user=user)
         elif host and host.docker_socket == "closed":
-            yield _error(
-                node,
-                "engine.no_access",
-                f"{user} may not use Docker",
-                cause="its socket belongs to root and the group docker; who is in that group is as mighty as root",
-                fix=f"on it: sudo usermod -aG docker {user}; then log out everywhere and in again",
-            )
+            yield Finding.of("engine.no_access", node.name, user=user)
         elif host and host.docker_socket in ("absent", "open") and not node.engine_runs:
             start = ("systemctl", "start", "docker") if host.systemd else ("service", "docker", "start")
             enable = "sudo systemctl enable --now docker" if host.systemd else "sudo service docker start"
-            yield _error(
-                node,
-                "engine.not_running",
-                "Docker is installed and does not run",
-                cause="nobody answers on its socket",
-                fix=f"on it: {enable}",
-                auto_fix=Fix(what=f"start Docker on {node.name}", on_node=("sudo", "-n", *start)),
-            )
+            yield Finding.of("engine.not_running", node.name, enable=enable, start=start)
         else:
-            yield _error(
-                node,
-                "engine.silent",
-                f"Docker does not serve: {node.engine_error}",
-                fix="on it: sudo systemctl status docker; sudo journalctl -u docker -n 50",
-            )
+            yield Finding.of("engine.silent", node.name, engine_error=node.engine_error)
 
 
 def too_old(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -62,12 +38,7 @@ def too_old(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         version = _version(node)
         if version and version < OLDEST:
-            yield _error(
-                node,
-                "engine.too_old",
-                f"Docker {_text(node)} is too old: 20.10 is the oldest that will do",
-                fix="update Docker Engine: docs.docker.com/engine/install",
-            )
+            yield Finding.of("engine.too_old", node.name, version=_text(node))
 
 
 def rootless(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -75,13 +46,7 @@ def rootless(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet if len(fleet) > 1 else ():
         engine = node.facts.engine if node.facts else None
         if engine and engine.rootless and _version(node) < ROOTLESS_FROM:
-            yield _error(
-                node,
-                "engine.rootless",
-                f"Docker {engine.version} runs rootless: no other machine reaches a rank in it",
-                cause="before Docker 29 its host network is a network of its own",
-                fix="update it to Docker 29 or later; or use the system's engine: docker context use default",
-            )
+            yield Finding.of("engine.rootless", node.name, version=engine.version)
 
 
 def wsl_networking(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -93,13 +58,8 @@ def wsl_networking(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if engine and engine.docker_desktop:
             continue  # which cannot hold a rank in any case, and is told so
         known = node.host.wsl_networking
-        yield Finding(
-            id="engine.wsl_networking",
-            severity=Severity.ERROR if known else Severity.WARNING,
-            node=node.name,
-            message=f"it is WSL2 with {known or 'unknown'} networking: the other machines do not reach its ranks",
-            cause="only mirrored networking gives WSL2 the addresses of its Windows",
-            fix="in Windows, in %UserProfile%\\.wslconfig below [wsl2]: networkingMode=mirrored; then: wsl --shutdown",
+        yield Finding.of(
+            "engine.wsl_networking", node.name, case="known" if known else "unknown", networking=known or "unknown"
         )
 
 
@@ -115,15 +75,7 @@ def limits_ignored(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if node.inside.memory_mib is None or node.inside.memory_mib > node.spec.limits.memory_mib * TOLERANCE:
             lacking.append(f"{node.spec.limits.memory_mib} MiB of memory")
         if lacking:
-            yield Finding(
-                id="engine.limits_ignored",
-                severity=Severity.WARNING,
-                node=node.name,
-                message=f"a container there is not held to {' and '.join(lacking)}",
-                cause="the kernel does not give Docker these cgroups (rootless without delegation, or switched off)",
-                fix="on it: docker info shows which it lacks, below WARNING; rootless: delegate them to the user's"
-                " slice; else add cgroup_enable=memory swapaccount=1 to the kernel's command line",
-            )
+            yield Finding.of("engine.limits_ignored", node.name, lacking=" and ".join(lacking))
 
 
 def _text(node: Examined) -> str:
@@ -137,14 +89,6 @@ def _version(node: Examined) -> tuple[int, ...]:
     parts = [whole(part) for part in _text(node).split(".")[:2]]
     known = tuple(part for part in parts if part is not None)
     return known if len(known) == len(parts) else ()
-
-
-def _error(
-    node: Examined, id: str, message: str, *, cause: str = "", fix: str = "", auto_fix: Fix | None = None
-) -> Finding:
-    return Finding(
-        id=id, severity=Severity.ERROR, node=node.name, message=message, cause=cause, fix=fix, auto_fix=auto_fix
-    )
 
 
 CHECKS = (silent, too_old, rootless, wsl_networking, limits_ignored)

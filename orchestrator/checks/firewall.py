@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.checks.node_network import address_of, interfaces_of, networks_of, peers_of
 from orchestrator.checks.reachability import how_ended
 from orchestrator.checks.ways import Pair, Way, shut_of, tries_of, ways_of
-from orchestrator.specs.finding import Finding, Fix, Severity
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.firewall import Firewall, Opening, known_mark, line_to_paste
 from orchestrator.specs.network import Path
 from orchestrator.specs.node_report import Examined
@@ -28,37 +28,26 @@ def blocks_peers(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if not tries or not (suspected or known):
             continue
         tool = node.network.firewall if node.network and active else ""
-        yield Finding(
-            id="firewall.blocks_peers",
-            severity=Severity.ERROR,
-            node=node.name,
-            message=f"no peer reaches {node.name} ({address_of(node)}): {_tried(tries)}",
-            cause=f"{tool} is active there and has no rule for them" if tool else "most likely a firewall on it",
-            fix=_fix(node, fleet),
-            auto_fix=_open_ports(node),
+        yield Finding.of(
+            "firewall.blocks_peers",
+            node.name,
+            fixable=bool(tool),
+            case="active" if tool else "suspected",
+            address=address_of(node),
+            tried=_tried(tries),
+            tool=tool,
+            by_hand=_by_hand(node, fleet),
         )
 
 
 def passes_one_port(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """The rendezvous port was opened, and nothing else: the ranks meet, then hang."""
-    yield from _partly(
-        fleet,
-        Way.RANDOM_SHUT,
-        id="firewall.passes_one_port",
-        message="lets its peers reach some ports, not all: {tried}",
-        cause="a firewall that passes the rendezvous port alone; gloo and NCCL talk on ports of the kernel's choice",
-    )
+    """The rendezvous port is open, and no other: the ranks meet, then hang."""
+    yield from _partly(fleet, Way.RANDOM_SHUT, "firewall.passes_one_port")
 
 
 def blocks_master_port(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """All ports pass but the rendezvous port: a rule for this very one."""
-    yield from _partly(
-        fleet,
-        Way.MASTER_SHUT,
-        id="firewall.blocks_master_port",
-        message="lets its peers reach every port but the rendezvous port: {tried}",
-        cause="a firewall rule for this very port; torchrun meets there",
-    )
+    """All ports are open but the rendezvous port: a rule for this very one."""
+    yield from _partly(fleet, Way.MASTER_SHUT, "firewall.blocks_master_port")
 
 
 def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -70,14 +59,8 @@ def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
             continue
         missing = [peer for peer in peers_of(node, fleet) if not _admitted(peer, wall)]
         if missing:
-            yield Finding(
-                id="firewall.no_rule",
-                severity=Severity.WARNING,
-                node=node.name,
-                message=f"{wall.tool} is active on {node.name} and holds no rule for {', '.join(missing)}",
-                cause="nobody could try whether they get through, as no listener could be started there",
-                fix=_fix(node, fleet),
-                auto_fix=_open_ports(node),
+            yield Finding.of(
+                "firewall.no_rule", node.name, tool=wall.tool, missing=missing, by_hand=_by_hand(node, fleet)
             )
 
 
@@ -89,13 +72,8 @@ def open_to_the_world(fleet: Sequence[Examined]) -> Iterator[Finding]:
         anyone = [opening for opening in wall.openings or () if not opening.source and not opening.ports]
         if public and (wall.active is not True or anyone):
             state = "lets anyone in" if anyone else "is not active" if wall.active is False else "could not be asked"
-            yield Finding(
-                id="firewall.open_to_the_world",
-                severity=Severity.WARNING,
-                node=node.name,
-                message=f"{node.name} has the public address {', '.join(public)}, and its firewall {state}",
-                cause=_WHY_CLOSED,
-                fix=_close_fix(node, fleet),
+            yield Finding.of(
+                "firewall.open_to_the_world", node.name, public=public, state=state, rules=_ufw_rules(node, fleet)
             )
 
 
@@ -110,37 +88,30 @@ def open_to_more(fleet: Sequence[Examined]) -> Iterator[Finding]:
         wide = [item for item in theirs if _reaches(item, ports) and _beyond(item, inventory)]
         if wall.active and wide:
             sources = ", ".join(dict.fromkeys(opening.source or "anyone" for opening in wide))
-            yield Finding(
-                id="firewall.open_to_more",
-                severity=Severity.INFO,
-                node=node.name,
-                message=f"{wall.tool} on {node.name} lets more than the inventory's machines in: {sources}",
-                cause=_WHY_CLOSED,
-                fix=f"orch firewall apply --nodes {node.name}; then take the wider rule away: {_list(wall)}",
-            )
+            yield Finding.of("firewall.open_to_more", node.name, tool=wall.tool, sources=sources, listing=_list(wall))
 
 
 _PORT = re.compile(r"[0-9]{1,5}")
-_WHY_CLOSED = "torch's rendezvous has no authentication: who reaches its port can run code as the training's user"
 
 CHECKS = (blocks_peers, passes_one_port, blocks_master_port, no_rule, open_to_the_world, open_to_more)
 
 
-def _partly(fleet: Sequence[Examined], wanted: Way, *, id: str, message: str, cause: str) -> Iterator[Finding]:
+def _partly(fleet: Sequence[Examined], wanted: Way, id: str) -> Iterator[Finding]:
     """One finding for each node that lets its peers in by some ports only."""
     ways = ways_of(fleet)
     for node in fleet:
         into = {pair: tried for pair, tried in tries_of(fleet).items() if pair[1] == node.name}
         tries = {pair: tried for pair, tried in into.items() if ways[pair] is wanted}
         if tries:
-            yield Finding(
-                id=id,
-                severity=Severity.ERROR,
-                node=node.name,
-                message=f"{node.name} ({address_of(node)}) " + message.format(tried=_tried(tries)),
-                cause=cause,
-                fix=_fix(node, fleet),
-                auto_fix=_open_ports(node),
+            active = bool(node.network and node.network.firewall_active)
+            yield Finding.of(
+                id,
+                node.name,
+                fixable=active,
+                address=address_of(node),
+                tried=_tried(tries),
+                by_hand=_by_hand(node, fleet),
+                tool=node.network.firewall if node.network else "",
             )
 
 
@@ -151,26 +122,17 @@ def _tried(tries: dict[Pair, tuple[Path, ...]]) -> str:
     return f"from {', '.join(here for here, _ in tries)}: {how_ended(tries.values())} on {few}"
 
 
-def _fix(node: Examined, fleet: Sequence[Examined]) -> str:
-    """Ours, and the same by hand with the node's own tool."""
+def _by_hand(node: Examined, fleet: Sequence[Examined]) -> str:
+    """The rules for the peers as a line for the node's own firewall, or how to look at it where it is unknown."""
     line = ""
     if node.network and node.network.firewall_active:
         line = line_to_paste(node.network.wall, peers_of(node, fleet), node.network.mark)
-    ours = f"orch firewall apply --nodes {node.name}"
-    return f"{ours}; or on it: {line}" if line else f"{ours}; on it, look: sudo iptables -S INPUT"
+    return f"or on it: {line}" if line else "on it, look: sudo iptables -S INPUT"
 
 
-def _open_ports(node: Examined) -> Fix | None:
-    if not (node.network and node.network.firewall_active):
-        return None
-    what = f"let the inventory's machines in through {node.network.firewall} on {node.name}"
-    return Fix(what=what, orch=("firewall", "apply", "--nodes", node.name, "--yes"))
-
-
-def _close_fix(node: Examined, fleet: Sequence[Examined]) -> str:
-    peers = peers_of(node, fleet)
-    first = line_to_paste(Firewall(tool="ufw"), peers, node.network.mark if node.network else "orch")
-    return f"on it: sudo ufw allow OpenSSH; {first}; sudo ufw enable"
+def _ufw_rules(node: Examined, fleet: Sequence[Examined]) -> str:
+    mark = node.network.mark if node.network else "orch"
+    return line_to_paste(Firewall(tool="ufw"), peers_of(node, fleet), mark)
 
 
 def _admitted(address: str, wall: Firewall) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from orchestrator.checks.gpu_container import CONTAINER_CHECKS
 from orchestrator.checks.gpu_host import HOST_CHECKS
 from orchestrator.specs.facts import GpuFacts
-from orchestrator.specs.finding import Finding, Severity, heaviest_first
+from orchestrator.specs.finding import Finding, heaviest_first
 from orchestrator.specs.gpus import NodeGpus
 
 
@@ -24,27 +24,14 @@ def cards_differ(nodes: Sequence[NodeGpus]) -> Iterator[Finding]:
     complete = all(gpu.compute_capability for gpu in gpus)  # drivers before 510 do not tell it
     groups = _grouped(nodes, lambda gpu: _card(gpu, capability=complete))
     if len(groups) > 1:
-        yield Finding(
-            id="gpu.cards_differ",
-            severity=Severity.WARNING,
-            node="",
-            message=f"the cards differ: {_listed(groups)}",
-            cause="every step waits for the slowest card, and one batch size must fit the smallest memory",
-            fix="choose equal nodes with --nodes or --label, or a batch size for the smallest card",
-        )
+        yield Finding.of("gpu.cards_differ", "", groups=_listed(groups))
 
 
 def drivers_differ(nodes: Sequence[NodeGpus]) -> Iterator[Finding]:
     """Works, as the image brings its own CUDA; worth knowing where one node alone misbehaves."""
     groups = _grouped(nodes, lambda gpu: f"driver {gpu.driver_version}" if gpu.driver_version else "")
     if len(groups) > 1:
-        yield Finding(
-            id="gpu.drivers_differ",
-            severity=Severity.INFO,
-            node="",
-            message=f"the drivers differ: {_listed(groups)}",
-            cause="harmless while each serves the image's CUDA",
-        )
+        yield Finding.of("gpu.drivers_differ", "", groups=_listed(groups))
 
 
 def _card(gpu: GpuFacts, *, capability: bool) -> str:

@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.checks.cuda_driver import minimum_driver, runs, too_old
-from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.gpus import NodeGpus
-
-CONFIGURE_RUNTIME = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 
 
 def engine_silent(node: NodeGpus) -> Iterator[Finding]:
     """The host answered, its container engine did not."""
     if node.host is not None and node.error:
-        yield _error(node, "gpu.engine", node.error, fix=node.hint)
+        yield Finding.of("gpu.engine", node.node, error=node.error, hint=node.hint)
 
 
 def image_missing(node: NodeGpus) -> Iterator[Finding]:
     """No image to look into."""
     if node.container and node.container.found is None:
-        yield _error(
-            node,
-            "gpu.image_missing",
-            f"no image {node.container.image}, so the container half is unknown",
-            fix="orch build --profile cuda",
-        )
+        yield Finding.of("gpu.image_missing", node.node, image=node.container.image)
 
 
 def no_toolkit(node: NodeGpus) -> Iterator[Finding]:
@@ -33,34 +26,16 @@ def no_toolkit(node: NodeGpus) -> Iterator[Finding]:
     if node.container is None or not node.container.refused:
         return
     if node.engine and "nvidia" in node.engine.runtimes:
-        yield _error(
-            node,
-            "gpu.container_refused",
-            f"the engine does not start a container with GPUs: {node.container.refused}",
-            cause="the NVIDIA Container Toolkit is there and fails",
-            fix=f"nvidia-container-cli info; then {CONFIGURE_RUNTIME}",
-        )
+        yield Finding.of("gpu.container_refused", node.node, refused=node.container.refused)
     else:
-        yield _error(
-            node,
-            "gpu.no_toolkit",
-            f"driver but no NVIDIA Container Toolkit: {node.container.refused}",
-            cause="the container engine has no nvidia runtime",
-            fix=f"install the package nvidia-container-toolkit, then {CONFIGURE_RUNTIME}",
-        )
+        yield Finding.of("gpu.no_toolkit", node.node, refused=node.container.refused)
 
 
 def image_without_cuda(node: NodeGpus) -> Iterator[Finding]:
     """A CPU image on a GPU node: training would run, on the CPU, without a word."""
     torch = node.container.torch if node.container else None
     if torch and torch.version and not torch.cuda:
-        yield _error(
-            node,
-            "gpu.image_without_cuda",
-            f"the image holds torch {torch.version} without CUDA",
-            cause="it is a CPU image under the name of the CUDA one",
-            fix="orch build --profile cuda",
-        )
+        yield Finding.of("gpu.image_without_cuda", node.node, version=torch.version)
 
 
 def driver_too_old(node: NodeGpus) -> Iterator[Finding]:
@@ -71,13 +46,14 @@ def driver_too_old(node: NodeGpus) -> Iterator[Finding]:
     gpu = node.host.gpus[0]
     if too_old(gpu.driver_version, gpu.cuda_version, cuda):
         minimum = minimum_driver(cuda)
-        yield _error(
-            node,
+        yield Finding.of(
             "gpu.driver_too_old",
-            f"driver {gpu.driver_version} is too old for the image's CUDA {cuda}"
-            + (f", which needs {minimum} or newer" if minimum else ""),
-            cause=f"this driver serves CUDA {gpu.cuda_version} and older" if gpu.cuda_version else "",
-            fix="upgrade the driver (Ubuntu: sudo ubuntu-drivers install) and reboot that machine",
+            node.node,
+            case="known" if gpu.cuda_version else "unknown",
+            driver_version=gpu.driver_version,
+            cuda=cuda,
+            needed=f", which needs {minimum} or newer" if minimum else "",
+            cuda_version=gpu.cuda_version,
         )
 
 
@@ -94,14 +70,7 @@ def not_in_container(node: NodeGpus) -> Iterator[Finding]:
         return
     cards = ", ".join(f"GPU {gpu.index} ({gpu.name})" for gpu in lacking)
     said = f" (nvidia-smi there: {container.smi.detail})" if container.smi.detail else ""
-    yield _error(
-        node,
-        "gpu.not_in_container",
-        f"on the host and not in the container: {cards}{said}",
-        cause="the container was started without its devices, or lost them to a systemctl daemon-reload"
-        " (NVIDIA/nvidia-docker#1730)",
-        fix=CONFIGURE_RUNTIME,
-    )
+    yield Finding.of("gpu.not_in_container", node.node, cards=cards, said=said)
 
 
 def torch_blind(node: NodeGpus) -> Iterator[Finding]:
@@ -111,13 +80,7 @@ def torch_blind(node: NodeGpus) -> Iterator[Finding]:
         return
     if any(driver_too_old(node)) or any(not_in_container(node)):
         return  # said already, with its cause
-    yield _error(
-        node,
-        "gpu.torch_blind",
-        "torch in the container cannot use CUDA" + (f": {torch.error}" if torch.error else ""),
-        cause="the image's libraries, or a driver that was changed under running programs",
-        fix="orch build --profile cuda; where that does not help, reboot that machine",
-    )
+    yield Finding.of("gpu.torch_blind", node.node, error=f": {torch.error}" if torch.error else "")
 
 
 def arch_not_in_image(node: NodeGpus) -> Iterator[Finding]:
@@ -129,22 +92,20 @@ def arch_not_in_image(node: NodeGpus) -> Iterator[Finding]:
     for gpu in node.host.gpus:
         capability = gpu.compute_capability or seen.get(gpu.uuid)
         if capability and not runs(torch.architectures, capability):
-            yield _error(
-                node,
+            yield Finding.of(
                 "gpu.arch_not_in_image",
-                f"GPU {gpu.index} ({gpu.name}) has compute capability {capability[0]}.{capability[1]}, and torch"
-                f" {torch.version} is built for {', '.join(torch.architectures)}",
-                cause="the card is older, or newer, than this build of torch",
-                fix="build with a torch whose CUDA serves this card, or write device: cpu in inventory.yaml",
+                node.node,
+                gpu=gpu.index,
+                card=gpu.name,
+                major=capability[0],
+                minor=capability[1],
+                version=torch.version,
+                architectures=torch.architectures,
             )
 
 
 def _torch_works(node: NodeGpus) -> bool:
     return bool(node.container and node.container.torch and node.container.torch.available)
-
-
-def _error(node: NodeGpus, id: str, message: str, *, cause: str = "", fix: str = "") -> Finding:
-    return Finding(id=id, severity=Severity.ERROR, node=node.node, message=message, cause=cause, fix=fix)
 
 
 CONTAINER_CHECKS = (

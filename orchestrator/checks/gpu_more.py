@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from orchestrator.specs.facts import GpuFacts
-from orchestrator.specs.finding import Finding, Fix, Severity
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 
 LOWERED = 0.9
@@ -39,16 +39,13 @@ def xid(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 newest[int(match["code"])] = line[match.start() :]
         for code, line in newest.items():
             grave = code in _GRAVE
-            yield Finding(
-                id="gpu.xid",
-                severity=Severity.ERROR if grave else Severity.WARNING,
-                node=node.name,
-                message=f"Xid {code} since boot: {_MEANING.get(code, 'a fault of a GPU or of a program on it')}"
-                f" ({line[:160]})",
-                cause="overheating, power supply, a loose or failing card" if grave else "often the program itself",
-                fix="reboot that machine (sudo reboot); where it comes back, change card, slot or power cable"
-                if grave
-                else "on it: sudo dmesg | grep -i xid; where it comes back without that program, suspect the card",
+            yield Finding.of(
+                "gpu.xid",
+                node.name,
+                case="card" if grave else "program",
+                code=code,
+                meaning=_MEANING.get(code, "a fault of a GPU or of a program on it"),
+                line=line[:160],
             )
 
 
@@ -56,15 +53,7 @@ def lost_in_run(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """A running container that began with GPUs and lost them."""
     for node in fleet:
         for run_id in node.blind_runs:
-            yield Finding(
-                id="gpu.lost_in_run",
-                severity=Severity.ERROR,
-                node=node.name,
-                message=f"the container of run {run_id} no longer sees its GPUs (NVML: Unknown Error)",
-                cause="systemctl daemon-reload took its devices away (NVIDIA/nvidia-docker#1730)",
-                fix=f"orch stop {run_id}, then orch launch --resume {run_id}; to prevent it, on {node.name}: write"
-                ' "exec-opts": ["native.cgroupdriver=cgroupfs"] into /etc/docker/daemon.json and restart Docker',
-            )
+            yield Finding.of("gpu.lost_in_run", node.name, run_id=run_id)
 
 
 def persistence(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -73,19 +62,7 @@ def persistence(fleet: Sequence[Examined]) -> Iterator[Finding]:
         cards = [gpu for gpu in _used(node) if gpu.persistence is False]
         # a desktop keeps the driver loaded by itself
         if cards and not (node.host and node.host.desktop):
-            yield Finding(
-                id="gpu.persistence_off",
-                severity=Severity.INFO,
-                node=node.name,
-                message=f"persistence mode is off on {_listed(cards)}",
-                cause="the driver unloads when nobody uses the card: each start takes seconds more, and limits set"
-                " with nvidia-smi are forgotten",
-                fix="on it: sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1",
-                auto_fix=Fix(
-                    what=f"switch persistence mode on at {node.name} (until its next reboot)",
-                    on_node=("sudo", "-n", "nvidia-smi", "-pm", "1"),
-                ),
-            )
+            yield Finding.of("gpu.persistence_off", node.name, cards=_listed(cards))
 
 
 def power_lowered(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -93,15 +70,12 @@ def power_lowered(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         for gpu in _used(node):
             if gpu.power_limit_w and gpu.power_default_w and gpu.power_limit_w < LOWERED * gpu.power_default_w:
-                yield Finding(
-                    id="gpu.power_lowered",
-                    severity=Severity.WARNING,
-                    node=node.name,
-                    message=f"GPU {gpu.index} is held to {gpu.power_limit_w:.0f} W of its"
-                    f" {gpu.power_default_w:.0f} W: every step waits for the slowest card",
-                    cause="a power profile (laptops: battery, or `balanced`), or a limit set with nvidia-smi -pl",
-                    fix=f"plug in the mains; on it: sudo nvidia-smi -i {gpu.index} -pl {gpu.power_default_w:.0f},"
-                    " laptops: powerprofilesctl set performance",
+                yield Finding.of(
+                    "gpu.power_lowered",
+                    node.name,
+                    gpu=gpu.index,
+                    power_limit_w=gpu.power_limit_w,
+                    power_default_w=gpu.power_default_w,
                 )
 
 

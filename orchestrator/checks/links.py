@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from orchestrator.checks.node_network import used_interface
-from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 
 SLOW_MBIT = 1000
@@ -17,14 +18,7 @@ def wifi(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         used = used_interface(node)
         if used and used.kind == "wifi":
-            yield Finding(
-                id="network.wifi",
-                severity=Severity.WARNING,
-                node=node.name,
-                message=f"{node.name} reaches its peers over Wi-Fi ({used.name})",
-                cause="all nodes on a Wi-Fi share one channel, and every step waits for the slowest link",
-                fix="a network cable; else a way of synchronising for slow links: orch launch -- gpt2 --sync auto",
-            )
+            yield Finding.of("network.wifi", node.name, interface=used.name)
 
 
 def slow_link(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -32,14 +26,7 @@ def slow_link(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         used = used_interface(node)
         if used and used.kind == "ethernet" and used.speed_mbit and used.speed_mbit < SLOW_MBIT:
-            yield Finding(
-                id="network.slow_link",
-                severity=Severity.WARNING,
-                node=node.name,
-                message=f"the link of {node.name} ({used.name}) runs at {used.speed_mbit} Mbit/s",
-                cause="a cable with two broken or missing pairs, an old switch, or a speed that was set by hand",
-                fix=f"another cable or switch port; then on it: sudo ethtool -s {used.name} autoneg on",
-            )
+            yield Finding.of("network.slow_link", node.name, interface=used.name, speed_mbit=used.speed_mbit)
 
 
 def half_duplex(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -47,14 +34,7 @@ def half_duplex(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         used = used_interface(node)
         if used and used.duplex == "half":
-            yield Finding(
-                id="network.half_duplex",
-                severity=Severity.WARNING,
-                node=node.name,
-                message=f"the link of {node.name} ({used.name}) is half duplex: it sends or receives, never both",
-                cause="one side of the cable was set by hand and the other negotiates, or there is a hub between",
-                fix=f"on it: sudo ethtool -s {used.name} autoneg on; and the same on the switch",
-            )
+            yield Finding.of("network.half_duplex", node.name, interface=used.name)
 
 
 def mtu_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -63,14 +43,12 @@ def mtu_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
     if len(set(mtus.values())) > 1:
         usual = max(set(mtus.values()), key=lambda mtu: (list(mtus.values()).count(mtu), mtu == 1500, -mtu))
         odd = [node for node in fleet if node.name in mtus and mtus[node.name] != usual]
-        lines = [f"on {node.name}: sudo ip link set dev {_name(node)} mtu {usual}" for node in odd]
-        yield Finding(
-            id="network.mtu_differs",
-            severity=Severity.WARNING,
-            node=", ".join(node.name for node in odd),
-            message=f"the nodes' MTUs differ: {', '.join(f'{name} {mtu}' for name, mtu in mtus.items())}",
-            cause="within one network segment nothing tells a sender that its packets are too large for the receiver",
-            fix="; ".join(lines),
+        lines = [f"on {node.name}: sudo ip link set dev {shlex.quote(_name(node))} mtu {usual}" for node in odd]
+        yield Finding.of(
+            "network.mtu_differs",
+            ", ".join(node.name for node in odd),
+            mtus=[f"{name} {mtu}" for name, mtu in mtus.items()],
+            lines="; ".join(lines),
         )
 
 

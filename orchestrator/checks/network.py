@@ -14,7 +14,7 @@ from orchestrator.checks.node_network import (
     route_to,
     routed_interfaces,
 )
-from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 
 
@@ -29,15 +29,14 @@ def interface_missing(fleet: Sequence[Examined]) -> Iterator[Finding]:
         lacks = "is down" if found and not found.up else lacks
         if lacks:
             usable = [item for item, _ in lan_addresses(node) if item != name]
-            yield Finding(
-                id="network.interface_missing",
-                severity=Severity.ERROR,
-                node=node.name,
-                message=f"the inventory gives {node.name} the interface {name}, which {lacks}",
-                cause=f"it has: {', '.join(usable) or 'none with an address'}",
-                fix=f"in the inventory: nodes.{node.name}.interface: {usable[0]}, or no line: the route decides then"
-                if usable
-                else f"on {node.name}: sudo ip link set dev {name} up",
+            yield Finding.of(
+                "network.interface_missing",
+                node.name,
+                case="another" if usable else "none",
+                name=name,
+                lacks=lacks,
+                usable=", ".join(usable) or "none with an address",
+                first=next(iter(usable), ""),
             )
 
 
@@ -48,14 +47,7 @@ def interface_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
         there = not node.network or interface_named(node, node.spec.interface or "")
         if node.spec.interface and there and routed and node.spec.interface not in routed:
             name = sorted(routed)[0]
-            yield Finding(
-                id="network.interface_differs",
-                severity=Severity.WARNING,
-                node=node.name,
-                message=f"{node.name} is to use {node.spec.interface}, but its way to the peers is {name}",
-                cause="gloo and NCCL announce the address of the interface they are given; packets go by the route",
-                fix=f"in the inventory: nodes.{node.name}.interface: {name}",
-            )
+            yield Finding.of("network.interface_differs", node.name, interface=node.spec.interface, name=name)
 
 
 def two_in_subnet(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -68,14 +60,14 @@ def two_in_subnet(fleet: Sequence[Examined]) -> Iterator[Finding]:
             if not others or name > min(others) or node.spec.interface in routed:
                 continue
             chosen = routed[0] if routed else name
-            yield Finding(
-                id="network.two_in_subnet",
-                severity=Severity.WARNING,
-                node=node.name,
-                message=f"{node.name} has {name} and {', '.join(others)} in one network, {network.network}",
-                cause="Linux answers for both addresses on either, so the ways there and back may differ",
-                fix=f"in the inventory, nodes.{node.name}.interface: {chosen}; or turn the other off: "
-                f"sudo ip link set dev {next(item for item in (name, *others) if item != chosen)} down",
+            yield Finding.of(
+                "network.two_in_subnet",
+                node.name,
+                name=name,
+                others=others,
+                network=network.network,
+                chosen=chosen,
+                other=next(item for item in (name, *others) if item != chosen),
             )
 
 
@@ -88,15 +80,7 @@ def vpn_route(fleet: Sequence[Examined]) -> Iterator[Finding]:
                 continue
             meant = address_of(node) in {str(network.ip) for network in networks_of(found)}
             peer = next(peer for peer in peers_of(node, fleet) if route_to(node, peer) == name)
-            yield Finding(
-                id="network.vpn_route",
-                severity=Severity.INFO if meant else Severity.WARNING,
-                node=node.name,
-                message=f"{node.name} reaches its peers through the VPN interface {name}",
-                cause="a VPN encrypts on the processor that trains, and its packets are smaller",
-                fix=f"if meant, in the inventory: nodes.{node.name}.interface: {name}; else take the LAN out of it: "
-                f"ip route get {peer}",
-            )
+            yield Finding.of("network.vpn_route", node.name, case="meant" if meant else "unmeant", name=name, peer=peer)
 
 
 CHECKS = (

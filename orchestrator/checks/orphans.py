@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 
 from orchestrator.specs import run as labels
-from orchestrator.specs.finding import Finding, Fix, Severity
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.run import ContainerFacts, State
 from orchestrator.specs.run_labels import read_labels, understood
@@ -20,15 +19,7 @@ def orphans(fleet: Sequence[Examined]) -> Iterator[Finding]:
         going = [name for name, facts in held if facts.state is State.RUNNING]
         over = [name for name, facts in held if facts.state in (State.FAILED, State.SUCCEEDED)]
         if going and over:
-            yield Finding(
-                id="resources.orphan",
-                severity=Severity.WARNING,
-                node=", ".join(going),
-                message=f"run {run_id} goes on, and has ended on {', '.join(over)}",
-                cause="the ranks that are left wait for the others until a deadline passes, and hold their machines",
-                fix=f"orch stop {run_id}",
-                auto_fix=Fix(what=f"stop what is left of run {run_id}", orch=("stop", run_id)),
-            )
+            yield Finding.of("resources.orphan", ", ".join(going), run_id=run_id, over=over)
 
 
 def busy(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -37,13 +28,12 @@ def busy(fleet: Sequence[Examined]) -> Iterator[Finding]:
         going = [(name, facts) for name, facts in held if facts.state is State.RUNNING]
         if going and len(going) == len(held):
             first = going[0][1].labels
-            yield Finding(
-                id="resources.busy",
-                severity=Severity.INFO,
-                node=", ".join(name for name, _ in going),
-                message=f"run {run_id} by {first.get(labels.LABEL_USER, '?')} holds {', '.join(n for n, _ in going)}"
-                f" since {first.get(labels.LABEL_STARTED, '?')}",
-                fix=f"orch status {run_id}",
+            yield Finding.of(
+                "resources.busy",
+                ", ".join((name for name, _ in going)),
+                run_id=run_id,
+                user=first.get(labels.LABEL_USER, "?"),
+                since=first.get(labels.LABEL_STARTED, "?"),
             )
 
 
@@ -52,15 +42,7 @@ def ended(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         over = [facts for facts in node.held if facts.state in (State.FAILED, State.SUCCEEDED)]
         if len(over) >= MANY:
-            yield Finding(
-                id="resources.leftovers",
-                severity=Severity.INFO,
-                node=node.name,
-                message=f"{len(over)} containers of ended runs are kept there",
-                cause="they keep their logs until they are removed",
-                fix="orch clean",
-                auto_fix=Fix(what="remove what ended runs left on the nodes", orch=("clean",)),
-            )
+            yield Finding.of("resources.leftovers", node.name, count=len(over))
 
 
 def strange(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -70,14 +52,7 @@ def strange(fleet: Sequence[Examined]) -> Iterator[Finding]:
             try:
                 read_labels(facts.labels)
             except ValueError as error:
-                yield Finding(
-                    id="resources.labels",
-                    severity=Severity.WARNING,
-                    node=node.name,
-                    message=f"container {facts.name} is not understood: {error}",
-                    cause="it was made by hand, by another tool, or by another version of orch",
-                    fix=f"on it: docker rm -f {shlex.quote(facts.name)}",
-                )
+                yield Finding.of("resources.labels", node.name, name=facts.name, error=error)
 
 
 def _runs(fleet: Sequence[Examined]) -> dict[str, list[tuple[str, ContainerFacts]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.checks.preflight import DISK_NEEDED_MIB
-from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 
 CHECKPOINTS_MIB = 5120
@@ -22,15 +22,8 @@ def workspace(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """A folder that the node's user may not write to."""
     for node in fleet:
         if node.host and node.host.workspace_writable is False:
-            user = node.facts.user if node.facts else "its user"
-            yield _found(
-                node,
-                "resources.workspace",
-                Severity.ERROR,
-                f"{user} may not write to {node.spec.workspace}",
-                cause="the folder, or the nearest one above it that is there, belongs to somebody else",
-                fix=f"on it: sudo install -d -o {user} {node.spec.workspace}; or set workspace in the inventory",
-            )
+            user = node.facts.user if node.facts else "USER"
+            yield Finding.of("resources.workspace", node.name, user=user, workspace=node.spec.workspace)
 
 
 def disk_low(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -38,13 +31,7 @@ def disk_low(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         free = node.facts.disk_free_mib if node.facts else None
         if free is not None and DISK_NEEDED_MIB <= free < CHECKPOINTS_MIB:
-            yield _found(
-                node,
-                "resources.disk_low",
-                Severity.WARNING,
-                f"{free} MiB are free for its workspace: three checkpoints of GPT-2 124M take {CHECKPOINTS_MIB}",
-                fix="orch clean; or make room, or set `workspace` in the inventory to a larger disk",
-            )
+            yield Finding.of("resources.disk_low", node.name, free=free, CHECKPOINTS_MIB=CHECKPOINTS_MIB)
 
 
 def image_room(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -56,13 +43,7 @@ def image_room(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if free is None or node.facts is None or node.spec.engine != "docker":
             continue
         if node.facts.image is None and node.facts.engine and free < needed:
-            yield _found(
-                node,
-                "resources.image",
-                Severity.ERROR,
-                f"{free} MiB are free where Docker keeps images, and the image takes {needed}",
-                fix="on it: docker system prune; or move Docker's data-root to a larger disk",
-            )
+            yield Finding.of("resources.image", node.name, free=free, needed=needed)
 
 
 def memory(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -70,14 +51,7 @@ def memory(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         there, limit = node.facts.memory_mib if node.facts else 0, node.spec.limits.memory_mib
         if 0 < there < limit:
-            yield _found(
-                node,
-                "resources.memory",
-                Severity.WARNING,
-                f"its limit is {limit} MiB of memory, and the machine has {there}",
-                cause="the whole machine would run out before the container does",
-                fix=f"in the inventory: limits: {{memory: {max(1, there * 3 // 4096)}g}} at {node.name}",
-            )
+            yield Finding.of("resources.memory", node.name, limit=limit, there=there, gib=max(1, there * 3 // 4096))
 
 
 def memory_held(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -85,13 +59,11 @@ def memory_held(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         free = node.host.memory_available_mib if node.host else None
         if free is not None and free < node.spec.limits.memory_reservation_mib:
-            yield _found(
-                node,
+            yield Finding.of(
                 "resources.memory_held",
-                Severity.WARNING,
-                f"{free} MiB of memory are available, and a run is promised {node.spec.limits.memory_reservation_mib}",
-                cause="other programs hold it",
-                fix="on it: ps -eo pid,rss,comm --sort=-rss | head, and end what is not needed",
+                node.name,
+                free=free,
+                memory_reservation_mib=node.spec.limits.memory_reservation_mib,
             )
 
 
@@ -100,13 +72,8 @@ def cpus(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         there = node.facts.cpus if node.facts else 0
         if 0 < there < node.spec.limits.cpus:
-            yield _found(
-                node,
-                "resources.cpus",
-                Severity.WARNING,
-                f"its limit is {node.spec.limits.cpus:g} CPUs, and the machine has {there}",
-                cause="the run takes what is there, and the machine has nothing left for itself",
-                fix=f"in the inventory: limits: {{cpus: {max(1, there - 1)}}} at {node.name}",
+            yield Finding.of(
+                "resources.cpus", node.name, limit=node.spec.limits.cpus, there=there, cpus=max(1, there - 1)
             )
 
 
@@ -115,14 +82,7 @@ def shared_memory(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for node in fleet:
         inside, asked = node.inside.shm_mib if node.inside else None, node.spec.limits.shm_mib
         if inside is not None and (inside <= SHM_MIB or inside < asked):
-            yield _found(
-                node,
-                "resources.shm",
-                Severity.WARNING,
-                f"a container there has {inside} MiB of shared memory (/dev/shm), and {asked} were asked for",
-                cause="DataLoader workers hand over batches in it, and die with a bus error where it is full",
-                fix=f"in the inventory: limits: {{shm: 1g}} at {node.name}",
-            )
+            yield Finding.of("resources.shm", node.name, inside=inside, asked=asked)
 
 
 def open_files(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -131,16 +91,11 @@ def open_files(fleet: Sequence[Examined]) -> Iterator[Finding]:
         seen = node.inside if node.spec.engine == "docker" else node.host
         limit = seen.open_files if seen else None
         if limit is not None and limit < OPEN_FILES:
-            yield _found(
-                node,
+            yield Finding.of(
                 "resources.open_files",
-                Severity.WARNING,
-                f"a rank there may open {limit} files",
-                cause="DataLoader workers hand tensors over as file descriptors: `Too many open files` after a while",
-                fix='on it, in /etc/docker/daemon.json: "default-ulimits": {"nofile": {"Name": "nofile", "Soft":'
-                ' 65536, "Hard": 65536}}; then: sudo systemctl restart docker'
-                if node.spec.engine == "docker"
-                else "ulimit -n 65536",
+                node.name,
+                case="container" if node.spec.engine == "docker" else "process",
+                limit=limit,
             )
 
 
@@ -150,18 +105,7 @@ def port_taken(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if not node.host or not node.host.holders:
             continue
         port = node.host.holders[0].port
-        yield _found(
-            node,
-            "resources.port_taken",
-            Severity.WARNING,
-            f"port {port} is taken by {', '.join(map(str, node.host.holders))}",
-            cause="a run with this node as master takes the next free port, which a firewall may not let through",
-            fix=f"on it: sudo ss -ltnp 'sport = :{port}'; or another master_port in the inventory",
-        )
-
-
-def _found(node: Examined, id: str, severity: Severity, message: str, *, cause: str = "", fix: str = "") -> Finding:
-    return Finding(id=id, severity=severity, node=node.name, message=message, cause=cause, fix=fix)
+        yield Finding.of("resources.port_taken", node.name, port=port, holders=", ".join(map(str, node.host.holders)))
 
 
 CHECKS = (

@@ -71,7 +71,7 @@ def doctor(
 def _words(only: str) -> tuple[str, ...]:
     """Areas, ids, or what ids begin with; another word is a `UsageError` that names the nearest id."""
     from orchestrator.checks.doctor import AREAS
-    from orchestrator.cli.finding_pages import all_pages, find_page
+    from orchestrator.specs.finding_pages import all_pages, find_page
 
     words = tuple(word.strip() for word in only.split(",") if word.strip())
     known = {*AREAS, *(page.area for page in all_pages())} if words else set[str]()

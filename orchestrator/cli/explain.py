@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.finding_pages import FindingPage, all_pages, find_page
 from orchestrator.cli.options import JsonOption
 from orchestrator.cli.report import write_json
 from orchestrator.specs.errors import EXIT_OK
+from orchestrator.specs.finding_pages import FindingPage, all_pages, find_page
 
 EXAMPLES = """Examples:
 

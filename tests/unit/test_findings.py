@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
+from string import Formatter
 
 import pytest
 
-from orchestrator.cli.finding_pages import ID, SECTIONS, FindingPage, all_pages, pages_folder
 from orchestrator.specs.finding import Finding, Severity
-from tests.json_output import json_data
-from tests.unit.conftest import Orch
+from orchestrator.specs.finding_pages import ID, SECTIONS, FindingPage, FindingTexts, all_pages, pages_folder, texts_of
+from tests.unit.conftest import Orch, json_data
 from tests.unit.findings.index import index
 
 ROOT = Path(__file__).parents[2]
@@ -41,9 +41,61 @@ def ids_in(path: Path) -> Iterator[str]:
 IDS = {id for path in ROOT.glob("orchestrator/**/*.py") for id in ids_in(path)}
 
 
+def leaves(tree: object) -> Iterator[str]:
+    """All strings in these mappings and lists."""
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, dict | list):
+        for branch in tree.values() if isinstance(tree, dict) else tree:
+            yield from leaves(branch)
+
+
+def calls_in(path: Path) -> Iterator[tuple[str, set[str], set[str]]]:
+    """`Finding.of(ID, node, case=..., name=value)` with a constant id: id, names of values, possible cases."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) == "Finding.of"
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            values = {str(key.arg): key.value for key in node.keywords}
+            case = values.pop("case", ast.Constant(""))
+            cases = (case.body, case.orelse) if isinstance(case, ast.IfExp) else (case,)
+            names = {str(one.value) for one in cases if isinstance(one, ast.Constant)}
+            yield str(node.args[0].value), set(values) - {"fixable"}, names
+
+
+def values_of(texts: FindingTexts, case: str | None) -> set[str]:
+    """Names of the values that the texts of this case need; None: of every case."""
+    held = [texts.severity, texts.message, texts.cause, texts.fix, texts.auto_fix or {}]
+    fields = [text[case] if case and isinstance(text, dict) and case in text else text for text in held]
+    return {field for text in leaves(fields) for _, field, _, _ in Formatter().parse(text) if field} - {"node"}
+
+
+CALLS = [call for path in ROOT.glob("orchestrator/checks/*.py") for call in calls_in(path)]
+
+
 def test_every_finding_has_a_page_and_every_page_a_finding() -> None:
     assert len(IDS) >= 35
     assert {page.id for page in all_pages()} == IDS
+
+
+def test_every_value_of_a_text_is_given_and_none_besides() -> None:
+    """Where the id is a constant of the call; findings with a computed id are made by the cases below."""
+    assert len(CALLS) >= 85
+    for id, given, cases in CALLS:
+        texts = texts_of(id)
+        assert all(values_of(texts, case) <= given for case in cases), id
+        assert given <= values_of(texts, None), id
+        several = [text for text in (texts.severity, texts.message, texts.cause, texts.fix) if isinstance(text, dict)]
+        assert all(cases <= set(text) for text in several), id
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.id)
+def test_a_page_does_not_repeat_its_front_matter(page: FindingPage) -> None:
+    said = re.sub(r"\s+", " ", page.text)
+    for text in leaves(vars(texts_of(page.id))):
+        assert len(text) < 40 or text not in said, text
 
 
 def test_every_finding_has_a_case_that_makes_it() -> None:
@@ -68,7 +120,7 @@ def test_a_fleet_in_health_has_no_finding(area: object) -> None:
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.id)
 def test_a_page_is_short_and_whole(page: FindingPage) -> None:
     assert pages_folder() == ROOT / "docs" / "findings"
-    assert (pages_folder() / f"{page.id}.md").read_text("utf-8") == page.text
+    assert (pages_folder() / f"{page.id}.md").read_text("utf-8").endswith(f"---\n{page.text}")
     assert tuple(page.sections) == SECTIONS
     assert all(page.sections.values())
     assert 10 <= len(page.text.splitlines()) <= 25

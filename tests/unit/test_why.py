@@ -15,10 +15,10 @@ from orchestrator.checks.causes.catalogue import ADVICE
 from orchestrator.checks.causes.rule import Advice
 from orchestrator.checks.postmortem import Evidence, Story, tell
 from orchestrator.cli import COMMANDS, build_app
-from orchestrator.cli.finding_pages import all_pages
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.probes.kernel_probe import SCRIPT
 from orchestrator.render.why import why_lines
+from orchestrator.specs.finding_pages import all_pages
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
 from tests import lan

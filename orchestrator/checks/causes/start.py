@@ -74,7 +74,7 @@ ADVICE = (
         launch_again=True,
         what="Python cannot read the script: {problem}",
         todo=(
-            "mend it, try it on one machine (python SCRIPT), launch again; the image's Python may be older than yours",
+            "fix it, try it on one machine (python SCRIPT), launch again; the image's Python may be older than yours",
         ),
     ),
     Advice(

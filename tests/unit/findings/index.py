@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from itertools import groupby
 
-from orchestrator.cli.finding_pages import all_pages
+from orchestrator.specs.finding_pages import all_pages
 
 HEAD = """# What `orch` may find
 

@@ -1,12 +1,18 @@
-"""The page of every finding: shipped with the package, so that a machine without internet can show it."""
+"""The page of every finding, `docs/findings/ID.md`: its front matter is the catalogue of texts, the rest explains it.
+
+Shipped with the package, so that a machine without internet can show it.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from orchestrator.specs.errors import ConfigError, UsageError
 
@@ -21,12 +27,12 @@ _TITLE = re.compile(rf"# (?P<id>{ID.pattern}): (?P<title>.+)\n")
 
 @dataclass(frozen=True, kw_only=True)
 class FindingPage:
-    """What is to be known of one finding."""
+    """The explanation of one finding."""
 
     id: str
     title: str
     text: str
-    """The whole page, as Markdown."""
+    """The page below its front matter, as Markdown."""
 
     @property
     def area(self) -> str:
@@ -37,6 +43,27 @@ class FindingPage:
         """Text by heading."""
         parts = re.split(r"^## (.+)\n", self.text, flags=re.MULTILINE)[1:]
         return {heading: text.strip() for heading, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingTexts:
+    """Front matter of a page. A text may hold `{values}`; a mapping has one text for each case of the finding."""
+
+    severity: str | Mapping[str, str]
+    message: str | Mapping[str, str]
+    cause: str | Mapping[str, str] = ""
+    fix: str | Mapping[str, str] = ""
+    auto_fix: Mapping[str, Any] | None = None
+    """`what`, and either `on_node` or `orch`: words of a command."""
+
+
+@cache
+def texts_of(id: str) -> FindingTexts:
+    """The texts of this finding, read from its page when it is found for the first time."""
+    from ruamel.yaml import YAML
+
+    front, _ = _parts(pages_folder() / f"{id}.md")
+    return FindingTexts(**YAML(typ="safe").load(front))
 
 
 def all_pages() -> tuple[FindingPage, ...]:
@@ -67,8 +94,14 @@ def pages_folder() -> Path:
 
 
 def _read(path: Path) -> FindingPage:
-    text = path.read_text("utf-8")
+    _, text = _parts(path)
     head = _TITLE.match(text)
     if head is None:
-        raise ConfigError(f"{path}: its first line is not '# ID: title'", hint="install orch again")
+        raise ConfigError(f"{path}: its heading is not '# ID: title'", hint="install orch again")
     return FindingPage(id=head["id"], title=head["title"], text=text)
+
+
+def _parts(path: Path) -> tuple[str, str]:
+    """Front matter and page."""
+    front, _, text = path.read_text("utf-8").removeprefix("---\n").partition("\n---\n")
+    return front, text
