@@ -8,8 +8,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
-from orchestrator.cli.launching.output_mode import OutputMode
-from orchestrator.cli.options import RunArgument
+from orchestrator.cli.options import OutputMode, RunArgument
 from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK
 
@@ -31,8 +30,7 @@ def adopt(mode: OutputMode, run: RunArgument = None) -> int:
 
     Containers that lack are created, those created are started. To be rid of it instead: orch stop RUN
     """
-    from orchestrator.cli.launching.attach import rejoined
-    from orchestrator.cli.launching.supervise import leave_to_a_watcher, see_through, tell_line
+    from orchestrator.cli.launching.supervise import leave_to_a_watcher, rejoined, see_through, tell_line
     from orchestrator.cli.launching.view import how_to_go_on
 
     loaded = load_inventory(mode.inventory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -58,3 +59,22 @@ DetachOption = Annotated[
 NoWatchOption = Annotated[
     bool, typer.Option("--no-watch", help="Do not start a supervisor for a run that is not followed.")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputMode:
+    """The options of one invocation: nothing of them is kept with the run."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False
+    forecast: Annotated[
+        bool, typer.Option("--forecast", help="Measure for seconds, show how fast the run would be, and end.")
+    ] = False
+    """Whether to measure only, and to leave nothing on the nodes."""
+    as_json: JsonOption = False
+    detach: DetachOption = False
+    no_watch: NoWatchOption = False
+    """Whether a run that is left on its own gets no watcher."""
+    confirmed: YesOption = False
+    """Whether all questions are answered with yes."""
+    inventory: InventoryOption = None
+    engine: EngineOption = ""

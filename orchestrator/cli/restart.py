@@ -10,8 +10,7 @@ import typer
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
-from orchestrator.cli.launching.output_mode import OutputMode
-from orchestrator.cli.options import RunToStopArgument, TimeoutToStopOption
+from orchestrator.cli.options import OutputMode, RunToStopArgument, TimeoutToStopOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 from orchestrator.specs.launch_options import LaunchOptions

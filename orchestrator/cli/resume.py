@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_AFTER_AN_ARGUMENT, command_words
-from orchestrator.cli.launching.output_mode import OutputMode
+from orchestrator.cli.options import OutputMode
 from orchestrator.specs.launch_options import LaunchOptions
 
 EXAMPLES = """Examples:

@@ -9,8 +9,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
-from orchestrator.cli.launching.output_mode import OutputMode
-from orchestrator.cli.options import RunArgument
+from orchestrator.cli.options import OutputMode, RunArgument
 from orchestrator.specs.errors import PartialError
 
 A_DAY_S = 24 * 3600
@@ -40,8 +39,7 @@ def watch(
     What is done is printed; the ranks' own lines are not (orch logs -f). `orch launch --detach` starts one in the
     background. It may be killed and started again at any time; at most one of this computer watches a run.
     """
-    from orchestrator.cli.launching.attach import rejoined
-    from orchestrator.cli.launching.supervise import see_through, tell_line
+    from orchestrator.cli.launching.supervise import rejoined, see_through, tell_line
     from orchestrator.fleet.runs.records import RunRecord
 
     loaded = load_inventory(mode.inventory)

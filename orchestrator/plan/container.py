@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -15,14 +16,15 @@ from orchestrator.plan.command import (
     is_own_script,
     torchrun_command,
 )
-from orchestrator.plan.secrets import secret_environment, secret_mounts, secrets_folder
 from orchestrator.specs import run as labels
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
+from orchestrator.specs.secret import Secret
 
+SECRETS_INSIDE = "/run/secrets"
 LOCK_NAME = "orch-run"
 """Every machine has one container of this name at most: the name is the lock that keeps two runs apart."""
 
@@ -186,3 +188,21 @@ def _labels(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, seat:
         labels.LABEL_BACKEND: seat.backend,
         labels.LABEL_MASTER: seat.names[0],
     }
+
+
+def secrets_folder(uid: int, identity: RunIdentity, node: str) -> str:
+    """On the node, in a tmpfs. Each attempt has its own: what ends one must not take the next one's; and so has each
+    node, as some are processes of one computer."""
+    return f"/dev/shm/orch-{uid}/{identity.run_id}/{identity.attempt}-{node}"  # noqa: S108  # a folder of mode 0700
+
+
+def secret_mounts(secrets: Sequence[Secret], folder: str) -> tuple[Mount, ...]:
+    return tuple(
+        Mount(source=f"{folder}/{secret.name}", target=f"{SECRETS_INSIDE}/{secret.name}", read_only=True)
+        for secret in secrets
+    )
+
+
+def secret_environment(secrets: Sequence[Secret]) -> dict[str, str]:
+    """The convention of many images: NAME_FILE says where NAME is to be read."""
+    return {f"{secret.name}_FILE": f"{SECRETS_INSIDE}/{secret.name}" for secret in secrets}

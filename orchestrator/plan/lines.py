@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from contract.run_folder import AGENTS_TOKEN
 from orchestrator.plan.docker_run import run_words
-from orchestrator.plan.secrets import secret_lines
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.inventory import NodeSpec
@@ -61,7 +60,7 @@ def node_lines(
     if node.engine == "process" or node.connection == "local":
         yield f"mkdir -p {folders}"
         yield from _token_lines(part, run_id, ["sh", "-c"] if with_token else [])
-        yield from secret_lines(secrets, of_secrets, ["sh", "-c"])
+        yield from _secret_lines(secrets, of_secrets, ["sh", "-c"])
         is_process = node.engine == "process"
         yield _joined(process_words(container) if is_process else ["docker", *run_words(container)], "HOME")
         return
@@ -70,7 +69,7 @@ def node_lines(
     jump = ["-J", node.jump] if node.jump else []
     yield shlex.join(["ssh", *reach, *jump, target, f"mkdir -p {folders}"])
     yield from _token_lines(part, run_id, ["ssh", *reach, *jump, target] if with_token else [])
-    yield from secret_lines(secrets, of_secrets, ["ssh", *reach, *jump, target])
+    yield from _secret_lines(secrets, of_secrets, ["ssh", *reach, *jump, target])
     if part.folder.startswith("~/"):  # this shell would put its own home in the place of the node's
         ask = shlex.join(["ssh", *reach, *jump, target, 'printf %s "$HOME"'])
         yield f"home=$({ask})"
@@ -82,6 +81,15 @@ def _token_lines(part: NodePlan, run_id: str, reach: Sequence[str]) -> Iterator[
     if reach:
         file = _path(f"{part.folder}/runs/{run_id}/{AGENTS_TOKEN}")
         yield f'printf %s "$token" | {shlex.join([*reach, f"umask 077 && cat > {file}"])}'
+
+
+def _secret_lines(secrets: Sequence[Secret], folder: str, reach: Sequence[str]) -> Iterator[str]:
+    """The commands that hand them over, for a person to paste; `reach` brings the node's part there: `ssh …`, or `sh
+    -c` here. printf is the shell's own, so that no list of processes shows what it prints."""
+    for secret in secrets:
+        file = shlex.quote(f"{folder}/{secret.name}")
+        keep = shlex.join([*reach, f"umask 077 && mkdir -p {shlex.quote(folder)} && cat > {file} && chmod 400 {file}"])
+        yield f"{keep} < {shlex.quote(secret.file)}" if secret.file else f'printf %s "${secret.name}" | {keep}'
 
 
 def process_words(spec: ContainerSpec) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from orchestrator.nodes.docker_engine import DockerEngine
 from orchestrator.nodes.interface import Engine
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.ssh import SshNode, docker_client_over
-from orchestrator.plan.secrets import secret_environment, secret_mounts, secrets_folder
+from orchestrator.plan.container import secret_environment, secret_mounts, secrets_folder
 from orchestrator.specs.container import Mount
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import LABEL_SECRETS

@@ -20,7 +20,7 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.local import LocalNode
-from orchestrator.plan.secrets import secrets_folder
+from orchestrator.plan.container import secrets_folder
 from orchestrator.specs.errors import CommandFailedError, ConfigError, EngineError
 from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.plan_json import to_json

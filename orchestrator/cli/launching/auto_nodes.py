@@ -8,7 +8,7 @@ from dataclasses import replace
 from contract.cost_model.capacity import CapacityPlan
 from orchestrator.cli.launching.capacity import Length, capacity_of, measured_before
 from orchestrator.cli.launching.measure import measure
-from orchestrator.cli.launching.output_mode import OutputMode
+from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say
 from orchestrator.plan.global_batch import ACCUMULATION, STEP, same_step
 from orchestrator.specs.errors import ConfigError, UsageError

@@ -10,8 +10,8 @@ from contract.events import ConnectivityTested, GroupJoined
 from orchestrator.checks import firewall, reachability
 from orchestrator.checks.slow_links import slow_links
 from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
-from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.launching.request import build_request, with_engine
+from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.readiness.pair_probe import probe_pairs

@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from contract.events import NodesMeasured
 from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
 from orchestrator.cli.launching.command_words import must_run
-from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.launching.own_code import own_code
 from orchestrator.cli.launching.request import build_request, with_engine
+from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep

@@ -11,15 +11,14 @@ import typer
 
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.launching.auto_nodes import with_best_nodes
-from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
+from orchestrator.cli.launching.checked_plan import PreviousAttempt, check_and_plan, earlier_attempt, new_identity
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.launching.measure import run_probe, save_measurement
-from orchestrator.cli.launching.output_mode import OutputMode
 from orchestrator.cli.launching.own_code import may_be_copied, own_code
-from orchestrator.cli.launching.previous_attempt import PreviousAttempt, earlier_attempt
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.supervise import Attended, leave_to_a_watcher, see_through
+from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.runs.launch import launch as start_all

@@ -16,7 +16,7 @@ from contract.events import ForecastMade
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.launching.output_mode import OutputMode
+from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.rendezvous import Arrivals
