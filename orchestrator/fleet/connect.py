@@ -1,4 +1,4 @@
-"""From the inventory's words to machines that can be talked to."""
+"""Nodes of the inventory as connections."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def connected_for(specs: Sequence[NodeSpec], run: str | None) -> Iterator[tuple[
     """The nodes to ask about a run, or about the newest that this controller launched where none is named.
 
     `orch launch --engine process` lets processes of this computer stand in for the inventory's machines: a run that
-    they hold is asked of them alone, so that no machine has to be there.
+    they hold is looked up there alone, without any machine.
     """
     newest = next((record.run_id for record in recorded_runs()), None)
     wanted = run or newest

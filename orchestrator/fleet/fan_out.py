@@ -1,4 +1,4 @@
-"""The same work on many nodes at once: one outcome for each, in order, none lost, bounded in number and time."""
+"""Run one function on many nodes at once: one outcome per node, in order, none lost, bounded in number and time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 64
 
 @dataclass(frozen=True)
 class Outcome(Generic[Item, Result]):
-    """What became of the work on one item: a result or an error."""
+    """Result or error of the work on one item."""
 
     item: Item
     result: Result | None = None
@@ -40,9 +40,9 @@ def fan_out(
 ) -> tuple[Outcome[Item, Result], ...]:
     """Run `work` on every item, at most `limit` at a time.
 
-    Any exception is the outcome of its item: one of ours as it is, another one as `as_error` has it. What is no
-    `Exception`, such as an interrupt, is raised. What has not ended after `timeout_s` is a `DeadlineError` outcome; its
-    thread is left to die with the process, and what has not begun never does.
+    Any exception becomes the outcome of its item: an `OrchError` unchanged, another one converted by `as_error`. A
+    `BaseException` such as an interrupt is raised. Work that has not ended after `timeout_s` is a `DeadlineError`
+    outcome: its thread ends with the process, and work that has not started never does.
     """
     slots, done = Semaphore(limit), SimpleQueue[tuple[int, "Outcome[Item, Result] | BaseException"]]()
     late = Event()
@@ -76,13 +76,13 @@ def fan_out(
 
 
 def begin(work: Callable[[], Result]) -> Future[Result]:
-    """Start `work` aside, on a thread that dies with the process (an executor's would be waited for at exit)."""
+    """Start `work` on a daemon thread, which ends with the process (those of an executor are joined at exit)."""
     future: Future[Result] = Future()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # nobody waits for a thread that has died
+        except BaseException as error:  # otherwise the future would never complete
             future.set_exception(error)
 
     Thread(target=run, daemon=True).start()
@@ -94,6 +94,6 @@ def _late(item: Item, timeout_s: float) -> Outcome[Item, Result]:
 
 
 def _name(item: object) -> str:
-    """Of a node, of what stands for one (a seat of a run, a part of a check), or of anything else."""
+    """The name of a node, of an object with a `node` (a container, a part of a check), or of anything else."""
     named = getattr(item, "node", item)
     return str(getattr(named, "name", named))

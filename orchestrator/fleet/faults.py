@@ -25,13 +25,13 @@ _number = count()
 
 
 def crashes_folder() -> Path:
-    """Where the tracebacks lie."""
+    """The folder of the saved tracebacks."""
     return user_state_path("orch") / "crashes"
 
 
 def as_error(error: BaseException, *, node: str = "") -> OrchError:
-    """This exception as an error to report: one of ours as it is, the operating system's in its own words, any other as
-    a bug of orch, with its traceback kept in a file."""
+    """The exception as an `OrchError`: an `OrchError` unchanged, an `OSError` with its own text, any other one as a bug
+    of orch with its traceback saved to a file."""
     if isinstance(error, OrchError):
         return error
     if isinstance(error, OSError):  # such as a disk that is full, or a folder that cannot be written
@@ -42,7 +42,7 @@ def as_error(error: BaseException, *, node: str = "") -> OrchError:
 
 
 def _kept(error: BaseException) -> str:
-    """Where the traceback is, in words."""
+    """Save the traceback; the sentence that says where it is."""
     text = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')}, Python {platform.python_version()}, {platform.platform()}\n\n"
     text += "".join(traceback.format_exception(error))
     problem: OSError | None = None

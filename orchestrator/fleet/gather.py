@@ -19,7 +19,7 @@ TIMEOUT_S = 30.0
 def gather_facts(
     nodes: Sequence[Node], request: LaunchRequest, *, resume: str = ""
 ) -> tuple[Outcome[Node, NodeFacts], ...]:
-    """One outcome per node, in order: its facts, or why there are none. `resume` names a run to go on with."""
+    """One outcome per node, in order: its facts, or why there are none. `resume` names a run to resume."""
     specs = {spec.name: spec for spec in request.nodes}
     # resolved here once; a name that has no address becomes an outcome when its node is asked
     addresses = [outcome.result for outcome in fan_out(nodes, lambda node: node.address, timeout_s=TIMEOUT_S)]
@@ -43,5 +43,5 @@ def gather_facts(
 
 
 def assumed_facts(node: NodeSpec) -> NodeFacts:
-    """What the inventory alone says of a machine that was not asked."""
+    """Facts of a machine that was not asked, from the inventory alone."""
     return NodeFacts(name=node.name, address=node.address, user=node.user or "", assumed=True)

@@ -9,13 +9,13 @@ from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConfigError, RunFailedError, UsageError
 
 ERROR = "error: "
-"""Begins the trainer's own account of what is wrong; no line after it is about anything else."""
+"""Prefix of the trainer's error message; all lines after it belong to that message."""
 MOST_LINES = 50
-"""Of that account."""
+"""Maximum number of lines of that message."""
 
 
 def prepare(engine: Engine, spec: ContainerSpec, on_line: Callable[[str], None]) -> None:
-    """Run the container to its end; it is removed whatever happens. What it says is wrong becomes the error."""
+    """Run the container until it ends, then remove it. Its error message becomes the exception."""
     container = engine.create(spec)
     wrong: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""What one does to a lab that is up: look at it, cut, heal, switch off and on, shape, log in."""
+"""Operate a running lab: status, cut and heal the network, power off and on, set link speeds, log in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from orchestrator.specs.errors import UsageError
 
 
 def status() -> tuple[NodeStatus, ...]:
-    """How every node is, in the order of the inventory."""
+    """Status of every node, in the order of the inventory."""
     lab = require_lab()
     if lab.engine == "process":
         return tuple(
@@ -101,7 +101,7 @@ def _on_each(wanted: Sequence[str], action: Callable[[SimulatedNode], None]) -> 
 
 @contextmanager
 def _chosen(wanted: Sequence[str]) -> Iterator[tuple[Lab, list[SimulatedNode]]]:
-    """These nodes of the lab that is up, each once."""
+    """The selected nodes of the running lab, each once."""
     lab = require_lab()
     _require_machines(lab)
     chosen = {find_node(name, lab.names) for name in wanted}

@@ -28,14 +28,14 @@ _POOL = 64
 """Connections to the engine at once: one for each node."""
 _TIMEOUT_S = 120
 _POOL_OVERLAPS = HTTPStatus.FORBIDDEN
-"""How the engine answers to a range that another network has."""
+"""Status of the engine for an address range that another network uses."""
 _KINDS = ("container", "volume", "network")
 _PROCESS = "without containers: orch lab up --engine process"
 
 
 @contextmanager
 def docker_host() -> Iterator[docker.DockerClient]:
-    """A client of an engine whose containers this computer reaches by address."""
+    """Client of an engine with containers that this computer reaches by their addresses."""
     try:
         client = docker.from_env(timeout=_TIMEOUT_S, max_pool_size=_POOL)
     except DockerException as error:
@@ -51,7 +51,7 @@ def docker_host() -> Iterator[docker.DockerClient]:
 
 
 def labels(lab: str, node: str = "") -> dict[str, str]:
-    """What marks everything of a lab, so that nothing else is ever removed."""
+    """Labels of all resources of a lab, so that nothing else is ever removed."""
     marks = {LABEL: lab, FOLDER_LABEL: str(lab_folder())}
     return {**marks, NODE_LABEL: node} if node else marks
 
@@ -97,7 +97,7 @@ def remove_all(client: docker.DockerClient, filters: list[str]) -> list[str]:
 
 
 def _remove(client: docker.DockerClient, filters: list[str], gone: dict[str, None]) -> dict[str, Exception]:
-    """One round of removals; what failed, with its reason. What was removed is added to `gone`."""
+    """Try each removal once; the failures by name. Removed resources are added to `gone`."""
     chosen: dict[str, str | list[str] | bool] = {"label": filters}
     left: dict[str, Exception] = {}
 
@@ -123,7 +123,7 @@ def _remove(client: docker.DockerClient, filters: list[str], gone: dict[str, Non
 
 
 def _used_subnets(client: docker.DockerClient) -> list[IPv4Network]:
-    """Of routes and of networks, which need not have a route while nothing runs on them."""
+    """Subnets of routes and of Docker networks; an idle network may have no route."""
     configs = [
         config for network in client.networks.list() for config in network.attrs.get("IPAM", {}).get("Config") or ()
     ]
@@ -132,7 +132,7 @@ def _used_subnets(client: docker.DockerClient) -> list[IPv4Network]:
 
 
 def _refuse_stranger(client: docker.DockerClient, lab: str) -> None:
-    """A lab of this name that another folder remembers is somebody else's, or lost."""
+    """ConflictError if a lab of this name belongs to another state folder."""
     for found in client.networks.list(names=[f"^{resource_name(lab)}$"]):
         folder = (found.attrs.get("Labels") or {}).get(FOLDER_LABEL, "another program")
         raise ConflictError(

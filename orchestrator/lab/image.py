@@ -16,7 +16,7 @@ from docker.errors import DockerException, ImageNotFound
 from orchestrator.specs.errors import EngineError
 
 BASES = ("orch/base:bookworm", "debian:bookworm-slim")
-"""Our own base where `orch build` has made one; else the image that it would be made of."""
+"""Base images in order of preference: the one that `orch build` made, then the one it is made of."""
 CONTENT_LABEL = "orch.content"
 REPOSITORY = "orch/lab-node"
 
@@ -94,7 +94,7 @@ def _content_hash(folder: Path, base_id: str) -> str:
 
 
 def _recipe_folder() -> Path:
-    """`images/` lies inside the installed package, and beside it in a clone."""
+    """`images/lab-node`: inside the installed package, or next to it in a clone."""
     package = Path(str(files("orchestrator")))
     return next(
         folder

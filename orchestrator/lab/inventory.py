@@ -13,12 +13,12 @@ from orchestrator.specs.inventory_files.inventory_yaml import write_yaml
 SEED_CPUS = 2.0
 _LARGEST_MIB = 4096
 _SMALLEST_MIB = 2048
-"""Below, importing torch and training anything leaves no air; limits are no reservation, so nodes may overlap."""
+"""Minimum for importing torch and training; limits are not reservations, so nodes may overlap."""
 _STEP_MIB = 512
 _SHARE = 0.8
-"""Of this computer's memory, for all nodes together."""
+"""Share of this computer's memory for all nodes together."""
 _OF_MACHINE = 0.75
-"""Of a node of given size: the rest is its engine's and its system's."""
+"""Share of a node with a given size; the rest is for its engine and its system."""
 
 
 SMALLEST_MACHINE_MIB = 512
@@ -27,7 +27,7 @@ SMALLEST_MACHINE_MIB = 512
 
 @dataclass(frozen=True, kw_only=True)
 class MachineSize:
-    """The size of one node where somebody asked for it; else it may use all of this computer."""
+    """Requested size of one node; None: it may use all of this computer."""
 
     cpus: float | None = None
     memory_mib: int | None = None

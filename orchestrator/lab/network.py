@@ -36,7 +36,7 @@ def parse_rate(text: str) -> int:
 
 
 def shape_command(link: str) -> tuple[str, ...]:
-    """What shapes the outgoing side: with every node shaped, both directions of every pair are."""
+    """Command that limits outgoing traffic: with all nodes limited, both directions of every pair are."""
     if link == UNSHAPED:
         return ("tc", "qdisc", "delete", "dev", INTERFACE, "root")
     rate = parse_rate(link)
@@ -46,12 +46,12 @@ def shape_command(link: str) -> tuple[str, ...]:
 
 
 def cut_commands() -> tuple[tuple[str, ...], ...]:
-    """What drops everything that comes and goes."""
+    """Commands that drop all incoming and outgoing packets."""
     return tuple(_iptables("--append", rule) for rule in _DROP)
 
 
 def heal_commands() -> tuple[tuple[str, ...], ...]:
-    """What takes the rules of `cut_commands` away again."""
+    """Commands that remove the rules of `cut_commands`."""
     return tuple(_iptables("--delete", rule) for rule in _DROP)
 
 

@@ -28,12 +28,12 @@ from orchestrator.lab.state import LabNode
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError, OrchError, UsageError
 
 CAPABILITIES = ("NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE")
-"""Beside Docker's own set: network rules, mounts, and (found by trying) `docker exec` into what another user runs."""
+"""In addition to Docker's default set: network rules, mounts, and (measured) `docker exec` into processes of others."""
 SECURITY = ("seccomp=unconfined", "apparmor=unconfined", "label=disable")
 """The default profiles forbid the mounts that the engine inside makes for its containers."""
 
 OPEN_PATHS: dict[str, list[str]] = {"MaskedPaths": [], "ReadonlyPaths": []}
-"""What the command line calls `systempaths=unconfined`: the engine inside sets kernel parameters of its network."""
+"""Equivalent of `systempaths=unconfined`: the engine inside sets kernel parameters of its network."""
 
 _UID = 1000
 _LOG_LINES = 8
@@ -44,7 +44,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """How a simulated machine is."""
+    """Status of a simulated machine."""
 
     name: str
     address: str
@@ -67,7 +67,7 @@ class KeyPair:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Who may log in on a node, and the key by which it is known."""
+    """Key of the user who may log in on a node, and the node's host key."""
 
     user_key: KeyPair
     host_key: KeyPair
@@ -106,8 +106,8 @@ class SimulatedNode:
             raise self._refused("be created", error) from error
 
     def _privileges(self, size: MachineSize) -> dict[str, Any]:
-        """What a container needs to be a machine. With SYS_ADMIN, all devices and neither seccomp nor AppArmor, root in
-        it is close to root on this computer, as with `--privileged`: a lab is for the user's own code."""
+        """Privileges that a container needs to act as a machine. With SYS_ADMIN, all devices, no seccomp and no
+        AppArmor, root in it is close to root on this computer, as with `--privileged`: a lab is for trusted code."""
         name = resource_name(self._lab, self.name)
         config = self._client.api.create_host_config(
             init=True,
@@ -170,7 +170,7 @@ class SimulatedNode:
             self._all([shape_command(link)], f"get a link of {link}")
 
     def look(self) -> NodeStatus:
-        """How it is now."""
+        """Current status."""
         status = NodeStatus(name=self.name, address=self._node.address, state="missing", link=self._node.link)
         try:
             container = self._client.containers.get(resource_name(self._lab, self.name))
@@ -189,7 +189,7 @@ class SimulatedNode:
         )
 
     def last_lines(self) -> str:
-        """What it said last, indented for a message."""
+        """Last lines of its log, indented for a message."""
         text = b"".join(self._container().logs(tail=_LOG_LINES, stream=True)).decode(errors="replace").strip()
         return "\n".join(f"  {line}" for line in text.splitlines())
 
@@ -274,9 +274,9 @@ Result = TypeVar("Result")
 
 
 def call_with_deadline(call: Callable[[], Result], *, timeout_s: float, what: str, node: str) -> Result:
-    """Its result, or its exception; `DeadlineError` after `timeout_s`, the call left to die with the process.
+    """Result or exception of the call; `DeadlineError` after `timeout_s`, its thread ending with the process.
 
-    Met with engine 20.10: a command that the kernel kills for want of memory while it starts never closes its stream.
+    Seen with engine 20.10: a command that the kernel kills while it starts (out of memory) never closes its stream.
     """
     done = SimpleQueue[tuple[list[Result], Exception | None]]()
 

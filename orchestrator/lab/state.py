@@ -19,7 +19,7 @@ from orchestrator.nodes.state_files import private_folder, replace_file
 from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
 
 USER = "orch"
-"""Who logs in on a node: not root, in the group that may use the engine."""
+"""User on every node: not root, member of the group docker."""
 
 EngineKind = Literal["docker", "process"]
 

@@ -45,18 +45,18 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class LabRequest:
-    """What somebody wants to have up."""
+    """Options of `orch lab up`."""
 
     nodes: int
     name: str | None = None
-    """Of everything that the engine holds for it; `lab` where not given."""
+    """Name of the lab and prefix of its resources (default: `lab`)."""
     engine: EngineKind = "docker"
     link: str | None = None
     size: MachineSize = ALL_THERE_IS
     base: str | None = None
     """Image that nodes are built on; ours where not given."""
     make_base: Callable[[], None] = lambda: None
-    """Has our base made where it is missing; called for a new lab that names none."""
+    """Builds the default base if it is missing; called for a new lab without `base`."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _write_inventory(client: docker.DockerClient, lab: Lab, size: MachineSize) -
 
 @contextmanager
 def _nothing_left_behind(name: str) -> Iterator[None]:
-    """Whatever ends the block early, Ctrl-C included, takes away what it made; never another lab of that name."""
+    """On any early end of the block, Ctrl-C included, remove what it made; never another lab of that name."""
     try:
         yield
     except BaseException:
@@ -245,7 +245,7 @@ def remove_lab(name: str | None, *, own: bool) -> list[str]:
 
 
 def strange_folders(name: str) -> list[str]:
-    """Folders of other users, or of other states, that remember a lab of this name on this engine."""
+    """State folders of other users, or other state folders, with a lab of this name on this engine."""
     known = _known()
     if known and known.engine == "process":
         return []

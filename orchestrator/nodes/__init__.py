@@ -1,1 +1,1 @@
-"""One machine: the seam (ssh, local, fake), its engine, the fact probes. All effects live here."""
+"""One machine: the interface (ssh, local, fake), its engine, the probes. All effects are here."""

@@ -1,4 +1,4 @@
-"""Files and folders as a tar stream: how they travel, whatever the connection."""
+"""Files and folders as a tar stream, for every kind of connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pack(source: Path, *, name: str = ".") -> Iterator[bytes]:
 
 
 def _header(path: Path, name: str) -> tarfile.TarInfo:
-    """Name, kind, size and mode; whose it is, is the other end's matter."""
+    """Name, kind, size and mode; the receiver decides on the owner."""
     stat = path.lstat()
     info = tarfile.TarInfo(name)
     info.mode, info.mtime = stat.st_mode & 0o7777, int(stat.st_mtime)

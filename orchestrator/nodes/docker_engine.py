@@ -21,11 +21,11 @@ from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.run import ContainerFacts
 
 UNPACKING_S = 1800
-"""How long an engine may be silent over an image: it unpacks gigabytes, on whatever disk the node has."""
+"""Read timeout while an engine handles an image: it unpacks gigabytes, possibly on a slow disk."""
 
 
 class DockerEngine:
-    """`Engine` over a Docker SDK client, whatever that client's connection is."""
+    """`Engine` over a Docker SDK client with any connection."""
 
     def __init__(self, node: str, connect: Callable[[], docker.APIClient], *, explain: Callable[[], str]) -> None:
         """`connect` is called at the first use; `explain` asks the node why its engine does not answer."""
@@ -221,7 +221,7 @@ class DockerEngine:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
-            self._client = None  # the next use connects anew
+            self._client = None  # the next use opens a new connection
 
     @contextmanager
     def _asking(self, what: str, silence_s: int | None = None) -> Iterator[Any]:
@@ -243,7 +243,7 @@ class DockerEngine:
                     node=self._node,
                     hint="is its disk or its link busy? The same command again goes on from what is there",
                 ) from error
-            self._client = None  # its connection may be broken: the next use makes another
+            self._client = None  # its connection may be broken: the next use opens a new one
             reason = self._explain() or str(error)
             raise EngineError(f"no answer from the container engine: {reason}", node=self._node) from error
         finally:
@@ -259,7 +259,7 @@ def _ran_out_of_time(error: Exception) -> bool:
 
 
 def _text(info: Mapping[str, Any], key: str) -> str:
-    """What the engine says under this key; empty where it leaves it out, as engines that imitate Docker's do."""
+    """The engine's text under this key; empty if missing, as with engines that imitate Docker."""
     value = info.get(key)
     return value if isinstance(value, str) else ""
 

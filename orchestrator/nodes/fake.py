@@ -1,6 +1,6 @@
-"""A machine that exists in memory alone: for tests, ours and those of whoever builds on this package.
+"""A machine in memory, for the tests of this package and of packages built on it.
 
-It keeps the contract of the real ones. A command that nobody scripted is a failure, not a silent success.
+It keeps the contract of the real ones. A command without a scripted answer is a failure, not a silent success.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.run import ContainerFacts
 
 Answer = tuple[int, str, str]
-"""Exit code, stdout (bytes that are no text as surrogates), stderr."""
+"""Exit code, stdout (bytes that are not text as surrogates), stderr."""
 
 
 class UnexpectedCallError(BaseException):
-    """The test did not say what this call should answer. No `Exception`: nobody takes it for what became of a node."""
+    """The test gave no answer for this call. A `BaseException`, so that it never becomes the outcome of a node."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class FakeEngine:
     node: str
     programs: Callable[[ContainerSpec], Answer] | None = None
     failures: dict[str, OrchError] = field(default_factory=dict)
-    """By method name: raised instead of doing it."""
+    """Exceptions to raise, by method name."""
     description: EngineFacts = field(
         default_factory=lambda: EngineFacts(kind="docker", version="20.10.24", id="fake", architecture="x86_64")
     )
@@ -162,13 +162,13 @@ class FakeEngine:
         return Completed(node=self.node, argv=spec.command, exit_code=code, stdout=out, stderr=err)
 
     def write(self, container: str, time: str, text: str) -> None:
-        """What a test lets the container write."""
+        """Append lines to the container's log."""
         with self.changed:
             self.lines[container].append(LogLine(time=time, text=text))
             self.changed.notify_all()
 
     def finish(self, container: str, exit_code: int, *, oom_killed: bool = False) -> None:
-        """What a test lets the container end with."""
+        """End the container."""
         self._change(
             container,
             status="exited",

@@ -16,7 +16,7 @@ from orchestrator.specs.reach import Reach
 
 
 def own_file() -> Path:
-    """Where `orch trust` keeps what was accepted."""
+    """File in which `orch trust` stores accepted keys."""
     return user_config_path("orch") / "known_hosts"
 
 
@@ -32,7 +32,7 @@ def known_files() -> list[Path]:
 
 
 def entry_name(address: str, port: int) -> str:
-    """How OpenSSH writes a host in known_hosts."""
+    """Name of a host as OpenSSH writes it in known_hosts."""
     return address if port == 22 else f"[{address}]:{port}"
 
 
@@ -59,7 +59,7 @@ class RefuseUnknown(paramiko.MissingHostKeyPolicy):
 def changed_key(
     node: str, host: str, port: int, known: Sequence[paramiko.PKey], shown: paramiko.PKey
 ) -> NodeUnreachableError:
-    """The machine shows another key than it did: no option of ours goes past this."""
+    """Error for a machine that presents a different key than before: no option of orch accepts it."""
     entries = dict.fromkeys((entry_name(host, port), host))  # a jump host has a port of its own
     removals = [
         f"ssh-keygen -f {shlex.quote(str(file))} -R {shlex.quote(entry)}"
@@ -78,7 +78,7 @@ def changed_key(
 
 
 EXCHANGE_S = 15.0
-"""For the exchange of keys once a machine answers: a small one computes for seconds."""
+"""Timeout of the key exchange once a machine answers: a small machine computes for seconds."""
 
 
 def offered_key(address: str, port: int, *, timeout_s: float = 5.0) -> paramiko.PKey:
@@ -103,11 +103,11 @@ ALGORITHMS = {
     "ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256"),
     **{name: (name,) for name in ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")},
 }
-"""By the name of a key, the signatures that prove it."""
+"""Signature algorithms by key type."""
 
 
 def known_keys(address: str, port: int) -> tuple[paramiko.PKey, ...]:
-    """All keys that are on record for the machine, of whatever type."""
+    """All known keys of the machine, of every type."""
     keys = paramiko.HostKeys()
     for file in known_files():
         keys.load(str(file))
@@ -117,17 +117,17 @@ def known_keys(address: str, port: int) -> tuple[paramiko.PKey, ...]:
 
 
 def where_to_compare(key: paramiko.PKey) -> str:
-    """What shows the same fingerprint on the machine itself."""
+    """Command that shows the same fingerprint on the machine itself."""
     kind = key.get_name().removeprefix("ssh-").partition("-")[0]
     return f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
 
 
 def accept(address: str, port: int, key: paramiko.PKey) -> Path:
-    """Put a key on record; the file it went to. Appended in one write, so that what is there is never lost."""
+    """Store a key; the file that it was appended to, in one write, so that existing entries are never lost."""
     file = own_file()
     line = f"{entry_name(address, port)} {key.get_name()} {key.get_base64()}\n".encode()
     with open_private(file) as known:
         known.seek(0)
-        unfinished = known.read()[-1:] not in (b"", b"\n")  # a line that somebody wrote without its end
+        unfinished = known.read()[-1:] not in (b"", b"\n")  # a last line without a newline
         known.write(b"\n" + line if unfinished else line)
     return file

@@ -1,4 +1,4 @@
-"""The one seam to a machine: run a command, copy files, talk to its container engine.
+"""The one interface to a machine: run a command, copy files, use its container engine.
 
 Everything that leaves this process goes through `Node` and its `Engine`. Three implementations: ssh, local and
 fake; the same contract tests run on all of them.
@@ -18,18 +18,18 @@ from orchestrator.specs.run import ContainerFacts
 
 MIB = 1024 * 1024
 OUTPUT_LIMIT = 16 * MIB
-"""Of stdout and of stderr, in bytes; what is longer is read as a stream."""
+"""Bytes of stdout and of stderr each; longer output is read with `Node.stream`."""
 
 
 class Output(bytearray):
-    """What a command writes, as far as it is kept."""
+    """Output of a command, limited in size so that an endless command never fills the memory."""
 
     def __init__(self, argv: Sequence[str], node: str) -> None:
         super().__init__()
         self._command, self._node = argv[0], node
 
     def add(self, chunk: bytes) -> None:
-        """CommandFailedError where it is too much."""
+        """CommandFailedError if the limit is exceeded."""
         if len(self) + len(chunk) > OUTPUT_LIMIT:
             raise CommandFailedError(
                 f"{self._command} wrote more than {OUTPUT_LIMIT // MIB} MiB, the limit of one command; it was ended",
@@ -43,7 +43,7 @@ class Output(bytearray):
 
 
 TRANSFER_TIMEOUT_S = 3600.0
-"""For what is as long as its bytes are many."""
+"""Timeout of operations that transfer files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Completed:
     stderr: str
 
     def check(self, doing: str, *, hint: str = "") -> str:
-        """Its stdout, or an error that says what was being done, where, and the last line the command wrote."""
+        """Stdout, or an error with the operation, the node and the last line that the command wrote."""
         if self.exit_code == 0:
             return self.stdout
         last = (self.stderr.strip() or self.stdout.strip()).rsplit("\n", 1)[-1]
@@ -77,7 +77,7 @@ class LogLine:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What an engine needs to build one image."""
+    """Parameters of an image build."""
 
     tag: str
     dockerfile: str
@@ -89,7 +89,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a long transfer or build is. `total` is 0 where nobody knows it."""
+    """Progress of a long transfer or build. `total` is 0 if unknown."""
 
     text: str
     done: int = 0
@@ -127,7 +127,7 @@ class Engine(Protocol):
     def start(self, container: str) -> None: ...
 
     def rename_and_keep(self, container: str, name: str) -> None:
-        """Give an ended one another name, under which it is kept: no restart of its machine brings it back."""
+        """Rename an ended container and keep it: a restart of its machine does not start it again."""
 
     def container(self, container: str) -> ContainerFacts | None: ...
 
@@ -137,7 +137,7 @@ class Engine(Protocol):
     def logs(
         self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None
     ) -> Iterator[LogLine]:
-        """What it wrote, oldest first; with `follow`, until it ends. `since` is a `LogLine.time`."""
+        """Log lines, oldest first; with `follow`, until the container ends. `since` is a `LogLine.time`."""
 
     def wait(self, container: str) -> ContainerFacts:
         """Block until it has ended."""
@@ -165,7 +165,7 @@ class Node(Protocol):
 
     @property
     def address(self) -> str:
-        """Its IPv4 address, as the controller reaches it."""
+        """IPv4 address at which the controller reaches the node."""
 
     @property
     def engine(self) -> Engine: ...
@@ -180,7 +180,7 @@ class Node(Protocol):
         """
 
     def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
-        """What a command writes to stdout, as it comes: for what is too much for memory.
+        """Stdout of a command as it is written: for output too large for memory.
 
         Raises as `run` does; at the end `CommandFailedError` where it exited non-zero. Closing it ends the command.
         """

@@ -1,4 +1,4 @@
-"""This very computer as a node."""
+"""The controller itself as a node."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class LocalNode:
         ended.check(f"reading from {argv[0]}")
 
     def _chunks(self, process: subprocess.Popen[bytes], argv: Sequence[str], timeout_s: float) -> Iterator[bytes]:
-        """Its stdout until it ends; it is ended where nobody reads on, or after `timeout_s`."""
+        """Stdout of the process until it ends; it is killed when the reader stops, or after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         with process, selectors.DefaultSelector() as selector:
             out = cast("IO[bytes]", process.stdout)  # a pipe was asked for
@@ -116,7 +116,7 @@ def copy(source: Path, target: Path) -> None:
             source.resolve()
         ):  # it would be copied into its copy, until the disk is full
             raise OSError(f"{target} lies within {source}")
-        for link in filter(Path.is_symlink, source.rglob("*")):  # copytree replaces files, and stumbles over links
+        for link in filter(Path.is_symlink, source.rglob("*")):  # copytree replaces files, but fails on existing links
             (target / link.relative_to(source)).unlink(missing_ok=True)
         shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
     else:
@@ -125,7 +125,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def _collect(process: subprocess.Popen[bytes], out: Output, err: Output, node: str, timeout_s: float) -> None:
-    """What it writes, until it has ended; it is ended where that is too much, or takes too long."""
+    """Collect the output until the process ends; it is killed if it writes too much or takes too long."""
     deadline = time.monotonic() + timeout_s
     with process, selectors.DefaultSelector() as selector:
         selector.register(cast("IO[bytes]", process.stdout), selectors.EVENT_READ, out)  # pipes were asked for
@@ -155,7 +155,7 @@ def _feed(pipe: IO[bytes], chunks: Iterable[bytes]) -> None:
             for chunk in chunks:
                 pipe.write(chunk)
     except OSError:
-        return  # the command ended without reading all of it; its exit code tells
+        return  # the command ended without reading all of it; its exit code decides
 
 
 def _docker_client() -> docker.APIClient:

@@ -12,7 +12,7 @@ from orchestrator.nodes.interface import LogLine
 from orchestrator.nodes.processes.files import POLL_S, ProcessFiles
 
 LONGEST_LINE = 1024 * 1024
-"""Characters of a line; what goes on longer without a newline comes as several lines."""
+"""Maximum characters of a line; a longer one is split into several lines."""
 WINDOW = 1000
 """Newest lines among which the last one known is looked for first."""
 
@@ -40,8 +40,8 @@ def rejoin_lines(frames: Iterable[bytes]) -> Iterator[LogLine]:
 
 
 def after(past: Sequence[LogLine], since: str) -> Sequence[LogLine]:
-    """What was written after the line of this time, by place and not by time: a clock that is set back loses no line.
-    Where no line has this time, from the first later one on."""
+    """Lines written after the line of this time, by position and not by time: a clock that is set back loses no line.
+    If no line has this time, from the first later one on."""
     for index in range(len(past) - 1, -1, -1):
         if past[index].time == since:
             return past[index + 1 :]
@@ -76,7 +76,7 @@ def resumed(ask: Ask, since: str, *, follow: bool) -> Iterator[LogLine]:
 
 
 def _later(lines: Iterable[LogLine], since: str) -> Iterator[LogLine]:
-    """From the line of this time, or the first later one, to the end, whatever their times are then."""
+    """Lines from that of this time, or the first later one, to the end, regardless of their times."""
     met = False
     for line in lines:
         if (met and line.time != since) or line.time > since:

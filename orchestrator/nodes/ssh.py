@@ -34,12 +34,12 @@ CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 15
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
-"""Its threads log broken connections with tracebacks, which Python prints where nobody listens. We raise errors."""
+"""Its threads log broken connections with tracebacks, which Python prints without a handler. We raise errors."""
 
 
 @dataclass
 class _Ended:
-    """How a command ended."""
+    """Result of a command."""
 
     errors: Output
     code: int = -1
@@ -114,7 +114,7 @@ class SshNode:
                     for chunk in self._talk(argv, b"", ended, TRANSFER_TIMEOUT_S):
                         writing.write(chunk)
                     outcome.put(ended)
-                except BaseException as error:  # nobody waits for a thread that has died
+                except BaseException as error:  # otherwise the queue would stay empty
                     outcome.put(error)
 
         Thread(target=send, daemon=True).start()
@@ -191,7 +191,7 @@ class SshNode:
         raise AssertionError("the second attempt returns or raises")
 
     def _transport(self) -> paramiko.Transport:
-        """Of the connection, made anew where it is broken: the machine may have been switched off and on."""
+        """Transport of the connection, reconnected if broken: the machine may have been restarted."""
         with self._lock:
             if self._connection is not None and not _is_alive(self._connection):
                 self._connection.close()
@@ -275,7 +275,7 @@ def _feed(channel: paramiko.Channel, stdin: bytes | Iterable[bytes]) -> None:
             channel.sendall(chunk)
         channel.shutdown_write()
     except OSError:
-        return  # the command ended without reading all of it; its exit code tells
+        return  # the command ended without reading all of it; its exit code decides
 
 
 def _drain(channel: paramiko.Channel, ended: _Ended) -> None:
@@ -286,7 +286,7 @@ def _drain(channel: paramiko.Channel, ended: _Ended) -> None:
         return
     except CommandFailedError as error:
         ended.refused = error
-        channel.close()  # whoever reads its stdout hears that it has ended
+        channel.close()  # ends the read of its stdout
 
 
 def _is_alive(connection: Any) -> bool:

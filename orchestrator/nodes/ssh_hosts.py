@@ -149,7 +149,7 @@ def _values(options: Any, host: str, home: Path) -> tuple[dict[str, Any], list[s
 
 
 def _others(nodes: list[ImportedNode]) -> dict[str, str]:
-    """Hosts that are hardly meant to train, with the reason."""
+    """Hosts that are probably not for training, with the reason."""
     jumps = {str(node.values.get("jump", "")).rpartition("@")[2].partition(":")[0] for node in nodes} - {""}
     addresses = {node.name: str(node.values["address"]).lower() for node in nodes}
     through = {name: "others are reached through it" for name in addresses if name in jumps}

@@ -20,14 +20,14 @@ from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.reach import Reach
 
 DEFAULT_NAMES = ("id_rsa", "id_ecdsa", "id_ed25519")
-"""What paramiko looks for in ~/.ssh where no key is named."""
+"""Files that paramiko reads in ~/.ssh if no key is named."""
 NOT_UNDERSTOOD = (ValueError, paramiko.SSHException, UnknownKeyType)
-"""What reading a file as a private key raises where it is none."""
+"""Exceptions for a file that is not a private key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """What there is to log in with."""
+    """Available private keys."""
 
     files: Sequence[Path]
     in_agent: frozenset[bytes]
@@ -48,7 +48,7 @@ class Keys:
 
 
 def keys_for(connect_kwargs: Mapping[str, Any]) -> Keys:
-    """As paramiko finds them: the files named, else those with their usual names; and the agent's."""
+    """Keys that paramiko would use: the named files, otherwise the default names, and the ssh-agent's."""
     named = connect_kwargs.get("key_filename") or [f"~/.ssh/{name}" for name in DEFAULT_NAMES]
     paths = [Path(one).expanduser() for one in named]
     return Keys(files=[path for path in paths if path.is_file()], in_agent=_agents())
@@ -88,7 +88,7 @@ def copy_key(spec: NodeSpec, user: str) -> str:
 
 
 def _is_locked(file: Path) -> bool:
-    """OSError, or one of NOT_UNDERSTOOD, where it is no key."""
+    """Whether the key needs a passphrase. OSError or one of NOT_UNDERSTOOD if the file is not a key."""
     try:
         paramiko.PKey.from_path(file)
     except TypeError:  # what cryptography raises for a key that needs a password and was given none
@@ -97,7 +97,7 @@ def _is_locked(file: Path) -> bool:
 
 
 def _public(file: Path) -> bytes | None:
-    """The public half that lies beside it; None where there is none."""
+    """Public key from the `.pub` file; None if there is none."""
     with suppress(OSError, ValueError):
         _, text = Path(f"{file}.pub").read_text(encoding="utf-8", errors="replace").split()[:2]
         return base64.b64decode(text)
@@ -111,7 +111,7 @@ def _agents() -> frozenset[bytes]:
 
 
 REFUSALS = (paramiko.SSHException, OSError, EOFError)
-"""What paramiko raises where there is no connection."""
+"""Exceptions of paramiko for a failed connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +123,11 @@ class Attempt:
     error: BaseException
     waited_s: float
     keys: Keys
-    """What there was to log in with."""
+    """Keys that were available for the login."""
     at_login: bool = False
     """Whether host keys were exchanged and the connection still stands: what failed is the login.
 
-    The exception does not tell: paramiko raises what the last key met, such as another kind's reader.
+    The exception does not show it: paramiko raises the error of the last key, possibly a parse error.
     """
 
     @property
@@ -136,7 +136,7 @@ class Attempt:
 
 
 def refusal(attempt: Attempt) -> NodeUnreachableError:
-    """The error to raise for it; its kind is told by the exception's type and what was there, never by its words."""
+    """Error to raise; classified by the exception's type and the available keys, never by its text."""
     error, spec = attempt.error, attempt.spec
     if isinstance(error, paramiko.BadHostKeyException):
         return host_keys.changed_key(spec.name, error.hostname, spec.port, [error.expected_key], error.key)
@@ -159,7 +159,7 @@ def refusal(attempt: Attempt) -> NodeUnreachableError:
 
 
 def _login(attempt: Attempt) -> NodeUnreachableError:
-    """It speaks SSH, and let nobody in: without a key, with one that is locked, or with one that it does not know."""
+    """Error of a refused login: no key, a locked key, or a key that the machine does not know."""
     spec, keys, copy = attempt.spec, attempt.keys, copy_key(attempt.spec, attempt.user)
     if not keys:
         return NodeUnreachableError(
@@ -183,7 +183,7 @@ def _login(attempt: Attempt) -> NodeUnreachableError:
 
 
 def plain(error: BaseException) -> str:
-    """Its first line, or at least its name."""
+    """First line of the error, or the name of its type."""
     text = getattr(error, "strerror", None) or str(error)
     return text.splitlines()[0] if text else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""Files that this computer keeps for itself: readable by their user alone, and replaced whole or not at all."""
+"""Private state files of the controller: readable by their user alone, replaced atomically."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO
 def private_folder(folder: Path) -> Path:
     """The folder, made if need be; each folder that is made on the way is of mode 0700, and so is this one."""
     for one in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
-        with suppress(FileExistsError):  # somebody else made it just now
+        with suppress(FileExistsError):  # another process has just made it
             one.mkdir(mode=0o700)
     if folder.stat().st_mode & 0o077:
         folder.chmod(0o700)
@@ -19,8 +19,7 @@ def private_folder(folder: Path) -> Path:
 
 
 def replace_file(file: Path, content: str | bytes, *, mode: int = 0o600) -> None:
-    """Write the content beside the file, to the disk, then give it the file's name: a reader finds the old or the new,
-    after a power cut too."""
+    """Write to a temporary file, sync, rename: a reader sees the old or the new content, even after a power failure."""
     private_folder(file.parent)
     aside = file.with_name(f".{file.name}.{os.getpid()}.new")
     aside.unlink(missing_ok=True)

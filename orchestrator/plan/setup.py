@@ -53,7 +53,7 @@ def plan_setup(facts: SetupFacts, *, suffix: str, nvidia_source: str = "") -> Se
 
 
 def _refusal(facts: SetupFacts) -> tuple[str, str] | None:
-    """Why nothing is to be done there, and what to do by hand."""
+    """Reason not to change the node, and what to do by hand; None if it can be set up."""
     family = {facts.distribution, *facts.like}
     if not family & {"debian", "ubuntu"} or "apt-get" not in facts.programs:
         return (
@@ -118,7 +118,7 @@ def _start_steps(facts: SetupFacts) -> Iterator[Step]:
 
 
 def _engine_packages(facts: SetupFacts) -> Iterator[str]:
-    """Those that it lacks."""
+    """Missing packages of the engine."""
     if "dockerd" not in facts.programs:
         yield "docker.io"
         if facts.apparmor and "apparmor" not in facts.packages:
@@ -131,7 +131,7 @@ def _engine_packages(facts: SetupFacts) -> Iterator[str]:
 
 
 def _debian(facts: SetupFacts) -> int:
-    """Its number; testing and unstable, which have none, are newer than any."""
+    """Debian's release number; testing and unstable, which have none, count as newer than any."""
     if facts.distribution != "debian":
         return 0
     number = whole(facts.version.partition(".")[0], most=98)
@@ -155,8 +155,8 @@ PACKAGE = "nvidia-container-toolkit"
 KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
 SOURCE_FILE = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
 FINGERPRINT = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
-"""Of the key that signs this source (NVIDIA CORPORATION, Open Source Projects). Where NVIDIA takes another one, setup
-refuses until this line is changed too: a person has to look at it."""
+"""Fingerprint of the key that signs this source (NVIDIA CORPORATION, Open Source Projects). If NVIDIA changes its key,
+setup refuses until this line is changed: a person has to check it."""
 
 
 _CAREFUL = ("--fail", "--silent", "--show-error", "--location", "--proto", "=https")
@@ -167,17 +167,17 @@ NAME_IT = (
 
 
 def source_line(address: str) -> str:
-    """What apt is told; `$(ARCH)` is apt's own variable, no shell's."""
+    """Source line for apt; `$(ARCH)` is a variable of apt, not of a shell."""
     return f"deb [signed-by={KEYRING}] {address}/stable/deb/$(ARCH) /"
 
 
 def needs_source(facts: SetupFacts, address: str) -> bool:
-    """Whether nobody has said yet where the toolkit is to come from: neither now nor on the node before."""
+    """Whether the package source of the toolkit is unknown: neither given now nor configured on the node."""
     return PACKAGE not in facts.packages and not address and not facts.source
 
 
 def key_tools(facts: SetupFacts, address: str) -> tuple[str, ...]:
-    """Packages that fetching and checking the key needs, as far as they are lacking."""
+    """Missing packages for fetching and checking the key."""
     if PACKAGE in facts.packages or not address or facts.source_keys == (FINGERPRINT,):
         return ()
     programs = tuple(name for name in ("curl", "gpg") if name not in facts.programs)
@@ -185,7 +185,7 @@ def key_tools(facts: SetupFacts, address: str) -> tuple[str, ...]:
 
 
 def toolkit_steps(facts: SetupFacts, address: str, suffix: str) -> Iterator[Step]:
-    """Trust the key for this one source, name the source, install, and tell the engine.
+    """Trust the key for this one source, add the source, install, and configure the engine.
 
     `address`: of the source; empty where the node knows one already, which is then taken as it is.
     """
@@ -225,7 +225,7 @@ def _key_steps(facts: SetupFacts, address: str, suffix: str) -> Iterator[Step]:
     if facts.source_keys == (FINGERPRINT,):
         yield Step(why="NVIDIA's key is trusted for its source", argv=(), done=True, known_by=known)
         return
-    folder = f"/tmp/orch-setup-{suffix}"  # noqa: S108  # made anew with a random name, or not at all
+    folder = f"/tmp/orch-setup-{suffix}"  # noqa: S108  # a random name: mkdir fails if it exists
     key, ring = f"{folder}/key.asc", f"{folder}/key.gpg"
     gpg = ("gpg", "--homedir", folder, "--batch")
     yield Step(why="a folder for the key", argv=("mkdir", "-m", "700", folder), known_by=known)
@@ -261,7 +261,7 @@ _WAIT = ("-o", "DPkg::Lock::Timeout=300")
 def as_root(facts: SetupFacts, *argv: str, keep_proxies: bool = False) -> tuple[str, ...]:
     """Through sudo where the user is not root; without `-n` where a person has to type it.
 
-    `keep_proxies`: sudo drops the proxies of the user's environment unless told; only their names are written down.
+    `keep_proxies`: sudo drops proxy variables unless told to keep them; only their names are passed.
     """
     if facts.rights is Rights.ROOT:
         return argv

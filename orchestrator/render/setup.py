@@ -1,4 +1,4 @@
-"""What `orch setup` would do, and what it did, to people and to programs."""
+"""Plan and result of `orch setup`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.specs.setup import SetUp, SetupPlan, Step
 
 
 def plan_text(plans: Sequence[SetupPlan]) -> Iterator[str]:
-    """Every command of every node; nodes that need the same are told once."""
+    """Every command of every node; nodes with the same commands are shown together."""
     groups: dict[tuple[object, ...], list[SetupPlan]] = {}
     for plan in plans:
         groups.setdefault((plan.steps, plan.warnings, plan.refused, plan.hint), []).append(plan)
@@ -21,13 +21,13 @@ def plan_text(plans: Sequence[SetupPlan]) -> Iterator[str]:
 
 
 def step_line(step: Step) -> str:
-    """As it could be pasted on that machine."""
+    """The command as a line to paste on that machine."""
     command = shlex.join(step.argv)
     return f"printf '%s\\n' {shlex.quote(step.stdin.rstrip(chr(10)))} | {command}" if step.stdin else command
 
 
 def setup_data(plans: Sequence[SetupPlan], results: Sequence[SetUp]) -> list[dict[str, Any]]:
-    """Plans, and what became of them where they were carried out."""
+    """Plans and their results."""
     became = {result.node: asdict(result) for result in results}
     return [{**_plan_values(plan), "result": became.get(plan.node)} for plan in plans]
 

@@ -1,7 +1,7 @@
 """A checkpoint as a node holds it: RUN/checkpoints/step-00000300/{state.pt, manifest.json, …}.
 
-What a manifest says comes from another machine and may be anything: it is read with limits, and what does not fit is a
-reason not to believe the checkpoint.
+A manifest comes from another machine and is not trusted: it is read with limits, and a manifest that does not fit
+makes the checkpoint damaged.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class CheckpointCopy:
     folder: str
     """Absolute, on that node."""
     age_s: float
-    """Since it was written, by that node's clock."""
+    """Seconds since it was written, by that node's clock."""
     parts: tuple[CheckpointFile, ...]
-    """Its files, the manifest last; none where the manifest is not to be believed."""
+    """Files, the manifest last; none if the manifest is not valid."""
     problem: str = ""
     """Why it must not be loaded, as far as was looked; empty for a sound one."""
     hashed: bool = False
@@ -73,7 +73,7 @@ class CheckpointCopy:
 
 
 def folder_name(step: int) -> str:
-    """As the trainer names it."""
+    """Folder name of a checkpoint, as the trainer writes it."""
     return f"step-{step:08d}"
 
 
@@ -104,7 +104,7 @@ def read_manifest(text: str, *, step: int) -> tuple[CheckpointFile, ...]:
 
 
 def misfit(parts: tuple[CheckpointFile, ...], sizes: Mapping[str, int]) -> str:
-    """What the files that are there (name: bytes) lack of those promised; empty where nothing."""
+    """First difference between the files present (name: bytes) and the manifest; empty if none."""
     for part in parts:
         if part.name not in sizes:
             return f"{part.name} is missing"
@@ -114,7 +114,7 @@ def misfit(parts: tuple[CheckpointFile, ...], sizes: Mapping[str, int]) -> str:
 
 
 def changed(parts: tuple[CheckpointFile, ...], hashes: Mapping[str, str]) -> str:
-    """Which file's content (name: SHA-256) is not what was promised; empty where none."""
+    """First file with a hash (name: SHA-256) that differs from the manifest; empty if none."""
     for part in parts:
         if part.name not in hashes:
             return f"{part.name} is missing"

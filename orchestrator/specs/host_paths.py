@@ -1,4 +1,4 @@
-"""What a container would be where there is none: its paths as the machine itself has them."""
+"""Container paths translated to paths of the host, for a process without a container."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.specs.container import ContainerSpec, Mount
 
 
 def on_host(spec: ContainerSpec) -> ContainerSpec:
-    """The same spec for a plain process: what names a place under a mount's target names it under the source.
+    """The same spec for a plain process: paths under a mount's target become paths under its source.
 
     The working directory, the words of the command (`--option=PATH` too) and the values of the environment.
     """

@@ -1,4 +1,4 @@
-"""Where an image is: one node's outcome of a build."""
+"""Result of an image build on one node."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from orchestrator.specs.errors import OrchError
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """How an image came to a node."""
+    """Transfer of an image to a node."""
 
     image_id: str
     size_bytes: int
     moved_bytes: int
-    """Over the connection, compressed; 0 where the node had the image, or built it."""
+    """Compressed bytes sent; 0 if the node had the image or built it."""
     duration_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """One node's image at the end, or the reason why it has none."""
+    """Image of one node after a build, or the error."""
 
     node: str
     profile: str

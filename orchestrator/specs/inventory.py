@@ -32,7 +32,7 @@ _HOST_EXPECTED = "a host name or an IPv4 address"
 
 @dataclass(frozen=True)
 class Expected:
-    """What a field takes, in the words of a message: `expected …`."""
+    """Description of valid values for messages: `expected …`."""
 
     text: str
 
@@ -69,7 +69,7 @@ def _real_ipv4(value: str) -> str:
 
 def _no_number(value: str) -> str:
     if value.isdecimal():
-        raise ValueError("a name that is no mere number, as --nodes 5 means five nodes")
+        raise ValueError("a name that is not only digits, because --nodes 5 means five nodes")
     return value
 
 
@@ -94,7 +94,7 @@ class _Spec(BaseModel):
 
 
 class Limits(_Spec):
-    """What a training container may use of its machine."""
+    """Resources that a training container may use."""
 
     cpus: Annotated[float, Expected("a number of CPU cores above 0, such as 2.0")] = Field(
         2.0, gt=0, le=1024, allow_inf_nan=False, description="CPU cores (Docker's quota)"
@@ -122,17 +122,17 @@ class NodeSpec(_Spec):
         description="IPv4 address on the LAN, or a name that resolves to one"
     )
     user: Annotated[str | None, Expected("a user name such as ana")] = Field(
-        None, pattern=USER, description="SSH user; yours where not given"
+        None, pattern=USER, description="SSH user (default: your own)"
     )
     port: Annotated[Port, Expected("a number from 1 to 65535")] = Field(22, description="SSH port")
     identity: Annotated[str | None, _PATH_EXPECTED] = Field(
-        None, pattern=PATH, description="private key file; else your agent and ~/.ssh/id_*"
+        None, pattern=PATH, description="private key file (default: your ssh-agent and ~/.ssh/id_*)"
     )
     jump: Annotated[str | None, Expected("[user@]host[:port], or a Host of ~/.ssh/config")] = Field(
         None, pattern=JUMP, description="host to go through: [user@]host[:port], or a Host of ~/.ssh/config"
     )
     connection: Annotated[Literal["ssh", "local"], Expected("ssh or local")] = Field(
-        "ssh", description="local: this very computer, without SSH"
+        "ssh", description="local: this computer, without SSH"
     )
     engine: Annotated[Literal["docker", "process"], Expected("docker or process")] = Field(
         "docker", description="process: a process, not a container"
@@ -142,9 +142,9 @@ class NodeSpec(_Spec):
     )
     nproc_per_node: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], Expected("auto or a number from 1")
-    ] = Field("auto", description="ranks here; auto: one per GPU, else one")
+    ] = Field("auto", description="ranks here; auto: one per GPU, otherwise one")
     interface: Annotated[str | None, Expected("the name of a network interface, such as enp3s0")] = Field(
-        None, pattern=INTERFACE, description="network interface; else the route decides"
+        None, pattern=INTERFACE, description="network interface (default: chosen by route)"
     )
     labels: Annotated[dict[LabelKey, LabelValue], Expected("words, such as room: lab")] = Field(
         default_factory=dict, description="your own words, for --label"

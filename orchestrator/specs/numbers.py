@@ -1,7 +1,7 @@
 """Numbers in text that a machine wrote: read within bounds, or not at all.
 
 `str.isdigit` is true for `²`, `int` refuses 5000 digits, `float` turns 400 digits into infinity: each would be an
-exception, or a value that nobody expects, in a command that asks all nodes.
+exception, or an unexpected value, in a command that asks all nodes.
 """
 
 from __future__ import annotations

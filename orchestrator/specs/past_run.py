@@ -1,4 +1,4 @@
-"""A run of which only the record of this controller tells."""
+"""A run that is known only from the record of this controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.specs.errors import OrchError
 
 @dataclass(frozen=True, kw_only=True)
 class PastRun:
-    """What the record of a run holds."""
+    """State of a run according to its record."""
 
     run_id: str
     state: str

@@ -1,4 +1,4 @@
-"""What `orch setup` knows of a machine, and what it would do there. Plain frozen data."""
+"""Facts, plan and result of `orch setup` for a machine. Plain frozen data."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from orchestrator.specs.facts import EngineFacts
 
 
 class Rights(str, Enum):
-    """How the node's user becomes root."""
+    """Way in which the node's user becomes root."""
 
     ROOT = "root"
-    """It is root."""
+    """The user is root."""
     FREE = "free"
     """`sudo` asks it for no password."""
-    PASSWORD = "password"  # noqa: S105  # a word of ours, no password
-    """`sudo` is there and asks. We never do: a person has to type it on that machine."""
+    PASSWORD = "password"  # noqa: S105  # a state, not a password
+    """`sudo` asks for a password, which orch never does: a person has to type it on that machine."""
     NONE = "none"
 
 
@@ -39,9 +39,9 @@ class SetupFacts:
     apparmor: bool = False
     """Whether the kernel enforces AppArmor: the engine then needs its programs."""
     packages: frozenset[str] = frozenset()
-    """Of those that matter here, the installed ones."""
+    """Relevant packages that are installed."""
     programs: frozenset[str] = frozenset()
-    """Of those that matter here, the ones found, `/usr/sbin` included."""
+    """Relevant programs that were found, `/usr/sbin` included."""
     podman: bool = False
     """Whether `docker` is Podman under that name."""
     daemon: bool = False
@@ -51,14 +51,14 @@ class SetupFacts:
     in_group: bool = False
     """Whether the user is a member of the group docker."""
     runtimes: tuple[str, ...] = ()
-    """Of the engine, as far as it could be asked."""
+    """Runtimes of the engine, if it answered."""
     runs: tuple[str, ...] = ()
-    """Runs of orch that go on there."""
+    """Runs of orch that are active there."""
     containers: int = 0
     """All that run there."""
     nvidia_driver: str = ""
     source: str = ""
-    """What NVIDIA's package source file holds."""
+    """Content of NVIDIA's package source file."""
     source_keys: tuple[str, ...] = ()
     """Fingerprints of the keys in its keyring."""
     proxies: tuple[str, ...] = ()
@@ -76,9 +76,9 @@ class Step:
     stdin: str = ""
     done: bool = False
     known_by: str = ""
-    """How it is known whether it is done already, in words."""
+    """Description of the check whether it is already done."""
     only_key: str = ""
-    """For the command that shows a downloaded key: the one fingerprint that it must have."""
+    """Required fingerprint, for the command that shows a downloaded key."""
     always: bool = False
     """Whether it is carried out even where a step before it failed: it cleans up."""
     timeout_s: float = 60.0
@@ -86,14 +86,14 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class SetupPlan:
-    """All that there is to do on one node, in order; what is done already is told too."""
+    """Steps for one node, in order, including those already done."""
 
     node: str
     steps: tuple[Step, ...] = ()
     warnings: tuple[str, ...] = ()
-    """What somebody should know before agreeing."""
+    """Warnings to show before asking for consent."""
     refused: str = ""
-    """Why nothing may be done there; empty where something may."""
+    """Reason not to change the node; empty if it can be set up."""
     hint: str = ""
 
     @property
@@ -103,11 +103,11 @@ class SetupPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class SetUp:
-    """What became of a node."""
+    """Result of the setup of a node."""
 
     node: str
     done: tuple[str, ...] = ()
-    """Why of every step that was carried out."""
+    """`why` of every completed step."""
     engine: EngineFacts | None = None
     """The engine's own answer afterwards, to a new login."""
     error: str = ""

@@ -19,9 +19,9 @@ from orchestrator.specs.errors import CommandFailedError, OrchError, RunFailedEr
 
 Notify = Callable[[str, Progress], None]
 SPARE_KIB = 256 * 1024
-"""What stays free where a copy goes: a disk filled to its end would fail the checkpoint that is written next."""
+"""Free space to leave on the target: a full disk would make the next checkpoint fail."""
 FULL = 28
-"""Exit code where there is no room: the number of ENOSPC."""
+"""Exit code of the script when space is short: the number of ENOSPC."""
 
 # Constants. Everything is for the node's user alone. $1: the folder of checkpoints, $2: KiB that must be free, $3: a
 # word for the folder aside. What a broken copy of yesterday left is removed. The answer is the absolute folder.
@@ -51,10 +51,10 @@ rm -rf -- "$1.old"
 
 
 def copy_checkpoint(source: Node, held: CheckpointCopy, target: Node, root: str, notify: Notify) -> None:
-    """Copy `held`, which lies on `source`, under `root` on `target`. What is there under its name is replaced.
+    """Copy `held` from `source` to the folder `root` on `target`, replacing a folder of the same name.
 
     Raises `RunFailedError` with the node of the origin where that is damaged; the target's own errors otherwise.
-    Nothing is left of a copy that did not come whole.
+    An incomplete copy is removed.
     """
     needed = str(held.size // 1024 + SPARE_KIB)
     begun = target.run(["sh", "-c", _BEGIN, "sh", root, needed, secrets.token_hex(4)])
@@ -70,7 +70,7 @@ def copy_checkpoint(source: Node, held: CheckpointCopy, target: Node, root: str,
             )
             relay.must_have_gone_on()
             written.check(f"writing {part.name} of {held.name}", hint="is the disk full? df -h")
-            relay.must_be_as_promised()  # last: what nobody read to its end is no fault of the origin's
+            relay.must_be_as_promised()  # last: a stream that was not read to its end proves nothing about the source
             done += part.size
         notify(target.name, Progress(text=f"{held.name}: checking what came"))
         sums = "".join(f"{part.sha256}  {part.name}\n" for part in held.parts)
@@ -87,7 +87,7 @@ def copy_checkpoint(source: Node, held: CheckpointCopy, target: Node, root: str,
 
 
 class Relay:
-    """One file of a node on its way: cut where it is longer than it may be, hashed as it passes.
+    """One file streamed from a node: cut at its expected size and hashed on the way.
 
     What goes wrong at its origin ends the stream and is kept until it is asked for: the reader of the stream is another
     node's thread, which can do nothing about it.
@@ -130,7 +130,7 @@ class Relay:
 
 
 def telling(chunks: Iterator[bytes], node: str, what: str, before: int, total: int, notify: Notify) -> Iterator[bytes]:
-    """These chunks; `notify` hears after each how many of `total` bytes are through, `before` of them earlier."""
+    """The same chunks; after each, report to `notify` how many of `total` bytes were sent, `before` of them earlier."""
     for chunk in chunks:
         yield chunk
         before += len(chunk)
@@ -148,7 +148,7 @@ cd -- "$root/.." && cat > .best.json.new && sync -- .best.json.new 2>/dev/null; 
 
 def best_of(held: Sequence[CheckpointCopy], newest: int) -> CheckpointCopy | None:
     """The one that best.json names, of one run; where nodes differ, the latest: a best one is followed by better ones
-    only. None above the step that the run goes on from."""
+    only. None for a step after the one that the run resumes from."""
     named = [one for one in held if one.best and not one.problem and one.step <= newest]
     return max(named, key=lambda one: one.step, default=None)
 
@@ -156,7 +156,7 @@ def best_of(held: Sequence[CheckpointCopy], newest: int) -> CheckpointCopy | Non
 def copy_best(
     source: Node, best: CheckpointCopy, target: Node, there: Sequence[CheckpointCopy], root: str, notify: Notify
 ) -> None:
-    """Copy it from `source` under `root` on `target` unless it is among those that are there, and name it there.
+    """Copy `best` from `source` to `root` on `target`, unless it is among those `there`, and write best.json.
 
     Raises as `copy_checkpoint` does.
     """
@@ -183,7 +183,7 @@ done
 
 
 def remove(node: Node, held: Sequence[CheckpointCopy]) -> None:
-    """Remove these of the node's checkpoints, oldest first; what is gone already is no error."""
+    """Remove these checkpoints of the node, oldest first; a checkpoint that is already gone is not an error."""
     if held:
         folders = [one.folder for one in sorted(held, key=lambda one: one.step)]
         done = node.run(["sh", "-c", _REMOVE, "sh", *folders], timeout_s=TIMEOUT_S)

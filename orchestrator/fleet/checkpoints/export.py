@@ -36,10 +36,10 @@ def image_for(node: Node, wanted: Sequence[str]) -> str:
 
 
 def export(node: Node, held: CheckpointCopy, *, image: str, limits: Limits, target: Path, notify: Notify) -> int:
-    """Write the weights of `held`, which lies on `node`, to `target` here; bytes written.
+    """Export the weights of `held` on `node` to the file `target` on the controller; the number of bytes written.
 
-    What is on the node for it is gone afterwards, and `target` is there whole or not at all. Raises `ConfigError` where
-    the trainer refuses the checkpoint, `RunFailedError` where it fails.
+    Temporary files on the node are removed, and `target` is written completely or not at all. Raises `ConfigError` if
+    the trainer refuses the checkpoint, `RunFailedError` if it fails.
     """
     begun = node.run(["sh", "-c", _BEGIN, "sh", held.folder, secrets.token_hex(4)])
     scratch, uid, gid = begun.check("making a folder for the export").split("\n")[:3]

@@ -1,5 +1,5 @@
-"""From which checkpoint a run goes on, and that rank 0's node has it: only rank 0 reads the file, the others get its
-state from it."""
+"""Choose the checkpoint that a run resumes from and bring it to the node of rank 0, the only rank that reads it; the
+others receive the state from rank 0."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from orchestrator.specs.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Newest:
-    """What the nodes that answered have of a run."""
+    """Checkpoints of a run on the nodes that answered."""
 
     copies: tuple[CheckpointCopy, ...] = ()
-    """Its newest checkpoint that is sound by its hashes, one for each node that holds it; empty where there is none."""
+    """Copies of the newest checkpoint with correct hashes, one for each node that holds it; empty if there is none."""
     damaged: tuple[CheckpointCopy, ...] = ()
-    """What is as new or newer, and must not be loaded."""
+    """Damaged checkpoints of the same step or a later one."""
     held: tuple[CheckpointCopy, ...] = ()
     """All of it, as its sizes show it."""
     silent: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Newest:
 
 
 def newest_anywhere(nodes: Sequence[Node], places: Places, run_id: str) -> Newest:
-    """Who holds the newest sound checkpoint of a run. Nodes that do not answer are left out.
+    """Find the newest undamaged checkpoint of a run. Nodes that do not answer are left out.
 
     newest = newest_anywhere(nodes, places_in(specs, project), "0102-1504-ab12")
     plan = plan_launch(request, holding(facts, newest), identity)
@@ -49,7 +49,7 @@ def newest_anywhere(nodes: Sequence[Node], places: Places, run_id: str) -> Newes
 
 
 def holding(facts: Mapping[str, NodeFacts], newest: Newest) -> Mapping[str, NodeFacts]:
-    """Facts for a plan, in which only who holds that very checkpoint has one: rank 0 goes there.
+    """Facts for a plan in which only the nodes that hold that checkpoint have one, so that rank 0 is placed there.
 
     As they are where none is sound: the trainer then refuses, and says which it looked at.
     """
@@ -62,7 +62,7 @@ def holding(facts: Mapping[str, NodeFacts], newest: Newest) -> Mapping[str, Node
 
 
 def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: Notify) -> None:
-    """See to it that the node of rank 0 has the checkpoint that the run goes on from, and the best one.
+    """Make sure that the node of rank 0 has the checkpoint that the run resumes from, and the best one.
 
     What is damaged is named, and from where it comes. Raises the last error where no copy of it could be brought.
     """
@@ -100,5 +100,5 @@ def _copy_any(
 
 
 def _now_at(newest: Newest, node: str) -> tuple[CheckpointCopy, ...]:
-    """What the node has now that it was brought the newest."""
+    """The newest checkpoint, as held by this node after the copy."""
     return (replace(newest.copies[0], node=node, best=False),)

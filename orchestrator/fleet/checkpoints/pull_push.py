@@ -19,7 +19,7 @@ HERE = "controller"
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
-    """What came."""
+    """Result of a pull."""
 
     held: CheckpointCopy
     """The copy that it was taken from, or would have been."""
@@ -39,9 +39,9 @@ def pull(
 ) -> Pulled:
     """The newest sound checkpoint among those of one run (or that of `step`) as `to`/runs/RUN/checkpoints/step-N.
 
-    As on the nodes, so that `--resume to/runs/RUN` finds it. A copy that turns out to be damaged, or whose node breaks
-    off, is told to `passed_over`; the next copy, then the next older checkpoint, is tried. Raises `RunFailedError`
-    where none is left.
+    The layout is that of the nodes, so that `--resume to/runs/RUN` finds it. A copy that is damaged, or that a failing
+    node interrupts, is reported to `passed_over`; the next copy, then the next older checkpoint, is tried. Raises
+    `RunFailedError` if none is left.
     """
     by_name, here = {node.name: node for node in nodes}, LocalNode(HERE)
     for group in candidates(held, step):
@@ -72,8 +72,8 @@ def kept_here(
 ) -> CheckpointCopy:
     """The newest checkpoint in `folder`/runs/RUN/checkpoints that is sound by its hashes, or that of `step`.
 
-    `run`: its id or its beginning; empty: that of the youngest checkpoint. What is newer and damaged is told to
-    `passed_over`. `ConfigError`: no checkpoint lies there. `RunFailedError`: all that do are damaged.
+    `run`: its id or its beginning; empty: that of the youngest checkpoint. Newer, damaged ones are reported to
+    `passed_over`. `ConfigError`: the folder has no checkpoint. `RunFailedError`: all of them are damaged.
     """
     here = LocalNode(HERE)
     found = survey([here], {HERE: str(folder.resolve())}, run)
@@ -125,6 +125,6 @@ def push(
 
 
 def newer(held: Sequence[CheckpointCopy], kept: CheckpointCopy) -> CheckpointCopy | None:
-    """What nodes hold of its run that a resume would take rather; None where there is no such."""
+    """The newer checkpoint of the same run on the nodes, which a resume would prefer; None if there is none."""
     usable = [one for one in held if one.run_id == kept.run_id and one.step > kept.step and not one.problem]
     return max(usable, key=lambda one: one.step, default=None)

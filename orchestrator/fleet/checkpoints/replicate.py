@@ -16,14 +16,14 @@ from orchestrator.specs.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Replicated:
-    """What replicating came to."""
+    """Result of a replication."""
 
     step: int | None
-    """Of the newest checkpoint on the node of rank 0; None where it has none yet, or is not among the nodes given."""
+    """Step of the newest checkpoint on the node of rank 0; None if it has none yet or was not among the given nodes."""
     holders: tuple[str, ...] = ()
     """Nodes that have a copy now, the origin not counted."""
     copied: tuple[str, ...] = ()
-    """Those of them that had to be sent it."""
+    """Nodes among them to which it was sent."""
     failed: tuple[OrchError, ...] = ()
     """Why other nodes have none; each names its node."""
 
@@ -37,8 +37,8 @@ def replicate(
     writes to the others, and touches no container. A node that has it already costs one question; one that fails is
     passed over for the next. Older copies go as they go at their origin. `nodes` may be those that still answer.
 
-    Raises `OrchError` where the node of rank 0 does not answer or its checkpoint is damaged; what befalls the others is
-    in `failed`.
+    Raises `OrchError` where the node of rank 0 does not answer or its checkpoint is damaged; errors of other nodes
+    are in `failed`.
 
         done = replicate(list(nodes.values()), plan, copies=2)
     """

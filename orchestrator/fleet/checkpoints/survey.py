@@ -1,4 +1,4 @@
-"""Which checkpoints the nodes hold, and which of them are what they were when they were written."""
+"""List the checkpoints on the nodes and verify that their content is what was written."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Places = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What the nodes that answered hold, and why the others did not."""
+    """Checkpoints on the nodes that answered, and the errors of the others."""
 
     held: tuple[CheckpointCopy, ...]
     unreachable: Mapping[str, OrchError]
 
 
 def places_of(plan: Plan) -> Places:
-    """Where a run's nodes have it."""
+    """The project folders of a run's nodes."""
     return {part.node: part.folder for part in plan.nodes}
 
 
 def places_in(specs: Sequence[NodeSpec], project: str) -> Places:
-    """Where machines of the inventory have this project, whether they took part in a run or not."""
+    """The project folders on these machines of the inventory, whether they took part in a run or not."""
     return {spec.name: f"{spec.workspace}/{project}" for spec in specs}
 
 
@@ -72,8 +72,8 @@ def newest_sound(
 ) -> tuple[CheckpointCopy, ...]:
     """The sound copies of one run's newest checkpoint that has any (or of `step`), by its content; empty where none.
 
-    Older ones are not read: hashing gigabytes that nobody wants costs a restart its time. What was read and is not
-    sound is told to `damaged`.
+    Older ones are not read: hashing gigabytes that are not needed would delay a restart. Damaged copies are reported to
+    `damaged`.
     """
     for group in candidates(held, step):
         looked = verify(nodes, group)

@@ -27,14 +27,14 @@ DEBOOTSTRAP_TIMEOUT_S = 1200.0
 DEBOOTSTRAP = ("debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE)
 
 _UNREAD = ("doc", "info", "locale", "man")
-"""Folders of /usr/share that nobody opens in a container."""
+"""Folders of /usr/share that are not needed in a container."""
 
 Notify = Callable[[str, Progress], None]
-"""Is told how far something is: the node's name, and what happens there."""
+"""Callback for progress: name of the node, and what happens there."""
 
 
 def ensure_base(node: Node, reference: str, notify: Notify) -> None:
-    """Have the base on this node's engine. A base of the user's own is left to the build, which pulls it."""
+    """Make sure that this node's engine has the base image. A base chosen by the user is pulled by the build."""
     if reference != DEFAULT_BASE or node.engine.image(reference):
         return
     try:
@@ -54,7 +54,7 @@ def _pull(engine: Engine, reference: str, say: Callable[[str], None]) -> None:
             for progress in engine.build(request, archive_of({"Dockerfile": f"FROM {PULLED}\n".encode()})):
                 heard.put(progress.text)
             heard.put(None)
-        except Exception as error:  # nobody waits for a thread that has died
+        except Exception as error:  # otherwise the queue would stay empty
             heard.put(as_error(error))
 
     Thread(target=build, daemon=True).start()
@@ -106,7 +106,7 @@ def _check_can_bootstrap(node: Node) -> None:
 
 
 def slim(root: Path) -> None:
-    """Remove what is not read in a container, and tell dpkg to leave it out from now on."""
+    """Remove files that a container does not need, and configure dpkg to leave them out."""
     for folder in (
         *(root / "usr/share" / name for name in _UNREAD),
         root / "var/cache/apt",

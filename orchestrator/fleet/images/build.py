@@ -24,7 +24,7 @@ from orchestrator.specs.inventory import NodeSpec
 
 BUILD_TIMEOUT_S = 3600.0
 LAST_LINES = 15
-"""Of a builder's output, shown where a build fails: its own error names the command alone."""
+"""Last lines of a builder's output shown when a build fails: the error itself names only the command."""
 
 _ASK = """\
 import json, platform, torch
@@ -34,14 +34,14 @@ print(json.dumps({"python": platform.python_version(), "torch": torch.__version_
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What the user may choose."""
+    """Options of `orch build`."""
 
     project: str
     profile: str = "auto"
     """`cpu`, `cuda`, or `auto`: what each node's device needs."""
     base: str = DEFAULT_BASE
     on: str = ""
-    """Node that builds, or `controller`; where empty, whoever has the image already or can make it."""
+    """Node that builds, or `controller`; if empty, a node that has the image or can build it."""
     each_node: bool = False
     no_cache: bool = False
     site: Site = field(default_factory=Site)
@@ -62,7 +62,7 @@ def provide_images(
 ) -> tuple[Placed, ...]:
     """Build what is needed and bring it to the nodes; one `Placed` for each, in order.
 
-    Raises where nothing could be begun: an engine out of reach, no builder of the right kind, a failed build.
+    Raises if no image could be built: an engine that cannot be reached, no suitable builder, a failed build.
     """
     targets = [outcome.value() for outcome in fan_out(
         list(zip(specs, nodes, strict=True)), lambda pair: _target(options, *pair), timeout_s=60.0
@@ -85,7 +85,7 @@ def provide_images(
 
 
 def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify) -> ImageFacts:
-    """The image of this recipe on this node's engine. What is there already is not built again."""
+    """The image of this recipe on this node's engine. An existing image is not built again."""
     if not options.no_cache and (image := _present(node, recipe)):
         notify(node.name, Progress(text=f"{recipe.tag} is there already ({recipe.content[:12]})"))
         node.engine.tag(image.id, recipe.tag)
@@ -115,14 +115,14 @@ def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notif
 
 @dataclass(frozen=True)
 class _Builders:
-    """Who may build: the controller and the nodes, where their engine is of this architecture."""
+    """Candidates for a build: the controller and the nodes with an engine of this architecture."""
 
     controller: Node
     nodes: tuple[Node, ...]
     architecture: str
 
     def choose(self, recipe: Recipe, options: BuildOptions, group: Sequence[Node]) -> Node:
-        """The one asked for; else the one that has the image; else the controller; else the group's first node."""
+        """The builder: the requested node, otherwise one with the image, the controller, or the group's first node."""
         if options.on:
             everyone = {node.name: node for node in self.nodes} | {"controller": self.controller}
             if options.on not in everyone:
@@ -170,7 +170,7 @@ def _build_once(
 def _build_everywhere(
     recipe: Recipe, options: BuildOptions, group: Sequence[Node], builders: _Builders, notify: Notify
 ) -> list[Placed]:
-    """Each node builds for itself: the same content, and an id of its own on every node."""
+    """Build on every node: the same content, but a different image id on each."""
     if recipe.base == DEFAULT_BASE:
         _share_base(recipe.base, group, builders, notify)
 
@@ -207,7 +207,7 @@ def _placed(outcome: Outcome[Node, Delivery], recipe: Recipe, builder: str) -> P
 
 
 def _present(node: Node, recipe: Recipe) -> ImageFacts | None:
-    """By label, not by tag alone: a build that was broken off has the tag and no label."""
+    """Find the image by tag and label: an interrupted build has the tag without the label."""
     image = node.engine.image(recipe.content_tag)
     return image if image and image.labels.get(LABEL_CONTENT) == recipe.content else None
 
@@ -225,7 +225,7 @@ def _follow(node: Node, request: BuildRequest, context: BinaryIO, notify: Notify
 
 
 def _silent(node: str, progress: Progress) -> None:
-    """For a build of labels: nobody waits for it."""
+    """Ignore progress: adding labels takes no time."""
 
 
 def _ask(node: Node, recipe: Recipe) -> Found:

@@ -1,4 +1,4 @@
-"""What a builder is sent: Dockerfile, requirements and our packages of the image, and this site's private settings."""
+"""Build context of an image: Dockerfile, requirements, the packages of the image, and this site's private settings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _IMAGE_FILES = ("Dockerfile", "torch.txt", "requirements.txt", "site/pip.sh")
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """What this site's network needs: nothing of it ends up in an image."""
+    """Settings that this site's network needs; none of them ends up in an image."""
 
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Where pip's and proxy settings are read from."""
+    """Environment from which pip and proxy settings are read."""
     wheels: Path | None = None
     """Folder of wheels that are preferred to the index."""
     ca_bundle: Path | None = None
-    """Certificate authorities for pip, beside the public ones."""
+    """Certificate authorities for pip, in addition to the public ones."""
 
     @property
     def proxies(self) -> dict[str, str]:
@@ -46,7 +46,7 @@ class Site:
 
 
 def site_of(environment: Mapping[str, str], *, wheels: Path | None = None, ca_bundle: Path | None = None) -> Site:
-    """This computer's own settings, overruled by what is given."""
+    """Settings of this computer, overridden by those given."""
     folder = environment.get("PIP_FIND_LINKS", "")
     bundle = environment.get("PIP_CERT") or environment.get("SSL_CERT_FILE")
     site = Site(
@@ -59,7 +59,7 @@ def site_of(environment: Mapping[str, str], *, wheels: Path | None = None, ca_bu
 
 
 def source_files() -> dict[str, bytes]:
-    """What decides an image's content, by path in the build context. Works from a checkout and from an installation."""
+    """Files that determine an image's content, by path. Works from a checkout and from an installation."""
     images = next(path for path in (_PACKAGE / "images", _PACKAGE.parent / "images") if (path / "Dockerfile").exists())
     files = {f"images/{name}": (images / name).read_bytes() for name in _IMAGE_FILES}
     for path in (path for name in ("contract", "trainer") for path in (_PACKAGE.parent / name).rglob("*")):
@@ -76,7 +76,7 @@ def source_commit() -> str:
 
 
 def spool_folder() -> Path:
-    """Where archives wait on their way: on disk, since /tmp is memory on many machines."""
+    """Folder for temporary archives: on disk, because /tmp is in memory on many machines."""
     folder = Path(platformdirs.user_cache_dir("orch"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""Bring one image to every node that lacks it: nodes in parallel, only the layers that each lacks."""
+"""Send one image to every node without it: nodes in parallel, and to each only its missing layers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Source:
 def distribute_image(
     image: ImageFacts, tags: Sequence[str], source: Engine, nodes: Sequence[Node], notify: Notify
 ) -> tuple[Outcome[Node, Delivery], ...]:
-    """One outcome for each node. A broken transfer is that node's outcome; the others go on."""
+    """One outcome for each node. A failed transfer is the outcome of its node; the others continue."""
     saved = _Source(source, tags[0] if tags else image.id)
     try:
         return fan_out(nodes, lambda node: _deliver(image, tags, saved, node, notify), timeout_s=TRANSFER_TIMEOUT_S)
@@ -99,7 +99,7 @@ def _send(image: ImageFacts, archive: ImageArchive, node: Node, notify: Notify) 
 
 @dataclass
 class _Counter:
-    """Counts what passes, and tells."""
+    """Counts the bytes sent and reports progress."""
 
     node: str
     notify: Notify
@@ -153,7 +153,7 @@ class ImageArchive:
         self.close()
 
     def close(self) -> None:
-        """Give the disk back."""
+        """Delete the temporary files."""
         self._closing.close()
 
     def chunks(self, layers_held: int) -> Iterator[bytes]:
@@ -164,12 +164,12 @@ class ImageArchive:
         yield _gzip(bytes(2 * tarfile.BLOCKSIZE))
 
     def size(self, layers_held: int) -> int:
-        """How many bytes `chunks` gives, nearly."""
+        """Approximate number of bytes that `chunks` yields."""
         wanted = {span.layer for span in self._spans if span.layer == -1 or span.layer >= layers_held}
         return sum(self._compressed(layer)[1] for layer in wanted)
 
     def whole(self) -> Iterator[bytes]:
-        """As the engine saved it, for engines that refuse an incomplete one."""
+        """The archive as the engine saved it, for engines that refuse an incomplete one."""
         return self._read(self._raw, self._size)
 
     @property
@@ -198,7 +198,7 @@ class ImageArchive:
         return _gzip(os.pread(self._raw.fileno(), end - start, start))
 
     def _read(self, spool: IO[bytes], size: int) -> Iterator[bytes]:
-        """By position, since several nodes read the same file at once."""
+        """Read by position, because several nodes read the same file at once."""
         for start in range(0, size, CHUNK):
             yield os.pread(spool.fileno(), min(CHUNK, size - start), start)
 

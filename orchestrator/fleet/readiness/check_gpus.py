@@ -22,12 +22,12 @@ PROBE_TIMEOUT_S = 120.0
 """Torch with its CUDA libraries takes long to load from a cold disk."""
 
 _CONTAINER_ID = re.compile(r" container [0-9a-f]{12,64}\b")
-"""Of a probe that is gone already; without it, the same refusal of several nodes reads the same."""
+"""Id of a removed probe container; without it, the same refusal of several nodes reads the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCheck:
-    """What is asked."""
+    """Options of a GPU check."""
 
     project: str
     image: str
@@ -39,7 +39,7 @@ class GpuCheck:
 
 
 def check_gpus(specs: Sequence[NodeSpec], nodes: Sequence[Node], check: GpuCheck) -> GpuReport:
-    """All nodes in parallel; `nodes` are those of `specs`, in the same order. A node out of reach is a finding."""
+    """Ask all nodes in parallel; `nodes` are those of `specs`, in order. A node that cannot be reached is a finding."""
     pairs = tuple(zip(specs, nodes, strict=True))
     outcomes = fan_out(pairs, lambda pair: ask_node(*pair, check), timeout_s=3 * PROBE_TIMEOUT_S)
     answers = []
@@ -53,10 +53,10 @@ def check_gpus(specs: Sequence[NodeSpec], nodes: Sequence[Node], check: GpuCheck
 
 
 def ask_node(spec: NodeSpec, node: Node, check: GpuCheck) -> NodeGpus:
-    """One node's GPUs: on the host, and in a container where one would use them."""
+    """GPUs of one node: on the host, and inside a container if a run would use them there."""
     host = nvidia_smi.ask(node.run)
     answer = NodeGpus(node=spec.name, device=spec.device, host=host)
-    # where no GPU would be used, or every rank is a process of the host, there is no second half
+    # no container check where no GPU is used or every rank is a process of the host
     if not (check.container and host.gpus and spec.device != "cpu" and spec.engine == "docker"):
         return answer
     try:
@@ -107,6 +107,6 @@ def _container(spec: NodeSpec, check: GpuCheck, image: ImageFacts, argv: Sequenc
 
 
 def _with_capability(gpus: tuple[GpuFacts, ...], torch: TorchAnswer | None) -> tuple[GpuFacts, ...]:
-    """Drivers before 510 do not tell the compute capability; torch does."""
+    """Fill in the compute capability from torch: drivers before 510 do not report it."""
     seen = {device.uuid: device.compute_capability for device in torch.devices} if torch else {}
     return tuple(replace(gpu, compute_capability=gpu.compute_capability or seen.get(gpu.uuid)) for gpu in gpus)

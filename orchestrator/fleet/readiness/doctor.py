@@ -27,7 +27,7 @@ from orchestrator.specs.node_report import Examined
 from orchestrator.specs.request import LaunchRequest
 
 OnStep = Callable[[str, str, str], None]
-"""Told (node, stage, how it stands): `asked`, `done` or `failed`."""
+"""Callback with node, stage and state: `asked`, `done` or `failed`."""
 
 WAVES: tuple[tuple[Stage, ...], ...] = ((REACH,), (ENGINE, HOST), (INSIDE, GPU), (NETWORK,))
 """Stages of one wave go on at the same time; each needs what the waves before it have found out.
@@ -44,7 +44,7 @@ NEEDED: Mapping[str, frozenset[str]] = {
     "resources": frozenset({"reach", "engine", "host", "container"}),
     "power": frozenset({"reach", "host"}),
 }
-"""By area of checks: the stages that it rests on."""
+"""Stages that each area of checks depends on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def examine(
 ) -> Examination:
     """Look at all nodes of the request (`nodes` are those of its specs, in their order), as far as `areas` need it.
 
-    Never raises for a node: what it did not tell is kept with the reason. `suffix` makes the names of probe containers
+    Never raises for a node: a missing answer is kept with its reason. `suffix` makes the names of probe containers
     unique, so that two people can look at the same time.
     """
     stages = frozenset().union(*(NEEDED[area] for area in areas))
@@ -90,7 +90,7 @@ def examine(
 
 
 def _carry_out(stage: Stage, targets: Sequence[ProbeTarget], on_step: OnStep) -> tuple[dict[str, Parts], float]:
-    """This stage on these nodes at once: what is told of each, and how long it took."""
+    """Run this stage on these nodes at once; the answers by node, and the duration in seconds."""
 
     def ask(target: ProbeTarget) -> Parts:
         on_step(target.name, stage.name, "asked")
@@ -135,7 +135,7 @@ def _try_ways(targets: Sequence[ProbeTarget], on_step: OnStep) -> tuple[list[Pro
 
 
 def _joined(seen: Examined, parts: Parts) -> Examined:
-    """With these parts; the reasons of several silent ones stand side by side."""
+    """Merge these parts; the reasons of missing answers are added to the earlier ones."""
     silent = {**seen.silent, **parts.get("silent", {})}
     return replace(seen, **{**parts, "silent": silent})
 
@@ -145,7 +145,7 @@ FIX_TIMEOUT_S = 60.0
 
 
 def fixable(findings: Sequence[Finding]) -> tuple[tuple[Finding, Fix], ...]:
-    """Findings that something can be done about, and what; the same deed once, for the first that asks for it."""
+    """Findings with an automatic fix, each with that fix; a fix that several findings share is listed once."""
     by_deed: dict[tuple[str, ...], tuple[Finding, Fix]] = {}
     for finding in findings:
         if fix := finding.auto_fix:

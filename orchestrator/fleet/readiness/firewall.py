@@ -17,24 +17,24 @@ TIMEOUT_S = 60.0
 def plans_to_apply(
     nodes: Sequence[Node], every: Sequence[Node], project: str
 ) -> tuple[Outcome[Node, FirewallPlan], ...]:
-    """For each of these nodes, what lets the machines of the whole inventory (`every`) in."""
+    """Plan for each of these nodes the rules that admit all machines of the inventory (`every`)."""
     known = fan_out(every, lambda node: node.address, timeout_s=TIMEOUT_S)
     nameless = [outcome.error for outcome in known if outcome.error]
-    if nameless:  # without its address, its rule would be taken for stale
+    if nameless:  # without its address, its rule would look stale
         raise nameless[0]
     addresses = [outcome.value() for outcome in known]
     return fan_out(nodes, lambda node: _plan_apply(node, addresses, project), timeout_s=TIMEOUT_S)
 
 
 def plans_to_remove(nodes: Sequence[Node], project: str) -> tuple[Outcome[Node, FirewallPlan], ...]:
-    """For each of these nodes, what takes this project's rules away."""
+    """Plan for each of these nodes the removal of this project's rules."""
     return fan_out(nodes, lambda node: plan_remove(node.name, _ask(node, (), project)), timeout_s=TIMEOUT_S)
 
 
 def carry_out(
     planned: Sequence[tuple[Node, FirewallPlan]], again: Callable[[Node], FirewallPlan]
 ) -> tuple[Outcome[Node, FirewallPlan], ...]:
-    """Run each node's commands in their order, then plan anew: what is still to be done is a failure."""
+    """Run the commands of each node in order, then plan again: commands that are still needed are a failure."""
     by_name = {node.name: plan for node, plan in planned}
 
     def work(node: Node) -> FirewallPlan:
@@ -56,7 +56,7 @@ def carry_out(
 
 
 def replan(every: Sequence[Node], project: str, *, remove: bool) -> Callable[[Node], FirewallPlan]:
-    """What would have to be done on a node by now."""
+    """A function that plans the commands that a node still needs."""
     if remove:
         return lambda node: plan_remove(node.name, _ask(node, (), project))
     return lambda node: _plan_apply(node, [one.address for one in every], project)

@@ -1,4 +1,4 @@
-"""The token of an attempt, with which its nodes' agents know each other: new for each, and nowhere but on the nodes.
+"""The token by which the agents of an attempt authenticate each other: new for each attempt, stored only on the nodes.
 
 It lies in the run's folder, beside the plan, not in a node's memory: a machine that was switched off is to come back
 into its run without a controller. No plan, label, environment, command line or record holds it.
@@ -26,8 +26,8 @@ cat > "$folder/.$2.$3" && mv -f "$folder/.$2.$3" "$folder/$2"
 
 
 def place_token(parts: Sequence[tuple[Node, NodePlan]], run_id: str) -> Sequence[Outcome[tuple[Node, NodePlan], None]]:
-    """The same on each node, readable for its user alone. To be called while the attempt holds all of its nodes and
-    before it starts on one; a single node has nobody to talk to."""
+    """Write the same token on each node, readable by its user alone. Call it while the attempt holds all its nodes and
+    before the first container starts; a single node needs no token."""
     token = secrets.token_hex(BYTES).encode()
 
     def place(item: tuple[Node, NodePlan]) -> None:

@@ -36,14 +36,14 @@ def folder_digest(folder: Path) -> str:
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
-    """All its files. ConfigError where it is no folder."""
+    """Paths of all files in the folder, relative to it. ConfigError if it is not a folder."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")
     return tuple(str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def digest_of(content: Mapping[str, str]) -> str:
-    """The same name, from each file's SHA-256."""
+    """Digest of a folder from the SHA-256 of each file, by name."""
     whole = hashlib.sha256()
     for name in sorted(content, key=PurePosixPath):
         whole.update(f"{name}\0{content[name]}\n".encode())
@@ -51,7 +51,7 @@ def digest_of(content: Mapping[str, str]) -> str:
 
 
 def upload_data(node: Node, source: Path, target: str) -> None:
-    """Bring a folder to `target`, whose name is its digest. Copied aside and renamed: the name means complete."""
+    """Copy a folder to `target`, named by its digest. Copied to a temporary folder and renamed when complete."""
     aside = f"{target}.partial"
     node.run(["rm", "-rf", aside]).check("clearing a copy that broke off")
     node.put(source, aside)
@@ -63,7 +63,7 @@ def settle_data(node: Node, aside: str, target: str) -> None:
 
 
 def upload_code(node: Node, source: Path, run_folder: str, digest: str) -> None:
-    """Bring a folder of code to a run's. What the run has written there stays."""
+    """Copy a folder of code into a run's folder. Files that the run has written there stay."""
     node.put(source, f"{run_folder}/code")
     settle_code(node, run_folder, digest, names_in(source))
 
@@ -127,7 +127,7 @@ class Artifact:
     run_id: str
     digest: str
     origin: str
-    """Where it lay on the controller that launched the run."""
+    """Its folder on the controller that launched the run."""
 
     @property
     def is_code(self) -> bool:
@@ -135,7 +135,7 @@ class Artifact:
 
     @property
     def listed(self) -> str:
-        """Code's list of files: the run has written beside them. Data is what its name says."""
+        """Name of the list of code files, as the run writes into the same folder; empty for data."""
         return code_list(self.digest) if self.is_code else ""
 
     def run_folder(self, target: ProjectDir) -> str:
@@ -146,7 +146,7 @@ class Artifact:
 
 
 def artifacts_of(plan: Plan) -> tuple[Artifact, ...]:
-    """Code and data of this run, as far as it has them and its plan tells their content."""
+    """Code and data of this run for which its plan has a digest."""
     found = (("code", plan.code_digest, plan.code_origin), ("data", plan.data_digest, plan.data_origin))
     return tuple(
         Artifact(what=what, run_id=plan.run_id, digest=digest, origin=origin)
@@ -164,10 +164,10 @@ def bring(
     fresh: Path | None,
     on_step: Callable[[str, str], None],
 ) -> None:
-    """To the nodes that lack it, from those that have it, or from elsewhere if it is there.
+    """Copy the artifact to the nodes without it, from those that have it or from other nodes of the inventory.
 
-    `fresh` is a folder of the controller whose digest was taken just now. Raises `PreflightError` where it is nowhere
-    to be had any more; else the first node's error.
+    `fresh` is a folder of the controller whose digest was taken just now. Raises `PreflightError` if
+    no copy is left, or the first node's error.
     """
     folder = fresh or _as_launched(artifact)
     holders = [] if folder else having or _holders(artifact, elsewhere)
@@ -225,7 +225,7 @@ def _upload(artifact: Artifact, folder: Path, target: ProjectDir) -> None:
 
 
 def _first_that_can(artifact: Artifact, holders: Sequence[ProjectDir], target: ProjectDir) -> None:
-    """From the first of them whose copy still is what was launched. A failure of the target's own is its end."""
+    """Copy from the first holder with unchanged content. An error of the target itself is raised at once."""
     for number, source in enumerate(holders):
         try:
             _copy(artifact, source, target)
@@ -273,7 +273,7 @@ def _other_now(artifact: Artifact, source: ProjectDir) -> PreflightError:
 
 
 def _sums(node: Node, folder: str) -> dict[str, str]:
-    """Each file's SHA-256, by its name in the folder."""
+    """SHA-256 of each file, by its path in the folder."""
     answer = node.run(["sh", "-c", _SUMS, "sh", folder], timeout_s=TRANSFER_TIMEOUT_S).stdout
     lines = [line.partition("  ") for line in answer.split("\0") if line]
     return {name.removeprefix("./"): digest for digest, _, name in lines}

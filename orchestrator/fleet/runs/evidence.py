@@ -1,4 +1,4 @@
-"""All that is known of a run: the record on this controller, and what its nodes can still be asked."""
+"""Gather the evidence of a run for a post-mortem: the record on this controller and what its nodes still have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 30.0
 
 
 def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callable[[], float] = time.time) -> Evidence:
-    """Of the run named, or of the newest; the lines of nodes that answer are brought to the record first."""
+    """Evidence of the named run, or of the newest; log lines of nodes that answer are collected first."""
     source = resolve_logs(nodes, wanted)
     if wanted is None and (newer := _newer_here(source)):
         source = resolve_logs(nodes, newer)
@@ -48,5 +48,5 @@ def _newer_here(source: LogSource) -> str:
 
 
 def _kernel(seat: RunningContainer, plan: Plan | None) -> tuple[str, ...]:
-    """Since the run began: what the hardware did before is not its cause."""
+    """Kernel messages since the run started; earlier ones are not its cause."""
     return kernel_lines(seat.node, int(moment(plan.started_at))) if plan else ()

@@ -19,7 +19,7 @@ from orchestrator.specs.run_labels import RunLabels, read_labels
 
 TIMEOUT_S = 20.0
 CLOCKS_DIFFER = timedelta(days=1)
-"""A run that was launched later than this from now was launched by nobody."""
+"""Tolerance for clock differences: a label with a later start time is not valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class LabelledContainer:
 
 
 def find_runs(nodes: Sequence[Node]) -> FoundRuns:
-    """Ask every node for the containers that bear a run's label."""
+    """Ask every node for its containers with a run's label."""
     outcomes = fan_out(nodes, lambda node: node.engine.containers({labels.LABEL_RUN: ""}), timeout_s=TIMEOUT_S)
     unreachable = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
     held: dict[str, list[LabelledContainer]] = {}
@@ -65,7 +65,7 @@ def find_runs(nodes: Sequence[Node]) -> FoundRuns:
 
 
 def split_by_labels(node: str, containers: Sequence[ContainerFacts]) -> tuple[list[LabelledContainer], list[str]]:
-    """Those of runs, and a line for each other one."""
+    """Containers with valid labels of a run, and a message for each other one."""
     latest = datetime.now(timezone.utc) + CLOCKS_DIFFER
     held, strange = [], []
     for facts in containers:
@@ -103,7 +103,7 @@ def choose_run(found: FoundRuns, wanted: str | None) -> Run:
 
 
 def only_run_of(found: FoundRuns, user: str) -> Run:
-    """The one run of this user that goes on: what is stopped unasked for is never somebody else's, nor a guess."""
+    """The only active run of this user: a stop without a run id never touches another user's run and never guesses."""
     going = [run for run in found.runs if run.is_going]
     mine = [run for run in going if run.user == user]
     if len(mine) == 1:
@@ -120,7 +120,7 @@ def only_run_of(found: FoundRuns, user: str) -> Run:
 
 
 def must_be_over(found: FoundRuns, run_id: str) -> None:
-    """ConflictError where a run still goes on: two who write its checkpoints would spoil them."""
+    """ConflictError if the run is still active: two writers would corrupt its checkpoints."""
     members = [one for run in found.runs if run.run_id == run_id for one in run.members]
     going_on = [member.node for member in members if member.state in (State.RUNNING, State.CREATED)]
     if going_on:
@@ -169,7 +169,7 @@ def _moment(started_at: str) -> float:
 
 
 def _with_lost(run: Run, unreachable: Mapping[str, OrchError]) -> Run:
-    """Ranks that the labels promise and nobody showed are lost; one that does not answer may be where they are."""
+    """Add the ranks that no node shows as lost; they may be on a node that does not answer."""
     missing = sorted(set(range(run.nnodes)) - {member.node_rank for member in run.members})
     reason = f"{', '.join(unreachable)} did not answer" if unreachable else "no node holds its container"
     lost = [

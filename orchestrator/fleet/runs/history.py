@@ -16,7 +16,7 @@ from orchestrator.specs.past_run import PastRun
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryEntry:
-    """One line of history."""
+    """A recorded run in the list of `orch runs`."""
 
     run_id: str
     state: str
@@ -44,7 +44,7 @@ def recorded_history() -> list[HistoryEntry]:
 
 
 def past_run(record: RunRecord, unreachable: Mapping[str, OrchError]) -> PastRun:
-    """From the record alone."""
+    """State of the run as this controller last saw it, from the record alone."""
     plan = record.plan()
     state, reason = record.outcome() or ("unknown", "its end was not seen from here")
     first = next((part.node for part in plan.nodes if part.node_rank == 0), "") if plan else ""

@@ -19,7 +19,7 @@ from orchestrator.specs.run_events import RunLine
 MIB = 1024 * 1024
 FILE_BYTES = 64 * MIB
 FILES = 4
-"""Of one container: what its beginning and its end say is what tells of a failure."""
+"""Files per container: the beginning and the end of a log are what explains a failure."""
 LONGEST = 8 * MIB
 """Bytes of a line in a file: a line of the log has at most 1 MiB, each character of it at most six bytes here."""
 BLOCK = 64 * 1024
@@ -30,8 +30,8 @@ _KINDS = {"time": str, "node": str, "node_rank": int, "text": str}
 
 
 class KeptLog:
-    """Where the lines of one container are appended. Never raises: what could not be kept is told by `problem`, once,
-    and then nothing more is kept, so that the next look at the log goes on from the last line that was."""
+    """Appends the log lines of one container. Never raises: after a failed write, `problem` gives the reason and
+    nothing more is written, so that the next read of the log resumes after the last line kept."""
 
     def __init__(self, folder: Path, node: str, container: str = "") -> None:
         self.problem = ""
@@ -98,7 +98,7 @@ class KeptLog:
 
 
 def as_json(said: RunLine) -> str:
-    """One line of a file."""
+    """The log line as one line of JSON."""
     return json.dumps(said.values(), ensure_ascii=False) + "\n"
 
 
@@ -108,7 +108,7 @@ def names_kept(folder: Path) -> tuple[str, ...]:
 
 
 def kept_lines(folder: Path, node: str | None = None) -> Iterator[RunLine]:
-    """File by file, each in the order in which its lines came; what is no line, such as one cut short, is left out."""
+    """Log lines file by file, in the order written; invalid lines, such as truncated ones, are left out."""
     for file in _files_of(folder, node):
         with file.open("rb") as reading:
             while raw := reading.readline(LONGEST):
@@ -117,7 +117,7 @@ def kept_lines(folder: Path, node: str | None = None) -> Iterator[RunLine]:
 
 
 def newest_lines(folder: Path, node: str) -> Iterator[RunLine]:
-    """Those of one node, the newest first."""
+    """Log lines of one node, the newest first."""
     for file in reversed(_files_of(folder, node)):
         for raw in _backwards(file):
             if said := _said(raw):
@@ -135,7 +135,7 @@ def last_kept(folder: Path, node: str, container: str) -> RunLine | None:
 
 
 def _files_of(folder: Path, node: str | None) -> list[Path]:
-    """In the order in which they were begun."""
+    """Log files of the node in order of their first line."""
     found = [file for file, stem, _ in _all_files(folder) if node in (None, stem.partition("@")[0])]
     return sorted(found, key=_begun)
 
@@ -158,7 +158,7 @@ def _begun(file: Path) -> str:
 
 
 def _backwards(file: Path) -> Iterator[bytes]:
-    """Its lines, the last first."""
+    """Lines of the file, the last first."""
     with file.open("rb") as reading:
         position, rest = reading.seek(0, os.SEEK_END), b""
         while position:

@@ -1,4 +1,4 @@
-"""How far a run is, by what its first rank wrote: its newest event, and what was expected at the start."""
+"""Progress of a run from the events of its first rank: the newest event, and the forecast made at the start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def newest_progress(events: Iterable[Event | None]) -> ProgressEvent | None:
 
 
 def forecast_of(seated: Sequence[RunningContainer], record: RunRecord) -> Forecast | None:
-    """As this controller kept it; else as rank 0 told it before its first step. None where it told none there."""
+    """The recorded forecast, otherwise the one that rank 0 logged before its first step; None if there is none."""
     if kept := record.forecast():
         return kept
     for seat in seated:

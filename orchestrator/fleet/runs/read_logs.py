@@ -24,7 +24,7 @@ LOOK_BEYOND = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class LogSource:
-    """Where a run's lines come from."""
+    """Source of a run's log lines: its record and its containers."""
 
     run_id: str
     record: RunRecord
@@ -32,7 +32,7 @@ class LogSource:
     names: tuple[str, ...]
     running: bool
     away: tuple[RunningContainer, ...] = ()
-    """Its nodes that do not answer, as far as the record names them: their containers are not known."""
+    """Recorded nodes that do not answer: their containers are not known."""
     unreachable: Mapping[str, OrchError]
 
     @property
@@ -62,7 +62,7 @@ class Filter:
 
 
 def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
-    """Find a run on the nodes; one whose containers are gone, in this controller's record."""
+    """Find a run on the nodes or, without containers, in this controller's record."""
     found = find_runs(nodes)
     recorded = recorded_only(found, wanted)
     if recorded is not None:
@@ -103,8 +103,8 @@ def gather_lines(
 
 
 def _newest(lines: Iterator[RunLine], wanted: Filter, number: int) -> list[RunLine]:
-    """So many of one node that pass, from lines that come newest first. Two followers of a run keep the same lines, not
-    quite in one order: some more are looked at."""
+    """The last `number` lines of one node that pass the filter, read newest first. Two followers of a run record the
+    same lines in slightly different order, so some more are read."""
     found: dict[RunLine, None] = {}
     beyond = 0
     for said in lines:
@@ -141,7 +141,7 @@ def _source(
 
 
 def said_of(seat: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
-    """A container's line, with whose it is, and without what nobody is to read."""
+    """A container's line with node and rank, secrets removed."""
     rank, text = split_rank(line.text)
     return RunLine(time=line.time, node=seat.node.name, node_rank=seat.node_rank, rank=rank, text=veil.hide(text))
 

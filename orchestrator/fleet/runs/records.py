@@ -24,21 +24,21 @@ from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import Veil
 
 PLAN, INTENT = "plan.json", "launching.json"
-"""What was launched, and what is being launched."""
+"""Plan of the launched attempt, and of an attempt that is being launched."""
 STOPPING, NEXT = "stopping", "next.json"
 """Marks in a run's folder, which the next attempt takes away."""
 
 
 def runs_folder() -> Path:
-    """Where the records of all runs lie."""
+    """Folder with the records of all runs."""
     return user_state_path("orch") / "runs"
 
 
 class RunRecord:
-    """One run's folder on the controller."""
+    """Record of one run: a folder on the controller."""
 
     def __init__(self, run_id: str) -> None:
-        """ConfigError for an id that is no name."""
+        """ConfigError if the id is not valid."""
         if not re.fullmatch(RUN_ID, run_id):
             raise ConfigError(f"{run_id!r} is no id of a run", hint="orch runs")
         self.run_id = run_id
@@ -49,23 +49,23 @@ class RunRecord:
         self._keep(INTENT, to_json(plan))
 
     def forget_intent(self) -> None:
-        """The launch was undone. A folder that held nothing else goes too: a launch that was refused is no run."""
+        """Delete the plan of a launch that was rolled back, and an empty folder: a refused launch is not a run."""
         (self.folder / INTENT).unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()
 
     def save_plan(self, plan: Plan) -> None:
-        """Its containers run."""
+        """Save the plan once its containers run."""
         self._keep(PLAN, to_json(plan))
         for name in ("outcome.json", "forecast.json", STOPPING, NEXT, INTENT):  # those of an earlier attempt
             (self.folder / name).unlink(missing_ok=True)
 
     def plan(self) -> Plan | None:
-        """Of the attempt that was launched last; None where there is none that can be read."""
+        """Plan of the attempt launched last; None if none can be read."""
         return self._read_plan(PLAN)[0]
 
     def plan_from(self, attempt: int) -> Plan | None:
-        """Of this attempt, where this computer launched it or began to; else the newest that it did."""
+        """Plan of this attempt if this computer launched it or began to, otherwise of its newest attempt."""
         plans = [plan for plan, _ in map(self._read_plan, (PLAN, INTENT)) if plan]
         return max(plans, key=lambda plan: (plan.attempt == attempt, plan.attempt), default=None)
 
@@ -95,7 +95,7 @@ class RunRecord:
         return veil_of(plan) if plan else Veil()
 
     def open_log(self, node: str, container: str = "") -> KeptLog:
-        """Where the lines of this container of a node are appended."""
+        """Open the log of this container of a node for appending."""
         return KeptLog(self.folder, node, container)
 
     def last_time(self, node: str, container: str = "") -> str:
@@ -109,7 +109,7 @@ class RunRecord:
         yield from sorted(kept, key=lambda said: (said.time, said.node_rank))
 
     def newest(self, node: str) -> Iterator[RunLine]:
-        """Those of a node as they were kept, the newest first."""
+        """Recorded lines of a node, the newest first."""
         return newest_lines(self.folder, node)
 
     @property
@@ -121,7 +121,7 @@ class RunRecord:
         self._keep("forecast.json", json.dumps(asdict(forecast)))
 
     def forecast(self) -> Forecast | None:
-        """What was expected of the run, where this controller heard it."""
+        """The recorded forecast of the run, if any."""
         try:
             return read_forecast(json.loads((self.folder / "forecast.json").read_text(encoding="utf-8")))
         except (OSError, ValueError):
@@ -131,23 +131,23 @@ class RunRecord:
         self._keep("outcome.json", json.dumps({"state": state, "reason": reason}))
 
     def mark_stopping(self) -> None:
-        """Somebody stops this run: whoever watches it leaves what ends alone."""
+        """Mark the run as being stopped: a supervisor does not restart what ends."""
         self._keep(STOPPING, "")
 
     def is_stopping(self) -> bool:
         return (self.folder / STOPPING).exists()
 
     def was_stopped(self, attempt: int) -> bool:
-        """Whether this attempt was stopped from here: what still runs of it is left over from when a node was away."""
+        """Whether this attempt was stopped from here: containers still running were on an unreachable node."""
         plan = self.plan()  # another controller may have begun a newer attempt since
         return self.is_stopping() and self.outcome() is not None and plan is not None and attempt <= plan.attempt
 
     def mark_next(self, nodes: Sequence[str]) -> None:
-        """The run is stopped to go on with these: a watcher that dies in between leaves it to the next."""
+        """Record the nodes of the next attempt before the stop: another supervisor can then start it."""
         self._keep(NEXT, json.dumps(list(nodes)))
 
     def next(self) -> tuple[str, ...]:
-        """Nodes that the run was to go on with; empty where nothing is left half-done."""
+        """Nodes of a recorded next attempt that has not started; empty if there is none."""
         try:
             return tuple(map(str, json.loads((self.folder / NEXT).read_text(encoding="utf-8"))))
         except (OSError, ValueError):
@@ -163,7 +163,7 @@ class RunRecord:
 
 
 def recorded_runs() -> list[RunRecord]:
-    """Newest first, by the time of their plan. Folders that bear no run's name are not ours."""
+    """Records of all runs, newest first by the time of their plan. Other folders are ignored."""
     written: dict[str, float] = {}
     for file in (*runs_folder().glob(f"*/{PLAN}"), *runs_folder().glob(f"*/{INTENT}")):
         name = file.parent.name

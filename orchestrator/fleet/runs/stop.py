@@ -19,12 +19,12 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, State
 
 LEFT_STOP_S = 10
-"""What is left alone of a run waits for its peers, and has nothing to save."""
+"""Stop timeout for leftover containers of a stopped run: they wait for their peers and have nothing to save."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped:
-    """What stopping came to."""
+    """Result of stopping a run."""
 
     outcomes: tuple[Outcome[RunningContainer, ContainerFacts | None], ...]
     checkpoint_step: int | None
@@ -38,7 +38,7 @@ def stop_run(
     timeout_s: int,
     on_step: Callable[[str, str], None] = lambda _node, _step: None,
 ) -> Stopped:
-    """SIGTERM to all nodes together, SIGKILL to what is left after `timeout_s`; logs kept; containers removed."""
+    """Send SIGTERM on all nodes together, SIGKILL after `timeout_s`; record the logs and remove the containers."""
 
     def end(seat: RunningContainer) -> ContainerFacts | None:
         seat.node.engine.stop(seat.container, timeout_s)
@@ -59,12 +59,12 @@ def stop_run(
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaned:
-    """What cleaning one node came to."""
+    """Result of cleaning one node."""
 
     removed: tuple[str, ...]
     """The run of each container."""
     left_over: tuple[str, ...]
-    """Of these, runs that were stopped while the node was away, and still ran there."""
+    """Removed runs that were stopped while the node was unreachable and still ran there."""
     not_understood: tuple[str, ...]
 
 
@@ -106,7 +106,7 @@ if [ -f "$1/runs/$2/plan.json" ]; then rm -rf -- "$1/runs/$2"; fi
 def remove_run(
     seated: Sequence[RunningContainer], plan: Plan, *, timeout_s: float = 120.0
 ) -> tuple[Outcome[RunningContainer, None], ...]:
-    """For a run that has ended and had not been there before this launch: checkpoints in its folder go too."""
+    """Remove the containers and the folder of an ended run, checkpoints included."""
     folders = {part.node: part.folder for part in plan.nodes}
 
     def clear(seat: RunningContainer) -> None:

@@ -1,4 +1,4 @@
-"""What a container's spec starts where there is no container: argv, environment and folder of a process."""
+"""Translate a container spec into a process: argv, environment and working folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.secret import is_sensitive
 
 PACKAGES = Path(orchestrator.__file__).parents[1]
-"""Where the `trainer` package lies, beside `orchestrator`: in the repository, or where both are installed."""
+"""Folder of the packages `trainer` and `orchestrator`: the repository, or the installation."""
 _RUN = "import runpy, sys; sys.path.remove(''); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 INSTALL = "pip install 'orch[trainer]' into the Python that runs orch"
 
 
 def launch_of(spec: ContainerSpec, node: str, id: str, scratch: Path) -> dict[str, Any]:
-    """For the supervisor. `scratch` is where it starts when its working directory is in no mount."""
+    """Input of the supervisor. `scratch` is the working folder if the container's is not in a mount."""
     host = on_host(spec)
     folder = scratch if host.working_dir == spec.working_dir else Path(host.working_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def _without_the_folder(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def own_environment(own: Mapping[str, str], spec: ContainerSpec) -> dict[str, str]:
-    """What the process inherits: no secrets, neither those that it is handed as files nor any other of the user's."""
+    """Environment that the process inherits: without secrets, neither those passed as files nor others of the user."""
     paths = [path for path in (own.get("PYTHONPATH", ""), str(PACKAGES)) if path]
     open_to_it = {
         key: own[key] for key in own if not is_sensitive(key, own[key]) and f"{key}_FILE" not in spec.environment
@@ -68,7 +68,7 @@ def own_environment(own: Mapping[str, str], spec: ContainerSpec) -> dict[str, st
 
 
 def link_nested_mounts(mounts: tuple[Mount, ...], node: str) -> None:
-    """What Docker mounts inside another mount is a link here, so that a path relative to the outer one holds too."""
+    """Link each mount inside another mount, so that paths relative to the outer one are valid too."""
     for inner in mounts:
         if not Path(inner.source).exists():
             raise EngineError(f"{inner.source}, which {inner.target} shows, is not there", node=node)

@@ -84,7 +84,7 @@ _SPEC = TypeAdapter(ContainerSpec)
 
 
 def processes_folder() -> Path:
-    """Where the nodes of this computer that are processes keep their state, a folder each."""
+    """Folder with the state of this computer's process nodes, one subfolder each."""
     return user_state_path("orch") / "processes"
 
 
@@ -96,7 +96,7 @@ class ProcessEngine(WithoutImages):
         self._folder = processes_folder() / node
 
     def facts(self) -> EngineFacts:
-        """Its version is that of torch, which stands in for the image; empty where there is none."""
+        """Facts of this computer; the version is that of torch, which replaces the image; empty if not installed."""
         try:
             version = metadata.version("torch")
         except metadata.PackageNotFoundError:
@@ -171,7 +171,7 @@ class ProcessEngine(WithoutImages):
         return facts
 
     def signal(self, container: str, signal: str) -> None:
-        """To the first process, as a container's init hands it on; SIGKILL to all."""
+        """Signal the first process, like a container's init; SIGKILL goes to all."""
         files = self._running(container)
         number = signals.Signals[f"SIG{signal.removeprefix('SIG')}"]
         if number is signals.SIGKILL:
@@ -255,7 +255,7 @@ class ProcessEngine(WithoutImages):
         return [ProcessFiles(spec.parent) for spec in self._folder.glob("*/spec.json")]
 
     def _find(self, container: str) -> ProcessFiles | None:
-        """By id or by name."""
+        """The container with this id or name."""
         for files in self._all():
             with suppress(FileNotFoundError):
                 if container == files.id or container == self._spec(files).name:
@@ -282,7 +282,7 @@ class ProcessEngine(WithoutImages):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One change of this node at a time, whichever program makes it."""
+        """Lock this node: one change at a time across all programs."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # environments lie in it
         with (self._folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -290,7 +290,7 @@ class ProcessEngine(WithoutImages):
 
 
 def _signal_first(files: ProcessFiles, number: signals.Signals) -> None:
-    """Its first process, unless that has just ended."""
+    """Signal the first process, unless it has just ended."""
     pid = read_json(files.started).get("pid", 0)
     if pid in set(files.members()):
         os.kill(pid, number)

@@ -25,7 +25,7 @@ KILL_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class ProcessFiles:
-    """One container's folder, which bears its id."""
+    """Folder of one container, named by its id."""
 
     folder: Path
 
@@ -40,7 +40,7 @@ class ProcessFiles:
 
     @property
     def launch(self) -> Path:
-        """What the supervisor starts: argv, environment, folder, restarts."""
+        """Input of the supervisor: argv, environment, folder, restarts."""
         return self.folder / "launch.json"
 
     @property
@@ -58,12 +58,12 @@ class ProcessFiles:
 
     @property
     def stopping(self) -> Path:
-        """There once somebody has asked it to stop: it is not started again then."""
+        """Marks a requested stop: the process is not restarted then."""
         return self.folder / "stopping"
 
     @property
     def lock(self) -> Path:
-        """Held by the supervisor as long as it lives: no process id, which another process may bear one day."""
+        """Lock held while the supervisor runs; a process id could be reused by another process."""
         return self.folder / "lock"
 
     def is_running(self) -> bool:
@@ -103,7 +103,7 @@ class ProcessFiles:
 
 
 def write_json(file: Path, data: dict[str, Any]) -> None:
-    """In one step: a reader finds the old or the new, never half of it."""
+    """Replace the file atomically: a reader sees the old or the new content."""
     aside = file.with_suffix(".new")
     aside.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
     aside.replace(file)

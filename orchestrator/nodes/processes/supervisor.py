@@ -83,7 +83,7 @@ def _stay(files: ProcessFiles, process: subprocess.Popen[bytes], log: _Log) -> i
 
 
 class _Log:
-    """Both streams of a process in one file, each line with the time at which it came."""
+    """Log file with both streams of a process, each line with its time."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -105,7 +105,7 @@ class _Log:
 
 
 def _answer(word: str) -> None:
-    """Tell whoever waits for the start, once; after that nobody listens."""
+    """Answer the program that waits for the start, once; later output is discarded."""
     print(word, flush=True)  # noqa: T201  # the answer to the engine that started it
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

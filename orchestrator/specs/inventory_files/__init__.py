@@ -1,1 +1,1 @@
-"""`inventory.yaml` and the files of other tools: read, written, and every problem told at its line."""
+"""`inventory.yaml` and the files of other tools: read, written, and every problem reported with its line."""

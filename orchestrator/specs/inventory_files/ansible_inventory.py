@@ -185,7 +185,7 @@ _PRIORITY = "ansible_group_priority"
 
 @dataclass(kw_only=True)
 class AnsibleGroup:
-    """One group, gathered from every place that mentions it."""
+    """An Ansible group, merged from every section that mentions it."""
 
     variables: dict[str, Any] = field(default_factory=dict)
     hosts: dict[str, None] = field(default_factory=dict)

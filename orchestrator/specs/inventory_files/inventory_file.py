@@ -1,7 +1,7 @@
 """`inventory.yaml` into an Inventory, or into every problem it has at once, each with its line.
 
 Defaults are laid under each node as trees, so that a value keeps the line it was written on wherever it ends up; then
-the models judge, and their verdicts are put in words here.
+the models validate, and their errors become messages here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NODES = "nodes"
 _FILE_KEYS = ("project", "master_port", _DEFAULTS, _NODES)
 _NODE_KEYS = tuple(key for key in known_keys(NodeSpec) if key != "name")
 _PLACEHOLDER = "placeholder"
-"""Stands for a name or an address that is missing or judged elsewhere, so that the other keys can be judged."""
+"""Placeholder for a name or address that is missing or checked elsewhere, so that the other keys can be validated."""
 _MERGED = ("labels", "limits")
 """Keys of a node that are laid over those of the defaults key by key."""
 
@@ -124,7 +124,7 @@ class _File:
             self._problems.add(line, f"node {spec.name} has the address of node {other}: {place}")
 
     def _node(self, entry: Entry, defaults: Mapping, room: int) -> Iterator[tuple[str, NodeSpec | None]]:
-        """Every name that the key stands for, and its node unless something is wrong with it."""
+        """Every name that the key expands to, with its node if valid."""
         where = f"node {shown_key(entry.key)}"
         names = self._expanded(entry.key, entry.line, where, room)
         if not isinstance(entry.value, Mapping):
@@ -139,7 +139,7 @@ class _File:
             yield name, spec if addresses else None
 
     def _addresses(self, body: Mapping, node: Entry, where: str, names: tuple[str, ...]) -> tuple[object, ...]:
-        """One for each name; none at all if something is wrong with their number."""
+        """One address for each name; empty if their number is wrong."""
         entry = body.get("address")
         if entry is None:
             self._problems.add(node.line, f"{where} has no address; expected a host name or an IPv4 address")
@@ -192,7 +192,7 @@ class _File:
 
 
 def _laid_over(own: Mapping, defaults: Mapping) -> Mapping:
-    """The node's entries, then those of the defaults that it lacks; labels and limits key by key."""
+    """The node's entries, then the missing ones from the defaults; labels and limits are merged key by key."""
     entries = []
     for entry in own.entries:
         base = defaults.get(entry.key) if entry.key in _MERGED else None

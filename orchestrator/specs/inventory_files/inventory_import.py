@@ -1,4 +1,4 @@
-"""What other tools' files know about machines, as an inventory; with notes on all that could not be taken over."""
+"""Convert machines from other tools' files into an inventory, with notes on everything left out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COUNTED = re.compile(r"(?P<host>[^:\s]+):(?P<count>\d{1,5})")
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedNode:
-    """One machine as the source has it: unchecked values under the keys of an inventory."""
+    """A machine from the source: unvalidated values under the keys of an inventory."""
 
     name: str
     values: Mapping[str, Any]
@@ -40,12 +40,12 @@ class ImportedNode:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedInventory:
-    """What a source holds, and what of it has no place in an inventory."""
+    """Machines of a source, and notes on what an inventory cannot hold."""
 
     nodes: tuple[ImportedNode, ...]
     notes: tuple[str, ...] = field(default=())
     not_for_training: Mapping[str, str] = field(default_factory=dict)
-    """Names that are left out unless somebody asks for them by name, each with the reason."""
+    """Reasons by name for machines that are left out unless requested by name."""
 
 
 def from_hostlist(text: str) -> ImportedInventory:
@@ -93,7 +93,7 @@ def from_hostfile(text: str, *, filename: str = "the hostfile") -> ImportedInven
 
 
 def only(found: ImportedInventory, patterns: Sequence[str]) -> ImportedInventory:
-    """The machines whose names match one of the patterns (`lab-*`); without patterns all that are meant to train."""
+    """Machines with names that match a pattern (`lab-*`); without patterns, all except those not for training."""
     notes = list(found.notes)
     if patterns:
         kept = [node for node in found.nodes if any(fnmatchcase(node.name, pattern) for pattern in patterns)]
@@ -121,7 +121,7 @@ def inventory_text(found: ImportedInventory, *, source: str, user: str | None = 
 
 
 def _accepted(found: Sequence[ImportedNode], notes: list[str]) -> dict[str, dict[str, Any]]:
-    """Machines with a name, an address and the values that are valid; a note on whatever was left out."""
+    """Machines with a name, an address and the values that are valid; a note on everything left out."""
     nodes: dict[str, dict[str, Any]] = {}
     places: dict[tuple[str, int], str] = {}
     for machine in found:

@@ -1,4 +1,4 @@
-"""What is wrong with an inventory, in words: line, key, what stands there and what was expected."""
+"""Problems of an inventory as messages: line, key, the value found and the one expected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Problems:
         return tuple(f"{filename}:{line}: {text}" for line, text in sorted(self._found, key=lambda found: found[0]))
 
     def add(self, line: int, text: str) -> None:
-        """One problem."""
+        """Add one problem."""
         self._found.setdefault((line, text))
 
     def add_unknown(self, entry: Entry, known: Iterable[str], where: str) -> None:
@@ -40,7 +40,7 @@ class Problems:
         self.add(entry.line, f"unknown key {shown(entry.key)}{_in(where)} ({advice})")
 
     def add_repeated(self, entry: Entry, first: Entry, where: str) -> None:
-        """A key that is there already."""
+        """Add a duplicate key."""
         self.add(entry.line, f"key {shown(entry.key)}{_in(where)} is there twice (first on line {first.line})")
 
     def add_invalid(self, error: ValidationError, model: type[BaseModel], tree: Mapping, *, where: str) -> None:
@@ -71,7 +71,7 @@ def known_keys(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def expected_of(field: FieldInfo) -> str:
-    """What a field takes, in words."""
+    """Description of the values that a field accepts."""
     return next((item.text for item in field.metadata if isinstance(item, Expected)), "another value")
 
 
@@ -80,7 +80,7 @@ def _in(where: str) -> str:
 
 
 def _entries(tree: Mapping, location: tuple[int | str, ...]) -> list[Entry]:
-    """From the outermost key of the location to the innermost that is in the file."""
+    """Entries from the outermost key of the location to the innermost that is in the file."""
     entries: list[Entry] = []
     at: object = tree
     for key in location:
@@ -93,7 +93,7 @@ def _entries(tree: Mapping, location: tuple[int | str, ...]) -> list[Entry]:
 
 
 def _expected(model: type[BaseModel], detail: ErrorDetails) -> str:
-    """The validator's own words where it has any, else the field's."""
+    """The validator's description if it has one, otherwise the field's."""
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"])
     location = detail["loc"]

@@ -55,5 +55,5 @@ def inventory_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """As `docs/inventory.schema.json` has it."""
+    """Content of `docs/inventory.schema.json`."""
     return json.dumps(inventory_schema(), indent=2, ensure_ascii=False) + "\n"

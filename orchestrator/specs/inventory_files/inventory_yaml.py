@@ -1,4 +1,4 @@
-"""YAML text as a tree that remembers lines and what was written; nothing of it is believed yet.
+"""YAML text as a tree with line numbers and the text as written; not validated yet. And data as YAML text.
 
 Built from ruamel's parse events, not by loading: so that duplicate keys can all be named, a label may be written
 `rack: 03`, and nesting is bounded before anything recurses.
@@ -141,7 +141,7 @@ def shown_key(key: str) -> str:
 
 
 class _Builder:
-    """From events to the tree, with a stack of its own instead of recursion."""
+    """Builds the tree from events, with an explicit stack instead of recursion."""
 
     def __init__(self, filename: str, tags: bool) -> None:
         self._filename = filename
