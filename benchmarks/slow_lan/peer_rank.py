@@ -25,9 +25,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.slow_lan.peer_packages import hivemind_optimizer, torchft_diloco
 from trainer.config import TrainOptions
+from trainer.data.batch import BatchRequest
 from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.optimization.schedule import learning_rate
-from trainer.engine.workload import Portion
 from trainer.workloads.gpt2 import PRESETS, Gpt2
 
 ALL_IN_ONE_MB = 2000
@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
         total = 0.0
         for start in range(0, len(mine), given.micro_batch_size):
             part = mine[start : start + given.micro_batch_size]
-            batch = workload.batch(Portion(split="train", indices=part, positions=part))
+            batch = workload.batch(BatchRequest(split="train", indices=part, positions=part))
             model, more = peer.model, start + len(part) < len(mine)
             with model.no_sync() if more and isinstance(model, DistributedDataParallel) else nullcontext():
                 loss = workload.losses(model, batch).sum()
@@ -162,7 +162,7 @@ def validated(workload: Gpt2, size: int) -> float:
     total = sum(
         float(
             workload.losses(
-                workload.model, workload.batch(Portion(split="validation", indices=part, positions=part))
+                workload.model, workload.batch(BatchRequest(split="validation", indices=part, positions=part))
             ).sum()
         )
         for part in parts

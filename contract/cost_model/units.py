@@ -27,3 +27,11 @@ def mbit(rate: float) -> str:
 def names(nodes: Sequence[str]) -> str:
     """Few by name, many by number."""
     return ", ".join(nodes) if len(nodes) <= 5 else f"{len(nodes)} nodes"
+
+
+def thousands(number: float) -> str:
+    """A number with its SI suffix: 4.1k for 4120."""
+    for size, suffix in ((1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{suffix}"
+    return f"{number:.0f}"

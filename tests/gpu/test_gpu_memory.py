@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import Place, TrainOptions
+from trainer.data.batch import Batch, BatchRequest
 from trainer.engine.autotune.stand_in import stand_in
 from trainer.engine.autotune.tuning import Bench
 from trainer.engine.dataloader import Cut
@@ -19,7 +20,7 @@ from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.reporting.events import Events
 from trainer.engine.sync import methods
-from trainer.engine.workload import Batch, Portion, Workload
+from trainer.engine.workload import Workload
 
 pytestmark = pytest.mark.gpu
 GIB = 1 << 30
@@ -46,7 +47,7 @@ class Rows(Workload):
         self.identity = {"workload": self.name}
         self.train_samples = 256
 
-    def batch(self, portion: Portion) -> Batch:
+    def batch(self, portion: BatchRequest) -> Batch:
         return (torch.ones(len(portion), 1024, 2048),)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from tests.trainer.observed import Observed, Wishes
 from trainer.agent import heartbeat
 from trainer.config import Place, TrainOptions
+from trainer.data.batch import Batch
 from trainer.engine import loop
 from trainer.engine.hardware import device
 from trainer.engine.setup import Beginning
-from trainer.engine.workload import Batch
 
 RANK = int(os.environ["RANK"])
 DTYPE = (torch.bfloat16, torch.float16, torch.float32)[RANK]

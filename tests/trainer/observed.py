@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.backends import cuda
 
 from trainer.config import Place, TrainOptions
+from trainer.data.batch import Batch, BatchRequest
 from trainer.data.order import Indices, uniform
 from trainer.engine import loop
-from trainer.engine.workload import Batch, Portion, Workload
+from trainer.engine.workload import Workload
 
 SAMPLES = 23
 KERNELS = {
@@ -132,7 +133,7 @@ class Observed(Workload):
         self.validation_samples = wishes.validation_samples
         self.attachments: dict[str, Path] = Attached(wishes.stuck_write)
 
-    def batch(self, portion: Portion) -> Batch:
+    def batch(self, portion: BatchRequest) -> Batch:
         x, y, weights = (part[portion.indices] for part in (self._x, self._y, self._weights))
         return (
             torch.from_numpy(x).float(),

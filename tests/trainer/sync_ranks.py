@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from trainer.config import SYNCS, Place, TrainOptions
+from trainer.engine.checkpoints import rank_state
 from trainer.engine.group import Group
 from trainer.engine.process_group import leave
-from trainer.engine.sync import methods, rank_state
+from trainer.engine.sync import methods
 from trainer.engine.sync.strategy import Kept, Sync
 from trainer.engine.weights import share_weights
 

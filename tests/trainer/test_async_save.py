@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from tests.trainer.observed import Observed, Wishes, same, state
 from trainer.config import Place, TrainOptions
+from trainer.engine.async_save import Saving
 from trainer.engine.checkpoints import checkpoint
-from trainer.engine.checkpoints.async_save import Saving
 from trainer.engine.checkpoints.resume import Trained
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.early_stopping import Watch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.engine.hardware import limits
+from trainer import limits
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import trainer
 from tests.trainer.conftest import AS_ONE
-from trainer.engine.workload import Portion
+from trainer.data.batch import BatchRequest
 from trainer.errors import ConfigurationError
 from trainer.workloads.custom import Custom, Task, find
 
@@ -95,7 +95,7 @@ def test_a_loss_of_another_shape_is_told(portion) -> None:
 def portion():
     import numpy as np
 
-    return lambda count: Portion(split="train", indices=np.arange(count), positions=np.arange(count))
+    return lambda count: BatchRequest(split="train", indices=np.arange(count), positions=np.arange(count))
 
 
 @pytest.mark.parametrize(

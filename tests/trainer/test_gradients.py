@@ -20,13 +20,15 @@ from tests.trainer.observed import state
 from trainer.cli import main
 from trainer.config import Place, TrainOptions
 from trainer.data import text_prepared
+from trainer.data.batch import BatchRequest
 from trainer.engine.hardware.precision import has_native_bf16
 from trainer.engine.hardware.reproducible import seed_everything
 from trainer.engine.optimization.optimizer import build_optimizer
-from trainer.engine.workload import Portion, Workload
+from trainer.engine.workload import Workload
 from trainer.models.gpt2 import GPT2
 from trainer.workloads.gpt2 import Gpt2
-from trainer.workloads.text import Choice, Text
+from trainer.workloads.text import Text
+from trainer.workloads.text_options import TextOptions
 
 SAMPLES = 7
 """Of the one step: 2 ranks have 3 and 4 of them, 3 ranks 2, 2 and 3; parts of 2 leave one over."""
@@ -64,9 +66,9 @@ def norm(parts: list[Tensor]) -> Tensor:
     return torch.cat([part.flatten() for part in parts]).norm()
 
 
-def portion(workload: Workload) -> Portion:
+def portion(workload: Workload) -> BatchRequest:
     indices = workload.order(OPTIONS.seed).take(0, SAMPLES)
-    return Portion(split="train", indices=indices, positions=indices)
+    return BatchRequest(split="train", indices=indices, positions=indices)
 
 
 # ── GPT-2 ─────────────────────────────────────────────────────────────────────────────────────────
@@ -160,7 +162,7 @@ def text_error(run_dir: Path, texts: Path) -> float:
     """Against torch's weighted mean of each head."""
     prepared = text_prepared.PreparedText.open(texts)
     heads, sizes = prepared.head_weights, [len(classes) for classes in prepared.heads.values()]
-    choice = Choice(
+    choice = TextOptions(
         heads=heads, max_length=48, model_name="random:tiny", dropout=0.0, class_weights=tuple(heads),
         label_smoothing=0.1,
     )  # fmt: skip

@@ -18,8 +18,8 @@ from trainer.cli import main, parse
 from trainer.config import Place, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import prepare_hardware
-from trainer.engine.hardware.limits import usable_threads
 from trainer.engine.sync.ddp import Ddp, bucket_sizes
+from trainer.limits import usable_threads
 
 
 def kept(run_dir: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from trainer.data.order import Bucketed
 from trainer.data.texts import Document
 from trainer.errors import ConfigurationError
 from trainer.models.pretrained import Pretrained, random_shape
+from trainer.workloads import text_prepare
 
 HEADS = ("modo", "causa")
 
@@ -135,7 +136,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> text_prepared.Prepared
     tokenizer = wordpiece.train([r.text for r in rows], 400)
     model = Pretrained(shape=random_shape("random:tiny", tokenizer.get_vocab_size()), weights={}, tokenizer=tokenizer)
     splits = {"train": rows[:40], "validation": rows[40:]}
-    return text_prepared.write(tmp_path_factory.mktemp("text"), "random:tiny", model, failure_texts.HEADS, splits)
+    return text_prepare.write(tmp_path_factory.mktemp("text"), "random:tiny", model, failure_texts.HEADS, splits)
 
 
 def test_rows_are_cut_with_their_last_mark_and_padded(prepared: text_prepared.PreparedText) -> None:

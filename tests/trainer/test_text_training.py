@@ -15,10 +15,11 @@ from torch.nn import functional as F
 from tests.trainer.conftest import AS_ONE
 from trainer.config import Place, TrainOptions
 from trainer.data import text_prepared
+from trainer.data.batch import BatchRequest
 from trainer.engine.optimization.optimizer import usual_groups
-from trainer.engine.workload import Portion
 from trainer.workloads import text_report
-from trainer.workloads.text import Choice, Text
+from trainer.workloads.text import Text
+from trainer.workloads.text_options import TextOptions
 
 ROWS = 120
 
@@ -51,11 +52,11 @@ def workload(folder: Path, tmp_path: Path, **choice: object) -> Text:
     asked = {"heads": prepared.head_weights, "max_length": 48, "model_name": "random:tiny", "dropout": 0.0, **choice}
     options = TrainOptions(data_dir=folder, run_dir=tmp_path, batch_size=8)
     torch.manual_seed(0)
-    return Text(prepared, options, Choice(**asked, cache_dir=tmp_path / "frozen"), Place())
+    return Text(prepared, options, TextOptions(**asked, cache_dir=tmp_path / "frozen"), Place())
 
 
-def portion(indices: np.ndarray, split: str = "train") -> Portion:
-    return Portion(split=split, indices=indices, positions=indices)
+def portion(indices: np.ndarray, split: str = "train") -> BatchRequest:
+    return BatchRequest(split=split, indices=indices, positions=indices)
 
 
 def test_lengths_are_told_by_prepare_and_on_their_own(call, folder: Path, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from trainer.data.batch import Batch
 from trainer.data.trace_stream import PreprocessedGNNDataset, PreprocessedLSTMDataset, Reading, StreamedTraces
 from trainer.data.trace_tensors import open_folder
-from trainer.engine.workload import Batch
 from trainer.errors import ConfigurationError, TrainerError
 
 SIZES = (40, 7, 25, 1, 30, 17)

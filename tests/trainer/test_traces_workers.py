@@ -20,13 +20,13 @@ from tests.trainer.conftest import AS_ONE, Call
 from tests.trainer.test_traces_stream import write
 from trainer.cli import parse
 from trainer.config import Place, TrainOptions
+from trainer.data.batch import Batch
 from trainer.engine.autotune.tuning import Bench
 from trainer.engine.autotune.workers import Choice
 from trainer.engine.dataloader import Cut, Feed
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.reporting.events import Events
-from trainer.engine.workload import Batch
 from trainer.errors import UsageError
 from trainer.workloads import traces
 from trainer.workloads.traces import Choices, TracesWorkload

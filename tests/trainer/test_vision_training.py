@@ -15,11 +15,11 @@ import torch
 from tests.trainer.conftest import AS_ONE, Call, Torchrun
 from trainer.cli import parse
 from trainer.config import Place, TrainOptions
+from trainer.data.batch import BatchRequest
 from trainer.data.order import Shuffled, share
 from trainer.engine.dataloader import Cut, Feed
-from trainer.engine.workload import Portion
 from trainer.errors import UsageError
-from trainer.workloads.vision import PRESETS, Choices, choices
+from trainer.workloads.vision_options import PRESETS, VisionOptions, choices
 from trainer.workloads.vision_training import Vision, open_pictures
 
 MODEL = ("--model", "vit-mini", "--image-size", "16")
@@ -44,7 +44,7 @@ Build = Callable[..., Vision]
 def vision(data: Path, tmp_path: Path) -> Build:
     def build(**chosen: Any) -> Vision:
         options = TrainOptions(data_dir=data, run_dir=tmp_path / "run", seed=5)
-        told = Choices(**{"model": "vit-mini", "image_size": 16, **chosen})
+        told = VisionOptions(**{"model": "vit-mini", "image_size": 16, **chosen})
         return Vision(options, told, open_pictures(options, told, None, Place()), Place())
 
     return build
@@ -58,7 +58,7 @@ def seen(workload: Vision, cuts: list[tuple[int, int]]) -> torch.Tensor:
     order = Shuffled(workload.train_samples, 5)
     parts = []
     for start, end in cuts:
-        portion = Portion(split="train", indices=order.take(start, end - start), positions=np.arange(start, end))
+        portion = BatchRequest(split="train", indices=order.take(start, end - start), positions=np.arange(start, end))
         pictures, target = workload.seen(workload.batch(portion))
         parts.append(torch.cat([pictures.flatten(1), target], 1))
     return torch.cat(parts)
@@ -119,7 +119,7 @@ def loss(workload: Vision) -> float:
     torch.manual_seed(1)
     model = workload.model.train()
     order = Shuffled(workload.train_samples, 5)
-    batch = workload.batch(Portion(split="train", indices=order.take(0, 8), positions=np.arange(8)))
+    batch = workload.batch(BatchRequest(split="train", indices=order.take(0, 8), positions=np.arange(8)))
     return float(workload.losses(model, batch).detach())
 
 
@@ -143,7 +143,7 @@ def test_options_of_the_loss_reach_it(vision: Build) -> None:
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_pictures_are_laid_out_as_asked(channels_last: bool, vision: Build) -> None:
     workload = vision(model="resnet-small", channels_last=channels_last)
-    batch = workload.batch(Portion(split="train", indices=np.arange(4), positions=np.arange(4)))
+    batch = workload.batch(BatchRequest(split="train", indices=np.arange(4), positions=np.arange(4)))
     pictures, _ = workload.seen(batch)
     assert pictures.is_contiguous(memory_format=torch.channels_last) is channels_last
     convolution = next(p for p in workload.model.parameters() if p.dim() == 4 and p.shape[1] > 1)
@@ -153,7 +153,7 @@ def test_pictures_are_laid_out_as_asked(channels_last: bool, vision: Build) -> N
 # ── The command line ──────────────────────────────────────────────────────────────────────────────
 
 
-def told(*words: str) -> tuple[argparse.Namespace, Choices]:
+def told(*words: str) -> tuple[argparse.Namespace, VisionOptions]:
     given = parse(["vision", *words])
     return given, choices(given)
 
@@ -181,7 +181,7 @@ def test_every_option_of_the_seed_exists() -> None:
 
 
 def test_presets_can_be_changed() -> None:
-    assert told("--preset", "small")[1] == PRESETS["small"].choices
+    assert told("--preset", "small")[1] == PRESETS["small"].options
     chosen = told("--preset", "small", "--randaugment", "off", "--mixup", "0", "--model", "vit-tiny")[1]
     assert (chosen.randaugment, chosen.mixup, chosen.model, chosen.label_smoothing) == (None, 0.0, "vit-tiny", 0.1)
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from trainer.data.images import Frame, Pixels, Split, pixels
-from trainer.engine.hardware.limits import memory_limit, memory_used
 from trainer.errors import ConfigurationError
+from trainer.limits import memory_limit, memory_used
 
 MIB = 1 << 20
 SHARE = 0.25

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from trainer.data.images import Frame, Gallery, Pixels, Split, pixels
 from trainer.data.order import Indices
 from trainer.data.prepared_folder import IMAGES, PreparedFolder, remove_all_but, store
-from trainer.engine.hardware.limits import usable_threads
 from trainer.errors import ConfigurationError
+from trainer.limits import usable_threads
 
 AT_ONCE = 1024
 """Images in memory while preparing: it does not grow with their number."""

@@ -6,26 +6,14 @@ Everything a training needs lies in the one folder, pretrained weights too: node
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
-from trainer.data.labelled_text import LabelledText
 from trainer.data.order import Indices
-from trainer.data.prepared_folder import store
 from trainer.data.text_manifest import TextManifest
-
-if TYPE_CHECKING:
-    from trainer.models.encoder import Shape
-    from trainer.models.pretrained import Pretrained
 
 SPLITS = ("train", "validation")
 
@@ -45,58 +33,8 @@ class PreparedText(TextManifest):
     def weights_file(self) -> Path | None:
         return self.file("weights") if self.has_weights else None
 
-    @property
-    def shape(self) -> Shape:
-        from trainer.models.encoder import Shape
-
-        return Shape(**self.manifest["shape"])
-
     def file(self, role: str) -> Path:
         return self.folder / str(self.manifest["files"][role]["file"])
-
-
-def write(
-    folder: Path,
-    model_name: str,
-    model: Pretrained,
-    heads: Mapping[str, float],
-    splits: Mapping[str, Sequence[LabelledText]],
-) -> PreparedText:
-    """`heads`: the weight of each in the loss. Validation is kept in the order of length: it needs no padding."""
-    folder.mkdir(parents=True, exist_ok=True)
-    classes = [sorted({row.labels[at] for rows in splits.values() for row in rows}) for at in range(len(heads))]
-    files = {"tokenizer": store(folder, "tokenizer", ".json", model.tokenizer.to_str(pretty=True).encode())}
-    if model.weights:
-        files["weights"] = store(folder, "weights", ".safetensors", _as_safetensors(model.weights))
-    by_length = sorted(splits["validation"], key=lambda row: len(model.tokenizer.encode(row.text).ids))
-    splits = {"train": splits["train"], "validation": by_length}
-    for name, rows in splits.items():
-        for role, array in _arrays(rows, classes, model.tokenizer).items():
-            files[f"{name}-{role}"] = store(folder, f"{name}-{role}", ".npy", _as_npy(array))
-    manifest = {
-        "model_name": model_name,
-        "shape": asdict(model.shape),
-        "heads": [
-            {"name": name, "weight": weight, "classes": own}
-            for (name, weight), own in zip(heads.items(), classes, strict=True)
-        ],
-        "texts": {name: len(rows) for name, rows in splits.items()},
-        "files": files,
-    }
-    manifest["content_sha256"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    return PreparedText.finish(folder, manifest)
-
-
-def _arrays(
-    rows: Sequence[LabelledText], classes: Sequence[list[str]], tokenizer: Tokenizer
-) -> dict[str, NDArray[Any]]:
-    number = [{name: at for at, name in enumerate(own)} for own in classes]
-    encoded = [np.array(text.ids, "<i4") for text in tokenizer.encode_batch([row.text for row in rows])]
-    return {
-        "tokens": np.concatenate(encoded),
-        "offsets": np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])]).astype("<i8"),
-        "labels": np.array([[number[at][name] for at, name in enumerate(row.labels)] for row in rows], "<i8"),
-    }
 
 
 class Rows:
@@ -127,15 +65,3 @@ class Rows:
             tokens[at, :length] = self._tokens[start : start + length]
             tokens[at, length - 1] = self._tokens[end - 1]  # the mark of the end stays when a text is cut
         return tokens
-
-
-def _as_npy(array: NDArray[Any]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
-def _as_safetensors(weights: Mapping[str, Any]) -> bytes:
-    from safetensors.torch import save
-
-    return save(dict(weights))

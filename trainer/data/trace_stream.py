@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset, get_worker_info
 
+from trainer.data.batch import Batch
 from trainer.data.order import permutation
 from trainer.data.trace_tensors import TensorFile, open_folder
-from trainer.engine.workload import Batch
 from trainer.errors import ConfigurationError
 
 BUFFER = 1000

@@ -19,8 +19,8 @@ from torch import Tensor
 from trainer.data.files import write_atomic
 from trainer.data.trace_shards import VALIDATION_SHARE, Measure, Source
 from trainer.data.traces import Traces
-from trainer.engine.autotune.micro_batch import is_out_of_memory
 from trainer.errors import ConfigurationError, TrainerError
+from trainer.out_of_memory import is_out_of_memory
 
 INDEX = "traces-index.json"
 NAMES = {

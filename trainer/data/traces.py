@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trainer.data.order import Indices
 
 if TYPE_CHECKING:
-    from trainer.engine.workload import Batch
+    from trainer.data.batch import Batch
 
 Rows = NDArray[np.int32]
 Floats = NDArray[np.float32]

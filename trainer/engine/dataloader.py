@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from trainer.config import Place
+from trainer.data.batch import Batch, BatchRequest
 from trainer.data.order import Order, span
-from trainer.engine.workload import Batch, Portion, Workload
+from trainer.engine.workload import Workload
 from trainer.errors import UsageError
 
 PREFETCH = 2
@@ -76,14 +77,14 @@ class Cut:
             return slice(sum(self.shares[:rank]), sum(self.shares[: rank + 1]))
         return span(self.per_step, rank, self.place.world_size)
 
-    def portions(self, order: Order, cursor: int) -> Iterator[Portion]:
+    def requests(self, order: Order, cursor: int) -> Iterator[BatchRequest]:
         """This rank's micro-batches from position `cursor` of the stream on, without end."""
         while True:
             indices = order.take(cursor, self.per_step)[self._here]
             positions = np.arange(cursor, cursor + self.per_step)[self._here]
             for at in range(0, len(indices), self.micro_batch):
                 here = slice(at, at + self.micro_batch)
-                yield Portion(split="train", indices=indices[here], positions=positions[here])
+                yield BatchRequest(split="train", indices=indices[here], positions=positions[here])
             cursor += self.per_step
 
 
@@ -118,9 +119,9 @@ class Feed:
             self._batches = chain.from_iterable(_micro_batches(Joined(*step)) for step in steps)
         else:
             # An order of its own: it runs ahead, perhaps into the next epoch, by what the workers prefetch.
-            portions = cut.portions(workload.order(cut.seed), cursor)
+            requests = cut.requests(workload.order(cut.seed), cursor)
             asked = _Asked(workload.batch)
-            self._batches = self._from_workers(_loader(asked, workers, pin, batch_size=None, sampler=portions))
+            self._batches = self._from_workers(_loader(asked, workers, pin, batch_size=None, sampler=requests))
 
     def _from_workers(self, loader: Iterable[Any]) -> Iterator[Any]:
         loaded = iter(loader)
@@ -142,7 +143,7 @@ def _loaded_here(workload: Workload, cut: Cut, cursor: int) -> Iterator[Batch]:
     if workload.streamed:
         samples = iter(_stream(workload, cut, cursor))
         return map(workload.collate, _parts(samples, chain.from_iterable(repeat(cut.sizes))))
-    return map(workload.batch, cut.portions(workload.order(cut.seed), cursor))
+    return map(workload.batch, cut.requests(workload.order(cut.seed), cursor))
 
 
 def _stream(workload: Workload, cut: Cut, cursor: int) -> Iterable[Batch]:
@@ -199,13 +200,13 @@ def _pinned(batch: Batch) -> Batch:
 
 
 class _Asked(Dataset[Batch]):
-    """What DataLoader calls a dataset: its keys are whole portions."""
+    """What DataLoader calls a dataset: its keys are whole requests."""
 
-    def __init__(self, batch: Callable[[Portion], Batch]) -> None:
+    def __init__(self, batch: Callable[[BatchRequest], Batch]) -> None:
         self._batch = batch
 
-    def __getitem__(self, portion: Portion) -> Batch:
-        return self._batch(portion)
+    def __getitem__(self, request: BatchRequest) -> Batch:
+        return self._batch(request)
 
 
 def _leave_signals_to_the_loop(_worker: int) -> None:

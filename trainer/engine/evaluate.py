@@ -10,10 +10,11 @@ from torch import Tensor
 
 from trainer.agent import heartbeat
 from trainer.config import TrainOptions
+from trainer.data.batch import BatchRequest
 from trainer.data.order import Indices, share
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
-from trainer.engine.workload import Outputs, Portion, Workload
+from trainer.engine.workload import Outputs, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ def evaluate(
     for at in range(0, len(mine), micro_batch):
         heartbeat.part("evaluation")
         indices = mine[at : at + micro_batch]
-        batch = workload.batch(Portion(split="validation", indices=indices, positions=indices))
+        batch = workload.batch(BatchRequest(split="validation", indices=indices, positions=indices))
         with hardware.autocast():
             losses, outputs = workload.judge(model, hardware.move(batch))
         sums += losses

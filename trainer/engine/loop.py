@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from contract.cost_model.units import thousands
 from contract.events import GroupJoined, RankStarted, SampleWritten, StepDone, TrainingDone, TrainingStopped
 from trainer.agent import heartbeat
 from trainer.config import Place, TrainOptions
 from trainer.data.files import no_room
-from trainer.engine.autotune.micro_batch import free_memory, is_out_of_memory
+from trainer.engine.async_save import Saving
 from trainer.engine.buffers import Buffers
 from trainer.engine.checkpoints import checkpoint
-from trainer.engine.checkpoints.async_save import Saving
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.dataloader import Feed
 from trainer.engine.hardware.agreement import agree
@@ -30,7 +30,7 @@ from trainer.engine.hardware.reproducible import determinism_explained, seed_eve
 from trainer.engine.optimization.schedule import dropout_seed, due, last_step, learning_rate
 from trainer.engine.process_group import expected_backend, join, leave
 from trainer.engine.reporting.events import Events
-from trainer.engine.reporting.metrics import Records, Speed, thousands
+from trainer.engine.reporting.metrics import Records, Speed
 from trainer.engine.reporting.profile import Profile
 from trainer.engine.run import Run
 from trainer.engine.setup import Beginning, begin
@@ -40,6 +40,7 @@ from trainer.engine.stop_signal import StopSignal
 from trainer.engine.weights import CHECKED_EVERY, must_be_alike
 from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
+from trainer.out_of_memory import free_memory, is_out_of_memory
 
 MEASURED = 5
 """Steps after which it is known whether compiling pays."""

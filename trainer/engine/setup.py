@@ -14,13 +14,14 @@ from trainer.engine.autotune.measure import Own, optimizer_s
 from trainer.engine.autotune.stand_in import stand_in
 from trainer.engine.autotune.tuning import Bench
 from trainer.engine.balance import Balance
+from trainer.engine.checkpoints import rank_state
 from trainer.engine.checkpoints.resume import Progress, Trained, resume
 from trainer.engine.dataloader import Cut
 from trainer.engine.early_stopping import Watch
 from trainer.engine.guard import Guard
 from trainer.engine.optimization.loss_scaler import LossScaler
 from trainer.engine.run import Run
-from trainer.engine.sync import methods, rank_state
+from trainer.engine.sync import methods
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.sync_plan import Together, by_speed, come_together, must_measure, wished_sync
 from trainer.engine.weights import share_weights

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from trainer.data.batch import Batch, BatchRequest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,23 +23,8 @@ if TYPE_CHECKING:
 
     from trainer.data.order import Indices, Order
 
-Batch = tuple["Tensor", ...]
 Outputs: TypeAlias = "NDArray[np.float64]"
 """(samples, columns): what `judge` keeps of each validation sample for `quality`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Portion:
-    """Some samples of a split, as the loop wants them."""
-
-    split: str
-    indices: Indices
-    positions: Indices
-    """Where each stands in the endless stream of training. Chance (crops, mixup) hangs on the seed and this alone,
-    and so is the same for any number of ranks and workers."""
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
 
 class Workload(ABC):
@@ -61,7 +47,7 @@ class Workload(ABC):
     """Whether training samples cannot be asked for by number: they come from `stream`, not from `batch`."""
 
     @abstractmethod
-    def batch(self, portion: Portion) -> Batch:
+    def batch(self, request: BatchRequest) -> Batch:
         """The samples, on the CPU; the first dimension of each tensor is theirs. May run in a worker process."""
 
     @abstractmethod

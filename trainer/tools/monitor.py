@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pynvml
 
-from trainer.engine.hardware import limits
+from trainer import limits
 
 MIB = 1 << 20
 

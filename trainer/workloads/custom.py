@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import Place, TrainOptions
-from trainer.engine.workload import Batch, Outputs, Portion, Workload
+from trainer.data.batch import Batch, BatchRequest
+from trainer.engine.workload import Outputs, Workload
 from trainer.errors import ConfigurationError, UsageError
 from trainer.options import add_train_options, train_options
 from trainer.workloads import Actions
@@ -210,11 +211,11 @@ class Custom(Workload):
         self.validation_samples = 0 if task.validation is None else len(task.validation)
         self.identity = {"workload": task.name, "module": module, "settings": json.dumps(settings, sort_keys=True)}
 
-    def batch(self, portion: Portion) -> Batch:
+    def batch(self, request: BatchRequest) -> Batch:
         from torch.utils.data import default_collate
 
-        samples = self._task.train if portion.split == "train" else self._task.validation
-        return tuple(default_collate([samples[int(index)] for index in portion.indices]))
+        samples = self._task.train if request.split == "train" else self._task.validation
+        return tuple(default_collate([samples[int(index)] for index in request.indices]))
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         *inputs, targets = batch

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import Place, TrainOptions
+from trainer.data.batch import Batch, BatchRequest
 from trainer.data.prepared_folder import TOKENS, read_manifest
 from trainer.data.token_windows import must_hold_a_window
-from trainer.engine.workload import Batch, Outputs, Portion, Workload
+from trainer.engine.workload import Outputs, Workload
 from trainer.errors import UsageError
 from trainer.options import add_train_options, number_or, train_options
 from trainer.workloads import Actions, gpt2_actions
@@ -172,10 +173,10 @@ class Gpt2(Workload):
         workload._gpt2.load_state_dict(pretrained_gpt2.weights_of(source, shape))
         return workload
 
-    def batch(self, portion: Portion) -> Batch:
+    def batch(self, request: BatchRequest) -> Batch:
         import torch
 
-        tokens = torch.from_numpy(self._windows[portion.split].take(portion.indices))
+        tokens = torch.from_numpy(self._windows[request.split].take(request.indices))
         return tokens[:, :-1], tokens[:, 1:]
 
     def targets(self, split: str, indices: Indices) -> tuple[float, ...]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import Place, TrainOptions
+from trainer.data.batch import Batch, BatchRequest
 from trainer.data.text_manifest import TextManifest
-from trainer.engine.workload import Batch, Outputs, Portion, Workload
+from trainer.engine.workload import Outputs, Workload
 from trainer.options import train_options
 from trainer.workloads import Actions, text_options
+from trainer.workloads.text_options import TextOptions
 
 if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays quick
     from torch import Tensor, nn
@@ -39,24 +41,6 @@ def add_commands(actions: Actions) -> None:
     lengths.set_defaults(run=_lengths)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What this workload lets the user choose, beside the engine's options."""
-
-    heads: Mapping[str, float]
-    class_weights: tuple[str, ...] = ()
-    label_smoothing: float = 0.0
-    dropout: float = 0.1
-    max_length: int
-    bucketing: bool = True
-    model_name: str
-    freeze_layers: int = 0
-    gradient_checkpointing: bool = False
-    cache_frozen: bool = True
-    cache_dtype: str = "fp32"
-    cache_dir: Path | None = None
-
-
 def _check(given: argparse.Namespace, place: Place, data: Path | None) -> None:
     if data:
         _asked(given, place, TextManifest.open(data))
@@ -77,7 +61,7 @@ def _train(given: argparse.Namespace, place: Place) -> int:
     return loop.train(lambda: Text(prepared, options, choice, place), options, place)
 
 
-def _asked(given: argparse.Namespace, place: Place, prepared: TextManifest) -> tuple[Choice, TrainOptions]:
+def _asked(given: argparse.Namespace, place: Place, prepared: TextManifest) -> tuple[TextOptions, TrainOptions]:
     """The options of this workload and of the engine. UsageError where they cannot be, with this data."""
     choice = text_options.choose(given, prepared)
     watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
@@ -98,10 +82,10 @@ class Text(Workload):
     name = "text"
     unit = "texts"
 
-    def __init__(self, prepared: PreparedText, options: TrainOptions, choice: Choice, place: Place) -> None:
+    def __init__(self, prepared: PreparedText, options: TrainOptions, choice: TextOptions, place: Place) -> None:
         from trainer.data.text_prepared import SPLITS, Rows
         from trainer.models import pretrained
-        from trainer.models.encoder import Dropout, Encoder
+        from trainer.models.encoder import Dropout, Encoder, Shape
 
         self._choice, self._run_dir, self._prepared = choice, options.run_dir, prepared
         self._rows = {split: Rows(prepared, split, choice.max_length) for split in SPLITS}
@@ -112,7 +96,7 @@ class Text(Workload):
         self.terms = dict(choice.heads)
         self.train_samples, self.validation_samples = (len(self._rows[split]) for split in SPLITS)
 
-        shape = prepared.shape
+        shape = Shape(**prepared.manifest["shape"])
         if choice.model_name != prepared.model_name:
             shape = pretrained.random_shape(choice.model_name, shape.vocab_size)
         dropout = Dropout(hidden=choice.dropout, attention=choice.dropout, head=choice.dropout)
@@ -139,7 +123,7 @@ class Text(Workload):
         if place.rank == 0:
             print(self._in_short())
 
-    def batch(self, portion: Portion) -> Batch:
+    def batch(self, request: BatchRequest) -> Batch:
         """Labels, numbers of the rows, tokens, mask, what the frozen layers made of them, and of which that is known.
         The last three have a second dimension of 0 where they say nothing: no padding, nothing known, all known."""
         import numpy as np
@@ -147,18 +131,18 @@ class Text(Workload):
 
         from trainer.models import frozen
 
-        rows = self._rows[portion.split]
-        lengths = rows.lengths[portion.indices]
+        rows = self._rows[request.split]
+        lengths = rows.lengths[request.indices]
         width = int(lengths.max()) if self._choice.bucketing else self._choice.max_length
         padded = bool((lengths < width).any())
         mask = np.arange(width if padded else 0) < lengths[:, None]
-        kept = self._kept.get(portion.split)
+        kept = self._kept.get(request.split)
         return (
-            torch.from_numpy(rows.labels[portion.indices][:, self._columns]),
-            torch.from_numpy(np.array(portion.indices)),
-            torch.from_numpy(rows.take(portion.indices, width)),
+            torch.from_numpy(rows.labels[request.indices][:, self._columns]),
+            torch.from_numpy(np.array(request.indices)),
+            torch.from_numpy(rows.take(request.indices, width)),
             torch.from_numpy(mask),
-            *frozen.known_rows(kept, portion.indices, width),
+            *frozen.known_rows(kept, request.indices, width),
         )
 
     def order(self, seed: int) -> Order:

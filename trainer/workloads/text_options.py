@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,29 @@ from trainer.options import add_train_options
 
 if TYPE_CHECKING:
     from trainer.data.text_manifest import TextManifest
-    from trainer.workloads.text import Choice
-
 HEADS = {"modo": 0.1, "causa": 0.6, "prioridad": 0.3}
 TEXT_COLUMN = "descripcion"
 MODEL_NAME = "dccuchile/bert-base-spanish-wwm-cased"
 MODEL_HELP = "a model of the hub, a folder with one, or random:tiny|mini|small|medium|base for one from nothing"
 HEADS_HELP = "columns and their weights in the loss"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """What this workload lets the user choose, beside the engine's options."""
+
+    heads: Mapping[str, float]
+    class_weights: tuple[str, ...] = ()
+    label_smoothing: float = 0.0
+    dropout: float = 0.1
+    max_length: int
+    bucketing: bool = True
+    model_name: str
+    freeze_layers: int = 0
+    gradient_checkpointing: bool = False
+    cache_frozen: bool = True
+    cache_dtype: str = "fp32"
+    cache_dir: Path | None = None
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
@@ -83,10 +100,8 @@ def add_lengths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true")
 
 
-def choose(given: argparse.Namespace, prepared: TextManifest) -> Choice:
+def choose(given: argparse.Namespace, prepared: TextManifest) -> TextOptions:
     """What the user asks for, checked against what was prepared; all that is wrong at once."""
-    from trainer.workloads.text import Choice
-
     heads = parse_heads(given.heads, prepared.head_weights) if given.heads else prepared.head_weights
     wrong = [
         f"--heads {head}: prepared are {', '.join(prepared.heads)}" for head in heads if head not in prepared.heads
@@ -106,7 +121,7 @@ def choose(given: argparse.Namespace, prepared: TextManifest) -> Choice:
         wrong.append(f"--max-length {max_length}: expected 3 to {longest}, as far as {model_name} reads")
     if wrong:
         raise UsageError("\n".join(wrong))
-    return Choice(
+    return TextOptions(
         heads=heads, class_weights=weighted, label_smoothing=smoothing, dropout=dropout, max_length=max_length,
         bucketing=_or(given.bucketing, True), model_name=model_name, freeze_layers=frozen,
         gradient_checkpointing=bool(given.gradient_checkpointing),

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
-from trainer.data import failure_texts, labelled_text, spanish_passages, text_lengths, text_prepared, wordpiece
+from trainer.data import failure_texts, labelled_text, spanish_passages, text_lengths, wordpiece
 from trainer.data.files import write_atomic
 from trainer.data.labelled_text import LabelledText
-from trainer.data.text_prepared import PreparedText, Rows
+from trainer.data.prepared_folder import store
+from trainer.data.text_prepared import SPLITS, PreparedText, Rows
 from trainer.errors import ConfigurationError, UsageError
 from trainer.models import pretrained, sizes
+from trainer.models.encoder import Shape
 from trainer.models.pretrained import Pretrained
 from trainer.workloads import text_options
 
@@ -32,17 +40,73 @@ def prepare(given: argparse.Namespace) -> int:
         train, validation = labelled_text.split(rows, given.validation_share, weights.index(max(weights)))
     model = _model(given, [row.text for row in train])
     splits = {"train": train, "validation": validation}
-    prepared = text_prepared.write(given.data_dir, given.model_name, model, heads, splits)
+    prepared = write(given.data_dir, given.model_name, model, heads, splits)
     print(f"{given.data_dir}: {len(train)} texts to train, {len(validation)} to validate, for {given.model_name}")
     for name, classes in prepared.heads.items():
         print(f"  {name} (weight {heads[name]:g}): {len(classes)} classes: {_few(classes)}")
-    print("\n".join(text_lengths.report(_lengths_of(prepared), prepared.shape.longest)))
+    print("\n".join(text_lengths.report(_lengths_of(prepared), _longest(prepared))))
     return 0
 
 
+def write(
+    folder: Path,
+    model_name: str,
+    model: Pretrained,
+    heads: Mapping[str, float],
+    splits: Mapping[str, Sequence[LabelledText]],
+) -> PreparedText:
+    """`heads`: the weight of each in the loss. Validation is kept in the order of length: it needs no padding."""
+    folder.mkdir(parents=True, exist_ok=True)
+    classes = [sorted({row.labels[at] for rows in splits.values() for row in rows}) for at in range(len(heads))]
+    files = {"tokenizer": store(folder, "tokenizer", ".json", model.tokenizer.to_str(pretty=True).encode())}
+    if model.weights:
+        files["weights"] = store(folder, "weights", ".safetensors", _as_safetensors(model.weights))
+    by_length = sorted(splits["validation"], key=lambda row: len(model.tokenizer.encode(row.text).ids))
+    splits = {"train": splits["train"], "validation": by_length}
+    for name, rows in splits.items():
+        for role, array in _arrays(rows, classes, model.tokenizer).items():
+            files[f"{name}-{role}"] = store(folder, f"{name}-{role}", ".npy", _as_npy(array))
+    manifest = {
+        "model_name": model_name,
+        "shape": asdict(model.shape),
+        "heads": [
+            {"name": name, "weight": weight, "classes": own}
+            for (name, weight), own in zip(heads.items(), classes, strict=True)
+        ],
+        "texts": {name: len(rows) for name, rows in splits.items()},
+        "files": files,
+    }
+    manifest["content_sha256"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    return PreparedText.finish(folder, manifest)
+
+
+def _arrays(
+    rows: Sequence[LabelledText], classes: Sequence[list[str]], tokenizer: Tokenizer
+) -> dict[str, NDArray[Any]]:
+    number = [{name: at for at, name in enumerate(own)} for own in classes]
+    encoded = [np.array(text.ids, "<i4") for text in tokenizer.encode_batch([row.text for row in rows])]
+    return {
+        "tokens": np.concatenate(encoded),
+        "offsets": np.concatenate([[0], np.cumsum([len(ids) for ids in encoded])]).astype("<i8"),
+        "labels": np.array([[number[at][name] for at, name in enumerate(row.labels)] for row in rows], "<i8"),
+    }
+
+
+def _as_npy(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _as_safetensors(weights: Mapping[str, Any]) -> bytes:
+    from safetensors.torch import save
+
+    return save(dict(weights))
+
+
 def lengths(given: argparse.Namespace) -> int:
-    prepared = text_prepared.PreparedText.open(given.data_dir)
-    found, longest = _lengths_of(prepared), prepared.shape.longest
+    prepared = PreparedText.open(given.data_dir)
+    found, longest = _lengths_of(prepared), _longest(prepared)
     if given.json:
         print(json.dumps(text_lengths.as_json(found, longest)))
     else:
@@ -93,11 +157,16 @@ def _strangers(
 
 
 def _lengths_of(prepared: PreparedText) -> np.typing.NDArray[np.int64]:
-    longest = prepared.shape.longest
-    found = np.concatenate([Rows(prepared, split, longest).full_lengths for split in text_prepared.SPLITS])
+    longest = _longest(prepared)
+    found = np.concatenate([Rows(prepared, split, longest).full_lengths for split in SPLITS])
     if not len(found):
         raise ConfigurationError(f"{prepared.folder}: no texts")
     return found
+
+
+def _longest(prepared: PreparedText) -> int:
+    """Tokens of the longest text that the model takes."""
+    return Shape(**prepared.manifest["shape"]).longest
 
 
 def _few(names: Sequence[str], shown: int = 8) -> str:

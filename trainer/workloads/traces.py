@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import Place, TrainOptions
+from trainer.data.batch import Batch, BatchRequest
 from trainer.data.prepared_folder import TRACES, read_manifest
-from trainer.engine.workload import Batch, Outputs, Portion, Workload
+from trainer.engine.workload import Outputs, Workload
 from trainer.errors import ConfigurationError, UsageError
 from trainer.options import add_train_options, train_options
 
@@ -216,10 +217,10 @@ class TracesWorkload(Workload):
                     " both kinds are needed, to learn and to judge by; prepare more traces"
                 )
 
-    def batch(self, portion: Portion) -> Batch:
+    def batch(self, request: BatchRequest) -> Batch:
         if self.streamed:
-            return self.collate([self._held_back.sample(int(number)) for number in portion.indices])
-        return self.to_batch(self.mapped[portion.split].take(portion.indices))
+            return self.collate([self._held_back.sample(int(number)) for number in request.indices])
+        return self.to_batch(self.mapped[request.split].take(request.indices))
 
     def stream(self, rank: int, world_size: int, skip: int, share: int) -> Iterable[Batch]:
         from trainer.data.trace_stream import Reading

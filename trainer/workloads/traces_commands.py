@@ -20,8 +20,8 @@ from trainer.workloads.traces import VOCABULARY, TracesWorkload, vocabulary_of
 if TYPE_CHECKING:
     from torch import nn
 
+    from trainer.data.batch import Batch
     from trainer.data.trace_shards import Source
-    from trainer.engine.workload import Batch
 
 BATCH = 256
 Kind = type[TracesWorkload]

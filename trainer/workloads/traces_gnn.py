@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.config import Place
-from trainer.engine.workload import Batch
+from trainer.data.batch import Batch
 from trainer.workloads import Actions, traces, traces_commands
 
 if TYPE_CHECKING:

@@ -15,16 +15,17 @@ from torch import Tensor, nn
 from trainer.config import Place, TrainOptions
 from trainer.data import image_cache, image_store
 from trainer.data.augment import Augmentation, Images, middle, partners
+from trainer.data.batch import Batch, BatchRequest
 from trainer.data.files import write_atomic
 from trainer.data.images import Frame, from_folder
 from trainer.data.order import Indices, Shuffled, uniform
 from trainer.data.randaugment import RandAugment
-from trainer.engine.workload import Batch, Outputs, Portion, Workload
+from trainer.engine.workload import Outputs, Workload
 from trainer.errors import UsageError
 from trainer.models.classification_loss import ClassificationLoss, balanced, soft_labels
 from trainer.models.classifier import Classifier, Shape, build
 from trainer.workloads import vision_quality
-from trainer.workloads.vision import ROOM, Choices
+from trainer.workloads.vision_options import ROOM, VisionOptions
 
 USUAL_MEAN, USUAL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's pictures, for a folder that nobody has read as a whole yet."""
@@ -46,7 +47,7 @@ class Pictures:
         return json.dumps(told, indent=2, ensure_ascii=False).encode()
 
 
-def open_pictures(options: TrainOptions, choices: Choices, size: int | None, place: Place) -> Pictures:
+def open_pictures(options: TrainOptions, choices: VisionOptions, size: int | None, place: Place) -> Pictures:
     """Prepared ones, or those of a folder as it is. `size`: the crop that the user wants."""
     if choices.images is None:
         data = image_store.Prepared.open(options.data_dir)
@@ -87,7 +88,7 @@ class Vision(Workload):
     unit = "images"
     compile_gain = 0.2
 
-    def __init__(self, options: TrainOptions, choices: Choices, pictures: Pictures, place: Place) -> None:
+    def __init__(self, options: TrainOptions, choices: VisionOptions, pictures: Pictures, place: Place) -> None:
         frame, classes = pictures.frame, pictures.classes
         self._pictures, self._classes, self._seed = pictures.splits, classes, options.seed
         self._augmentation = augmentation(choices, frame)
@@ -119,18 +120,18 @@ class Vision(Workload):
 
     # ── From samples to a loss ────────────────────────────────────────────────────────────────────
 
-    def batch(self, portion: Portion) -> Batch:
+    def batch(self, request: BatchRequest) -> Batch:
         """Pixels as bytes, a fourth of what floats would weigh; what else chance does to them, the device computes."""
-        images, indices = self._pictures[portion.split], portion.indices
-        if portion.split != "train":
+        images, indices = self._pictures[request.split], request.indices
+        if request.split != "train":
             return torch.from_numpy(middle(images, indices, self._augmentation.crop)), self._labels(images, indices)
-        batch = self._drawn(images, indices, portion.positions)
+        batch = self._drawn(images, indices, request.positions)
         if not self._augmentation.mixup:
             return batch
-        positions = partners(portion.positions, self.train_samples)
+        positions = partners(request.positions, self.train_samples)
         first, last = int(positions.min()), int(positions.max())
         others = self._order.take(first, last - first + 1)[positions - first]
-        chance = uniform(self._seed, portion.positions, self._augmentation.columns)
+        chance = uniform(self._seed, request.positions, self._augmentation.columns)
         own_weight = torch.from_numpy(self._augmentation.weights(chance))
         return *batch, *self._drawn(images, others, positions), own_weight
 
@@ -188,7 +189,7 @@ def in_memory(model: Classifier, memory_format: torch.memory_format) -> Classifi
     return model.to(memory_format=memory_format)  # type: ignore[call-overload, no-any-return]  # torch's stub lacks it
 
 
-def augmentation(choices: Choices, frame: Frame) -> Augmentation:
+def augmentation(choices: VisionOptions, frame: Frame) -> Augmentation:
     padding = choices.crop_padding
     if padding is None:
         padding = frame.crop // 8 if frame.stored == frame.crop else 0

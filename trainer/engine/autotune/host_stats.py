@@ -14,7 +14,7 @@ import torch
 
 from contract.cost_model.measurement import HostStats
 from trainer.engine.group import Group
-from trainer.engine.hardware.limits import memory_limit
+from trainer.limits import memory_limit
 
 BLOCK = 4 << 20
 MOST = 64 * BLOCK

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
-from trainer.engine.hardware.limits import memory_limit
 from trainer.errors import TooLittleMemoryError
+from trainer.limits import memory_limit
+from trainer.out_of_memory import free_memory, is_out_of_memory
 
 SIZES = (1, 2, 4, 8, 16)
 """Tried on a CPU: beyond them activations leave the caches, and steps get no faster."""
@@ -55,24 +53,6 @@ def fits(try_: Callable[[int], None], size: int) -> bool:
     return fitted
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """torch's own error on a GPU; elsewhere, and from CUDA's libraries, only the words tell."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
-
-
-_OUT_OF_MEMORY = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "can't allocate memory",  # DefaultCPUAllocator
-    "not enough memory",
-    "Could not allocate bytes object",  # pybind11, between torch and Python
-    "Cannot allocate memory",  # the kernel's ENOMEM, by whoever was told
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_NOT_SUPPORTED",  # cuDNN's answer where no algorithm's workspace fits
-)
 _NOT_EVEN_ONE = (
     "not even one sample fits into memory, a smaller batch does not help: try --gradient-checkpointing, shorter samples"
     " (--seq-len, --max-length, --image-size), a lower precision or a smaller model"
@@ -84,13 +64,6 @@ def halve(size: int) -> int:
     if size <= 1:
         raise TooLittleMemoryError(_NOT_EVEN_ONE)
     return size // 2
-
-
-def free_memory() -> None:
-    """What a failed step left: cycles of Python's, then blocks that torch keeps for later."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 # ── CPU: what is fastest ──────────────────────────────────────────────────────────────────────────

@@ -15,17 +15,19 @@ from torch.optim import Optimizer
 
 from trainer.agent import heartbeat
 from trainer.config import TrainOptions
+from trainer.data.batch import Batch
 from trainer.engine.autotune import find_lr, micro_batch
 from trainer.engine.autotune.workers import Choice, Trial, choose_workers, counted
 from trainer.engine.buffers import Buffers
 from trainer.engine.dataloader import Cut, Feed
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
-from trainer.engine.hardware.limits import usable_threads
 from trainer.engine.optimization.still import standing_still
 from trainer.engine.reporting.events import Events
 from trainer.engine.sync.strategy import Sync
-from trainer.engine.workload import Batch, Workload
+from trainer.engine.workload import Workload
+from trainer.limits import usable_threads
+from trainer.out_of_memory import free_memory, is_out_of_memory
 
 Found = TypeVar("Found")
 
@@ -193,11 +195,11 @@ class Bench:
             try:
                 return work()
             except (RuntimeError, MemoryError) as error:
-                if not micro_batch.is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
             # Only here: inside `except` the error's frames still hold the tensors.
             self._workload.model.zero_grad(set_to_none=True)
-            micro_batch.free_memory()
+            free_memory()
             tried = min(self.cut.micro_batch, self.cut.share)
             self.cut = replace(self.cut, micro_batch=micro_batch.halve(tried))
             self._events.warn(

@@ -13,12 +13,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.config import Place, TrainOptions
-from trainer.engine.hardware.limits import usable_threads
+from trainer.data.batch import Batch
 from trainer.engine.hardware.onednn import prove
 from trainer.engine.hardware.precision import choose_dtype
 from trainer.engine.hardware.reproducible import be_deterministic
-from trainer.engine.workload import Batch
 from trainer.errors import ConfigurationError
+from trainer.limits import usable_threads
 
 
 @dataclass(frozen=True, kw_only=True)

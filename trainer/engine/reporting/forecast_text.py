@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contract.cost_model.choice import SyncChoice
 from contract.cost_model.step_time import ALONE, StepTime
-from contract.cost_model.units import mbit, names, seconds
-from trainer.engine.reporting.metrics import thousands
+from contract.cost_model.units import mbit, names, seconds, thousands
 
 CHOSEN = "▶"
 

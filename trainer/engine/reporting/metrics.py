@@ -78,14 +78,6 @@ def figures_text(figures: Mapping[str, float]) -> str:
     return "  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items())
 
 
-def thousands(number: float) -> str:
-    """4120 as people say it: 4.1k."""
-    for size, suffix in ((1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.1f}{suffix}"
-    return f"{number:.0f}"
-
-
 def json_value(value: object) -> object:
     """None for NaN and infinities, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

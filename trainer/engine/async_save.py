@@ -18,12 +18,11 @@ import torch
 
 from contract.events import CheckpointWritten
 from trainer.agent import heartbeat
-from trainer.engine.checkpoints import checkpoint
+from trainer.engine.checkpoints import checkpoint, rank_state
 from trainer.engine.checkpoints.checkpoint import Keep
 from trainer.engine.checkpoints.resume import Trained
 from trainer.engine.checkpoints.snapshot import Snapshot
 from trainer.engine.run import Run
-from trainer.engine.sync import rank_state
 from trainer.engine.sync.strategy import Kept, State, Sync
 from trainer.engine.weights import must_be_alike
 from trainer.errors import TrainerError

@@ -1,0 +1,34 @@
+"""Recognize that memory ran out, and release what the failed step held."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch or the kernel refused memory. On a CPU and in CUDA's libraries only the message shows it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+
+
+_OUT_OF_MEMORY = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "can't allocate memory",  # DefaultCPUAllocator
+    "not enough memory",
+    "Could not allocate bytes object",  # pybind11, between torch and Python
+    "Cannot allocate memory",  # the kernel's ENOMEM, whoever reports it
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_NOT_SUPPORTED",  # cuDNN's answer where no algorithm's workspace fits
+)
+
+
+def free_memory() -> None:
+    """Release the memory of a failed step: Python's reference cycles, then the blocks that torch caches."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
