@@ -52,4 +52,4 @@ def watch(
                 f"run {plan.run_id} was stopped while a node was away: what still runs of it is not to be watched",
                 hint=f"end it: orch stop {plan.run_id}",
             )
-        return see_through(replace(attended, looks=1), mode, out_of_sight_s=float(out_of_sight))
+        return see_through(replace(attended, looks=1), mode, no_answer_s=float(out_of_sight))

@@ -1,7 +1,7 @@
-"""What to do when something of a run breaks. Pure: what happens and the clock come in, decisions go out.
+"""Decisions for a run in which something fails. Pure: events and the clock come in, decisions go out.
 
-Inside the containers supervisors start the ranks again by themselves. What is left for whoever watches: a container
-that was killed by hand, which Docker takes for a wish; a node that stays away; one that comes back.
+Inside the containers, agents restart the ranks by themselves. Left to the supervisor: a container that was killed by
+hand, which Docker does not restart; a node that stays absent; a node that returns.
 """
 
 from __future__ import annotations
@@ -27,114 +27,114 @@ from orchestrator.specs.run_events import ContainerExited, ContainerRemoved, Nod
 Held = TypeVar("Held")
 
 SETTLE_S = 1.5
-"""After the first failure, time for its peers to say what they saw, before they are stopped."""
+"""Seconds between the first failure and the stop of its peers, in which these can report it."""
 LEAVE_S = 10.0
-"""After the supervisors agreed that all is over, time for each to end."""
+"""Seconds in which agents can exit after the first one reported `finished`."""
 KILLED_S = 5.0
-"""Between a container's silent end and its next start: `orch stop` from another controller removes it by then."""
-TOLD_TO_STOP = 143
-"""Exit code after SIGTERM, and of those that Docker takes for a wish: SIGKILL, and what a crash of Docker leaves."""
-PUT_DOWN = (137, TOLD_TO_STOP, 255)
+"""Seconds between the exit of a killed container and its next start: `orch stop` elsewhere removes it by then."""
+STOPPED_CODE = 143
+"""Exit code after SIGTERM; with SIGKILL and a crash of Docker, the codes that Docker does not restart after."""
+KILLED_CODES = (137, STOPPED_CODE, 255)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a run is to be spared, and what not."""
+    """Limits on restarts and on waiting."""
 
     max_restarts: int = 0
-    """Of one node's container, if it was killed by hand."""
+    """Maximum number of starts of a container that was killed by hand."""
     node_timeout_s: float = 0.0
-    enough: int = 0
-    """Nodes that the run may go on with; 0: it needs all of them."""
-    out_of_sight_s: float = 0.0
-    """How long no node at all may answer: then it is the controller that is cut off, and the run may well go on."""
+    min_nodes: int = 0
+    """Number of nodes that the run needs; 0: all of them."""
+    no_answer_s: float = 0.0
+    """How long all nodes may be silent: the controller is probably cut off, and the run continues."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartAgain:
-    """The container of this node was killed: start it."""
+class StartContainer:
+    """Start the container of this node: it was killed."""
 
     node: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopRest:
-    """The run has ended badly: these have not."""
+class StopOthers:
+    """The run has failed: stop these nodes."""
 
     nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GiveUp:
-    """These nodes are gone for too long, and without them the run is not to go on: stop it."""
+    """These nodes are absent for too long, and the run needs them: stop it."""
 
     nodes: tuple[str, ...]
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanAnew:
-    """These nodes are gone for too long: stop the run and go on with `left`."""
+class Replan:
+    """These nodes are absent for too long: stop the attempt, start the next one on `left`."""
 
     without: tuple[str, ...]
     left: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakeIn:
-    """A checkpoint was just written, and these nodes are back: stop the run and go on with them too."""
+class AddNodes:
+    """A checkpoint was written, and these nodes are back: stop the attempt, start the next one with them."""
 
     nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutOfSight:
-    """No node answers. What the run does, nobody here knows."""
+class NoNodeAnswers:
+    """No node answers: the state of the run is unknown."""
 
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """All has ended that can be seen."""
+    """All containers that can be seen have ended."""
 
 
-Decision = StartAgain | StopRest | GiveUp | PlanAnew | TakeIn | OutOfSight | End
-Told = RunEvent | Decision
-"""What whoever follows a run is told of."""
-LAST = (GiveUp, PlanAnew, TakeIn, OutOfSight, End)
-"""After these nothing more is asked of this attempt."""
+Decision = StartContainer | StopOthers | GiveUp | Replan | AddNodes | NoNodeAnswers | End
+Update = RunEvent | Decision
+"""An event, or a decision that follows from one."""
+LAST = (GiveUp, Replan, AddNodes, NoNodeAnswers, End)
+"""Decisions that end the following of an attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Situation:
-    """How an attempt is, as far as it was heard. Times are the watcher's clock, in seconds."""
+class AttemptState:
+    """State of an attempt, as far as events show it. Times are seconds of the supervisor's clock."""
 
     nodes: tuple[str, ...]
-    """In order of node_rank: the supervisor of the first speaks for all."""
+    """In order of node_rank: the agent of the first reports for all."""
     policy: Policy
     ended: frozenset[str] = frozenset()
-    """For good."""
-    put_down: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """Containers that ended without a word: since when, and with what exit code."""
+    """Nodes that have ended, and are not started again."""
+    killed: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """Nodes with a killed container: since when, and its exit code."""
     starts: Mapping[str, int] = field(default_factory=dict)
     lost: Mapping[str, float] = field(default_factory=dict)
-    """Nodes that do not answer the watcher, since when."""
-    missed: Mapping[str, float] = field(default_factory=dict)
-    """Nodes that the others wait for, since when."""
-    spoken: frozenset[str] = frozenset()
-    """Nodes whose supervisor said that all is over."""
+    """Nodes that do not answer the supervisor, since when."""
+    unresponsive: Mapping[str, float] = field(default_factory=dict)
+    """Nodes that other nodes wait for, since when."""
+    reported_done: frozenset[str] = frozenset()
+    """Nodes with an agent that reported `finished`."""
     stopped: bool = False
     """Whether the ranks were asked to stop and did."""
-    asked: bool = False
-    """Whether somebody stops the run."""
-    closing: float | None = None
-    """When what is left is to be stopped."""
-    resting: bool = False
+    stop_requested: bool = False
+    """Whether `orch stop` was called."""
+    stop_others_at: float | None = None
+    """When the remaining nodes are to be stopped."""
+    others_stopped: bool = False
     progress: float = 0.0
-    """When a rank last said anything."""
+    """When a rank last wrote a line."""
     back: tuple[str, ...] = ()
-    """Nodes given up that answer again."""
+    """Absent nodes that are fit again."""
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -142,133 +142,141 @@ class Situation:
 
     @property
     def running(self) -> tuple[str, ...]:
-        """Those that can be told something, and have something to be told to."""
-        return tuple(name for name in self.open if name not in self.lost and name not in self.put_down)
+        """Nodes that answer and have a container that runs."""
+        return tuple(name for name in self.open if name not in self.lost and name not in self.killed)
 
 
-def step(now_is: Situation, happening: RunEvent, now: float) -> tuple[Situation, tuple[Decision, ...]]:
-    """The situation after it, and what is to be done. An empty answer: wait."""
-    situation, decisions = _decide(_see(now_is, happening, now), now)
-    if not decisions and _may_take_in(situation, happening):
-        return situation, (TakeIn(nodes=situation.back),)
-    return situation, decisions
+def step(state: AttemptState, run_event: RunEvent, now: float) -> tuple[AttemptState, tuple[Decision, ...]]:
+    """The state after the event, and decisions; none: wait."""
+    new_state, decisions = _decide(_apply(state, run_event, now), now)
+    if not decisions and _may_add_nodes(new_state, run_event):
+        return new_state, (AddNodes(nodes=new_state.back),)
+    return new_state, decisions
 
 
-def asked_to_stop(now_is: Situation) -> Situation:
-    """Somebody stops this run: what ends now is to stay ended."""
-    return replace(now_is, asked=True)
+def request_stop(state: AttemptState) -> AttemptState:
+    """Note that the run is being stopped: what ends now is not started again."""
+    return replace(state, stop_requested=True)
 
 
-def _see(s: Situation, happening: RunEvent, now: float) -> Situation:
-    if isinstance(happening, RunLine):
-        s = replace(s, progress=now) if happening.rank is not None else s
-        return _hear(s, happening.node, happening.event, now)
-    if isinstance(happening, ContainerExited):
-        return _end(s, happening, now)
-    if isinstance(happening, ContainerRemoved):
-        return replace(s, ended=s.ended | {happening.node}, put_down=_without(s.put_down, happening.node))
-    if isinstance(happening, NodeLost):
-        return replace(s, lost={**s.lost, happening.node: s.lost.get(happening.node, now)})
-    if isinstance(happening, NodeBack):
-        if happening.node not in s.nodes:
-            return replace(s, back=tuple(sorted({*s.back, happening.node})))
-        return replace(s, lost=_without(s.lost, happening.node))
+def _apply(s: AttemptState, run_event: RunEvent, now: float) -> AttemptState:
+    if isinstance(run_event, RunLine):
+        s = replace(s, progress=now) if run_event.rank is not None else s
+        return _apply_event(s, run_event.node, run_event.event, now)
+    if isinstance(run_event, ContainerExited):
+        return _end(s, run_event, now)
+    if isinstance(run_event, ContainerRemoved):
+        return replace(s, ended=s.ended | {run_event.node}, killed=_without(s.killed, run_event.node))
+    if isinstance(run_event, NodeLost):
+        return replace(s, lost={**s.lost, run_event.node: s.lost.get(run_event.node, now)})
+    if isinstance(run_event, NodeBack):
+        if run_event.node not in s.nodes:
+            return replace(s, back=tuple(sorted({*s.back, run_event.node})))
+        return replace(s, lost=_without(s.lost, run_event.node))
     return s
 
 
-def _hear(s: Situation, node: str, event: Event | None, now: float) -> Situation:
+def _apply_event(s: AttemptState, node: str, event: Event | None, now: float) -> AttemptState:
     """Rank 0's agent reports which nodes are missing; each agent reports `finished` for itself."""
     if isinstance(event, Finished):
-        return replace(s, spoken=s.spoken | {node}, closing=now + LEAVE_S if s.closing is None else s.closing)
+        return replace(
+            s,
+            reported_done=s.reported_done | {node},
+            stop_others_at=now + LEAVE_S if s.stop_others_at is None else s.stop_others_at,
+        )
     if isinstance(event, TrainingStopped):
         return replace(s, stopped=True)
     if node != s.nodes[0]:
         return s
     if isinstance(event, GenerationStarted):
-        return replace(s, missed={}, stopped=False)
+        return replace(s, unresponsive={}, stopped=False)
     if not isinstance(event, NodesEvent):
         return s
     since = now - (event.seconds or 0.0)
     names = [name for name in event.nodes or () if name in s.nodes]
     if isinstance(event, WaitingForNodes):
-        return replace(s, missed={name: min(s.missed.get(name, since), since) for name in names})
+        return replace(s, unresponsive={name: min(s.unresponsive.get(name, since), since) for name in names})
     if isinstance(event, NodesStalled):
-        return replace(s, missed={**dict.fromkeys(names, since), **s.missed})
-    return replace(s, missed=_without(s.missed, *names)) if isinstance(event, NodesRecovered) else s
+        return replace(s, unresponsive={**dict.fromkeys(names, since), **s.unresponsive})
+    return replace(s, unresponsive=_without(s.unresponsive, *names)) if isinstance(event, NodesRecovered) else s
 
 
-def _end(s: Situation, ended: ContainerExited, now: float) -> Situation:
+def _end(s: AttemptState, ended: ContainerExited, now: float) -> AttemptState:
     node, code = ended.node, ended.container.exit_code
-    final = replace(s, ended=s.ended | {node}, put_down=_without(s.put_down, node))
-    if ended.container.state is State.SUCCEEDED or node in s.spoken:
+    final = replace(s, ended=s.ended | {node}, killed=_without(s.killed, node))
+    if ended.container.state is State.SUCCEEDED or node in s.reported_done:
         return final
-    if code in PUT_DOWN and not ended.container.oom_killed and s.starts.get(node, 0) < s.policy.max_restarts:
-        return replace(s, put_down={**s.put_down, node: (now, code)})
-    if s.stopped or code == TOLD_TO_STOP:
+    if code in KILLED_CODES and not ended.container.oom_killed and s.starts.get(node, 0) < s.policy.max_restarts:
+        return replace(s, killed={**s.killed, node: (now, code)})
+    if s.stopped or code == STOPPED_CODE:
         return final
-    return replace(final, closing=now + SETTLE_S if s.closing is None else min(s.closing, now + SETTLE_S))
+    return replace(
+        final, stop_others_at=now + SETTLE_S if s.stop_others_at is None else min(s.stop_others_at, now + SETTLE_S)
+    )
 
 
-def _decide(s: Situation, now: float) -> tuple[Situation, tuple[Decision, ...]]:
+def _decide(s: AttemptState, now: float) -> tuple[AttemptState, tuple[Decision, ...]]:
     if _is_over(s):
         return s, (End(),)
-    if s.closing is not None or s.asked:
-        if s.closing is None or s.resting or now < s.closing:
+    if s.stop_others_at is not None or s.stop_requested:
+        if s.stop_others_at is None or s.others_stopped or now < s.stop_others_at:
             return s, ()
-        return replace(s, resting=True), (StopRest(nodes=s.running),)
+        return replace(s, others_stopped=True), (StopOthers(nodes=s.running),)
     if gone := {name: at for name, at in _gone_since(s).items() if now - at >= s.policy.node_timeout_s}:
         return s, (_without_them(s, gone, now),)
     if not set(s.open) - set(s.lost):
         seconds = now - max(s.lost.values())
-        # Of nodes that all fell silent it is the watcher that is cut off, and they may train. Where another one has
-        # ended they cannot, and a watcher that waits for them a day is left behind.
-        patience_s = min(s.policy.node_timeout_s, s.policy.out_of_sight_s) if s.ended else s.policy.out_of_sight_s
-        return s, (OutOfSight(seconds=seconds),) if seconds >= patience_s else ()
-    return _start_again(s, now)
+        # Where all nodes are silent, the supervisor is cut off, and they may train. Where one has ended they cannot,
+        # and waiting for a day would be in vain.
+        limit_s = min(s.policy.node_timeout_s, s.policy.no_answer_s) if s.ended else s.policy.no_answer_s
+        return s, (NoNodeAnswers(seconds=seconds),) if seconds >= limit_s else ()
+    return _start_killed(s, now)
 
 
-def _is_over(s: Situation) -> bool:
-    """Nothing that can be seen goes on, and nothing is to be started again."""
+def _is_over(s: AttemptState) -> bool:
+    """Whether no container runs that can be seen, and none is to be started."""
     if s.running:
         return False
-    if s.closing is not None or s.asked or not s.open:
+    if s.stop_others_at is not None or s.stop_requested or not s.open:
         return True  # what is lost is not waited for
-    all_told = {code for _, code in s.put_down.values()} == {TOLD_TO_STOP}
-    unseen = set(s.lost) if s.stopped else set[str]()  # the ranks have said that they were asked to: so was it
-    return all_told and set(s.open) <= set(s.put_down) | unseen
+    all_stopped = {code for _, code in s.killed.values()} == {STOPPED_CODE}
+    unseen = (
+        set(s.lost) if s.stopped else set[str]()
+    )  # the ranks reported a requested stop: it holds for these nodes, too
+    return all_stopped and set(s.open) <= set(s.killed) | unseen
 
 
-def _gone_since(s: Situation) -> dict[str, float]:
-    """Nodes that are away, since when. Where none answers, it is rather the watcher that is."""
+def _gone_since(s: AttemptState) -> dict[str, float]:
+    """Absent nodes, since when; none where no node answers: then the supervisor is cut off."""
     if not set(s.open) - set(s.lost):
         return {}
-    since, others = dict(s.missed), set(s.nodes[1:])
+    since, others = dict(s.unresponsive), set(s.nodes[1:])
     if len(others) > 1 and others <= set(since) and not others & set(s.lost):
-        since = {s.nodes[0]: max(since.values())}  # who misses everybody is the one that is cut off
+        since = {s.nodes[0]: max(since.values())}  # the node that misses all others is the one that is cut off
     for name, at in s.lost.items():
-        silent = max(at, s.progress)  # ranks that go on speak for it: then only the watcher has lost it
+        silent = max(at, s.progress)  # while ranks make progress, only the supervisor has lost it
         since[name] = min(since.get(name, silent), silent)
     return {name: at for name, at in since.items() if name in s.open}
 
 
-def _without_them(s: Situation, gone: Mapping[str, float], now: float) -> GiveUp | PlanAnew:
+def _without_them(s: AttemptState, gone: Mapping[str, float], now: float) -> GiveUp | Replan:
     left = tuple(name for name in s.open if name not in gone and name not in s.lost)
-    if s.policy.enough and len(left) >= s.policy.enough:
-        return PlanAnew(without=tuple(name for name in s.nodes if name not in left), left=left)
+    if s.policy.min_nodes and len(left) >= s.policy.min_nodes:
+        return Replan(without=tuple(name for name in s.nodes if name not in left), left=left)
     return GiveUp(nodes=tuple(gone), seconds=now - min(gone.values()))
 
 
-def _start_again(s: Situation, now: float) -> tuple[Situation, tuple[Decision, ...]]:
-    due = [name for name, (since, _) in s.put_down.items() if now - since >= KILLED_S and name not in s.lost]
+def _start_killed(s: AttemptState, now: float) -> tuple[AttemptState, tuple[Decision, ...]]:
+    due = [name for name, (since, _) in s.killed.items() if now - since >= KILLED_S and name not in s.lost]
     starts = {**s.starts, **{name: s.starts.get(name, 0) + 1 for name in due}}
-    return replace(s, starts=starts, put_down=_without(s.put_down, *due)), tuple(StartAgain(node=name) for name in due)
+    return replace(s, starts=starts, killed=_without(s.killed, *due)), tuple(StartContainer(node=name) for name in due)
 
 
-def _may_take_in(s: Situation, happening: RunEvent) -> bool:
-    """At a checkpoint that was verified: nothing is lost by a stop now."""
-    event = happening.event if isinstance(happening, RunLine) else None
+def _may_add_nodes(s: AttemptState, run_event: RunEvent) -> bool:
+    """Whether a verified checkpoint was just written: a stop now loses nothing."""
+    event = run_event.event if isinstance(run_event, RunLine) else None
     written = isinstance(event, CheckpointWritten) and event.verified
-    return bool(written and s.back) and s.closing is None and not s.asked
+    return bool(written and s.back) and s.stop_others_at is None and not s.stop_requested
 
 
 def _without(held: Mapping[str, Held], *names: str) -> dict[str, Held]:

@@ -49,32 +49,32 @@ class Phases:
         phases[phase] = self.clock() - self.began
         return True
 
-    def heard(self, happening: RunEvent) -> list[tuple[str, str]]:
+    def heard(self, run_event: RunEvent) -> list[tuple[str, str]]:
         """The (node, phase) pairs that a line of a rank shows, whether they are noted or not."""
-        if not isinstance(happening, RunLine):
+        if not isinstance(run_event, RunLine):
             return []
-        match happening.event:
+        match run_event.event:
             case RankStarted():  # torchrun starts a rank only when every agent has met the others
-                return [(happening.node, MASTER)]
+                return [(run_event.node, MASTER)]
             case GroupJoined():
-                return [(happening.node, MASTER), (happening.node, JOINED)]
+                return [(run_event.node, MASTER), (run_event.node, JOINED)]
             case StepDone():  # rank 0 reports a step for all
                 return [(node, phase) for phase in (MASTER, JOINED, STEP) for node in self.training]
         return []
 
-    def leave_out(self, happening: RunEvent) -> str:
+    def leave_out(self, run_event: RunEvent) -> str:
         """The node that has none but idle ranks since this line; empty otherwise."""
-        event = happening.event if isinstance(happening, RunLine) else None
-        if not isinstance(happening, RunLine) or not isinstance(event, RankLeftOut):
+        event = run_event.event if isinstance(run_event, RunLine) else None
+        if not isinstance(run_event, RunLine) or not isinstance(event, RankLeftOut):
             return ""
-        if event.rank is None or happening.node in self.left_out:
+        if event.rank is None or run_event.node in self.left_out:
             return ""
         self.idle.add(event.rank)
-        part = next(part for part in self.plan.nodes if part.node == happening.node)
+        part = next(part for part in self.plan.nodes if part.node == run_event.node)
         if not self.idle.issuperset(range(part.first_rank, part.first_rank + part.nproc_per_node)):
             return ""
-        self.left_out[happening.node] = printable(event.why or "")
-        return happening.node
+        self.left_out[run_event.node] = printable(event.why or "")
+        return run_event.node
 
     @property
     def training(self) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from contract.events import Event, Hung, NodesEvent, NodesRecovered, NodesStalled, Restarting, WaitingForNodes
-from orchestrator.plan.recovery import GiveUp, OutOfSight, PlanAnew, StartAgain, StopRest, TakeIn, Told
+from orchestrator.plan.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
 from orchestrator.specs.run_events import ContainerRemoved, LinesNotKept, NodeBack, NodeLost, Replanned, RunLine
 
 WORTH_A_LINE_S = 60
 """Without progress: a shorter pause is an evaluation, or a script that writes now and then."""
 
 
-def recovery_line(told: Told) -> str:
+def recovery_line(told: Update) -> str:
     """Empty where it is none of this."""
     if isinstance(told, RunLine):
         return _of_agent(told.event, told)
@@ -29,18 +29,18 @@ def recovery_line(told: Told) -> str:
     return _of_decision(told)
 
 
-def _of_decision(told: Told) -> str:
-    if isinstance(told, StartAgain):
+def _of_decision(told: Update) -> str:
+    if isinstance(told, StartContainer):
         return f"→ the container on {told.node} was killed: starting it again"
-    if isinstance(told, StopRest) and told.nodes:
+    if isinstance(told, StopOthers) and told.nodes:
         return f"→ stopping {', '.join(told.nodes)}"
     if isinstance(told, GiveUp):
         return f"✗ {', '.join(told.nodes)} gone for {told.seconds:.0f} s: stopping the run"
-    if isinstance(told, PlanAnew):
+    if isinstance(told, Replan):
         return f"→ {', '.join(told.without)} given up: going on with {', '.join(told.left)}"
-    if isinstance(told, TakeIn):
+    if isinstance(told, AddNodes):
         return f"→ {', '.join(told.nodes)} back and fit: taken in after this checkpoint"
-    if isinstance(told, OutOfSight):
+    if isinstance(told, NoNodeAnswers):
         return f"! no node has answered for {told.seconds:.0f} s"
     return ""
 

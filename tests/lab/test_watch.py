@@ -79,7 +79,7 @@ def test_a_watcher_in_the_background_starts_what_was_killed_and_may_be_killed_it
     assert running_on("beta") == ["orch-run"]
     figure(f"19 container killed by hand: resumed after {run.events('resumed')[-1].at - at:.0f} s")
     refused = orch("watch", run.run_id)
-    assert (refused.code, "is watched already, by process" in refused.err) == (6, True)
+    assert (refused.code, "is supervised already, by process" in refused.err) == (6, True)
     waited = orch("wait", run.run_id)
     assert waited.code == 0
     assert f"run {run.run_id} succeeded\n" in waited.err

@@ -10,11 +10,11 @@ from typing import Any
 
 from orchestrator.fleet.runs.launch import RunningContainer, launch
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
-from orchestrator.fleet.supervise.loop import Ears, Watch, watch
-from orchestrator.fleet.supervise.replan import Company
+from orchestrator.fleet.supervise.loop import Callbacks, Supervision, watch
+from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import Completed, LogLine, Node, Progress
-from orchestrator.plan.recovery import Told
+from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import Tick
@@ -105,7 +105,7 @@ class Scene:
     nodes: dict[str, FakeNode] = field(default_factory=dict)
     engines: dict[str, Plugged] = field(default_factory=dict)
     time: Time = field(default_factory=Time)
-    told: list[Told] = field(default_factory=list)
+    told: list[Update] = field(default_factory=list)
     copies: list[tuple[list[str], int]] = field(default_factory=list)
     says: dict[str, tuple[str, ...]] = field(default_factory=dict)
     brought: list[str] = field(default_factory=list)
@@ -126,15 +126,15 @@ class Scene:
         return plan, launch(self.nodes, plan)
 
     def watch(
-        self, plan: Plan, seated: Sequence[RunningContainer], then: Callable[[Told], object], **how: Any
+        self, plan: Plan, seated: Sequence[RunningContainer], then: Callable[[Update], object], **how: Any
     ) -> RunOutcome:
-        def hear(told: Told) -> None:
+        def hear(told: Update) -> None:
             self.told.append(told)
             if isinstance(told, Tick):
                 self.time.pass_(10)
             then(told)
 
-        company = Company(nodes=self.nodes, request=self.request, now=lambda: datetime(2026, 1, 3, tzinfo=timezone.utc))
+        pool = NodePool(nodes=self.nodes, request=self.request, now=lambda: datetime(2026, 1, 3, tzinfo=timezone.utc))
 
         def copy(nodes: Sequence[Node], _plan: Plan, step: int) -> None:
             self.copies.append(([node.name for node in nodes], step))
@@ -142,10 +142,10 @@ class Scene:
         def notify(node: str, progress: Progress) -> None:
             self.brought.append(f"{node}: {progress.text}")
 
-        ears = Ears(told=hear, checkpoint=copy, notify=notify)
-        values = {"out_of_sight_s": 600.0, "clock": lambda: self.time.now, "pause": self.time.pause,
+        callbacks = Callbacks(told=hear, checkpoint=copy, notify=notify)
+        values = {"no_answer_s": 600.0, "clock": lambda: self.time.now, "pause": self.time.pause,
                   "rest": self.time.pass_, "tick_s": 0.005, **how}  # fmt: skip
-        return watch(Watch(company=company, ears=ears, **values), plan, seated)
+        return watch(Supervision(pool=pool, callbacks=callbacks, **values), plan, seated)
 
     def container(self, name: str) -> str:
         """The one that holds the node's lock."""
@@ -158,5 +158,5 @@ class Scene:
     def say(self, name: str, text: str) -> None:
         self.engines[name].write(self.container(name), lan.moment(self.time.now % 3000), text)
 
-    def told_of(self, *kinds: type) -> list[Told]:
+    def told_of(self, *kinds: type) -> list[Update]:
         return [told for told in self.told if isinstance(told, kinds)]

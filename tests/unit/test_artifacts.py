@@ -68,7 +68,7 @@ class Place(Shelves):
         identity = replace(lan.IDENTITY, attempt=attempt)
         return plan_launch(request, {name: lan.facts(name) for name in names}, identity)
 
-    def go_on(self, plan: Plan, *elsewhere: str) -> None:
+    def start_next_attempt(self, plan: Plan, *elsewhere: str) -> None:
         launch(
             self.nodes,
             plan,
@@ -90,7 +90,7 @@ def here(tmp_path: Path) -> Place:
 
 def test_a_node_that_comes_later_gets_what_was_launched(here: Place) -> None:
     (here.code_of("alpha") / "written-by-the-run.txt").write_text("loss 3")
-    here.go_on(here.planned("alpha", "beta", "gamma", attempt=1))
+    here.start_next_attempt(here.planned("alpha", "beta", "gamma", attempt=1))
     assert folder_digest(here.code_of("gamma")) == here.first.code_digest
     assert folder_digest(here.data_of("gamma")) == here.first.data_digest
     assert ("gamma", "data copied") in here.told
@@ -103,7 +103,7 @@ def test_from_a_node_where_the_controllers_folder_has_changed(here: Place) -> No
     (here.code_of("beta") / "written-by-the-run.txt").write_text("loss 3")
     (here.code / "train.py").write_text("print(2)\n")
     shutil.rmtree(here.data)
-    here.go_on(later)
+    here.start_next_attempt(later)
     assert folder_digest(here.code_of("gamma")) == here.first.code_digest
     assert (here.code_of("gamma") / "train.py").read_text() == "print(1)\n"
     assert (here.code_of("gamma") / "empty").is_dir()
@@ -120,7 +120,7 @@ def test_from_a_node_that_takes_no_part(here: Place) -> None:
     shutil.rmtree(here.code)
     shutil.rmtree(here.data)
     here.nodes["alpha"].answers["sh", "*"] = NodeUnreachableError("no answer in 5 s", node="alpha")
-    here.go_on(later, "alpha", "beta")
+    here.start_next_attempt(later, "alpha", "beta")
     assert folder_digest(here.code_of("gamma")) == here.first.code_digest
     assert folder_digest(here.data_of("gamma")) == here.first.data_digest
 
@@ -129,7 +129,7 @@ def test_what_a_run_has_changed_is_not_handed_on(here: Place) -> None:
     later = here.planned("alpha", "beta", "gamma", attempt=1)
     shutil.rmtree(here.code)
     (here.code_of("alpha") / "train.py").write_text("print('not what was launched')\n")
-    here.go_on(later)
+    here.start_next_attempt(later)
     assert (here.code_of("gamma") / "train.py").read_text() == "print(1)\n"
     (here.code_of("beta") / "train.py").unlink()
     shutil.rmtree(here.code_of("gamma").parent)
@@ -138,7 +138,7 @@ def test_what_a_run_has_changed_is_not_handed_on(here: Place) -> None:
     with pytest.raises(
         PreflightError, match=r"beta: .*/code is not what run 0102-1504-ab12 was launched with any more"
     ):
-        here.go_on(later)
+        here.start_next_attempt(later)
     assert not list(here.code_of("gamma").iterdir())
     assert [node.engine.made for node in here.all] == [{}, {}, {}]
 
@@ -151,7 +151,7 @@ def test_nowhere_to_be_had(here: Place, gone: bool, state: str) -> None:
     else:
         (here.code / "train.py").write_text("print(2)\n")
     with pytest.raises(PreflightError) as raised:
-        here.go_on(later)
+        here.start_next_attempt(later)
     assert str(raised.value) == (
         f"gamma lacks the code that run {later.run_id} was launched with: {here.code} {state}, "
         "and no node that answers has it"

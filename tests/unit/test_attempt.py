@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.fleet.runs.launch import RunningContainer, launch
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.attempt import attend
+from orchestrator.fleet.supervise.attempt import follow_attempt
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.nodes.interface import LogLine
@@ -43,7 +43,7 @@ def watch(here: lan.Lan) -> Watched:
     record = RunRecord(plan.run_id)
     seated = launch(here.nodes, plan)
     clock = map(float, count(step=10))  # every look at the clock is ten seconds later
-    outcome = attend(seated, plan, record, on=heard.append, clock=lambda: next(clock))
+    outcome = follow_attempt(seated, plan, record, on=heard.append, clock=lambda: next(clock))
     return Watched(here, outcome, heard, record)
 
 
@@ -147,7 +147,7 @@ def test_out_of_memory() -> None:
     seated = launch(here.nodes, plan)
     here.nodes["beta"].engine.finish(seated[1].container, 137, oom_killed=True)
     clock = map(float, count(step=10))
-    failure = attend(seated, plan, RunRecord("r"), clock=lambda: next(clock)).failure
+    failure = follow_attempt(seated, plan, RunRecord("r"), clock=lambda: next(clock)).failure
     assert failure is not None
     assert (failure.node, failure.reason) == ("beta", "out of memory: the container reached its limit")
 

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.fleet.fan_out import begin, fan_out
 from orchestrator.fleet.faults import crashes_folder
-from orchestrator.fleet.supervise.latest_only import InTurn
+from orchestrator.fleet.supervise.latest_only import LatestOnly
 from orchestrator.nodes.fake import FakeNode, UnexpectedCallError
 from orchestrator.specs.errors import BugError, DeadlineError, EngineError, OrchError
 
@@ -86,7 +86,7 @@ def test_nobody_waits_for_work_whose_thread_has_died() -> None:
 
 def test_a_fault_beside_the_following_is_told_and_ends_nothing() -> None:
     told: list[OrchError] = []
-    turns = InTurn(told.append)
+    turns = LatestOnly(told.append)
     turns.add(lambda: 1 // 0)
     turns.finish(10)
     turns.add(lambda: None)

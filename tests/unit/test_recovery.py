@@ -15,17 +15,17 @@ from orchestrator.plan.recovery import (
     LAST,
     LEAVE_S,
     SETTLE_S,
+    AddNodes,
+    AttemptState,
     Decision,
     End,
     GiveUp,
-    OutOfSight,
-    PlanAnew,
+    NoNodeAnswers,
     Policy,
-    Situation,
-    StartAgain,
-    StopRest,
-    TakeIn,
-    asked_to_stop,
+    Replan,
+    StartContainer,
+    StopOthers,
+    request_stop,
     step,
 )
 from orchestrator.specs.errors import NodeUnreachableError
@@ -34,8 +34,8 @@ from orchestrator.specs.run_events import ContainerExited, ContainerRemoved, Nod
 from tests import lan
 
 NAMES = ("alpha", "beta", "gamma")
-POLICY = Policy(max_restarts=2, node_timeout_s=120.0, enough=0, out_of_sight_s=300.0)
-MAY_SHRINK = replace(POLICY, enough=2)
+POLICY = Policy(max_restarts=2, node_timeout_s=120.0, min_nodes=0, no_answer_s=300.0)
+MAY_SHRINK = replace(POLICY, min_nodes=2)
 
 
 def told(by: str, kind: str, /, **values: object) -> RunLine:
@@ -73,9 +73,9 @@ Story = Sequence[tuple[float, RunEvent]]
 
 def decided(
     story: Story, policy: Policy = POLICY, nodes: tuple[str, ...] = NAMES
-) -> tuple[Situation, list[tuple[float, Decision]]]:
+) -> tuple[AttemptState, list[tuple[float, Decision]]]:
     """All decisions of a story, each with its time; the last ends it."""
-    situation, decisions = Situation(nodes=nodes, policy=policy), list[tuple[float, Decision]]()
+    situation, decisions = AttemptState(nodes=nodes, policy=policy), list[tuple[float, Decision]]()
     for now, happening in story:
         situation, new = step(situation, happening, now)
         decisions += [(now, decision) for decision in new]
@@ -102,7 +102,7 @@ def test_nothing_is_done_while_all_is_well() -> None:
 
 def test_a_failure_for_good_stops_the_rest_after_a_moment() -> None:
     story = [(10.0, ended("beta", 1)), (10.0 + SETTLE_S / 2, Tick()), (10.0 + SETTLE_S, Tick()), (99, Tick())]
-    assert outcome(story) == [(10.0 + SETTLE_S, StopRest(nodes=("alpha", "gamma")))]
+    assert outcome(story) == [(10.0 + SETTLE_S, StopOthers(nodes=("alpha", "gamma")))]
 
 
 def test_the_supervisors_word_that_all_is_over_lets_each_end_by_itself() -> None:
@@ -110,7 +110,7 @@ def test_the_supervisors_word_that_all_is_over_lets_each_end_by_itself() -> None
     story: Story = [(0, told("gamma", "over", **over)), (1, told("alpha", "over", **over)), *all_end(1, 2.0)]
     assert outcome(story) == [(2.0, End())]
     frozen: Story = [(0, told("gamma", "over", **over)), (1, ended("gamma", 1)), (LEAVE_S, Tick())]
-    assert outcome(frozen) == [(LEAVE_S, StopRest(nodes=("alpha", "beta")))]
+    assert outcome(frozen) == [(LEAVE_S, StopOthers(nodes=("alpha", "beta")))]
 
 
 def test_who_is_lost_is_not_waited_for_once_all_is_over() -> None:
@@ -133,25 +133,25 @@ def test_a_restart_by_the_supervisors_is_not_the_end() -> None:
 
 def test_a_container_that_was_killed_is_started_again() -> None:
     story: Story = [(10, ended("gamma", 137)), (10 + KILLED_S - 1, Tick()), (10 + KILLED_S, Tick()), (90, Tick())]
-    assert outcome(story) == [(10 + KILLED_S, StartAgain(node="gamma"))]
+    assert outcome(story) == [(10 + KILLED_S, StartContainer(node="gamma"))]
 
 
 def test_at_most_so_often() -> None:
     story = [(100.0 * n + more, what) for n in range(3) for more, what in ((0, ended("gamma", 137)), (50, Tick()))]
     assert [decision for _, decision in outcome(story)] == [
-        StartAgain(node="gamma"), StartAgain(node="gamma"), StopRest(nodes=("alpha", "beta")),
+        StartContainer(node="gamma"), StartContainer(node="gamma"), StopOthers(nodes=("alpha", "beta")),
     ]  # fmt: skip
 
 
 def test_a_run_of_one_node_too() -> None:
     story: Story = [(0, ended("alpha", 137)), (KILLED_S, Tick())]
-    assert outcome(story, nodes=("alpha",)) == [(KILLED_S, StartAgain(node="alpha"))]
+    assert outcome(story, nodes=("alpha",)) == [(KILLED_S, StartContainer(node="alpha"))]
 
 
 def test_one_whose_memory_ran_out_is_not() -> None:
     """Docker itself starts it again, as often as its policy says; what is seen here is its last end."""
     story: Story = [(0, ended("gamma", 137, oom=True)), (SETTLE_S, Tick())]
-    assert outcome(story) == [(SETTLE_S, StopRest(nodes=("alpha", "beta")))]
+    assert outcome(story) == [(SETTLE_S, StopOthers(nodes=("alpha", "beta")))]
 
 
 def test_one_that_had_said_its_last_word_is_not() -> None:
@@ -161,7 +161,7 @@ def test_one_that_had_said_its_last_word_is_not() -> None:
 
 def test_a_run_that_is_stopped_stays_stopped() -> None:
     """`orch stop` on this controller leaves a mark; frozen containers are killed by it."""
-    situation = asked_to_stop(Situation(nodes=NAMES, policy=POLICY))
+    situation = request_stop(AttemptState(nodes=NAMES, policy=POLICY))
     for name in NAMES[:2]:
         situation, decisions = step(situation, ended(name, 137), 1.0)
         assert decisions == ()
@@ -179,7 +179,7 @@ def test_a_stop_from_another_controller() -> None:
 
 def test_one_node_that_was_told_to_stop_is_started_again() -> None:
     story: Story = [(0, ended("gamma", 143)), (KILLED_S, Tick())]
-    assert outcome(story) == [(KILLED_S, StartAgain(node="gamma"))]
+    assert outcome(story) == [(KILLED_S, StartContainer(node="gamma"))]
 
 
 # ── A node that is gone ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,7 +196,7 @@ def test_a_node_that_is_gone_too_long_ends_the_run() -> None:
 
 def test_or_it_goes_on_without() -> None:
     story: Story = [(100, lost("gamma")), (220, Tick())]
-    assert outcome(story, MAY_SHRINK) == [(220, PlanAnew(without=("gamma",), left=("alpha", "beta")))]
+    assert outcome(story, MAY_SHRINK) == [(220, Replan(without=("gamma",), left=("alpha", "beta")))]
 
 
 def test_not_with_too_few() -> None:
@@ -206,7 +206,7 @@ def test_not_with_too_few() -> None:
 
 def test_the_master_may_be_the_one() -> None:
     story: Story = [(100, lost("alpha")), (220, Tick())]
-    assert outcome(story, MAY_SHRINK) == [(220, PlanAnew(without=("alpha",), left=("beta", "gamma")))]
+    assert outcome(story, MAY_SHRINK) == [(220, Replan(without=("alpha",), left=("beta", "gamma")))]
 
 
 def test_who_comes_back_in_time_is_not_given_up() -> None:
@@ -222,7 +222,7 @@ def test_ranks_that_go_on_speak_for_a_node_that_only_the_watcher_lost() -> None:
 def test_who_is_waited_for_by_the_others_is_gone_though_the_watcher_reaches_it() -> None:
     """Frozen, or its cable to the others is cut. It counts from when they began to wait."""
     story = [waiting(100.0 + n, "gamma", seconds=10 + n) for n in range(0, 120, 10)]
-    assert outcome(story, MAY_SHRINK) == [(210, PlanAnew(without=("gamma",), left=("alpha", "beta")))]
+    assert outcome(story, MAY_SHRINK) == [(210, Replan(without=("gamma",), left=("alpha", "beta")))]
 
 
 def test_a_stall_counts_until_it_is_heard_again() -> None:
@@ -245,9 +245,11 @@ def test_of_the_supervisors_only_rank_0s_knows_who_is_missing() -> None:
 
 def test_who_waits_for_everybody_is_the_one_that_is_cut_off() -> None:
     story: Story = [waiting(100, "beta", "gamma"), (215, Tick())]
-    assert outcome(story, MAY_SHRINK) == [(215, PlanAnew(without=("alpha",), left=("beta", "gamma")))]
+    assert outcome(story, MAY_SHRINK) == [(215, Replan(without=("alpha",), left=("beta", "gamma")))]
     gone: Story = [waiting(100, "beta", "gamma"), (100, lost("beta")), (100, lost("gamma")), (220, Tick())]
-    assert outcome(gone, replace(MAY_SHRINK, enough=1)) == [(220, PlanAnew(without=("beta", "gamma"), left=("alpha",)))]
+    assert outcome(gone, replace(MAY_SHRINK, min_nodes=1)) == [
+        (220, Replan(without=("beta", "gamma"), left=("alpha",)))
+    ]
 
 
 @pytest.mark.parametrize("names", [None, "gamma", [7], ["delta"], {}])
@@ -259,7 +261,7 @@ def test_words_that_make_no_sense_are_not_acted_on(names: object) -> None:
 def test_where_no_node_answers_it_is_the_controller_that_is_cut_off() -> None:
     story: Story = [(100.0, lost(name)) for name in NAMES]
     assert outcome([*story, (350, Tick())]) == []
-    assert outcome([*story, (400, Tick())]) == [(400, OutOfSight(seconds=300))]
+    assert outcome([*story, (400, Tick())]) == [(400, NoNodeAnswers(seconds=300))]
     assert outcome([*story, (350, back("alpha")), (351, Tick())])[0][1] == GiveUp(nodes=("beta", "gamma"), seconds=250)
 
 
@@ -267,7 +269,7 @@ def test_where_no_node_answers_it_is_the_controller_that_is_cut_off() -> None:
 def test_a_silent_node_is_not_waited_for_once_another_has_ended(end: RunEvent) -> None:
     story: Story = [(100, lost("gamma")), (101, end), (102, ContainerRemoved(node="beta", node_rank=1)), (219, Tick())]
     assert outcome(story) == []
-    assert outcome([*story, (220, Tick())]) == [(220, OutOfSight(seconds=120))]
+    assert outcome([*story, (220, Tick())]) == [(220, NoNodeAnswers(seconds=120))]
     assert outcome([*story, (219, back("gamma")), (220, ended("gamma", 0))]) == [(220, End())]
 
 
@@ -276,7 +278,7 @@ def test_a_stop_from_elsewhere_is_not_undone_where_a_node_is_silent() -> None:
     both: Story = [(102, ended("alpha", 143)), (103, ended("beta", 143)), (200, Tick())]
     assert outcome([*stops, *both]) == [(103, End())]
     shut_down = outcome([stops[0], *both])  # two machines that are started anew, say: nobody asked the ranks
-    assert shut_down == [(200, StartAgain(node="alpha")), (200, StartAgain(node="beta"))]
+    assert shut_down == [(200, StartContainer(node="alpha")), (200, StartContainer(node="beta"))]
 
 
 def test_without_patience_the_first_loss_is_the_end() -> None:
@@ -288,7 +290,7 @@ def test_without_patience_the_first_loss_is_the_end() -> None:
 
 def test_a_node_that_was_given_up_is_taken_in_at_the_next_checkpoint() -> None:
     story: Story = [(0, CHECKPOINT), (10, back("delta")), (11, rank("alpha")), (20, CHECKPOINT)]
-    assert outcome(story, MAY_SHRINK) == [(20, TakeIn(nodes=("delta",)))]
+    assert outcome(story, MAY_SHRINK) == [(20, AddNodes(nodes=("delta",)))]
 
 
 def test_not_at_one_that_was_not_verified_nor_while_all_ends() -> None:
@@ -327,14 +329,14 @@ def test_whatever_happens_decisions_make_sense(story: list[tuple[float, RunEvent
         timed.append((now, happening))
     situation, decisions = decided(timed, policy)
     kinds = [type(decision) for _, decision in decisions]
-    assert kinds.count(StopRest) <= 1
+    assert kinds.count(StopOthers) <= 1
     for name in NAMES:
-        starts = [one for _, one in decisions if isinstance(one, StartAgain) and one.node == name]
+        starts = [one for _, one in decisions if isinstance(one, StartContainer) and one.node == name]
         assert len(starts) <= policy.max_restarts
     assert not any(issubclass(kind, LAST) for kind in kinds[:-1])
     for _, decision in decisions:
-        if isinstance(decision, PlanAnew):
-            assert len(decision.left) >= policy.enough > 0
+        if isinstance(decision, Replan):
+            assert len(decision.left) >= policy.min_nodes > 0
             assert not set(decision.left) & {*decision.without, *situation.lost}
         if isinstance(decision, GiveUp):
             assert decision.nodes

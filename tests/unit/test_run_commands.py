@@ -83,7 +83,7 @@ def test_a_second_watcher_is_refused(orch: Orch) -> None:
     with only_watcher(RunRecord(run_id)):
         ran = orch("watch", on=here)
     assert ran.code == 6
-    assert f"run {run_id} is watched already, by process" in ran.err
+    assert f"run {run_id} is supervised already, by process" in ran.err
     assert f"→ orch logs -f {run_id}" in ran.err
 
 

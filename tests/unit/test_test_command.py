@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.checks.slow_links import SlowLinks, slow_links
 from orchestrator.fleet.runs.stop import _REMOVE
-from orchestrator.fleet.supervise.rendezvous import BEHIND_S, NOBODY_S, RollCall
+from orchestrator.fleet.supervise.rendezvous import BEHIND_S, NOBODY_S, Rendezvous
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.measurement_command import in_miniature
 from orchestrator.specs.connectivity import Verdict, read_verdict
@@ -185,7 +185,7 @@ class Rehearsal:
 
     def __post_init__(self) -> None:
         self.nodes = {name: FakeNode(name, programs=self.table(name)) for name in THREE}
-        self.roll_call = RollCall(self.nodes, lan.plan(THREE), self.clock)
+        self.roll_call = Rendezvous(self.nodes, lan.plan(THREE), self.clock)
 
     def table(self, name: str) -> Any:
         row = " 0: 0B00000A:9C40 0B00000A:3044 01 0\n"  # 10.0.0.11:12356, established

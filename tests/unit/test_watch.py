@@ -10,10 +10,10 @@ import pytest
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
-from orchestrator.fleet.supervise.latest_only import InTurn
+from orchestrator.fleet.supervise.latest_only import LatestOnly
 from orchestrator.fleet.supervise.one_supervisor import only_watcher, watcher_of
-from orchestrator.fleet.supervise.replan import Company, fit
-from orchestrator.plan.recovery import GiveUp, PlanAnew, StartAgain, TakeIn, Told
+from orchestrator.fleet.supervise.replan import NodePool, fit
+from orchestrator.plan.recovery import AddNodes, GiveUp, Replan, StartContainer, Update
 from orchestrator.render.recovery import recovery_line
 from orchestrator.specs.errors import ConflictError, EngineError, OrchError
 from orchestrator.specs.plan import Plan
@@ -31,18 +31,18 @@ def scene() -> Iterator[Scene]:
     made.time.pass_(1e6)  # who still waits may go
 
 
-def once(condition: Callable[[Told], bool], *acts: Callable[[], object]) -> Callable[[Told], None]:
+def once(condition: Callable[[Update], bool], *acts: Callable[[], object]) -> Callable[[Update], None]:
     """Each act at the first event that the condition takes, one after the other."""
     left = list(acts)
 
-    def hear(told: Told) -> None:
+    def hear(told: Update) -> None:
         if left and condition(told):
             left.pop(0)()
 
     return hear
 
 
-def is_replanned(told: Told) -> bool:
+def is_replanned(told: Update) -> bool:
     return isinstance(told, Replanned)
 
 
@@ -51,12 +51,12 @@ def test_a_container_that_was_killed_is_started_again(scene: Scene) -> None:
     scene.engines["gamma"].finish(scene.container("gamma"), 137)
     starts = len([call for call in scene.engines["gamma"].calls if call[0] == "start"])
 
-    def then(told: Told) -> None:
-        if isinstance(told, Tick) and scene.told_of(StartAgain):
+    def then(told: Update) -> None:
+        if isinstance(told, Tick) and scene.told_of(StartContainer):
             scene.finish()
 
     outcome = scene.watch(plan, seated, then)
-    assert scene.told_of(StartAgain) == [StartAgain(node="gamma")]
+    assert scene.told_of(StartContainer) == [StartContainer(node="gamma")]
     assert len([call for call in scene.engines["gamma"].calls if call[0] == "start"]) == starts + 1
     assert (outcome.state, RunRecord(plan.run_id).outcome()) == (State.SUCCEEDED, ("succeeded", ""))
 
@@ -65,7 +65,7 @@ def test_a_lost_node_that_comes_back_costs_nothing(scene: Scene) -> None:
     plan, seated = scene.begin()
     scene.engines["gamma"].pull()
 
-    def then(told: Told) -> None:
+    def then(told: Update) -> None:
         if isinstance(told, NodeLost):
             scene.engines["gamma"].put_back()
         if isinstance(told, NodeBack):
@@ -88,7 +88,7 @@ def test_a_log_that_ends_without_an_error_is_taken_up_again(scene: Scene) -> Non
 
     begin = once(lambda told: isinstance(told, Tick), speak)
 
-    def then(told: Told) -> None:
+    def then(told: Update) -> None:
         begin(told)
         if isinstance(told, RunLine) and told.text == "here still":
             scene.finish()
@@ -112,15 +112,15 @@ def test_a_node_that_stays_away_ends_a_run_that_needs_all(scene: Scene) -> None:
 
 def test_a_node_whose_gpu_is_lost_takes_no_part_until_it_is_back(scene: Scene) -> None:
     plan, _ = scene.begin(min_nodes=2)
-    company = Company(nodes=scene.nodes, request=scene.request)
+    pool = NodePool(nodes=scene.nodes, request=scene.request)
     asked = ("sh", "-c", lan.probe.SCRIPT, "*")
     lost = lan.probe_answer("gamma", smi_exit="15", gpu="GPU 0000:01:00.0 is lost")
     scene.nodes["gamma"].answers[asked] = (0, lost, "")
-    facts, refused = fit(company, THREE, plan.run_id)
+    facts, refused = fit(pool, THREE, plan.run_id)
     assert list(facts) == ["alpha", "beta"]
     assert refused == ["gamma: a GPU fell off the bus (nvidia-smi: GPU 0000:01:00.0 is lost)"]
     scene.nodes["gamma"].answers[asked] = (0, lan.probe_answer("gamma"), "")
-    assert list(fit(company, THREE, plan.run_id)[0]) == list(THREE)
+    assert list(fit(pool, THREE, plan.run_id)[0]) == list(THREE)
 
 
 def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
@@ -128,7 +128,7 @@ def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
     scene.engines["gamma"].pull()
     attempts: list[Plan] = []
 
-    def then(told: Told) -> None:
+    def then(told: Update) -> None:
         if isinstance(told, Replanned):
             attempts.append(told.plan)
             if len(attempts) == 1:
@@ -141,8 +141,8 @@ def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
 
     outcome = scene.watch(plan, seated, then)
 
-    assert scene.told_of(PlanAnew) == [PlanAnew(without=("gamma",), left=("alpha", "beta"))]
-    assert scene.told_of(TakeIn) == [TakeIn(nodes=("gamma",))]
+    assert scene.told_of(Replan) == [Replan(without=("gamma",), left=("alpha", "beta"))]
+    assert scene.told_of(AddNodes) == [AddNodes(nodes=("gamma",))]
     without, again = attempts
     assert ([part.node for part in without.nodes], without.attempt, without.away) == (["alpha", "beta"], 1, ("gamma",))
     assert ([part.node for part in again.nodes], again.attempt, again.away) == (list(THREE), 2, ())
@@ -202,7 +202,7 @@ def test_orch_stop_is_not_undone(scene: Scene) -> None:
 
     outcome = scene.watch(plan, seated, once(lambda told: isinstance(told, Tick), kill))
     assert (outcome.stopped, outcome.failure) == (True, None)
-    assert scene.told_of(StartAgain) == []
+    assert scene.told_of(StartContainer) == []
 
 
 def test_a_watcher_may_be_started_while_a_node_is_away(scene: Scene) -> None:
@@ -214,7 +214,7 @@ def test_a_watcher_may_be_started_while_a_node_is_away(scene: Scene) -> None:
         for seat in seated
     ]
 
-    def then(told: Told) -> None:
+    def then(told: Update) -> None:
         if isinstance(told, NodeLost):
             scene.engines["beta"].put_back()
         if isinstance(told, NodeBack):
@@ -253,7 +253,7 @@ def test_what_the_supervisors_agreed_on_is_the_reason(scene: Scene) -> None:
     failure = scene.watch(plan, seated, lambda _told: None).failure
     assert failure is not None
     assert (failure.node, failure.rank, failure.exit_code, failure.reason) == ("gamma", 2, 1, "ValueError: no")
-    assert scene.told_of(StartAgain) == []
+    assert scene.told_of(StartContainer) == []
 
 
 # ── One watcher, and what is done beside it ──────────────────────────────────────────────────────────────────────────
@@ -266,7 +266,7 @@ def test_at_most_one_watches_a_run() -> None:
     with only_watcher(record):
         assert watcher_of(record)
         second = only_watcher(record, tries=3, rest=looks.append)
-        with pytest.raises(ConflictError, match="run r1 is watched already, by process"):
+        with pytest.raises(ConflictError, match="run r1 is supervised already, by process"):
             second.__enter__()
         with only_watcher(RunRecord("r2")):
             pass
@@ -290,7 +290,7 @@ def test_of_work_that_waits_the_newest_is_done() -> None:
 
         return run
 
-    turn = InTurn(errors.append)
+    turn = LatestOnly(errors.append)
     for number in (1, 2, 3):
         turn.add(work(number))
     with gate:

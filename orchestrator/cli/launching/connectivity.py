@@ -16,8 +16,8 @@ from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
-from orchestrator.fleet.supervise.one_shot import Ears, run_errand
-from orchestrator.fleet.supervise.rendezvous import RollCall
+from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
+from orchestrator.fleet.supervise.rendezvous import Rendezvous
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.measurement_command import in_miniature
 from orchestrator.specs.connectivity import Verdict, read_verdict
@@ -71,7 +71,7 @@ def _test(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: b
     by_name = {node.name: node for node in nodes}
     told = _Told(by_name, plan, quiet=quiet)
     try:
-        errand = run_errand(by_name, plan, request, Ears(happening=told.hear, left_behind=report_error))
+        errand = run_one_shot(by_name, plan, request, OneShotCallbacks(run_event=told.hear, left_behind=report_error))
     except KeyboardInterrupt:
         say("\nthe test was stopped; nothing is left on the nodes")
         return EXIT_INTERRUPTED
@@ -85,13 +85,13 @@ class _Told:
     """A line for each stage that all nodes have come to."""
 
     def __init__(self, nodes: Mapping[str, Node], plan: Plan, *, quiet: bool) -> None:
-        self._roll_call, self._plan, self._quiet = RollCall(nodes, plan), plan, quiet
+        self._rendezvous, self._plan, self._quiet = Rendezvous(nodes, plan), plan, quiet
         self._joined: set[int | None] = set()
 
-    def hear(self, happening: RunEvent) -> None:
-        if new := self._roll_call.hear(happening):
-            self._say(f"· {', '.join(new)} reached the master ({len(self._roll_call.here)} of {self._plan.nnodes})")
-        event = happening.event if isinstance(happening, RunLine) else None
+    def hear(self, run_event: RunEvent) -> None:
+        if new := self._rendezvous.hear(run_event):
+            self._say(f"· {', '.join(new)} reached the master ({len(self._rendezvous.here)} of {self._plan.nnodes})")
+        event = run_event.event if isinstance(run_event, RunLine) else None
         if isinstance(event, GroupJoined) and event.rank not in self._joined:
             self._joined.add(event.rank)
             if len(self._joined) == self._plan.world_size:

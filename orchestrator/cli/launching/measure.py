@@ -15,7 +15,7 @@ from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep
-from orchestrator.fleet.supervise.one_shot import Ears, Errand, run_errand
+from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.measurement_command import measuring
@@ -73,7 +73,9 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
     return measurement
 
 
-def run_probe(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool, forecasts: bool) -> Errand:
+def run_probe(
+    nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool, forecasts: bool
+) -> OneShotResult:
     """Run a measurement and show its progress; `forecasts`: show the trainer's forecast too."""
     from orchestrator.cli.launching.view import Screen
 
@@ -81,12 +83,14 @@ def run_probe(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quie
     screen = Screen(plan, quiet=quiet, forecasts=forecasts)
     for part in plan.nodes:
         screen.reach(part.node, "image checked")
-    ears = Ears(step=screen.step, happening=screen.showing(Arrivals(by_name, plan)), left_behind=report_error)
+    callbacks = OneShotCallbacks(
+        step=screen.step, run_event=screen.showing(Arrivals(by_name, plan)), left_behind=report_error
+    )
     with screen:
-        return run_errand(by_name, plan, request, ears)
+        return run_one_shot(by_name, plan, request, callbacks)
 
 
-def save_measurement(plan: Plan, command: Sequence[str], probe: Errand) -> SavedMeasurement | None:
+def save_measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -> SavedMeasurement | None:
     """Save the measurement for later plans and return it; None where the trainer sent none."""
     event = next((one for one in probe.told if isinstance(one, NodesMeasured)), None)
     if event is None or probe.outcome.failure:

@@ -24,7 +24,7 @@ from orchestrator.fleet.connect import connected
 from orchestrator.fleet.runs.launch import launch as start_all
 from orchestrator.fleet.runs.secrets import require_values
 from orchestrator.fleet.supervise.rendezvous import Arrivals
-from orchestrator.fleet.supervise.replan import Company
+from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.lines import plan_lines
 from orchestrator.plan.measurement_command import measuring
@@ -139,7 +139,7 @@ def _run(
         say(how_to_go_on(plan.run_id))
         return EXIT_OK
     attended = Attended(
-        company=Company(nodes=by_name, request=request),
+        pool=NodePool(nodes=by_name, request=request),
         plan=plan,
         seated=seated,
         told=screen.showing(Arrivals(by_name, plan)),

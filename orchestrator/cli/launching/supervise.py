@@ -26,12 +26,12 @@ from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
-from orchestrator.fleet.supervise.loop import Ears, Watch, watch
+from orchestrator.fleet.supervise.loop import Callbacks, Supervision, watch
 from orchestrator.fleet.supervise.one_supervisor import only_watcher
-from orchestrator.fleet.supervise.replan import Company
+from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.state_files import open_private
-from orchestrator.plan.recovery import Told
+from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, RunFailedError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import LaunchOptions
@@ -49,26 +49,28 @@ LOG = "watch.log"
 class Attended:
     """A run that goes on, and who it is told to."""
 
-    company: Company
+    pool: NodePool
     plan: Plan
     seated: Sequence[RunningContainer]
-    told: Callable[[Told], None]
+    told: Callable[[Update], None]
     looks: int = LOOKS
     screen: AbstractContextManager[object] = field(default_factory=nullcontext)
 
 
-def see_through(run: Attended, mode: OutputMode, *, out_of_sight_s: float | None = None) -> int:
+def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = None) -> int:
     """Follow the run to its end and return the exit code. Ctrl-C leaves it to a watcher in the background.
 
-    `out_of_sight_s`: seconds without an answer of any node until it gives up (default: the run's node timeout).
+    `no_answer_s`: seconds without an answer of any node until it gives up (default: the run's node timeout).
     """
     from orchestrator.cli.launching.view import how_to_go_on, tell_end
 
     record = RunRecord(run.plan.run_id)
-    how = Watch(
-        company=run.company,
-        ears=Ears(told=run.told, checkpoint=_replicate, failed=report_error, notify=_notify(quiet=mode.as_json)),
-        out_of_sight_s=out_of_sight_s,
+    how = Supervision(
+        pool=run.pool,
+        callbacks=Callbacks(
+            told=run.told, checkpoint=_replicate, failed=report_error, notify=_notify(quiet=mode.as_json)
+        ),
+        no_answer_s=no_answer_s,
     )
     try:
         with only_watcher(record, tries=run.looks), run.screen:
@@ -150,7 +152,7 @@ def spawning_by(other: Spawn) -> Iterator[None]:
         _spawn.reset(token)
 
 
-def tell_line(told: Told) -> None:
+def tell_line(told: Update) -> None:
     """For who follows without a screen: what is done for the run, on stdout, and nothing else."""
     from orchestrator.render.printable import printable
     from orchestrator.render.recovery import recovery_line
@@ -165,7 +167,7 @@ def rejoined(
     inventory: Inventory,
     wanted: str | None,
     engine: str,
-    told: Callable[[Told], None],
+    told: Callable[[Update], None],
     *,
     ask: bool = False,
     finish: bool = False,
@@ -180,9 +182,9 @@ def rejoined(
         names = (*(part.node for part in plan.nodes), *plan.away)
         request = build_request(machines, LaunchOptions(nodes=",".join(names)), plan, os.environ)
         nodes = {node.name: node for node in everyone if node.name in names}
-        company = Company(nodes=nodes, request=request)
-        seated = adopt(nodes, plan, run) if finish else _seats(company, plan, run)
-        yield Attended(company=company, plan=plan, seated=seated, told=told)
+        pool = NodePool(nodes=nodes, request=request)
+        seated = adopt(nodes, plan, run) if finish else _seats(pool, plan, run)
+        yield Attended(pool=pool, plan=plan, seated=seated, told=told)
 
 
 def _as_launched_here(run: Run) -> Run:
@@ -205,14 +207,14 @@ def _up(members: Sequence[Member]) -> list[str]:
     return sorted({member.node for member in members if member.state in (State.RUNNING, State.CREATED)})
 
 
-def _seats(company: Company, plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
+def _seats(pool: NodePool, plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
     """Every part of the plan; a container that nobody can be asked of now is looked for when its node answers."""
     held = {member.node: member.container for member in run.members if member.container}
     if run.attempt != plan.attempt:
         held = {}
     return tuple(
         RunningContainer(
-            node=company.nodes[part.node],
+            node=pool.nodes[part.node],
             node_rank=part.node_rank,
             container=held[part.node].id if part.node in held else "",
             secrets=secrets_of((held.get(part.node) or part.container).labels),

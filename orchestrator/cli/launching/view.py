@@ -21,7 +21,7 @@ from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.plan.command import launch_words
-from orchestrator.plan.recovery import Told
+from orchestrator.plan.recovery import Update
 from orchestrator.render import phases
 from orchestrator.render.consequences import Consequences, peers
 from orchestrator.render.console import stderr, stdout
@@ -94,34 +94,34 @@ class Screen:
             word = f"{self._plan.nnodes}/{self._plan.nnodes} joined" if phase == phases.JOINED else phase
             self._err.print(f"✓ {word}: {', '.join(self._phases.training)} ({seconds:.1f} s)")
 
-    def showing(self, arrivals: Arrivals) -> Callable[[Told], None]:
+    def showing(self, arrivals: Arrivals) -> Callable[[Update], None]:
         """Return a function that shows each event of a run, and the nodes that have arrived meanwhile."""
 
-        def show(happening: Told) -> None:
-            self._show(happening)
-            for node in arrivals.hear(happening):
+        def show(run_event: Update) -> None:
+            self._show(run_event)
+            for node in arrivals.hear(run_event):
                 self.reach(node, phases.MASTER)
 
         return show
 
-    def _show(self, happening: Told) -> None:
+    def _show(self, run_event: Update) -> None:
         """Show what a rank wrote or did, and what is done about it."""
-        self._tell(happening)
-        if not isinstance(happening, RunEvent):
+        self._tell(run_event)
+        if not isinstance(run_event, RunEvent):
             return
-        for node, phase in self._phases.heard(happening):
+        for node, phase in self._phases.heard(run_event):
             self.reach(node, phase)
-        if isinstance(happening, RunLine) and happening.event:
-            self._hear(happening)
+        if isinstance(run_event, RunLine) and run_event.event:
+            self._hear(run_event)
         if self._live and self._phases.complete:
             self._live.update(self._phases.table(), refresh=True)
             self.close()
             self._err.print(self._phases.table())
-        if isinstance(happening, RunLine):
-            self._print(self._consequences.hear(happening))
-        if isinstance(happening, Tick | ContainerExited):
+        if isinstance(run_event, RunLine):
+            self._print(self._consequences.hear(run_event))
+        if isinstance(run_event, Tick | ContainerExited):
             self._print(self._consequences.rest())
-        if isinstance(happening, Tick):
+        if isinstance(run_event, Tick):
             self._remind()
 
     def _print(self, lines: Iterable[RunLine]) -> None:
@@ -131,7 +131,7 @@ class Screen:
                 console = self._err if self._live and self._out.is_terminal else self._out
                 console.print(log_line(said, width=self._width, several_ranks=self._several))
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, told: Update) -> None:
         """What befell the run, and what is done: each line once, whoever says it."""
         if isinstance(told, Replanned):
             self.close()

@@ -1,1 +1,1 @@
-"""A run seen through: followed, its faults answered with the next attempt, waited for until it ends."""
+"""Supervision of a run: follow it, answer failures with the next attempt, wait until it ends."""

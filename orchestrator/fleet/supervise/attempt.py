@@ -1,4 +1,4 @@
-"""Stay with an attempt of a run until it ends, or is to go on otherwise: what breaks is mended, named or stopped."""
+"""Follow an attempt of a run until it ends or the next one is due: restart, report or stop what fails."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import remove_secrets, veil_of
-from orchestrator.fleet.supervise.attempt_state import Heard, RunOutcome
-from orchestrator.fleet.supervise.follow import Following, Pause
+from orchestrator.fleet.supervise.attempt_state import AttemptReport, RunOutcome
+from orchestrator.fleet.supervise.follow import Follower, Pause
 from orchestrator.nodes.interface import Node
 from orchestrator.plan import recovery
-from orchestrator.plan.recovery import LAST, Decision, GiveUp, Policy, Situation, StartAgain, StopRest, Told
+from orchestrator.plan.recovery import LAST, AttemptState, Decision, GiveUp, Policy, StartContainer, StopOthers, Update
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, RunLine
 
@@ -24,122 +24,121 @@ START_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Away:
-    """A node without a part in the attempt."""
+class AbsentNode:
+    """A node that takes no part in the attempt, and may return."""
 
     node: Node
     ready: Callable[[], object]
-    """Raises an error of ours until it could have one."""
+    """Raises an `OrchError` as long as the node is not fit."""
     after_s: float = 0.0
-    """It is not asked before."""
+    """Seconds until it is asked for the first time."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
-    """What an attempt is spared. Without any of it the first loss is the end."""
+class AttemptOptions:
+    """How to follow an attempt. By default the first lost node ends it."""
 
     policy: Policy = field(default_factory=Policy)
-    away: Sequence[Away] = ()
+    away: Sequence[AbsentNode] = ()
     pause: Pause | None = None
-    """How a follower waits between two tries to reach a node."""
+    """Waits between two tries to reach a node."""
     tick_s: float = 0.5
 
 
-def attend(
+def follow_attempt(
     seated: Sequence[RunningContainer],
     plan: Plan,
     record: RunRecord,
     *,
-    on: Callable[[Told], None] = lambda _told: None,
+    on: Callable[[Update], None] = lambda _told: None,
     clock: Callable[[], float] = time.monotonic,
-    patience: Patience | None = None,
+    options: AttemptOptions | None = None,
 ) -> RunOutcome:
-    """Follow until all have ended. `on` is told of all that happens and of all that is decided.
+    """Follow until all containers have ended. `on` receives every event and every decision.
 
-    The first failure for good stops the rest: a dead rank leaves its peers hanging for 300 s.
+    The first final failure stops the other nodes: without its peers a rank hangs for 300 s.
     """
-    patience = patience or Patience()
-    record.veil = veil_of(plan)  # the plan on record has no values
-    patient = patience.policy.node_timeout_s > 0
-    following = Following(record, tick_s=patience.tick_s, patient=patient, pause=patience.pause)
-    attending = _Attending(seated, Heard(plan=plan, record=record), following)
+    options = options or AttemptOptions()
+    record.veil = veil_of(plan)  # the plan on record lacks secret values
+    patient = options.policy.node_timeout_s > 0
+    follower = Follower(record, tick_s=options.tick_s, patient=patient, pause=options.pause)
+    driver = AttemptDriver(seated, AttemptReport(plan=plan, record=record), follower)
     for seat in seated:
-        following.listen(seat)
-    for one in patience.away:
-        following.look_out(one.node, one.ready, after_s=one.after_s)
-    situation = Situation(nodes=tuple(seat.node.name for seat in seated), policy=patience.policy)
-    for happening in following.happenings():
-        on(happening)
-        attending.see(happening)
+        follower.listen(seat)
+    for one in options.away:
+        follower.look_out(one.node, one.ready, after_s=one.after_s)
+    state = AttemptState(nodes=tuple(seat.node.name for seat in seated), policy=options.policy)
+    for run_event in follower.run_events():
+        on(run_event)
+        driver.note(run_event)
         if record.is_stopping():
-            situation = recovery.asked_to_stop(situation)
-        todo = [happening]
+            state = recovery.request_stop(state)
+        todo = [run_event]
         while todo:
-            situation, decisions = recovery.step(situation, todo.pop(0), clock())
+            state, decisions = recovery.step(state, todo.pop(0), clock())
             for decision in decisions:
                 on(decision)
                 if isinstance(decision, LAST):
-                    following.close()
-                    return attending.leave(decision, asked=situation.asked)
-                todo += attending.carry_out(decision)
-    return attending.leave(recovery.End(), asked=situation.asked)
+                    follower.close()
+                    return driver.leave(decision, stop_requested=state.stop_requested)
+                todo += driver.execute(decision)
+    return driver.leave(recovery.End(), stop_requested=state.stop_requested)
 
 
-class _Attending:
-    """The hands of it: what was decided, done on the nodes."""
+class AttemptDriver:
+    """Executes decisions on the nodes, and collects what the nodes report."""
 
-    def __init__(self, seated: Sequence[RunningContainer], heard: Heard, following: Following) -> None:
+    def __init__(self, seated: Sequence[RunningContainer], report: AttemptReport, follower: Follower) -> None:
         self._seats = {seat.node.name: seat for seat in seated}
-        self._heard, self._following = heard, following
+        self._report, self._follower = report, follower
 
-    def see(self, happening: RunEvent) -> None:
-        if isinstance(happening, RunLine):
-            self._heard.say(happening)
-        elif isinstance(happening, ContainerExited):
-            self._heard.end(happening)
-        elif isinstance(happening, NodeLost):
-            self._heard.lost[happening.node] = happening.error.message
-        elif isinstance(happening, NodeBack):
-            self._heard.lost.pop(happening.node, None)
-            if happening.container:
-                self._seats[happening.node] = replace(self._seats[happening.node], container=happening.container)
+    def note(self, run_event: RunEvent) -> None:
+        if isinstance(run_event, RunLine):
+            self._report.add_line(run_event)
+        elif isinstance(run_event, ContainerExited):
+            self._report.add_end(run_event)
+        elif isinstance(run_event, NodeLost):
+            self._report.lost[run_event.node] = run_event.error.message
+        elif isinstance(run_event, NodeBack):
+            self._report.lost.pop(run_event.node, None)
+            if run_event.container:
+                self._seats[run_event.node] = replace(self._seats[run_event.node], container=run_event.container)
 
-    def carry_out(self, decision: Decision) -> list[RunEvent]:
-        """What came of it."""
-        if isinstance(decision, StartAgain):
-            self._start_again(self._seats[decision.node])
-        if isinstance(decision, StopRest):
+    def execute(self, decision: Decision) -> list[RunEvent]:
+        """Execute a decision; return the events that follow."""
+        if isinstance(decision, StartContainer):
+            self._start_container(self._seats[decision.node])
+        if isinstance(decision, StopOthers):
             return [*self._stop(decision.nodes)]
         return []
 
-    def leave(self, decision: Decision, *, asked: bool) -> RunOutcome:
-        """Nobody listens any more; a run that is given up is stopped wherever it can be."""
-        heard = self._heard
+    def leave(self, decision: Decision, *, stop_requested: bool) -> RunOutcome:
+        """End the following; stop a run that is given up on all nodes that answer."""
+        report = self._report
         if isinstance(decision, GiveUp):
-            self._stop([name for name in self._seats if name not in heard.lost])
-        outcome = heard.outcome(decision, asked=asked)
+            self._stop([name for name in self._seats if name not in report.lost])
+        outcome = report.outcome(decision, stop_requested=stop_requested)
         if outcome.then is None:
-            here = [seat for name, seat in self._seats.items() if name not in heard.lost]
+            here = [seat for name, seat in self._seats.items() if name not in report.lost]
             fan_out(here, lambda seat: remove_secrets(seat.node, seat.secrets), timeout_s=STOP_S)
-            with suppress(OSError):  # a disk that is full was told of when the lines did not fit
-                heard.record.save_outcome(outcome.word, outcome.failure.reason if outcome.failure else "")
+            with suppress(OSError):  # a full disk was reported when the lines did not fit
+                report.record.save_outcome(outcome.word, outcome.failure.reason if outcome.failure else "")
         return outcome
 
-    def _start_again(self, seat: RunningContainer) -> None:
-        """Where it cannot be started, whoever listens to it finds out why."""
+    def _start_container(self, seat: RunningContainer) -> None:
+        """Start the container again. A failure is found by its follower."""
         fan_out([seat], lambda seat: seat.node.engine.start(seat.container), timeout_s=START_S)
-        self._following.listen(seat, since=self._heard.record.last_time(seat.node.name, seat.container))
+        self._follower.listen(seat, since=self._report.record.last_time(seat.node.name, seat.container))
 
     def _stop(self, names: Sequence[str]) -> list[NodeLost]:
-        """All at once: one node stopped alone leaves the others in torchrun's exit barrier.
+        """Stop all at once: one node stopped alone leaves the others in torchrun's exit barrier.
 
-        A node that cannot be told is lost: its log stream may stay silent for as long as its connection is thought
-        alive.
+        A node that cannot be reached is lost: its log stream may stay silent as long as its connection seems alive.
         """
         left = [self._seats[name] for name in names]
         outcomes = fan_out(left, lambda seat: seat.node.engine.stop(seat.container, STOP_S), timeout_s=STOP_S + 30)
         lost = [NodeLost(node=o.item.node.name, node_rank=o.item.node_rank, error=o.error) for o in outcomes if o.error]
         for one in lost:
-            self._heard.lost[one.node] = one.error.message
-            self._heard.end(one)
+            self._report.lost[one.node] = one.error.message
+            self._report.add_end(one)
         return lost

@@ -1,4 +1,4 @@
-"""What a follower has heard of one attempt, and how that ended."""
+"""What the lines of an attempt report, and how it ended."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from contract.events import (
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
 from orchestrator.checks.verdict import Verdict, verdict_of
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.plan.recovery import TOLD_TO_STOP, GiveUp, OutOfSight, PlanAnew, TakeIn
+from orchestrator.plan.recovery import STOPPED_CODE, AddNodes, GiveUp, NoNodeAnswers, Replan
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
 from orchestrator.specs.run_events import ContainerExited, NodeLost, RunLine
 
 KEPT_LINES = 200
 """Enough for a rank's traceback and, after it, torchrun's summary of eight ranks."""
-PEACEFUL = ("done", "stopped")
+CLEAN_OUTCOMES = ("done", "stopped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,27 +38,27 @@ class RunOutcome:
     state: State
     failure: Failure | None = None
     stopped: bool = False
-    """Whether it was asked to stop and did."""
+    """Whether it ended by a requested stop."""
     last_event: ProgressEvent | None = None
     forecast: Forecast | None = None
-    """What it was expected to do."""
+    """The predicted speed."""
     of_forecast: float | None = None
-    """The share of this speed that it had at last."""
-    then: PlanAnew | TakeIn | None = None
-    """What the run is to go on with; None where it ended."""
+    """Last speed divided by the predicted speed."""
+    then: Replan | AddNodes | None = None
+    """How the run continues; None where it ended."""
     samples_per_step: int | None = None
     checkpoint: bool = False
     """Whether a checkpoint of the trainer is there to resume from."""
 
     @property
     def word(self) -> str:
-        """As the record keeps it."""
+        """The outcome, as the record stores it."""
         return "stopped" if self.stopped else self.state.value
 
 
 @dataclass
-class Heard:
-    """What is known so far."""
+class AttemptReport:
+    """What is known of an attempt so far."""
 
     plan: Plan
     record: RunRecord
@@ -67,9 +67,9 @@ class Heard:
     """The first failure of each node in its generation."""
     failed: list[EndedBadly] = field(default_factory=list)
     verdict: Finished | None = None
-    """What the supervisors agreed on, where they are."""
+    """The agents' verdict."""
     lost: dict[str, str] = field(default_factory=dict)
-    """Nodes out of reach now, and why."""
+    """Nodes that do not answer, and why."""
     stopped: bool = False
     last_event: ProgressEvent | None = None
     forecast: Forecast | None = None
@@ -77,7 +77,7 @@ class Heard:
     samples_per_step: int | None = None
     checkpoint: bool = False
 
-    def say(self, said: RunLine) -> None:
+    def add_line(self, said: RunLine) -> None:
         event = said.event
         self.checkpoint |= isinstance(event, CheckpointWritten | TrainingResumed)
         self.stopped |= isinstance(event, TrainingStopped)
@@ -92,7 +92,7 @@ class Heard:
             case GenerationStarted():  # a failure of an earlier generation was not the end
                 self.reported.pop(said.node, None)
                 self.stopped = False
-            case Finished() if self.verdict is None or self.verdict.outcome in PEACEFUL:
+            case Finished() if self.verdict is None or self.verdict.outcome in CLEAN_OUTCOMES:
                 self.verdict = event
             case GroupJoined():
                 self.samples_per_step = event.samples_per_step
@@ -101,43 +101,43 @@ class Heard:
                 with suppress(OSError):  # a full disk was reported when the lines did not fit
                     self.record.save_forecast(forecast)  # at once: `orch status` shows it during the run
 
-    def end(self, happening: ContainerExited | NodeLost) -> None:
-        """A container has ended, or is not waited for any more."""
-        self.failed = [ended for ended in self.failed if ended.node != happening.node]  # of an earlier life
-        container = happening.container if isinstance(happening, ContainerExited) else None
+    def add_end(self, run_event: ContainerExited | NodeLost) -> None:
+        """Note that a container has ended or is not waited for any more."""
+        self.failed = [ended for ended in self.failed if ended.node != run_event.node]  # of an earlier start
+        container = run_event.container if isinstance(run_event, ContainerExited) else None
         if container is not None and container.state is State.SUCCEEDED:
             return
-        part = next(part for part in self.plan.nodes if part.node == happening.node)
-        lost = happening.error.message if isinstance(happening, NodeLost) else ""
-        report = self.reported.get(happening.node, RankFailed())
+        part = next(part for part in self.plan.nodes if part.node == run_event.node)
+        lost = run_event.error.message if isinstance(run_event, NodeLost) else ""
+        report = self.reported.get(run_event.node, RankFailed())
         self.failed.append(
             EndedBadly(
-                node=happening.node,
+                node=run_event.node,
                 node_rank=part.node_rank,
                 first_rank=part.first_rank,
                 exit_code=container.exit_code if container else None,
                 oom_killed=container.oom_killed if container else False,
-                lines=tuple(self.tails.get(happening.node, ())),
-                reported=lost or (report.reason if happening.node in self.reported else ""),
+                lines=tuple(self.tails.get(run_event.node, ())),
+                reported=lost or (report.reason if run_event.node in self.reported else ""),
                 cause=report.cause or "",
                 frame=report.frame or "",
             )
         )
 
-    def outcome(self, last: object, *, asked: bool = False) -> RunOutcome:
-        """`last` is the decision that ended the following; `asked`: somebody stopped the run."""
+    def outcome(self, last: object, *, stop_requested: bool = False) -> RunOutcome:
+        """`last` is the decision that ended the following; `stop_requested`: `orch stop` was called."""
         agreed = self.verdict.outcome if self.verdict else None
-        put_down = bool(self.failed) and {ended.exit_code for ended in self.failed} == {TOLD_TO_STOP}
-        stopped = self.stopped or asked or put_down or agreed == "stopped"
+        asked_to_stop = bool(self.failed) and {ended.exit_code for ended in self.failed} == {STOPPED_CODE}
+        stopped = self.stopped or stop_requested or asked_to_stop or agreed == "stopped"
         failure = self._failure(last, stopped=stopped)
         return RunOutcome(
-            state=State.LOST if isinstance(last, OutOfSight) else State.FAILED if failure else State.SUCCEEDED,
+            state=State.LOST if isinstance(last, NoNodeAnswers) else State.FAILED if failure else State.SUCCEEDED,
             failure=failure,
             stopped=stopped and not failure,
             last_event=self.last_event,
             forecast=self.forecast,
             of_forecast=self.of_forecast,
-            then=last if isinstance(last, PlanAnew | TakeIn) else None,
+            then=last if isinstance(last, Replan | AddNodes) else None,
             samples_per_step=self.samples_per_step,
             checkpoint=self.checkpoint,
         )
@@ -145,25 +145,25 @@ class Heard:
     def _failure(self, last: object, *, stopped: bool) -> Failure | None:
         if isinstance(last, GiveUp):
             return self._absence(last)
-        if isinstance(last, PlanAnew | TakeIn):
+        if isinstance(last, Replan | AddNodes):
             return None
         kind = self.verdict.outcome if self.verdict else None
         if kind == "done" or (kind is None and stopped) or kind == "stopped":
-            return None  # torchrun exits 1 after a clean stop too: the word of ranks and supervisors counts
+            return None  # torchrun exits 1 after a clean stop, too: the events of ranks and agents count
         verdict = verdict_of(self.verdict)
-        return self._told(verdict) if verdict else root_cause(self.failed, run=self.plan.run_id)
+        return self._by_verdict(verdict) if verdict else root_cause(self.failed, run=self.plan.run_id)
 
-    def _told(self, verdict: Verdict) -> Failure | None:
-        """As the supervisors have it; the lines of its rank are ours."""
-        heard_of = any(ended.node == verdict.node for ended in self.failed)
+    def _by_verdict(self, verdict: Verdict) -> Failure | None:
+        """The agents' verdict, with the lines of its rank as collected here."""
+        seen = any(ended.node == verdict.node for ended in self.failed)
         return root_cause(
-            self.failed if heard_of else [*self.failed, self._unheard(verdict.node, verdict.exit_code)],
+            self.failed if seen else [*self.failed, self._unseen(verdict.node, verdict.exit_code)],
             verdict=verdict,
             run=self.plan.run_id,
         )
 
-    def _unheard(self, node: str, exit_code: int | None, reason: str = "") -> EndedBadly:
-        """A node whose end was not seen from here."""
+    def _unseen(self, node: str, exit_code: int | None, reason: str = "") -> EndedBadly:
+        """A node of which the end was not seen from here."""
         seat = next(((part.node_rank, part.first_rank) for part in self.plan.nodes if part.node == node), (0, 0))
         return EndedBadly(
             node=node, node_rank=seat[0], first_rank=seat[1], exit_code=exit_code, oom_killed=False, lines=(),
@@ -175,4 +175,4 @@ class Heard:
         others = f" (as are {', '.join(given_up.nodes[1:])})" if len(given_up.nodes) > 1 else ""
         why = self.lost.get(name, "the others wait for it")
         reason = f"{why}, for {given_up.seconds:.0f} s{others}" if given_up.seconds >= 1 else why
-        return root_cause([self._unheard(name, None, reason)], run=self.plan.run_id)
+        return root_cause([self._unseen(name, None, reason)], run=self.plan.run_id)

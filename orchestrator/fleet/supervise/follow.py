@@ -1,4 +1,4 @@
-"""Follow a run: every line and every end, of all its nodes, as they come."""
+"""Follow a run: merge the lines and exits of all its nodes as they come."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from orchestrator.specs.run_events import (
 from orchestrator.specs.run_labels import understood
 
 PROBE_EVERY_S, PROBE_S = 10.0, 15.0
-"""A machine without power leaves its connection standing for a quarter of an hour: only who asks finds out."""
+"""Seconds. A machine without power keeps its connection open for a quarter of an hour: only a probe finds out."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-BORNE = 3
-"""Exceptions that no code expected, of one container's listener: the run is worth more than one of them."""
+MAX_UNEXPECTED = 3
+"""Unexpected exceptions of one container's reader, after which its node counts as lost."""
 MOST_WAITING, DRAIN_S = 10_000, 0.05
-"""Happenings of all nodes that wait to be read: a rank may write faster than a terminal shows."""
+"""Limit of queued events: a rank may write faster than a terminal shows."""
 LOOKS, LOOK_EVERY_S = 5, 0.2
-"""At a container whose log has ended."""
+"""Checks of a container after the end of its log."""
 
 Pause = Callable[[float], object]
-"""Waits so many seconds, or until nobody follows any more."""
+"""Waits so many seconds, or until the following has ended."""
 
 
 def follow(
@@ -51,31 +51,31 @@ def follow(
     patient: bool = False,
     pause: Pause | None = None,
 ) -> Iterator[RunEvent]:
-    """Merge the nodes as they speak, from where the record ends, until each has ended or is lost. Lines are kept there.
-    A patient follower waits for a node that is lost as long as another one goes on.
+    """Merge the nodes' events from the end of the record until each node has ended or is lost. Lines are kept there.
+    A patient follower waits for a lost node as long as another one runs.
 
-    A container that Docker starts again goes on being followed.
+    A container that Docker restarts is followed again.
     """
-    following = Following(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True)
+    following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True)
     for seat in seated:
         following.listen(seat, since=record.last_time(seat.node.name, seat.container))
     away, ended = set[str](), set[str]()
-    for happening in following.happenings():
-        yield happening
-        if isinstance(happening, NodeLost):
-            away.add(happening.node)
-        elif isinstance(happening, NodeBack):
-            away.discard(happening.node)
-        elif isinstance(happening, ContainerExited | ContainerRemoved):
-            ended.add(happening.node)
+    for run_event in following.run_events():
+        yield run_event
+        if isinstance(run_event, NodeLost):
+            away.add(run_event.node)
+        elif isinstance(run_event, NodeBack):
+            away.discard(run_event.node)
+        elif isinstance(run_event, ContainerExited | ContainerRemoved):
+            ended.add(run_event.node)
         if ended and {seat.node.name for seat in seated} <= away | ended:
             return
 
 
-class Following:
-    """What is said on several nodes, merged. A node that is lost ends its part; a patient follower waits for it.
+class Follower:
+    """Merges the events of several nodes. A lost node ends its part; a patient follower waits for it.
 
-    `from_record`: what is on record is known, also of a container that is found only when its node answers again.
+    `from_record`: lines on record are skipped, also of a container that is found only when its node answers again.
     """
 
     def __init__(
@@ -108,61 +108,61 @@ class Following:
 
         Thread(target=wait, daemon=True).start()
 
-    def happenings(self) -> Iterator[RunEvent]:
+    def run_events(self) -> Iterator[RunEvent]:
         """As they come, a `Tick` now and then, until nothing is listened to any more."""
         unkept = set[str]()
         try:
             while self._open_ends:
                 try:
-                    happening = self._queue.get(timeout=self._tick_s)
+                    run_event = self._queue.get(timeout=self._tick_s)
                 except Empty:
                     yield Tick()
                     continue
-                if isinstance(happening, LinesNotKept):
-                    if happening.reason in unkept:
+                if isinstance(run_event, LinesNotKept):
+                    if run_event.reason in unkept:
                         continue
-                    unkept.add(happening.reason)
-                if isinstance(happening, ContainerExited | ContainerRemoved) or (
-                    isinstance(happening, NodeLost) and not self._patient
+                    unkept.add(run_event.reason)
+                if isinstance(run_event, ContainerExited | ContainerRemoved) or (
+                    isinstance(run_event, NodeLost) and not self._patient
                 ):
                     self._open_ends -= 1
-                yield happening
+                yield run_event
         finally:
             self.close()
 
     def close(self) -> None:
-        """Nobody listens any more: what still waits for a node gives up."""
+        """End the following: what still waits for a node gives up."""
         self._closed.set()
 
     def _listen(self, seat: RunningContainer, since: str) -> None:
         ended = Event()
         try:
-            hearing = _Hearing(seat, self._record, self._queue, since, self._pause)
+            reader = _LogReader(seat, self._record, self._queue, since, self._pause)
             if self._patient:
-                Thread(target=self._probe, args=(seat.node, hearing, ended), daemon=True).start()
-            self._hear_out(seat, hearing)
-        except BaseException as error:  # nobody waits for a thread that has died
+                Thread(target=self._probe, args=(seat.node, reader, ended), daemon=True).start()
+            self._read_to_end(seat, reader)
+        except BaseException as error:  # no other thread would notice the end of this one
             name = seat.node.name
             self._queue.put(NodeLost(node=name, node_rank=seat.node_rank, error=as_error(error, node=name)))
         finally:
             ended.set()
 
-    def _hear_out(self, seat: RunningContainer, hearing: _Hearing) -> None:
-        """Listen again whenever its connection breaks; an exception that no code expected is borne a few times."""
-        borne = 0
+    def _read_to_end(self, seat: RunningContainer, reader: _LogReader) -> None:
+        """Read again whenever the connection breaks; a few unexpected exceptions are tolerated."""
+        unexpected = 0
         while not self._closed.is_set():
             try:
-                hearing.until_its_end()
+                reader.until_its_end()
                 return
             except Exception as error:
-                borne += not isinstance(error, OrchError)
-                if borne > BORNE:
+                unexpected += not isinstance(error, OrchError)
+                if unexpected > MAX_UNEXPECTED:
                     raise
-                if not self._wait_for(seat, hearing, as_error(error, node=seat.node.name)):
+                if not self._wait_for(seat, reader, as_error(error, node=seat.node.name)):
                     return
 
-    def _wait_for(self, seat: RunningContainer, hearing: _Hearing, error: OrchError) -> bool:
-        """Whether its container is there to be listened to again."""
+    def _wait_for(self, seat: RunningContainer, reader: _LogReader, error: OrchError) -> bool:
+        """Wait for the node; whether its container can be followed again."""
         name, rank = seat.node.name, seat.node_rank
         if not self._patient:
             self._queue.put(NodeLost(node=name, node_rank=rank, error=error))
@@ -175,23 +175,23 @@ class Following:
         try:
             look()
         except OrchError as silence:
-            hearing.in_touch.clear()
+            reader.in_touch.clear()
             self._queue.put(NodeLost(node=name, node_rank=rank, error=silence))
             if not self._until(seat.node, look):
                 return False
-            hearing.in_touch.set()
+            reader.in_touch.set()
             self._queue.put(NodeBack(node=name, node_rank=rank, container=held[-1]))
         else:
-            self._pause(FIRST_PAUSE_S)  # an engine that breaks off again and again is not asked without a rest
-        if self._from_record and not hearing.container:
-            hearing.last = self._record.last_time(name, held[-1])
-        hearing.container = held[-1]
+            self._pause(FIRST_PAUSE_S)  # an engine that breaks off repeatedly is not asked without a pause
+        if self._from_record and not reader.container:
+            reader.last = self._record.last_time(name, held[-1])
+        reader.container = held[-1]
         if not held[-1]:
             self._queue.put(ContainerRemoved(node=name, node_rank=rank))
         return bool(held[-1])
 
     def _container(self, seat: RunningContainer) -> str:
-        """Its id; empty where the node holds it no more. One that was out of reach from the start is looked for."""
+        """Id of the container; empty where the node has none. Of a node that never answered it is looked for."""
         if seat.container:
             return seat.container if seat.node.engine.container(seat.container) else ""
         rank = {labels.LABEL_RUN: self._record.run_id, labels.LABEL_NODE_RANK: str(seat.node_rank)}
@@ -200,7 +200,7 @@ class Following:
         return max(found)[1] if found else ""
 
     def _until(self, node: Node, ready: Callable[[], object]) -> bool:
-        """Try again and again, over a connection of its own each time; False where nobody follows any more."""
+        """Try until `ready` succeeds, each time over a new connection; False: the following has ended."""
         pause = FIRST_PAUSE_S
         while not self._closed.is_set():
             self._pause(pause)
@@ -211,19 +211,19 @@ class Following:
                 return not self._closed.is_set()
         return False
 
-    def _probe(self, node: Node, hearing: _Hearing, ended: Event) -> None:
-        """A connection over which nothing comes back is closed: then its listener hears that it is."""
+    def _probe(self, node: Node, reader: _LogReader, ended: Event) -> None:
+        """Close a connection that does not answer, so that its reader notices."""
         while not (ended.is_set() or self._closed.is_set()):
             self._pause(PROBE_EVERY_S)
-            if hearing.in_touch.is_set() and not ended.is_set():
+            if reader.in_touch.is_set() and not ended.is_set():
                 asked = fan_out([node], lambda node: node.run(["true"], timeout_s=PROBE_S), timeout_s=PROBE_S)
                 if asked[0].error and not self._closed.is_set():
                     with suppress(Exception):  # it is broken anyhow
                         node.close()
 
 
-class _Hearing:
-    """One container's lines, passed on and kept, each once, however often its connection breaks."""
+class _LogReader:
+    """Passes on and keeps each line of a container once, however often its connection breaks."""
 
     def __init__(
         self, seat: RunningContainer, record: RunRecord, queue: SimpleQueue[RunEvent], since: str, pause: Pause
@@ -261,8 +261,8 @@ class _Hearing:
                     return
 
     def _runs_on(self, seat: RunningContainer) -> bool:
-        """A log ends with its container, a moment before the engine says so; or with the connection that brought it,
-        which is no error to who reads it."""
+        """Whether the container still runs after the end of its log. A log ends with its container, a moment before the
+        engine reports that, or with its connection, which raises no error."""
         for _ in range(LOOKS):
             facts = seat.node.engine.container(seat.container)
             if facts is None or facts.state is not State.RUNNING:

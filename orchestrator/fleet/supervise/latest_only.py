@@ -1,4 +1,4 @@
-"""Work beside the following, one piece after the other: a newer piece takes the place of one that waits."""
+"""Background work, one piece after the other: a newer piece replaces one that waits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from orchestrator.specs.errors import OrchError
 Work = Callable[[], object]
 
 
-class InTurn:
+class LatestOnly:
     """At most one piece is at work and one waits."""
 
     def __init__(self, failed: Callable[[OrchError], object] = lambda _error: None) -> None:
-        """`failed` is told of an error, in the thread that calls."""
+        """`failed` receives errors, in the calling thread."""
         self._failed = failed
         self._current: Future[object] | None = None
         self._waiting: Work | None = None
@@ -26,14 +26,14 @@ class InTurn:
         self.look()
 
     def look(self) -> None:
-        """Begin what waits, if nothing is at work any more."""
+        """Begin the waiting piece, if none is at work."""
         if self._current and self._current.done():
             self._finish()
         if self._waiting and not self._current:
             self._current, self._waiting = begin(self._waiting), None
 
     def finish(self, timeout_s: float) -> None:
-        """What is at work, and what waits, is waited for, each so long. TimeoutError: it takes longer."""
+        """Wait for both pieces, each at most so long. TimeoutError: one takes longer."""
         while self._current or self._waiting:
             self.look()
             if self._current:

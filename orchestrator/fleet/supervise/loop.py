@@ -1,4 +1,4 @@
-"""See a run through: attempt after attempt, with the nodes that are there, until it ends or nothing can be done."""
+"""Supervise a run: attempt after attempt, with the nodes that answer, until it ends or cannot continue."""
 
 from __future__ import annotations
 
@@ -14,81 +14,81 @@ from orchestrator.checks.failure import Failure
 from orchestrator.fleet.checkpoints.copy import Notify
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.attempt import Away, Patience, attend
+from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, follow_attempt
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.follow import Pause
-from orchestrator.fleet.supervise.latest_only import InTurn
-from orchestrator.fleet.supervise.replan import Company, go_on, must_be_fit, stop_here
+from orchestrator.fleet.supervise.latest_only import LatestOnly
+from orchestrator.fleet.supervise.replan import NodePool, require_fit, start_next_attempt, stop_attempt
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import STOP_TIMEOUT_S
-from orchestrator.plan.recovery import PlanAnew, Policy, TakeIn, Told
+from orchestrator.plan.recovery import AddNodes, Policy, Replan, Update
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
 from orchestrator.specs.run_events import Replanned, RunLine
 
 TRIES, FIRST_PAUSE_S = 4, 5.0
-"""Of planning anew: what has just broken may not be all."""
+"""Tries to start the next attempt: more may fail meanwhile."""
 WAITING_STOP_S = 10
 """Ranks that wait for a lost node have nothing to save."""
 LONGEST_S = 3600.0
 COPY_S = 600.0
 
 Checkpointed = Callable[[Sequence[Node], Plan, int], object]
-"""Is told (nodes of the attempt, its plan, step) of each checkpoint that was verified, beside the following."""
+"""Called with (nodes of the attempt, its plan, step) for each verified checkpoint, in the background."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ears:
-    """Who is told of what."""
+class Callbacks:
+    """Called during supervision."""
 
-    told: Callable[[Told], None] = lambda _told: None
+    told: Callable[[Update], None] = lambda _told: None
     checkpoint: Checkpointed | None = None
     failed: Callable[[OrchError], object] = lambda _error: None
-    """Of what `checkpoint` could not do: the run goes on."""
+    """Receives errors that do not end the run."""
     notify: Notify = lambda _node, _progress: None
-    """Of what is brought to a node before the run goes on there."""
+    """Receives the progress of copies to a node before the next attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
-    """How a run is watched."""
+class Supervision:
+    """How a run is supervised."""
 
-    company: Company
-    ears: Ears = field(default_factory=Ears)
-    out_of_sight_s: float | None = None
+    pool: NodePool
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    no_answer_s: float | None = None
     """Seconds without an answer of any node until following ends (default: the plan's node timeout)."""
     clock: Callable[[], float] = time.monotonic
     pause: Pause | None = None
     rest: Callable[[float], object] = time.sleep
-    """Between two tries to plan anew."""
+    """Waits between two tries to start the next attempt."""
     tick_s: float = 0.5
 
 
-def watch(how: Watch, plan: Plan, seated: Sequence[RunningContainer]) -> RunOutcome:
-    """Until the run ends. With `plan.min_nodes` it goes on without nodes given up, and with them when they are back."""
-    record, copies, given_up = RunRecord(plan.run_id), InTurn(how.ears.failed), Counter[str](plan.away)
-    if names := record.next():  # an earlier watcher was cut short between two attempts
-        plan, seated = move(how, plan, names, samples_said(record))
+def watch(how: Supervision, plan: Plan, seated: Sequence[RunningContainer]) -> RunOutcome:
+    """Supervise until the run ends. With `plan.min_nodes` it continues without absent nodes, and adds them later."""
+    record, copies, given_up = RunRecord(plan.run_id), LatestOnly(how.callbacks.failed), Counter[str](plan.away)
+    if names := record.next():  # an earlier supervisor was interrupted between two attempts
+        plan, seated = move(how, plan, names, reported_samples(record))
     while True:
-        outcome = attend(
+        outcome = follow_attempt(
             seated,
             plan,
             record,
-            on=_passing_on(how, plan, copies),
+            on=_pass_on(how, plan, copies),
             clock=how.clock,
-            patience=_patience(how, plan, given_up),
+            options=_attempt_options(how, plan, given_up),
         )
         if outcome.then is None:
             with suppress(TookTooLong):
                 copies.finish(COPY_S)
             return outcome
-        if isinstance(outcome.then, PlanAnew):
+        if isinstance(outcome.then, Replan):
             given_up.update(outcome.then.without)
         names = _next(plan, outcome.then)
         record.mark_next(names)
-        patience_s = STOP_TIMEOUT_S if isinstance(outcome.then, TakeIn) else WAITING_STOP_S
-        stop_here([seat for seat in seated if seat.node.name in names], record, timeout_s=patience_s)
+        patience_s = STOP_TIMEOUT_S if isinstance(outcome.then, AddNodes) else WAITING_STOP_S
+        stop_attempt([seat for seat in seated if seat.node.name in names], record, timeout_s=patience_s)
         try:
             plan, seated = move(how, plan, names, outcome.samples_per_step)
         except OrchError as error:
@@ -96,25 +96,25 @@ def watch(how: Watch, plan: Plan, seated: Sequence[RunningContainer]) -> RunOutc
 
 
 def move(
-    how: Watch, plan: Plan, names: Sequence[str], samples_per_step: int | None
+    how: Supervision, plan: Plan, names: Sequence[str], samples_per_step: int | None
 ) -> tuple[Plan, tuple[RunningContainer, ...]]:
-    """The next attempt on these nodes, tried again where something else breaks meanwhile. Raises the last error."""
+    """Start the next attempt on these nodes; retry where something else fails meanwhile. Raises the last error."""
     for number in range(TRIES):
         try:
-            anew, seated = go_on(how.company, plan, names, samples_per_step, how.ears.notify)
+            anew, seated = start_next_attempt(how.pool, plan, names, samples_per_step, how.callbacks.notify)
         except OrchError as error:
             if number == TRIES - 1:
                 raise
-            how.ears.failed(error)
+            how.callbacks.failed(error)
             how.rest(FIRST_PAUSE_S * 2**number)
             continue
-        how.ears.told(Replanned(plan=anew))
+        how.callbacks.told(Replanned(plan=anew))
         return anew, seated
     raise AssertionError  # the last try returns or raises
 
 
-def samples_said(record: RunRecord) -> int | None:
-    """Samples of a step, as a rank told them last."""
+def reported_samples(record: RunRecord) -> int | None:
+    """Samples per step, as a rank reported them last."""
     samples = None
     for said in record.lines():
         if isinstance(said.event, GroupJoined):
@@ -122,45 +122,45 @@ def samples_said(record: RunRecord) -> int | None:
     return samples
 
 
-def _next(plan: Plan, then: PlanAnew | TakeIn) -> tuple[str, ...]:
-    """The nodes to go on with."""
-    return (*(part.node for part in plan.nodes), *then.nodes) if isinstance(then, TakeIn) else then.left
+def _next(plan: Plan, then: Replan | AddNodes) -> tuple[str, ...]:
+    """Nodes of the next attempt."""
+    return (*(part.node for part in plan.nodes), *then.nodes) if isinstance(then, AddNodes) else then.left
 
 
-def _patience(how: Watch, plan: Plan, given_up: Mapping[str, int]) -> Patience:
-    """A node that was given up again after it had come back has to wait longer each time: the watcher reaches it, and
-    the other nodes may not."""
+def _attempt_options(how: Supervision, plan: Plan, given_up: Mapping[str, int]) -> AttemptOptions:
+    """A node that is given up repeatedly waits longer each time: the supervisor reaches it, and the other nodes may
+    not."""
 
     def ready(name: str) -> Callable[[], object]:
-        return lambda: must_be_fit(how.company, name, plan.run_id)
+        return lambda: require_fit(how.pool, name, plan.run_id)
 
     policy = Policy(
         max_restarts=plan.max_restarts,
         node_timeout_s=float(plan.node_timeout_s),
-        enough=plan.min_nodes,
-        out_of_sight_s=float(plan.node_timeout_s if how.out_of_sight_s is None else how.out_of_sight_s),
+        min_nodes=plan.min_nodes,
+        no_answer_s=float(plan.node_timeout_s if how.no_answer_s is None else how.no_answer_s),
     )
     away = tuple(
-        Away(
-            node=how.company.nodes[name],
+        AbsentNode(
+            node=how.pool.nodes[name],
             ready=ready(name),
             after_s=min(LONGEST_S, policy.node_timeout_s * (2 ** max(0, given_up[name] - 1) - 1)),
         )
         for name in plan.away
-        if name in how.company.nodes
+        if name in how.pool.nodes
     )
-    return Patience(policy=policy, away=away, pause=how.pause, tick_s=how.tick_s)
+    return AttemptOptions(policy=policy, away=away, pause=how.pause, tick_s=how.tick_s)
 
 
-def _passing_on(how: Watch, plan: Plan, copies: InTurn) -> Callable[[Told], None]:
-    """What is told goes to the ears; a checkpoint is copied beside it."""
-    nodes = [how.company.nodes[part.node] for part in plan.nodes]
+def _pass_on(how: Supervision, plan: Plan, copies: LatestOnly) -> Callable[[Update], None]:
+    """Pass updates to the callbacks; copy checkpoints in the background."""
+    nodes = [how.pool.nodes[part.node] for part in plan.nodes]
 
-    def tell(told: Told) -> None:
-        how.ears.told(told)
+    def tell(told: Update) -> None:
+        how.callbacks.told(told)
         copies.look()
         event = told.event if isinstance(told, RunLine) else None
-        checkpoint = how.ears.checkpoint
+        checkpoint = how.callbacks.checkpoint
         if checkpoint and isinstance(event, CheckpointWritten) and event.verified:
             step = event.step or 0
             copies.add(lambda: checkpoint(nodes, plan, step))
@@ -169,7 +169,7 @@ def _passing_on(how: Watch, plan: Plan, copies: InTurn) -> Callable[[Told], None
 
 
 def _stranded(outcome: RunOutcome, plan: Plan, record: RunRecord, error: OrchError) -> RunOutcome:
-    """It was stopped to go on otherwise, and could not."""
+    """The outcome of an attempt that was stopped for a next one that could not start."""
     failure = Failure(node=error.node or plan.master, rank=0, exit_code=None, reason=str(error), lines=())
     record.save_outcome(State.FAILED.value, failure.reason)
     return replace(outcome, state=State.FAILED, failure=failure, then=None)

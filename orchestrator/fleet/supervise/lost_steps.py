@@ -1,4 +1,4 @@
-"""What of a run's steps is lost: the checkpoints that it told of, and those that are still to be had."""
+"""Lost steps of a run: the checkpoints that it reported against those that are still available."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import ConfigError, PreflightError
 
 SAYS_WHERE = ("--from-scratch", "--resume")
-"""The trainer's options that say from where to begin."""
+"""Trainer options that select the first step."""
 
 
 def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str]) -> str:
-    """In words, empty where none are. An error where it would be all of them: a run never begins anew unasked.
+    """A sentence; empty where no step is lost. An error where all would be: a run never restarts from step 0 unasked.
 
-    `ConfigError`: every checkpoint that is left is damaged. `PreflightError`: nobody who answers has one.
+    `ConfigError`: every checkpoint that is left is damaged. `PreflightError`: no node that answers has one.
     """
     if any(word.partition("=")[0] in SAYS_WHERE for word in command):
         return ""

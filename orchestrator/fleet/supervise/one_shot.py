@@ -1,4 +1,4 @@
-"""A run that passes: it starts, says what it found, and leaves nothing on the nodes, however it ends."""
+"""A temporary run: it starts, reports its result, and leaves nothing on the nodes, however it ends."""
 
 from __future__ import annotations
 
@@ -9,59 +9,61 @@ from contract.events import Event
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import remove_run
-from orchestrator.fleet.supervise.attempt import attend
+from orchestrator.fleet.supervise.attempt import follow_attempt
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.nodes.interface import Node
-from orchestrator.plan.recovery import Told
+from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import RunEvent, RunLine
 
 CLEAR_S = 15.0
-"""For a node to be rid of it all; one that is cut off is told of, not waited for."""
+"""Seconds for the cleanup of a node; one that is cut off is reported, not waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errand:
-    """What it came to."""
+class OneShotResult:
+    """Outcome of a temporary run."""
 
     outcome: RunOutcome
     told: tuple[Event, ...]
-    """Rank 0's last event of each kind."""
+    """The last event of each kind of rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ears:
-    """Who is told of what goes on."""
+class OneShotCallbacks:
+    """Called during a temporary run."""
 
     step: Callable[[str, str], None] = lambda _node, _step: None
-    """Of (node, what was done there)."""
-    happening: Callable[[RunEvent], None] = lambda _happening: None
-    """Of everything that the ranks say and do. What it raises ends the errand."""
+    """Receives (node, what was done there)."""
+    run_event: Callable[[RunEvent], None] = lambda _happening: None
+    """Receives every event. An exception that it raises ends the run."""
     left_behind: Callable[[OrchError], object] = lambda _error: None
-    """Of a node that could not be rid of it."""
+    """Receives the error of a node that could not be cleaned up."""
 
 
-def run_errand(nodes: Mapping[str, Node], plan: Plan, request: LaunchRequest, ears: Ears) -> Errand:
-    """Start the plan, follow it to its end, and clear it away; the controller's record stays."""
-    seated = launch(nodes, plan, fresh=request.folders, on_step=ears.step)
+def run_one_shot(
+    nodes: Mapping[str, Node], plan: Plan, request: LaunchRequest, callbacks: OneShotCallbacks
+) -> OneShotResult:
+    """Start the plan, follow it to its end, and remove it from the nodes; the controller's record stays."""
+    seated = launch(nodes, plan, fresh=request.folders, on_step=callbacks.step)
     record, told = RunRecord(plan.run_id), dict[type[Event], Event]()
 
-    def hear(happening: Told) -> None:
-        if not isinstance(happening, RunEvent):
-            return  # an errand is not gone on with: there is nothing to decide
-        event = happening.event if isinstance(happening, RunLine) else None
+    def hear(run_event: Update) -> None:
+        if not isinstance(run_event, RunEvent):
+            return  # a temporary run has no next attempt: decisions are ignored
+        event = run_event.event if isinstance(run_event, RunLine) else None
         if event and event.rank == 0:
             told[type(event)] = event
-        ears.happening(happening)
+        callbacks.run_event(run_event)
 
     try:
-        return Errand(outcome=attend(seated, plan, record, on=hear), told=tuple(told.values()))
+        return OneShotResult(outcome=follow_attempt(seated, plan, record, on=hear), told=tuple(told.values()))
     except BaseException as error:  # Ctrl-C too
         record.save_outcome("stopped", str(error))
         raise
     finally:
         for cleared in remove_run(seated, plan, timeout_s=CLEAR_S):
             if cleared.error:
-                ears.left_behind(cleared.error)
+                callbacks.left_behind(cleared.error)

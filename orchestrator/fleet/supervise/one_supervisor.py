@@ -1,4 +1,4 @@
-"""At most one watcher for each run and controller. The lock is the kernel's: it goes with the process."""
+"""At most one supervisor per run and controller. The lock is the kernel's: it ends with the process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ LOOK_EVERY_S = 0.5
 
 @contextmanager
 def only_watcher(record: RunRecord, *, tries: int = 1, rest: Callable[[float], object] = time.sleep) -> Iterator[None]:
-    """Within it, this process watches the run. ConflictError: another does, and went on doing so for `tries` looks."""
+    """Within it, this process supervises the run. ConflictError: another one does, still after `tries` looks."""
     with TextIOWrapper(open_private(record.folder / LOCK), encoding="ascii") as lock:
         while not _taken(lock):
             tries -= 1
             if tries <= 0:
                 lock.seek(0)
+                process = lock.read().strip() or "?"
                 raise ConflictError(
-                    f"run {record.run_id} is watched already, by process {lock.read().strip() or '?'} of this computer",
+                    f"run {record.run_id} is supervised already, by process {process} of this computer",
                     hint=f"orch logs -f {record.run_id}",
                 )
             rest(LOOK_EVERY_S)
@@ -46,7 +47,7 @@ def _taken(lock: IO[str]) -> bool:
 
 
 def watcher_of(record: RunRecord) -> int | None:
-    """The process that watches the run from this controller; None where none does."""
+    """The process that supervises the run on this controller; None: there is none."""
     try:
         with (record.folder / LOCK).open("r", encoding="ascii") as lock:
             try:

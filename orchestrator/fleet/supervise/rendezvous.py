@@ -56,7 +56,7 @@ class Arrivals:
         return [outcome.item for outcome in outcomes if outcome.result]
 
 
-class RollCall:
+class Rendezvous:
     """`hear` is to be called with all events; it raises once a node is overdue."""
 
     def __init__(self, nodes: Mapping[str, Node], plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""A run goes on with other nodes: what still runs is stopped, fresh facts are asked, the next attempt is launched."""
+"""Continue a run with other nodes: stop what still runs, collect new facts, launch the next attempt."""
 
 from __future__ import annotations
 
@@ -36,58 +36,58 @@ def _utc() -> datetime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Company:
-    """All the nodes that a run may have, whether they answer or not, and what was asked for."""
+class NodePool:
+    """All nodes that a run may use, whether they answer or not, and the launch request."""
 
     nodes: Mapping[str, Node]
     request: LaunchRequest
-    """With all these nodes."""
+    """The request, with all these nodes."""
     now: Callable[[], datetime] = _utc
 
     @property
-    def enough(self) -> int:
+    def min_nodes(self) -> int:
         return self.request.min_nodes or len(self.nodes)
 
 
-def stop_here(seated: Sequence[RunningContainer], record: RunRecord, *, timeout_s: int) -> None:
-    """End an attempt wherever it can be ended; its lines are kept, and its containers go."""
+def stop_attempt(seated: Sequence[RunningContainer], record: RunRecord, *, timeout_s: int) -> None:
+    """Stop an attempt on all nodes that answer; keep its lines, remove its containers."""
     outcomes = fan_out(seated, lambda seat: seat.node.engine.stop(seat.container, timeout_s), timeout_s=timeout_s + 30)
     ended = [outcome.item for outcome in outcomes if outcome.error is None]
     collect_logs(ended, record)
     fan_out(ended, discard, timeout_s=CLEAR_S)
 
 
-def go_on(
-    company: Company, plan: Plan, names: Sequence[str], samples_per_step: int | None, notify: Notify
+def start_next_attempt(
+    pool: NodePool, plan: Plan, names: Sequence[str], samples_per_step: int | None, notify: Notify
 ) -> tuple[Plan, tuple[RunningContainer, ...]]:
-    """The next attempt, on those of `names` that answer and are fit; a step of the training keeps its samples.
+    """Launch the next attempt on those of `names` that answer and are fit; a step keeps its number of samples.
 
-    It begins with the newest sound checkpoint that one of them has, and with the code and data that the run was
-    launched with. PreflightError: they are too few. Any other error of the launch, which has left nothing behind then.
+    It resumes from the newest intact checkpoint on one of them, with the code and data of the launch. PreflightError:
+    too few nodes are fit. Other errors are those of the launch, which then leaves nothing behind.
     """
     record = RunRecord(plan.run_id)
-    wanted = [company.nodes[name] for name in names]
+    wanted = [pool.nodes[name] for name in names]
     fan_out(wanted, lambda node: _clear(node, record), timeout_s=CLEAR_S)
-    places = places_in(company.request.nodes, company.request.project)
+    places = places_in(pool.request.nodes, pool.request.project)
     looking = begin(lambda: newest_anywhere(wanted, places, plan.run_id))
-    facts, refused = fit(company, names, plan.run_id)
-    if len(facts) < min(company.enough, len(names)):
+    facts, refused = fit(pool, names, plan.run_id)
+    if len(facts) < min(pool.min_nodes, len(names)):
         raise PreflightError(
-            f"only {len(facts)} of the nodes that are left can go on: {'; '.join(refused)}",
+            f"only {len(facts)} of the remaining nodes are fit: {'; '.join(refused)}",
             hint=f"mend that, then: orch resume {plan.run_id}",
         )
     request = replace(
-        company.request,
-        nodes=tuple(spec for spec in company.request.nodes if spec.name in facts),
+        pool.request,
+        nodes=tuple(spec for spec in pool.request.nodes if spec.name in facts),
         command=same_step(plan.command, samples_per_step),
         master="",
-        exact_port=False,  # it was asked for on another node
-        away=tuple(name for name in company.nodes if name not in facts),
+        exact_port=False,  # requested for another node
+        away=tuple(name for name in pool.nodes if name not in facts),
     )
     identity = RunIdentity(
         run_id=plan.run_id,
         user=plan.user,
-        started_at=company.now().isoformat(timespec="seconds"),
+        started_at=pool.now().isoformat(timespec="seconds"),
         attempt=plan.attempt + 1,
     )
     newest = looking.result()
@@ -95,18 +95,18 @@ def go_on(
     anew = plan_launch(request, holding(facts, newest), identity)
     if lost:
         notify(anew.master, Progress(text=lost))
-    bring_newest(company.nodes, anew, newest, notify)
+    bring_newest(pool.nodes, anew, newest, notify)
 
     def on_step(node: str, step: str) -> None:
         notify(node, Progress(text=step))
 
-    return anew, launch(company.nodes, anew, elsewhere={name: places[name] for name in anew.away}, on_step=on_step)
+    return anew, launch(pool.nodes, anew, elsewhere={name: places[name] for name in anew.away}, on_step=on_step)
 
 
-def fit(company: Company, names: Sequence[str], run_id: str) -> tuple[dict[str, NodeFacts], list[str]]:
-    """Facts of those that could take part, and what keeps the others from it."""
-    request = replace(company.request, nodes=tuple(spec for spec in company.request.nodes if spec.name in names))
-    outcomes = gather_facts([company.nodes[spec.name] for spec in request.nodes], request, resume=run_id)
+def fit(pool: NodePool, names: Sequence[str], run_id: str) -> tuple[dict[str, NodeFacts], list[str]]:
+    """Facts of the nodes that can take part, and why the others cannot."""
+    request = replace(pool.request, nodes=tuple(spec for spec in pool.request.nodes if spec.name in names))
+    outcomes = gather_facts([pool.nodes[spec.name] for spec in request.nodes], request, resume=run_id)
     refused = [str(outcome.error) for outcome in outcomes if outcome.error]
     facts = {outcome.item.name: outcome.result for outcome in outcomes if outcome.result}
     for spec in request.nodes:
@@ -119,15 +119,15 @@ def fit(company: Company, names: Sequence[str], run_id: str) -> tuple[dict[str, 
     return facts, refused
 
 
-def must_be_fit(company: Company, name: str, run_id: str) -> None:
-    """PreflightError, or what keeps the node from answering, until it could take part."""
-    facts, refused = fit(company, [name], run_id)
+def require_fit(pool: NodePool, name: str, run_id: str) -> None:
+    """Raise PreflightError, or the connection's error, as long as the node cannot take part."""
+    facts, refused = fit(pool, [name], run_id)
     if not facts:
         raise PreflightError("; ".join(refused), node=name)
 
 
 def _clear(node: Node, record: RunRecord) -> None:
-    """A container of an earlier attempt, come to life with its node, holds the node's lock and waits for nobody."""
+    """Remove containers of an earlier attempt that started again with their node: they hold the node's lock."""
     for facts in node.engine.containers({labels.LABEL_RUN: record.run_id}):
         says = understood(facts.labels)
         if says is None:

@@ -1,4 +1,4 @@
-"""Wait until a run has ended, whoever sees to it."""
+"""Wait until a run has ended, whether it is supervised or not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.specs.run import Run, State
 
 LOOK_EVERY_S = 2.0
 STOPPED = 143
-"""Exit code of a container that was told to stop and did."""
+"""Exit code of a container that was asked to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class Clock:
 
 
 def wait_for(nodes: Sequence[Node], run_id: str, *, timeout_s: float | None, clock: Clock | None = None) -> str:
-    """`succeeded`, `stopped` or `failed`. DeadlineError: it goes on after `timeout_s`.
+    """`succeeded`, `stopped` or `failed`. DeadlineError: it still runs after `timeout_s`.
 
-    Where a watcher of this controller stays with the run, its word counts: between two attempts nothing runs.
+    The result of a supervisor on this controller counts: between two attempts no container runs.
     """
     clock, record = clock or Clock(), RunRecord(run_id)
     deadline = None if timeout_s is None else clock.now() + timeout_s
@@ -47,7 +47,7 @@ def wait_for(nodes: Sequence[Node], run_id: str, *, timeout_s: float | None, clo
 
 
 def _ended(nodes: Sequence[Node], run_id: str) -> str:
-    """By its containers; empty while one of them runs, or may run where nobody answers."""
+    """The outcome by the containers; empty while one runs, or may run on a node that does not answer."""
     found = find_runs(nodes)
     run = choose_run(found, run_id)
     states = {member.state for member in run.members}
