@@ -1,4 +1,4 @@
-"""What people are told of a forecast: who is left out and why, what would be slow, and what would help."""
+"""Reasons and warnings of a forecast: nodes that are left out, what is slow, and what would make it faster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contract.cost_model.step_time import ALONE, StepTime, node_set, step_s
 from contract.cost_model.units import mbit, megabytes, names, seconds, times
 
 MUCH = 4
-"""A link, or a node, is called slow where it is this many times slower than the others."""
+"""A link or a node this many times slower than the others is reported as slow."""
 WORTH_A_WORD = 1.05
 """Speed-up that an advice must bring to be given."""
 EFFICIENT = 0.9
@@ -23,6 +23,8 @@ LARGEST = 1 << 24
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
+    """A rank that takes no part in the run, and the reason."""
+
     node: str
     rank: int
     why: str
@@ -30,46 +32,46 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What advice is drawn from."""
+    """The choice and the alternatives that it is compared with."""
 
     measured: Measurement
     alone: StepTime
     chosen: StepTime
     auto: StepTime
-    """What `--sync auto` takes: `chosen`, unless the user asked for a rung."""
+    """The choice of `--sync auto`: `chosen`, unless the user named a sync method."""
     served: tuple[StepTime, ...]
-    """Each rung with the nodes that serve it best."""
+    """Each sync method with its best nodes."""
     everyone: tuple[StepTime, ...]
-    """Each rung with all nodes."""
+    """Each sync method with all nodes."""
     equal: bool
     """Whether shares are equal."""
 
     @property
     def asked(self) -> bool:
-        """Whether the user asked for a rung."""
+        """Whether the user named a sync method."""
         return self.chosen is not self.auto
 
     @property
     def best_node_set(self) -> StepTime:
-        """The fastest team of a rung whose loss is known, whether it is worth it or not."""
+        """The fastest set of several nodes, proven sync methods first, even if one node alone is faster."""
         return max(self.served, key=lambda row: (row.proven, row.per_s))
 
 
 def left_out(comparison: Comparison) -> tuple[LeftOut, ...]:
-    """The nodes that the chosen row does without, and in words why."""
+    """Return the nodes outside the chosen set, each with the reason as text."""
     absent = [node for node in comparison.measured.nodes if node.rank not in comparison.chosen.ranks]
     return tuple(LeftOut(node=node.node, rank=node.rank, why=_why(comparison, node)) for node in absent)
 
 
 def warnings(comparison: Comparison) -> tuple[str, ...]:
-    """Plain words, the gravest first: what would happen, and what to do. Empty where all is well."""
+    """Return warnings, the most severe first: what would happen, and what to do."""
     if not comparison.everyone:
         return ()
-    return (*_slower_than_one(comparison), *_rungs(comparison), *_slow_links(comparison))
+    return (*_slower_than_one(comparison), *_unproven(comparison), *_slow_links(comparison))
 
 
 def _why(comparison: Comparison, node: NodeSpeed) -> str:
-    """What a step would take with this node too, and the cause."""
+    """Return the reason why a node is left out, with the step time with and without it."""
     measured, chosen = comparison.measured, comparison.chosen
     sync = comparison.best_node_set.sync if chosen.sync == ALONE else chosen.sync
     others = [other for other in measured.nodes if other.rank in chosen.ranks]
@@ -88,7 +90,7 @@ def _why(comparison: Comparison, node: NodeSpeed) -> str:
 
 
 def _slower_than_one(comparison: Comparison) -> Iterator[str]:
-    """All nodes with the rung asked for (else the gentlest) against the best single one; what would help."""
+    """Warn if all nodes are slower than the best one, with the sync method of the user or the most exact one."""
     measured, alone = comparison.measured, comparison.alone
     together = comparison.chosen if comparison.asked else comparison.everyone[0]
     if together.speedup >= 1:
@@ -103,7 +105,7 @@ def _slower_than_one(comparison: Comparison) -> Iterator[str]:
     if even:
         told = f", and from {efficient} on at {EFFICIENT * 100:.0f} % of their joint speed" if efficient else ""
         yield (
-            f"what helps: more accumulation. From --global-batch-size {even} on (now {measured.samples_per_step}),"
+            f"more gradient accumulation helps: from --global-batch-size {even} on (now {measured.samples_per_step}),"
             f" {k} nodes with {sync} are as fast as {best} alone{told}"
         )
 
@@ -117,8 +119,8 @@ def _taken(comparison: Comparison) -> str:
     return f"--sync auto {doing}" if comparison.asked else f"So auto {doing}"
 
 
-def _rungs(comparison: Comparison) -> Iterator[str]:
-    """That the loss of the chosen rung is not known; or that a rung which auto may not take would be faster."""
+def _unproven(comparison: Comparison) -> Iterator[str]:
+    """Warn that the chosen method is unproven, or that an unproven method would be faster."""
     unknown = "whether its loss stays within 0.5 % of fp32's is not known"
     chosen = comparison.chosen
     if not chosen.proven:
@@ -130,7 +132,7 @@ def _rungs(comparison: Comparison) -> Iterator[str]:
 
 
 def _slow_links(comparison: Comparison) -> Iterator[str]:
-    """A node whose link is far slower than the others', and what a step would take with one like theirs."""
+    """Warn of a node with a far slower link, with the step time that a link like the others' would give."""
     measured = comparison.measured
     sync = comparison.best_node_set.sync if comparison.chosen.sync == ALONE else comparison.chosen.sync
     cost = measured.cost(sync)
@@ -140,12 +142,12 @@ def _slow_links(comparison: Comparison) -> Iterator[str]:
         if node.link * MUCH > typical:
             continue
         cabled = [replace(each, upload=typical, download=typical) if each is node else each for each in measured.nodes]
-        mended = step_s(measured, node_set(cabled, measured.samples_per_step, equal=comparison.equal), cost)
-        if everyone.step_s >= WORTH_A_WORD * mended:
+        repaired = step_s(measured, node_set(cabled, measured.samples_per_step, equal=comparison.equal), cost)
+        if everyone.step_s >= WORTH_A_WORD * repaired:
             yield (
                 f"{node.node}'s link carries {mbit(node.link)}, the others' {mbit(typical)}: a cable instead of Wi-Fi,"
                 f" or a faster port, would bring a step of all nodes with {sync} from {seconds(everyone.step_s)} to"
-                f" {seconds(mended)}"
+                f" {seconds(repaired)}"
             )
 
 

@@ -1,7 +1,4 @@
-"""What a training would take with 1, 2, … nodes under each rung, who helps and who hurts, and what a larger step gives.
-
-Beyond `forecast`, which chooses for a run that has its nodes: here the nodes themselves are the query.
-"""
+"""Capacity plan: step time by number of nodes and sync method, effect of each node, effect of a larger batch."""
 
 from __future__ import annotations
 
@@ -15,61 +12,65 @@ from contract.cost_model.shares import micro_batches
 from contract.cost_model.step_time import StepTime, node_set, step_s, step_time
 
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
-"""Of the samples of a step that was asked for."""
+"""Sizes of larger batches, as multiples of the step of the query."""
 ENOUGH = 0.9
-"""Of the speed that the largest of these steps reaches: more accumulation would bring little."""
+"""Share of the speed of the largest batch: more gradient accumulation gains little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
+    """Question to the cost model: nodes, sync method and size of a step."""
+
     sync: str = AUTO
-    """A rung, or AUTO: those whose loss is known."""
+    """A sync method, or AUTO: all proven ones."""
     equal: bool = False
-    """Whether shares are equal, whatever the speeds."""
+    """Whether all nodes have equal shares, whatever their speeds."""
     among: tuple[str, ...] = ()
-    """Nodes to choose from; none: all that were measured."""
+    """Nodes to choose from; empty: all that were measured."""
     samples_per_step: int | None = None
-    """None: as it was measured."""
+    """None: that of the measurement."""
     samples: int | None = None
-    """Of the whole training; None: not asked."""
+    """Samples of the whole training; None: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEffect:
-    """One node, with and without it."""
+    """Step time with and without one node, and its share of a step."""
 
     node: str
     taken: bool
     effect: str
-    """`helps`, `hurts` or `makes no difference` to those who are taken."""
+    """`helps`, `hurts` or `makes no difference` to the chosen nodes."""
     with_s: float
-    """Seconds of a step with it, by the rung that then serves best."""
+    """Seconds of a step with it, by the best sync method."""
     without_s: float
-    """The same without it; 0 where nobody would be left."""
+    """Seconds of a step without it; 0 if no node would be left."""
     alone_s: float
     """Seconds of the whole step by this node alone."""
     share: int
-    """Samples of it in a step, so that all finish together; 0 where it is not taken."""
+    """Samples of this node in a step, so that all nodes finish together; 0 if it is not chosen."""
     micro_batch: int
-    """Samples in one forward pass, as even as can be and no more than was measured."""
+    """Samples in one forward pass: equal passes, none larger than measured."""
     passes: int
     """Forward passes of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LargerBatch:
-    """A step of more samples: the exchange stays the same."""
+    """Step of more samples: the exchange stays the same."""
 
     multiple: int
     samples_per_step: int
     row: StepTime
-    """With the nodes and the rung that then serve best."""
+    """The best nodes and sync method for this step."""
     efficiency: float
-    """Of the sum of all nodes' speeds."""
+    """Speed divided by the sum of all nodes' speeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityPlan:
+    """Answer to a query."""
+
     unit: str
     units_per_sample: float
     samples_per_step: int
@@ -78,13 +79,13 @@ class CapacityPlan:
     """The best single node."""
     chosen: StepTime
     by_size: tuple[StepTime, ...]
-    """For 1, 2, … nodes the rung, of those open to the choice, that serves best, with its best set of so many."""
+    """The best sync method and set for each number of nodes."""
     rows: tuple[StepTime, ...]
-    """Every rung with every number of nodes from 2 on."""
+    """Every sync method with every number of nodes from 2."""
     members: tuple[NodeEffect, ...]
     larger: tuple[LargerBatch, ...]
     enough: int
-    """Samples of the smallest of these steps that comes to ENOUGH of the fastest."""
+    """Samples of the smallest step that reaches ENOUGH of the speed of the fastest."""
     warnings: tuple[str, ...]
 
     def finish_s(self, row: StepTime) -> float | None:
@@ -97,7 +98,7 @@ class CapacityPlan:
 
 
 def plan_capacity(measured: Measurement, query: Query) -> CapacityPlan:
-    """CostModelError: an unknown rung or node, or fewer samples in a step than nodes."""
+    """Answer a query. CostModelError: an unknown sync method or node, or fewer samples in a step than nodes."""
     measured = _asked_for(measured, query)
     found = choose_sync(measured, equal=query.equal)
     alone = found.rows[0]
@@ -140,7 +141,7 @@ def node_of(label: str, names: Collection[str]) -> str:
 
 
 def _open(measured: Measurement, sync: str) -> list[SyncCost]:
-    """The rungs to choose from."""
+    """Return the sync methods to choose from."""
     return [cost for cost in measured.costs if (cost.proven if sync == AUTO else cost.sync == sync)]
 
 
@@ -167,7 +168,7 @@ def _by_size(rows: Sequence[StepTime], alone: StepTime, sync: str) -> tuple[Step
 
 
 def _chosen(measured: Measurement, query: Query, alone: StepTime) -> StepTime:
-    """The set that serves the rung asked for best; the best single node where no team is worth it."""
+    """Return the best set for the sync method of the query; one node if no set is faster."""
     candidates = node_sets(measured, equal=query.equal)
     if not candidates:
         return alone
@@ -177,7 +178,7 @@ def _chosen(measured: Measurement, query: Query, alone: StepTime) -> StepTime:
 
 
 def _best_s(measured: Measurement, query: Query, members: Sequence[NodeSpeed]) -> float:
-    """Seconds of a step of exactly these nodes, by the rung that serves them best."""
+    """Seconds of a step of exactly these nodes, by their best sync method."""
     if not members:
         return 0.0
     if len(members) == 1:
@@ -187,7 +188,7 @@ def _best_s(measured: Measurement, query: Query, members: Sequence[NodeSpeed]) -
 
 
 def _member(measured: Measurement, query: Query, node: NodeSpeed, chosen: StepTime) -> NodeEffect:
-    """Its effect on those who are taken; where these are one, on the best single node that there would be."""
+    """Return the effect of a node on the other chosen nodes, or on the best single node if there are none."""
     taken = [each for each in measured.nodes if each.rank in chosen.ranks]
     others = [each for each in taken if each is not node]
     with_it = sorted([*others, node], key=lambda each: each.rank)

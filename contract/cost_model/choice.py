@@ -1,4 +1,4 @@
-"""The forecast of a run: a row for each rung, the one to take, and what to tell of it."""
+"""Choose the sync method of a run, and its nodes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from contract.cost_model.node_sets import best_alone, best_node_set, node_sets
 from contract.cost_model.step_time import StepTime, step_time
 
 WORTH = 1.05
-"""What a rung must gain to be preferred to a gentler one, and a team to be preferred to one node."""
+"""Speed-up that a method needs to be preferred to a more exact one, and several nodes to be preferred to one."""
 AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncChoice:
+    """Predicted steps of all sync methods, and the chosen one."""
+
     measured: Measurement
     rows: tuple[StepTime, ...]
-    """The best single node, then in order of the rungs: each with the nodes that serve it best; the gentlest one, and
-    the one asked for, with all nodes too."""
+    """The best single node, then each sync method with its best nodes, the most exact method first; the first and the
+    chosen method also with all nodes."""
     chosen: StepTime
     best_node: str
     """The best single node."""
@@ -29,12 +31,12 @@ class SyncChoice:
 
 
 def choose_sync(measured: Measurement, *, sync: str = AUTO, unproven: bool = False, equal: bool = False) -> SyncChoice:
-    """What a step will take under each rung, and which one to take.
+    """Predict a step of each sync method and choose one.
 
-    `sync`: the rung asked for, which is taken with all nodes; `auto` takes the gentlest that comes near the fastest,
-    of those whose loss is known, and no team that is not faster than the best single node. `unproven`: `auto` may take
-    rungs whose loss is not known. `equal`: shares are equal, whatever the speeds.
-    CostModelError: an unknown rung, or fewer samples in a step than nodes.
+    `sync`: a sync method, used with all nodes; `auto` chooses the most exact proven method that is nearly as fast as
+    the fastest, and several nodes only where they are faster than the best single node. `unproven`: `auto` may choose
+    unproven methods. `equal`: equal shares, whatever the speeds.
+    CostModelError: an unknown sync method, or fewer samples in a step than nodes.
     """
     if sync != AUTO:
         measured.cost(sync)
@@ -63,7 +65,7 @@ def choose_sync(measured: Measurement, *, sync: str = AUTO, unproven: bool = Fal
 
 
 def _shown(served: Sequence[StepTime], everyone: Mapping[str, StepTime], chosen: StepTime) -> Iterator[StepTime]:
-    """Each rung once; the gentlest and the chosen one with all nodes too, where fewer serve them better."""
+    """Yield each sync method with its best nodes; the first and the chosen method also with all nodes."""
     for number, best in enumerate(served):
         yield best
         together = everyone[best.sync]
@@ -72,7 +74,7 @@ def _shown(served: Sequence[StepTime], everyone: Mapping[str, StepTime], chosen:
 
 
 def _rows(measured: Measurement, alone: StepTime, *, equal: bool) -> tuple[tuple[StepTime, ...], dict[str, StepTime]]:
-    """Each rung with the nodes that serve it best, and by its name with all nodes. None where there is one node."""
+    """Return each sync method with its best nodes, and by name with all nodes; nothing for a single node."""
     candidates = node_sets(measured, equal=equal)
     if not candidates:
         return (), {}
@@ -87,7 +89,7 @@ def _rows(measured: Measurement, alone: StepTime, *, equal: bool) -> tuple[tuple
 
 
 def _auto(alone: StepTime, served: Sequence[StepTime], *, unproven: bool) -> StepTime:
-    """The gentlest rung that comes near the fastest; a single node where no team is worth it."""
+    """Return the most exact method that is nearly as fast as the fastest; one node if no set is faster."""
     open_to_us = [best for best in served if best.proven or unproven]
     fastest = max((best.per_s for best in open_to_us), default=0.0)
     if fastest < WORTH * alone.per_s:

@@ -1,4 +1,4 @@
-"""Which nodes might train together: the fastest few, with and without those on a slow link."""
+"""Sets of nodes that may train together: the fastest nodes, with and without those on slow links."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
 from contract.cost_model.step_time import NodeSet, node_set, step_s
 
 JUMP = 1.5
-"""A link this many times faster than the next slower one may be worth to be without the latter."""
+"""Gap between two link rates: sets without the nodes below it are tried too."""
 NEARLY = 0.98
-"""As good as the fastest team: a node is not left out for less than the measurement can tell."""
+"""Speed, relative to the fastest set, that counts as equal: the measurement is no more precise."""
 
 
 def node_sets(measured: Measurement, *, equal: bool = False) -> list[NodeSet]:
-    """Of two nodes and more, all together first, each in order of rank. Not all sets: of 64 nodes there are too many.
+    """Return sets of two or more nodes, all nodes first, each in order of rank. Not all sets: 64 nodes have too many.
 
     CostModelError: fewer samples in a step than nodes.
     """
@@ -29,7 +29,7 @@ def node_sets(measured: Measurement, *, equal: bool = False) -> list[NodeSet]:
 
 
 def _orders(nodes: Sequence[NodeSpeed]) -> Iterator[list[NodeSpeed]]:
-    """Nodes by speed: all, and those above each gap between link rates."""
+    """Yield nodes by speed: all of them, and those above each gap between link rates."""
     by_speed = sorted(nodes, key=lambda node: (node.sample_s, node.rank))
     links = sorted({node.link for node in nodes})
     gaps = [upper for lower, upper in pairwise(links) if upper >= JUMP * lower]
@@ -38,7 +38,7 @@ def _orders(nodes: Sequence[NodeSpeed]) -> Iterator[list[NodeSpeed]]:
 
 
 def best_alone(measured: Measurement) -> NodeSet:
-    """The node that would be fastest with the whole step to itself."""
+    """Return the node that computes a whole step alone in the shortest time."""
     return min(
         (node_set([node], measured.samples_per_step) for node in measured.nodes),
         key=lambda single: (single.compute_s, single.members[0].rank),
@@ -46,7 +46,7 @@ def best_alone(measured: Measurement) -> NodeSet:
 
 
 def best_node_set(measured: Measurement, candidates: Sequence[NodeSet], cost: SyncCost) -> NodeSet:
-    """The fastest, or the largest of those that are as good as it."""
+    """Return the largest of the sets that are nearly as fast as the fastest."""
     seconds = [step_s(measured, candidate, cost) for candidate in candidates]
     good_enough = min(seconds) / NEARLY
     return max(

@@ -1,4 +1,4 @@
-"""Shares of a step for unequal nodes, so that all finish together."""
+"""Shares of a step for nodes of unequal speed, so that all finish together."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contract.cost_model.measurement import CostModelError
 
 
 def split(samples_per_step: int, sample_s: Sequence[float], step_s: Sequence[float] = ()) -> tuple[int, ...]:
-    """Samples of each node, at least one, so that the last to finish does so as early as can be.
+    """Return the samples of each node, at least one, so that the last node finishes as early as possible.
 
-    `sample_s`: seconds of a node for one sample; `step_s`: its seconds per step besides samples (none: 0 for all).
-    All but a few samples are given by rate; each of the rest goes to the node that would be done with it first, which
-    is optimal for equal pieces of work on unequal machines.
+    `sample_s`: seconds of a node for one sample; `step_s`: its seconds per step besides samples (empty: 0 for all).
+    Most samples are assigned by rate, and each of the rest to the node that would finish it first: optimal for equal
+    work items on unequal machines.
     CostModelError: fewer samples than nodes.
     """
     if samples_per_step < len(sample_s):
@@ -33,8 +33,7 @@ def split(samples_per_step: int, sample_s: Sequence[float], step_s: Sequence[flo
 
 
 def _by_rate(samples: int, sample_s: Sequence[float], fixed: Sequence[float]) -> list[int]:
-    """Whole samples that each node has done when, could samples be cut, all would be done; a node that were to have
-    less than one has one."""
+    """Round the exact shares, with which all nodes finish at once, down to whole samples; no share is below one."""
     sharing, left = list(range(len(sample_s))), samples
     shares = [1] * len(sample_s)
     while True:
@@ -51,8 +50,8 @@ def _by_rate(samples: int, sample_s: Sequence[float], fixed: Sequence[float]) ->
 
 
 def micro_batches(share: int, most: int) -> tuple[int, int]:
-    """Samples of a forward pass and number of passes, for a share in passes of at most `most`: as few as can be, and
-    as even, as a small last one costs nearly as much as a whole one. (0, 0) for no share."""
+    """Return samples of a forward pass and number of passes: as few equal passes of at most `most` samples as possible,
+    since a small last pass costs nearly as much as a full one. (0, 0) for a share of 0."""
     if share < 1:
         return 0, 0
     passes = -(-share // max(1, most))

@@ -1,4 +1,4 @@
-"""The forecast beyond what stands in the room: more nodes like the average one, other links."""
+"""Predictions for more nodes like the average one, and for other links."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from contract.cost_model.step_time import StepTime, step_time
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
+    """Predicted step of a simulated cluster."""
+
     world_size: int
     link: float
     """Bytes per second of every node, both ways."""
@@ -20,8 +22,8 @@ class Simulated:
 
 
 def simulate(measured: Measurement, world_sizes: Sequence[int], links: Sequence[float]) -> tuple[Simulated, ...]:
-    """Every rung, at every number of nodes and every link rate (bytes per second), with all nodes and the same samples
-    in a step; the speed-up is over one such node.
+    """Predict every sync method at every number of nodes and link rate (bytes per second), with the same samples in a
+    step; the speed-up is relative to one such node.
 
     A node like the average one computes as many samples per second as the measured ones do on average.
     CostModelError: fewer samples in a step than nodes.

@@ -1,4 +1,4 @@
-"""How long one step takes: a team of nodes, its shares, and a rung.
+"""Predicted time of one step for a set of nodes, their shares, and a sync method.
 
 step = max over nodes(share × sample_s + step_s) + latency + (exchange - hidden) / every
 exchange = codec + max over nodes(bytes / upload, bytes / download) / efficiency + collectives × latency
@@ -14,25 +14,25 @@ from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
 from contract.cost_model.shares import split
 
 ALONE = "alone"
-"""The name of the row that exchanges nothing."""
+"""Name of the row without an exchange: a single node."""
 BACKWARD = 2 / 3
 """Share of a forward and backward pass that is backward: two products per weight against one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSet:
-    """Nodes that train together, and what each of them does of a step."""
+    """Nodes that train together, and the share of each."""
 
     members: tuple[NodeSpeed, ...]
     shares: tuple[int, ...]
     compute_s: float
-    """Seconds until the last of them has done its share."""
+    """Seconds until the last node has computed its share."""
     link: float
     """Bytes per second of the slowest link among them."""
 
     @property
     def window_s(self) -> float:
-        """Seconds of an exchange that hide behind the last micro-batch's backward pass, when all are in theirs."""
+        """Seconds in which an exchange can overlap the last micro-batch's backward pass on all nodes."""
         ready = max(
             share * node.sample_s + node.step_s - BACKWARD * min(share, node.micro_batch) * node.sample_s
             for node, share in zip(self.members, self.shares, strict=True)
@@ -42,29 +42,29 @@ class NodeSet:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """One line of the forecast."""
+    """Predicted step of one sync method with one set of nodes."""
 
     sync: str
-    """The rung; `alone` for a single node."""
+    """Sync method; `alone` for a single node."""
     nodes: tuple[str, ...]
     ranks: tuple[int, ...]
     shares: tuple[int, ...]
     """Samples of each of `nodes` in a step."""
     compute_s: float
     exchange_s: float
-    """Seconds that the exchange adds to a step: what is not hidden, and of local steps an average one's part."""
+    """Seconds that the exchange adds to an average step, without the part that overlaps computing."""
     step_s: float
     per_s: float
-    """Units per second, of all nodes."""
+    """Units per second of all nodes."""
     speedup: float
-    """Over the best single node."""
+    """Speed divided by that of the best single node."""
     sent_bytes: float
-    """That a node sends in a step, on average."""
+    """Bytes that a node sends in an average step."""
     proven: bool
 
 
 def node_set(members: Sequence[NodeSpeed], samples: int, *, equal: bool = False) -> NodeSet:
-    """CostModelError: fewer samples than members."""
+    """Return the set with its shares. CostModelError: fewer samples than members."""
     sample_s = [1.0] * len(members) if equal else [node.sample_s for node in members]
     shares = split(samples, sample_s, [] if equal else [node.step_s for node in members])
     return NodeSet(
@@ -76,15 +76,15 @@ def node_set(members: Sequence[NodeSpeed], samples: int, *, equal: bool = False)
 
 
 def step_s(measured: Measurement, together: NodeSet, cost: SyncCost | None) -> float:
-    """Seconds of an average step; no cost: nothing is exchanged."""
+    """Seconds of an average step; without a cost nothing is exchanged."""
     if cost is None or len(together.members) == 1:
         return together.compute_s
     sent = exchanged(measured, together, cost)
     encoding = cost.codec_s_per_parameter * measured.parameters
     travel = sent / (cost.efficiency * together.link) + cost.collectives * measured.latency_s
-    # Encoding takes the processor that computes: only the way over the network can hide behind it.
+    # Encoding needs the processor that computes: only the transfer can overlap computing.
     hidden = min(cost.overlap * travel, together.window_s)
-    # In each step all tell each other the loss, whatever the rung.
+    # Every step averages the loss over all ranks, with any sync method.
     return together.compute_s + measured.latency_s + (encoding + travel - hidden) / cost.every
 
 

@@ -1,4 +1,4 @@
-"""Figures as people say them."""
+"""Numbers with units as text."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def megabytes(size: float) -> str:
 
 
 def mbit(rate: float) -> str:
-    """Bytes per second as networks are sold."""
+    """Format bytes per second in Mbit/s."""
     return f"{rate * 8 / 1e6:.0f} Mbit/s"
 
 
 def names(nodes: Sequence[str]) -> str:
-    """Few by name, many by number."""
+    """List up to five names; count more."""
     return ", ".join(nodes) if len(nodes) <= 5 else f"{len(nodes)} nodes"
 
 

@@ -1,4 +1,4 @@
-"""`orch plan`: how long a training would take, with how many nodes and which, before any of them is busy."""
+"""`orch plan`: predict the time of a training, with how many nodes and which."""
 
 from __future__ import annotations
 

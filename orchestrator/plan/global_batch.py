@@ -1,4 +1,4 @@
-"""A step of the training keeps its samples, however many nodes take part: fewer of them each do more."""
+"""Keep the samples of a step when the number of nodes changes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ STEP, ACCUMULATION = ("--global-batch-size",), ("--grad-accum", "--gradient-accu
 
 
 def same_step(command: tuple[str, ...], samples_per_step: int | None) -> tuple[str, ...]:
-    """With the step said as a whole: one of so much a rank would shrink with the nodes, and train otherwise.
+    """Return the command with --global-batch-size: a fixed batch per rank would shrink the step with fewer nodes.
 
-    A script of the user's, and a command that says its step, stay as they are; so does all where nobody knows it.
+    Unchanged: the user's own script, a command with its own --global-batch-size, any command if the size is unknown.
     """
     if not samples_per_step or is_own_script(command) or option(command, *STEP):
         return command
@@ -19,7 +19,7 @@ def same_step(command: tuple[str, ...], samples_per_step: int | None) -> tuple[s
 
 
 def _without(command: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """So many micro-batches a rank would say another step."""
+    """Return the command without these options and their values."""
     kept, words = [], list(command)
     while words:
         name, equals, _ = (word := words.pop(0)).partition("=")

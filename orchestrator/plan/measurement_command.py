@@ -1,4 +1,4 @@
-"""Runs that pass: they test or measure, and leave nothing on the nodes."""
+"""Short runs that test or measure and leave nothing on the nodes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from orchestrator.specs.errors import UsageError
 from orchestrator.specs.request import LaunchRequest
 
 FORECAST = "--forecast"
-"""The trainer's word for measuring only."""
+"""Option of the trainer: measure, predict, end."""
 RENDEZVOUS_S = 90
-"""How long the nodes of a test wait for one another: torch loads in 2 to 30 s."""
+"""Seconds that the nodes of a test wait for each other: torch loads in 2 to 30 s."""
 PROCESS_GROUP_S = 20
-"""How long a rank of a test waits for the others. What it sends is a matter of half a second on any link."""
+"""Seconds that a rank of a test waits for the others; its messages take half a second on any link."""
 
 
 def measuring(command: Sequence[str]) -> tuple[str, ...]:
-    """The same command of the trainer, told to measure, to forecast and to end."""
+    """Return the trainer's command with --forecast. UsageError: the command is the user's own script."""
     if is_own_script(command):
         raise UsageError(
-            f"--forecast measures workloads of the trainer, and `{' '.join(command[:2])}` is a script of yours",
+            f"--forecast measures workloads of the trainer, and `{' '.join(command[:2])}` is your own script",
             hint="orch launch --forecast -- gpt2 …, or your model: -- custom --module my_file.py:build",
         )
     return tuple(command) if FORECAST in command else (*command, FORECAST)
 
 
 def in_miniature(request: LaunchRequest, backend: str = "auto") -> LaunchRequest:
-    """The same nodes, image and interfaces, with the connectivity test in place of a training, and short patience."""
+    """Return the request with the connectivity test in place of a training, and short timeouts."""
     if backend not in ("auto", "gloo", "nccl"):
         raise UsageError(f"--backend {backend}: expected auto, gloo or nccl")
     return replace(

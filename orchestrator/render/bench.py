@@ -1,4 +1,4 @@
-"""A measurement for people: each node's speed, room and disk, the links, and bars."""
+"""A measurement as tables and bars: speed, memory and disk of each node, and the links."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from contract.cost_model.measurement import HostStats, Measurement, NodeSpeed
+from contract.cost_model.units import seconds
 from orchestrator.render.bars import bar
-from orchestrator.render.forecast import seconds
 from orchestrator.render.grid import grid
 from orchestrator.render.links import link_matrix
 from orchestrator.render.printable import printable
 
 GIB = 1 << 30
 TIGHT = 0.9
-"""Of its memory: what a training holds beyond what was measured (evaluation, checkpoints) may not fit."""
+"""Share of the memory above which evaluation and checkpoints, which were not measured, may not fit."""
 STARVED = 1.25
-"""A loader is a bottleneck where it gives less than this many times the samples that are computed."""
+"""A dataloader is a bottleneck below this many times the samples that are computed."""
 
 
 def bench_view(measured: Measurement) -> RenderableType:
-    """The table, the bars, the links, and what to look at."""
+    """Return the table, the bars, the links, and remarks."""
     return Group(*_table(measured), Text(), *_bars(measured), *_links(measured), *_remarks(measured))
 
 
@@ -83,7 +83,7 @@ def _remarks(measured: Measurement) -> Iterator[Text]:
 
 
 def _held(around: HostStats) -> tuple[float, float]:
-    """Of the memory that is the tighter one: the GPU's where there is one."""
+    """Peak and limit of the GPU's memory, or of the host's without a GPU."""
     if around.gpu_memory:
         return around.gpu_peak, around.gpu_memory
     return around.memory_peak, around.memory_limit

@@ -1,4 +1,4 @@
-"""A plan before a launch, drawn: bars of computing against exchanging, who helps, and what a larger step gives."""
+"""A capacity plan as tables: step time by number of nodes and by sync method, effect of each node, larger steps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from rich.text import Text
 
 from contract.cost_model.capacity import CapacityPlan, NodeEffect
 from contract.cost_model.step_time import StepTime
+from contract.cost_model.units import seconds
 from orchestrator.render.bars import bar, stacked
-from orchestrator.render.forecast import CHOSEN, NAMED, seconds
+from orchestrator.render.forecast import CHOSEN, NAMED
 from orchestrator.render.grid import grid
 from orchestrator.render.printable import printable
 
@@ -20,7 +21,7 @@ EFFECT = {"helps": "green", "hurts": "red"}
 
 
 def capacity_view(capacity: CapacityPlan) -> RenderableType:
-    """Four tables, one below the other, and what to know."""
+    """Return four tables and the warnings."""
     return Group(
         *_by_size(capacity), *_by_sync(capacity), *_members(capacity), *_larger(capacity), *_warnings(capacity)
     )
@@ -32,7 +33,7 @@ def _by_size(capacity: CapacityPlan) -> Iterator[Text]:
     head = ["", "nodes", "sync", "step", f"{unit}/s", f"x {capacity.alone.nodes[0]}", "exchange"]
     lines = [head + ["done in"] * finishes]
     for row in capacity.by_size:
-        # The choice prefers a gentler rung within 5 % of the fastest: it stands in place of that one.
+        # The choice prefers a more exact method within 5 % of the fastest one, and replaces it here.
         shown = chosen if len(row.nodes) == len(chosen.nodes) else row
         finish = capacity.finish_s(shown)
         lines.append([
@@ -52,7 +53,7 @@ def _by_size(capacity: CapacityPlan) -> Iterator[Text]:
 
 
 def _by_sync(capacity: CapacityPlan) -> Iterator[Text]:
-    """Each rung with the number of nodes that serves it best."""
+    """Each sync method with its best number of nodes."""
     if not capacity.rows:
         return
     best: dict[str, StepTime] = {}

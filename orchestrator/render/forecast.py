@@ -1,4 +1,4 @@
-"""A forecast for people: the rungs in a table, the one that is taken marked, and below it what to know."""
+"""A forecast as a table of sync methods with the chosen one marked, and notes below it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from contract.cost_model.forecast import Forecast, ForecastRow
+from contract.cost_model.units import seconds
 from orchestrator.render.grid import grid
 from orchestrator.render.printable import printable
 
 CHOSEN = "▶"
 NAMED = 3
-"""More nodes than these are counted instead."""
+"""More nodes than this are counted, not named."""
 
 
 def forecast_view(forecast: Forecast) -> RenderableType:
-    """The table, the links, who is left out, the warnings."""
+    """Return the table, the links, the nodes that are left out, and the warnings."""
     return Group(*_table(forecast), *_below(forecast))
 
 
@@ -73,9 +74,3 @@ def _below(forecast: Forecast) -> Iterator[RenderableType]:
         yield Text(printable(f"· left out: {', '.join(nodes)}: {why}"), style="cyan")
     for warning in forecast.warnings:
         yield Text(printable(f"! {warning}"), style="yellow")
-
-
-def seconds(value: float) -> str:
-    """Two or three digits: 0.043 s, 6.8 s, 127 s."""
-    digits = 0 if value >= 10 else 1 if value >= 1 else 2 if value >= 0.1 else 3
-    return f"{value:.{digits}f} s"

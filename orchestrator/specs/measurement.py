@@ -9,15 +9,15 @@ from typing import Any
 from contract.cost_model.json_reader import from_json
 from contract.cost_model.measurement import Measurement
 
-_NO_MATTER = """
+_SPEED_NEUTRAL = """
     epochs max-steps seed lr learning-rate min-lr schedule warmup-steps weight-decay betas clip max-norm resume run-dir
     data-dir on-nan on-spike spike-factor log-every eval-every eval-batches early-stopping patience best
     checkpoint-every keep-checkpoints keep-hours prompt sample-at-end sync shares backend
 """
-NO_MATTER = frozenset(f"--{name}" for name in _NO_MATTER.split())
-"""Options of a training, with a value each, that change neither how long a sample takes nor how much is sent: a
-measurement without them serves a run with them. `sync` and `shares` are the plan's own question."""
-NO_MATTER_FLAGS = frozenset({"--from-scratch", "--forecast", "--checkpoint-async", "--no-checkpoint-async"})
+SPEED_NEUTRAL = frozenset(f"--{name}" for name in _SPEED_NEUTRAL.split())
+"""Options with a value that change neither the time of a sample nor the bytes that are sent: a measurement without them
+is valid for a run with them. `sync` and `shares` are part of the query."""
+SPEED_NEUTRAL_FLAGS = frozenset({"--from-scratch", "--forecast", "--checkpoint-async", "--no-checkpoint-async"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,22 +43,22 @@ def read_saved(values: Any) -> SavedMeasurement | None:
 
 
 def core(command: Sequence[str]) -> tuple[str, ...]:
-    """The words that decide how fast it is, in the order given: `gpt2 --epochs 3 --batch-size 2` and `gpt2 --batch-size
-    2 --lr 1e-3` are one workload."""
+    """Return the words that decide the speed, in their order: `gpt2 --epochs 3 --batch-size 2` and `gpt2 --batch-size 2
+    --lr 1e-3` are the same workload."""
     kept, words = [], list(command)
     while words:
         word = words.pop(0)
         name, equals, _ = word.partition("=")
-        if name in NO_MATTER:
+        if name in SPEED_NEUTRAL:
             if not equals and words:
                 words.pop(0)
-        elif word not in NO_MATTER_FLAGS:
+        elif word not in SPEED_NEUTRAL_FLAGS:
             kept.append(word)
     return tuple(kept)
 
 
 def option(command: Sequence[str], *names: str) -> str | None:
-    """The value of the last of these options; None where none is given."""
+    """Return the value of the last of these options; None if none is given."""
     found = None
     for at, word in enumerate(command):
         name, equals, value = word.partition("=")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.plan.global_batch import ACCUMULATION, STEP
-from orchestrator.specs.measurement import NO_MATTER, NO_MATTER_FLAGS
+from orchestrator.specs.measurement import SPEED_NEUTRAL, SPEED_NEUTRAL_FLAGS
 from trainer import cli
 from trainer.workloads import WORKLOADS, train_parser
 
@@ -17,6 +17,6 @@ def test_options_that_do_not_matter_are_the_trainers_with_a_value_each(workload:
         for action in train_parser(workload, cli.Parser)._actions
         for option in action.option_strings
     }
-    assert {name for name in NO_MATTER if not taking.get(name)} == set()
-    assert {name for name in NO_MATTER_FLAGS if taking.get(name, True)} - {"--from-scratch", "--forecast"} == set()
-    assert set(STEP) | set(ACCUMULATION) | NO_MATTER_FLAGS <= set(taking)
+    assert {name for name in SPEED_NEUTRAL if not taking.get(name)} == set()
+    assert {name for name in SPEED_NEUTRAL_FLAGS if taking.get(name, True)} - {"--from-scratch", "--forecast"} == set()
+    assert set(STEP) | set(ACCUMULATION) | SPEED_NEUTRAL_FLAGS <= set(taking)

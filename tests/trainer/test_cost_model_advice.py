@@ -23,7 +23,7 @@ def test_the_seeds_example_is_called_thirty_times_slower_and_why() -> None:
         " sending 796 MB each adds 6.8 s; alpha alone needs 0.21 s. So auto lets it train alone"
     )
     assert told.warnings[1] == (
-        "what helps: more accumulation. From --global-batch-size 400 on (now 10), 5 nodes with fp32 are as fast as"
+        "more gradient accumulation helps: from --global-batch-size 400 on (now 10), 5 nodes with fp32 are as fast as"
         " alpha alone, and from 15000 on at 90 % of their joint speed"
     )
     assert told.warnings[2] == (
@@ -90,7 +90,7 @@ def test_slow_nodes_are_left_out_with_one_line_for_all() -> None:
 
 
 def test_a_node_that_would_bring_little_is_not_said_to_cost() -> None:
-    """One rung, 3 % faster with both nodes: less than the forecast can be sure of."""
+    """One sync method, 3 % faster with both nodes: less than the forecast can be sure of."""
     known = replace(
         measured([node(0, sample_s=0.1), node(1, sample_s=0.1)], samples_per_step=100, parameters=1000),
         latency_s=0.94,

@@ -55,14 +55,14 @@ def test_a_step_that_was_said_stays_as_it_was_said(orch: Orch, own: str) -> None
     kept((*COMMAND, own))
     nodes, command, said = dry_run(orch, *COMMAND, own)
     assert (nodes, command) == (["alpha", "beta"], (*COMMAND, own))
-    assert ("--global-batch-size would keep them" in said) == (own == "--grad-accum=10")
+    assert ("--global-batch-size keeps them" in said) == (own == "--grad-accum=10")
 
 
 def test_it_measures_first_where_nothing_is_kept(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(event("measured", **measured()), DONE))
     ran = orch("launch", "--nodes", "auto", "--yes", "--", *COMMAND, on=here)
     assert ran.code == 0, ran.err
-    assert "was not measured yet, so first it is" in ran.err
+    assert "was not measured yet; measuring now" in ran.err
     assert recall("orch", COMMAND, THREE) is not None
     assert sorted(here.containers) == ["alpha", "beta"]  # gamma's went with the measurement
 
@@ -84,4 +84,4 @@ def test_what_makes_no_sense_with_it_is_refused(orch: Orch, other: tuple[str, ..
 def test_a_script_of_ones_own_cannot_be_planned(orch: Orch) -> None:
     ran = orch("launch", "--nodes", "auto", "--workdir", ".", "--", "python", "train.py", on=lan.lan(*THREE))
     assert ran.code == 2
-    assert "is a script of yours" in ran.err
+    assert "is your own script" in ran.err

@@ -49,7 +49,7 @@ def test_it_measures_shows_keeps_and_leaves_nothing(orch: Orch) -> None:
         "",
     ]
     assert "gamma         94    94      –" in ran.out
-    assert "kept; what follows from it: orch plan -- gpt2 --batch-size 2" in ran.err
+    assert "saved; next: orch plan -- gpt2 --batch-size 2" in ran.err
     assert "▶" not in ran.err
     known = recall("orch", COMMAND, THREE)
     assert known is not None

@@ -113,9 +113,7 @@ def test_ctrl_c_ends_it_everywhere(orch: Orch) -> None:
 
 @pytest.mark.parametrize("command", [("python", "train.py"), ("train.py",), ("python3", "-m", "mine")])
 def test_scripts_of_ones_own_are_refused_and_why(command: tuple[str, ...], orch: Orch) -> None:
-    with pytest.raises(
-        UsageError, match=r"--forecast measures workloads of the trainer, and `.*` is a script of yours"
-    ):
+    with pytest.raises(UsageError, match=r"--forecast measures workloads of the trainer, and `.*` is your own script"):
         measuring(command)
     ran = orch("launch", "--forecast", "--workdir", ".", "--", *command, on=lan.lan(*THREE))
     assert ran.code == 2

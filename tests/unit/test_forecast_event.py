@@ -14,7 +14,7 @@ from contract.cost_model.forecast import Forecast, read_forecast
 from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.progress import LOOK_AHEAD, forecast_of
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.render.forecast import forecast_line, forecast_view, seconds
+from orchestrator.render.forecast import forecast_line, forecast_view
 from orchestrator.render.phases import Phases
 from orchestrator.specs.run_events import RunLine
 from tests import lan
@@ -112,7 +112,6 @@ def test_one_line_of_it_and_what_is_achieved() -> None:
     assert forecast_line(forecast(), 0.968) == "forecast 1,216 tokens/s (1.9x alpha alone), achieved 97 %"
     rows = [{**lan.forecast()["rows"][0], "chosen": True}]
     assert forecast_line(forecast(rows=rows), None) == "forecast 640 tokens/s (alpha alone)"
-    assert [seconds(value) for value in (127.3, 6.77, 0.5, 0.043)] == ["127 s", "6.8 s", "0.50 s", "0.043 s"]
 
 
 def said(node: str, rank: int, kind: str, **values: object) -> RunLine:

@@ -94,9 +94,9 @@ def test_it_measures_where_it_is_told_to(orch: Orch) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("--steps", "1", "--epochs", "1"), 2, "say one of --steps, --epochs and --samples"),
+        (("--steps", "1", "--epochs", "1"), 2, "give only one of --steps, --epochs and --samples"),
         (("--", *COMMAND, "--sync", "int7"), 2, "argument --sync: invalid choice: 'int7' (choose from "),
-        (("--", "python", "train.py"), 2, "is a script of yours"),
+        (("--", "python", "train.py"), 2, "is your own script"),
     ],
 )
 def test_what_makes_no_sense(orch: Orch, words: tuple[str, ...], code: int, says: str) -> None:

@@ -1,4 +1,4 @@
-"""`orch launch --nodes auto`: the nodes that a plan finds best for this workload, measured first where it must be."""
+"""`orch launch --nodes auto`: choose the best nodes for this workload, and measure first if necessary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.specs.measurement import option
 
 
 def with_best_nodes(inventory: Inventory, options: LaunchOptions, mode: OutputMode) -> LaunchOptions:
-    """The same with nodes by name. What was chosen and why is said; with fewer nodes, a step keeps its samples."""
+    """Return the options with the chosen nodes, and print the reasons. With fewer nodes a step keeps its samples."""
     if options.resume or mode.forecast:
         other = "--resume" if options.resume else "--forecast"
         raise UsageError(
@@ -30,7 +30,7 @@ def with_best_nodes(inventory: Inventory, options: LaunchOptions, mode: OutputMo
     if measurement is None:
         if mode.dry_run:
             raise ConfigError("--nodes auto: this workload was not measured yet", hint="orch bench -- …, then again")
-        say("--nodes auto: this workload was not measured yet, so first it is")
+        say("--nodes auto: this workload was not measured yet; measuring now")
         measurement = measure(inventory, replace(everyone, name="bench"), quiet=mode.as_json)
     capacity = capacity_of(measurement, inventory, everyone, Length())
     command = _same_step(options.command or DEFAULT_COMMAND, capacity)
@@ -40,11 +40,11 @@ def with_best_nodes(inventory: Inventory, options: LaunchOptions, mode: OutputMo
 
 
 def _same_step(command: tuple[str, ...], capacity: CapacityPlan) -> tuple[str, ...]:
-    """With fewer nodes a step of so much a rank would shrink, and train otherwise than was planned."""
+    """Add --global-batch-size: with fewer nodes, a step of a fixed batch per rank would have fewer samples."""
     if len(capacity.chosen.nodes) == len(capacity.members):
         return command
     if option(command, *ACCUMULATION) and not option(command, *STEP):
-        say("  note: by --grad-accum a step has fewer samples with fewer nodes; --global-batch-size would keep them")
+        say("  note: with --grad-accum, fewer nodes make a step of fewer samples; --global-batch-size keeps them")
         return command
     return same_step(command, capacity.samples_per_step)
 

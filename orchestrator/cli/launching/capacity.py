@@ -1,4 +1,4 @@
-"""The steps of a plan before a launch: the measurement kept, the question, the trainer's answer."""
+"""`orch plan`: the saved measurement, the query to the cost model, and its answer."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from orchestrator.specs.measurement import SavedMeasurement, core, option
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """Of a training, in one of these; in none where nobody asks when it ends."""
+    """Length of a training in at most one of these units."""
 
     steps: int | None = None
     epochs: float | None = None
     samples: int | None = None
 
     def in_samples(self, measurement: SavedMeasurement, samples_per_step: int) -> int | None:
-        """What is not said here is read from the workload's own `--max-steps` or `--epochs`."""
+        """Return the length in samples; without one, that of the workload's `--max-steps` or `--epochs`."""
         said = [value for value in (self.steps, self.epochs, self.samples) if value is not None]
         if len(said) > 1:
-            raise UsageError("say one of --steps, --epochs and --samples")
+            raise UsageError("give only one of --steps, --epochs and --samples")
         command = measurement.command
         steps = self.steps or (None if said else _number(option(command, "--max-steps")))
         epochs = self.epochs or (None if said or steps else _number(option(command, "--epochs")))
@@ -67,14 +67,14 @@ def show_capacity(
     from orchestrator.render.console import stdout
 
     stdout().print(capacity_view(capacity))
-    say(f"measured {measurement.time} on {', '.join(measurement.nodes)}; anew: --measure")
+    say(f"measured {measurement.time} on {', '.join(measurement.nodes)}; measure again: --measure")
     return EXIT_OK
 
 
 def measured_before(inventory: Inventory, options: LaunchOptions) -> SavedMeasurement | None:
-    """The newest measurement that is kept of this workload and these nodes."""
+    """Return the newest saved measurement of this workload and these nodes."""
     command = options.command or DEFAULT_COMMAND
-    measuring(command)  # a script of the user's cannot be measured: said at once
+    measuring(command)  # refuse the user's own script, which cannot be measured
     must_run("orch plan", options)
     return recall(inventory.project, command, _names(inventory, options))
 
@@ -101,7 +101,7 @@ def capacity_of(
 
 
 def samples_per_step(measurement: SavedMeasurement, names: tuple[str, ...]) -> int:
-    """Of a run on these nodes: as said, or as many as they have ranks, each with its batch."""
+    """Samples per step on these nodes: --global-batch-size, or the batches of their ranks."""
     measured = measurement.measured
     if option(measurement.command, "--global-batch-size"):
         return measured.samples_per_step
@@ -117,4 +117,4 @@ def _number(text: str | None) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
-        return None  # the trainer says so when it is asked to train
+        return None  # the trainer refuses it before a launch

@@ -1,4 +1,4 @@
-"""The steps of a measurement: facts, checks, plan, measure, keep."""
+"""`orch bench`: check the nodes, measure a training step, save the measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from orchestrator.specs.request import LaunchRequest
 
 
 def run_bench(inventory: Inventory, options: LaunchOptions, *, as_json: bool) -> int:
-    """From the command line's words to a table."""
+    """Measure and show a table."""
     try:
         measurement = measure(inventory, options, quiet=as_json)
     except KeyboardInterrupt:
@@ -41,7 +41,7 @@ def run_bench(inventory: Inventory, options: LaunchOptions, *, as_json: bool) ->
     from orchestrator.render.console import stdout
 
     stdout().print(bench_view(measurement.measured))
-    say(f"kept; what follows from it: orch plan{_nodes_option(options)} -- {' '.join(core(measurement.command))}")
+    say(f"saved; next: orch plan{_nodes_option(options)} -- {' '.join(core(measurement.command))}")
     return EXIT_OK
 
 
@@ -50,7 +50,7 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
 
     RunFailedError: the measurement failed; the reason has been printed.
     """
-    measuring(options.command or DEFAULT_COMMAND)  # a script of the user's cannot be measured: said at once
+    measuring(options.command or DEFAULT_COMMAND)  # refuse the user's own script, which cannot be measured
     data_command = must_run("orch bench", options)
     if code := own_code(options):
         say(f"code: {code}, copied for the measurement")

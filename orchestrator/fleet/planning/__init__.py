@@ -1,1 +1,1 @@
-"""What was measured of the nodes, and what follows from it."""
+"""Saved measurements, and the check of a workload's words."""

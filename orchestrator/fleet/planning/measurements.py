@@ -1,4 +1,4 @@
-"""Measurements that this controller keeps: one file for each workload and set of nodes, the newest of each."""
+"""Saved measurements: one file for each workload and set of nodes, with the newest measurement."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from orchestrator.specs.measurement import SavedMeasurement, core, read_saved
 
 
 def measurements_folder() -> Path:
-    """Where they lie."""
+    """Folder of the saved measurements."""
     return user_state_path("orch") / "measurements"
 
 
 def keep(measurement: SavedMeasurement) -> Path:
-    """Write it, in place of an older one of the same workload on the same nodes."""
+    """Save a measurement; replace an older one of the same workload on the same nodes."""
     what = json.dumps([measurement.project, core(measurement.command), sorted(measurement.nodes)])
     file = measurements_folder() / f"{hashlib.sha256(what.encode()).hexdigest()[:16]}.json"
     replace_file(file, json.dumps(asdict(measurement)))
@@ -28,7 +28,7 @@ def keep(measurement: SavedMeasurement) -> Path:
 
 
 def recall(project: str, command: Sequence[str], nodes: Sequence[str]) -> SavedMeasurement | None:
-    """The newest of this workload that has all these nodes; one of these alone goes before one of more."""
+    """Return the newest measurement of this workload with all these nodes, preferably with no others."""
     found = [
         kept
         for kept in map(_read, measurements_folder().glob("*.json"))
