@@ -12,10 +12,9 @@ from typing import Any
 from contract.cost_model.forecast import read_forecast
 from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
-from orchestrator.checks.hang import places, sentences
+from orchestrator.checks.hang import moment, places, sentences, who_waits
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.checks.verdict import verdict_of, verdicts
-from orchestrator.checks.waiting import moment, who_waits
 from orchestrator.fleet.runs.kept_lines import kept_lines, newest_lines
 from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.log_stream import rejoin_lines

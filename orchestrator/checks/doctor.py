@@ -9,7 +9,7 @@ from orchestrator.checks import (
     consistency,
     engine,
     firewall,
-    gpu_more,
+    gpu,
     network,
     orphans,
     power,
@@ -17,7 +17,6 @@ from orchestrator.checks import (
     reach,
     resources,
 )
-from orchestrator.checks.gpu import gpu_findings
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding, Severity, heaviest_first
 from orchestrator.specs.gpus import NodeGpus, SmiAnswer
@@ -38,7 +37,7 @@ def _on_facts(check: QuickCheck, fleet: Sequence[Examined]) -> Iterator[Finding]
 
 
 def _gpus(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    yield from gpu_findings([gpus for node in fleet if (gpus := node.gpus or _as_told(node))])
+    yield from gpu.gpu_findings([gpus for node in fleet if (gpus := node.gpus or _as_told(node))])
 
 
 def _as_told(node: Examined) -> NodeGpus | None:
@@ -54,7 +53,7 @@ ENGINE = "engine"
 AREAS: Mapping[str, tuple[Check, ...]] = {
     "reach": (*reach.CHECKS, *_quick("reach")),
     "engine": (*_quick("engine"), *engine.CHECKS),
-    "gpu": (_gpus, *gpu_more.CHECKS),
+    "gpu": (_gpus, *gpu.CHECKS),
     "network": (*_quick("network"), *network.CHECKS, *firewall.CHECKS),
     "consistency": (*_quick("consistency"), *consistency.CHECKS),
     "resources": (*_quick("resources"), *resources.CHECKS, *orphans.CHECKS),

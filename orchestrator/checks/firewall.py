@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from orchestrator.checks.node_network import address_of, interfaces_of, networks_of, peers_of
-from orchestrator.checks.reachability import how_ended
-from orchestrator.checks.ways import Pair, Way, shut_of, tries_of, ways_of
+from orchestrator.checks.reachability import Pair, Way, how_ended, shut_of, tries_of, ways_of
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.firewall import Firewall, Opening, known_mark, line_to_paste
 from orchestrator.specs.network import Path

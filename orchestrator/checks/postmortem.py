@@ -12,9 +12,8 @@ from contract.failures.tracebacks import begins
 from contract.log_lines import readable
 from orchestrator.checks.causes.diagnose import in_words
 from orchestrator.checks.failure import EndedBadly, Failure, is_consequence, root_cause
-from orchestrator.checks.hang import Place, culprit, places, sentences
+from orchestrator.checks.hang import LastHeard, Place, culprit, last_heard, moment, places, sentences, who_waits
 from orchestrator.checks.verdict import Verdict, verdicts
-from orchestrator.checks.waiting import LastHeard, last_heard, moment, who_waits
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, State
 from orchestrator.specs.run_events import RunLine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from orchestrator.checks.waiting import moment
+from orchestrator.checks.hang import moment
 
 DAY_S = 86400
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.checks.causes.rule import Cause
 from orchestrator.checks.failure import Failure
+from orchestrator.checks.hang import LastHeard
 from orchestrator.checks.postmortem import Story
-from orchestrator.checks.waiting import LastHeard
 
 WHOSE = {
     "configuration": "configuration: another try with the same words fails the same way",

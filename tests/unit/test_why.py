@@ -60,7 +60,7 @@ def story(*lines: RunLine, now: int = 0, running: bool = False, outcome: tuple[s
 
 
 def tell_time(second: int) -> float:
-    from orchestrator.checks.waiting import moment
+    from orchestrator.checks.hang import moment
 
     return moment(lan.moment(second))
 

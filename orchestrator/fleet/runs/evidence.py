@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from orchestrator.checks.hang import moment
 from orchestrator.checks.postmortem import Evidence
-from orchestrator.checks.waiting import moment
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import Filter, LogSource, gather_lines, resolve_logs

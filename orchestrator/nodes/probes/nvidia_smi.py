@@ -39,6 +39,9 @@ QUERY_CSV = ("nvidia-smi", f"--query-gpu={','.join(QUERY_FIELDS)}", "--format=cs
 QUERY_CAPABILITY = ("nvidia-smi", "--query-gpu=uuid,compute_cap", "--format=csv,noheader")
 """Not part of the XML; drivers before 510 refuse the field (huggingface/candle#733)."""
 
+QUICK_FIELDS = ("index", "uuid", "name", "driver_version")
+"""Columns that the facts script of a launch asks for: quick, and known to every driver."""
+
 Run = Callable[[Sequence[str]], Completed]
 
 # The return values that nvidia-smi(1) names; 18 is NVML's own number for a library and driver that differ.
@@ -67,6 +70,7 @@ _FAULT_BY_TEXT = (
 _NOTHING = re.compile(r"^\[?(N/A|Not Supported|Not Available|Unknown|None|-)\]?$|deprecated|^$", re.IGNORECASE)
 _BROKEN = re.compile(r"^\[?(GPU is lost|GPU requires reset|Unknown Error|ERR!)\]?$", re.IGNORECASE)
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_ROW = re.compile(r"\s*[0-9]{1,4}\s*,")
 _CAPABILITY = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
 _CORRUPTED = re.compile(r"infoROM is corrupted at gpu (?P<bus>[0-9A-Fa-f:.]{1,32})")
 _CARDS = 256
@@ -112,6 +116,25 @@ def parse_csv(text: str, fields: Sequence[str] = QUERY_FIELDS) -> tuple[GpuFacts
     return tuple(gpus[:_CARDS])
 
 
+def read_quick(exit_code: int, lines: Sequence[str]) -> SmiAnswer:
+    """The answer to a query for `QUICK_FIELDS`, in which error messages may stand among the rows.
+
+    Where some cards answer and others do not, the answer has both the cards and the fault.
+    """
+    gpus: list[GpuFacts] = []
+    messages: list[str] = []
+    for line in lines:
+        try:
+            if not _ROW.match(line):
+                raise ValueError("no index")
+            gpus += parse_csv(line, QUICK_FIELDS)
+        except ValueError:
+            messages.append(line)
+    if exit_code == 0 or (exit_code == INFOROM_CORRUPTED and gpus):
+        return SmiAnswer(gpus=tuple(gpus))
+    return replace(_fault_of(exit_code, "\n".join(messages)), gpus=tuple(gpus))
+
+
 def _rows(text: str) -> list[list[str]]:
     """Cells of each line; ValueError where the csv module refuses one, such as a cell of more than 128 KiB."""
     try:
@@ -151,10 +174,10 @@ def _from_csv(completed: Completed) -> SmiAnswer | None:
 
 
 def _fault(completed: Completed) -> SmiAnswer:
-    return fault_of(completed.exit_code, completed.stdout.strip() or completed.stderr.strip())
+    return _fault_of(completed.exit_code, completed.stdout.strip() or completed.stderr.strip())
 
 
-def fault_of(exit_code: int, said: str) -> SmiAnswer:
+def _fault_of(exit_code: int, said: str) -> SmiAnswer:
     """What a failing nvidia-smi means by its exit code, else by what it wrote."""
     fault = _FAULT_BY_EXIT_CODE.get(exit_code)
     if fault is None:
@@ -207,8 +230,9 @@ def _gpu_of_row(row: dict[str, str], index: int) -> GpuFacts:
     def whole(field: str) -> int | None:
         return _whole(row.get(field, ""))
 
+    position = whole("index")
     return GpuFacts(
-        index=index,
+        index=index if position is None else position,
         uuid=_known(row.get("uuid", "")),
         name=_known(row.get("name", "")),
         driver_version=_known(row.get("driver_version", "")),

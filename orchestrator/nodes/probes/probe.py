@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from orchestrator.nodes.interface import Node
-from orchestrator.nodes.probes.nvidia_smi import INFOROM_CORRUPTED, fault_of
+from orchestrator.nodes.probes.nvidia_smi import read_quick
 from orchestrator.specs.errors import CommandFailedError
-from orchestrator.specs.facts import GpuFacts, NodeFacts, Route, SmiFault
+from orchestrator.specs.facts import NodeFacts, Route
 from orchestrator.specs.numbers import real, whole
 
 # A constant: what varies ($1 workspace, $2 project, $3 run to resume, then the peers) comes in as arguments. The shell
@@ -89,7 +89,7 @@ def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
             raise ValueError(values["identity"])
         driver = _DRIVER.search(values.get("nvidia_driver", ""))
         disk = values["disk"].split()
-        fault, detail = _fault(int(values.get("smi_exit", 0)), several["gpu"])
+        smi = read_quick(int(values.get("smi_exit", 0)), several["gpu"])
         return NodeFacts(
             name=name,
             address=address,
@@ -108,9 +108,9 @@ def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
             ports_in_use=frozenset(int(port, 16) for port in values["listening"].split()),
             routes=dict(filter(None, map(_route, several["route"]))),
             nvidia_driver=driver["version"] if driver else "",
-            gpus=tuple(filter(None, map(_gpu, several["gpu"]))),
-            gpu_fault=fault,
-            gpu_detail=detail,
+            gpus=smi.gpus,
+            gpu_fault=smi.fault,
+            gpu_detail=smi.detail,
             has_data={"yes": True, "no": False}.get(values.get("data", "")),
             newest_checkpoint=max(map(int, _STEP.findall(" ".join(several["checkpoint"]))), default=None),
         )
@@ -132,24 +132,6 @@ def _route(text: str) -> tuple[str, Route] | None:
     peer, _, answer = text.partition(" ")
     match = None if _NO_WAY.match(answer) else _ROUTE.search(answer)
     return (peer, Route(interface=match["interface"], source=match["source"] or "")) if match else None
-
-
-def _fault(exit_code: int, lines: Sequence[str]) -> tuple[SmiFault | None, str]:
-    """Also where some cards answer: a lost one is not passed over, nor its machine taken for one without."""
-    if exit_code == 0 or (exit_code == INFOROM_CORRUPTED and any(map(_gpu, lines))):
-        return None, ""
-    messages = [line for line in lines if line and _gpu(line) is None]
-    answer = fault_of(exit_code, "\n".join(messages))
-    return answer.fault, answer.detail
-
-
-def _gpu(text: str) -> GpuFacts | None:
-    """A line of nvidia-smi; None for its error messages."""
-    parts = [part.strip() for part in text.split(",")]
-    index = whole(parts[0], most=9999)
-    if len(parts) != 4 or index is None:
-        return None
-    return GpuFacts(index=index, uuid=parts[1], name=parts[2], driver_version=parts[3])
 
 
 def has_reached(node: Node, address: str, port: int) -> bool:
