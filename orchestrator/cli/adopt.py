@@ -1,4 +1,4 @@
-"""`orch adopt`: take over a run whose launch was cut short."""
+"""`orch adopt`: take over a run whose launch was interrupted."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def register(app: typer.Typer) -> None:
 
 @expand(only=("as_json", "detach", "no_watch", "inventory", "engine"))
 def adopt(mode: OutputMode, run: RunArgument = None) -> int:
-    """Finish a launch that was cut short (laptop closed, controller dead), and follow the run.
+    """Finish a launch that was interrupted (laptop closed, controller dead), and follow the run.
 
-    Containers that lack are created, those created are started. To be rid of it instead: orch stop RUN
+    Missing containers are created, created ones are started. To end the run instead: orch stop RUN
     """
     from orchestrator.cli.launching.supervise import leave_to_a_watcher, rejoined, see_through, tell_line
     from orchestrator.cli.launching.view import how_to_go_on

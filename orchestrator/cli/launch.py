@@ -60,9 +60,9 @@ def launch(
 ) -> int:
     """Start a training run on several nodes and follow it.
 
-    NODE_RANK, MASTER_ADDR, MASTER_PORT, NNODES and GPUS_PER_NODE are set in every container; torchrun is written for
-    you. All containers start, or none. Ctrl-C leaves the run going and says how to come back. Ranks that fail start
-    again from the last checkpoint; a node that stays away ends the run, or with --min-nodes it goes on without.
+    NODE_RANK, MASTER_ADDR, MASTER_PORT, NNODES and GPUS_PER_NODE are set in every container; torchrun is started for
+    you. All containers start, or none. Ctrl-C leaves the run active and prints the commands for it. Failed ranks
+    restart from the last checkpoint; a lost node ends the run, or with --min-nodes the run continues without it.
     """
     from orchestrator.cli.launching.run_launch import run_launch
 

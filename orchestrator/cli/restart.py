@@ -1,4 +1,4 @@
-"""`orch restart`: stop a run with a checkpoint, and go on from there."""
+"""`orch restart`: stop a run with a checkpoint and resume it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def restart(
     run: RunToStopArgument = None,
     timeout: TimeoutToStopOption = 75,
 ) -> int:
-    """Stop a run as `orch stop` does, then go on with it as `orch resume` does.
+    """Stop a run as `orch stop` does, then resume it as `orch resume` does.
 
-    Checks, plans and asks while the run still goes on: what is refused then leaves it going. Where a node cannot be
-    stopped, nothing is started.
+    Checks, plan and question come while the run is active: a refusal leaves it active. If a node cannot be stopped,
+    nothing is started.
     """
     from orchestrator.cli.launching.run_launch import earlier_plan, run_launch
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped
@@ -72,7 +72,7 @@ def restart(
 def _foreseen(
     inventory: Inventory, options: LaunchOptions, mode: OutputMode, running: AtHand, earlier: Plan | None
 ) -> bool:
-    """Whether the next attempt can be planned, all nodes are fit for it, and somebody agrees to it as it would be."""
+    """Whether the next attempt can be planned, all nodes pass its checks, and the user agrees to the plan."""
     from orchestrator.cli.launching.run_launch import ready
     from orchestrator.cli.launching.view import confirm
 

@@ -30,10 +30,10 @@ def stop(
     yes: YesOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Stop a run: all ranks are told together, rank 0 writes a checkpoint, containers are removed, logs are kept here.
+    """Stop a run: SIGTERM to all ranks together, a checkpoint by rank 0, containers removed, logs kept here.
 
-    Ranks that have not ended after --timeout are killed. Without RUN: the only run of yours that goes on. Another
-    user's run is stopped only after a question, or with --yes. Go on later with: orch resume RUN
+    Ranks that have not ended after --timeout are killed. Without RUN: your only active run.
+    Another user's run is stopped only after a question, or with --yes. Continue later with: orch resume RUN
     """
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped
 

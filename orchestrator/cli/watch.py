@@ -1,4 +1,4 @@
-"""`orch supervise`: stay with a run and mend what breaks."""
+"""`orch supervise`: follow a run and fix what breaks."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def watch(
         int, typer.Option("--out-of-sight", min=1, metavar="S", help="Seconds without any node before it gives up.")
     ] = A_DAY_S,
 ) -> int:
-    """Stay with a run until it ends: containers that were killed are started again, lost nodes are given up.
+    """Follow a run until it ends: containers that were killed are restarted, lost nodes are given up.
 
-    What is done is printed; the ranks' own lines are not (orch logs -f). `orch launch --detach` starts one in the
-    background. It may be killed and started again at any time; at most one of this computer watches a run.
+    Prints each action, not the ranks' own lines (orch logs -f). `orch launch --detach` starts a supervisor in the
+    background. It may be killed and restarted at any time; at most one per computer supervises a run.
     """
     from orchestrator.cli.launching.supervise import rejoined, see_through, tell_line
     from orchestrator.fleet.runs.records import RunRecord
@@ -49,7 +49,7 @@ def watch(
         plan = attended.plan
         if RunRecord(plan.run_id).was_stopped(plan.attempt):
             raise PartialError(
-                f"run {plan.run_id} was stopped while a node was away: what still runs of it is not to be watched",
+                f"run {plan.run_id} was stopped while a node was away: its remaining containers are not supervised",
                 hint=f"end it: orch stop {plan.run_id}",
             )
         return see_through(replace(attended, looks=1), mode, no_answer_s=float(out_of_sight))

@@ -16,12 +16,12 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """What a user wants to keep of a run."""
+    """Checkpoints that a user wants to keep of a run."""
 
     newest: int
     """How many steps."""
     younger_than_s: float = 0.0
-    """What is not older than this stays, however many they are."""
+    """Checkpoints up to this age are kept, whatever their number."""
 
 
 def run_meant(held: Iterable[CheckpointCopy], wanted: str) -> str:

@@ -1,4 +1,4 @@
-"""What runs in a container: torchrun around a workload of the trainer, or around the user's own script."""
+"""The command of a container: torchrun around a workload of the trainer or around the user's script."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from orchestrator.specs.plan import Plan
 CONTAINER_WORKSPACE = "/workspace"
 CONTAINER_DATA = f"{CONTAINER_WORKSPACE}/Data"
 HF_HOME = f"{CONTAINER_WORKSPACE}/cache/huggingface"
-"""What `transformers` and `datasets` have downloaded."""
+"""Cache of `transformers` and `datasets`."""
 SHUTDOWN_TIMEOUT_S = 60
-"""How long torchrun lets ranks write their last checkpoint after SIGTERM (its default is 30)."""
+"""Seconds that torchrun gives ranks for their last checkpoint after SIGTERM (its default: 30)."""
 STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15
 
 
@@ -34,7 +34,7 @@ def brings_own_code(command: Sequence[str]) -> bool:
 
 
 def worker_command(command: Sequence[str]) -> tuple[str, ...]:
-    """What torchrun starts for each rank: a script or `-m MODULE`, with its arguments."""
+    """Return the words that torchrun starts for each rank: a script or `-m MODULE`, with its arguments."""
     if not command:
         raise UsageError("no command to run", hint="orch launch -- gpt2 --epochs 1")
     if not is_own_script(command):

@@ -26,12 +26,12 @@ from orchestrator.specs.secret import Secret
 
 SECRETS_INSIDE = "/run/secrets"
 LOCK_NAME = "orch-run"
-"""Every machine has one container of this name at most: the name is the lock that keeps two runs apart."""
+"""A machine has at most one container of this name: the name is the lock that keeps two runs apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """What the whole run decides for one node."""
+    """Values of the whole run that one node's container needs."""
 
     node_rank: int
     first_rank: int
@@ -39,7 +39,7 @@ class Seat:
     device: str
     interface: str
     names: tuple[str, ...]
-    """Of all nodes, in order of node_rank."""
+    """Names of all nodes, in order of node_rank."""
     world_size: int
     master_addr: str
     master_port: int
@@ -96,7 +96,7 @@ def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, fac
 
 
 def _supervisor(request: LaunchRequest, seat: Seat) -> tuple[str, ...]:
-    """What starts torchrun, again where it must, and ends with the other nodes' (docs/adr/0022)."""
+    """Return the command of the agent, which starts and restarts torchrun (docs/adr/0022)."""
     return (
         "python", "-P", "-m", "trainer.agent",  # -P: the working folder is the user's, who may have a `trainer`, too
         "--nodes", ",".join(seat.names),

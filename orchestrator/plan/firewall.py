@@ -1,4 +1,4 @@
-"""What opens a node's firewall to the machines of the inventory, and what takes that away again. Pure.
+"""Commands that open a node's firewall to the machines of the inventory, and that close it again. Pure.
 
 Rules of ours are known by their mark. Others' are neither counted on nor touched: where they stand among those that
 refuse is theirs to know. ufw alone holds equal rules once, so there a rule of somebody else's is left as it is.
@@ -28,7 +28,7 @@ class FirewallPlan:
     """Addresses that a rule of ours lets in, though they are no peer any more."""
     commands: tuple[tuple[str, ...], ...] = ()
     as_root: tuple[str, ...] | None = None
-    """What to put before them; None where root's rights take a password."""
+    """Prefix of the commands; None: root needs a password."""
     unknown: str = ""
     """Why nothing can be said."""
 

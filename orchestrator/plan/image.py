@@ -1,4 +1,4 @@
-"""What an image is made of and called: profile, content hash, tags, labels, this site's pip settings. Pure."""
+"""Contents and names of an image: profile, content hash, tags, labels, this site's pip settings. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Recipe:
 
     @property
     def tag(self) -> str:
-        """What people and plans call it: the newest one of this profile."""
+        """Tag for people and plans: the newest image of this profile."""
         return f"orch/{self.project}:{self.profile}"
 
     @property
@@ -72,7 +72,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a finished image says of itself when asked."""
+    """Labels of a finished image."""
 
     python: str
     torch: str

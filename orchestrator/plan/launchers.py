@@ -28,7 +28,7 @@ _ACCELERATE: Mapping[str, str] = {
     **dict.fromkeys(("num-cpu-threads-per-process", "rdzv-backend"), ""),
 }
 _SWITCHES = ("standalone", "multi-gpu")
-"""Of the two, without a value, and orch's to decide as well."""
+"""Switches of both launchers that orch decides as well."""
 _LAUNCHERS: Sequence[tuple[tuple[str, ...], Mapping[str, str]]] = (
     (("torchrun",), _TORCHRUN),
     (("python", "-m", "torch.distributed.run"), _TORCHRUN),

@@ -16,7 +16,7 @@ from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import Secret, is_sensitive
 
 _HOME = "\0"
-"""Stands for a home that was not asked for: no word of a command line holds it."""
+"""Mark for a home that is not known: no word of a command line contains it."""
 
 
 def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _other_steps(plan: Plan, nodes: Iterable[NodeSpec]) -> Iterator[str]:
 def node_lines(
     part: NodePlan, node: NodeSpec, run_id: str, secrets: Sequence[Secret], *, with_token: bool
 ) -> Iterator[str]:
-    """What is done on one node. `with_token`: the shell's variable `token` is handed over."""
+    """Yield the commands for one node. `with_token`: pass on the shell variable `token`."""
     folders = " ".join(_path(f"{part.folder}/{inner}") for inner in ("Data", "data", f"runs/{run_id}/code"))
     of_secrets = part.container.labels.get(LABEL_SECRETS, "")
     container = _marked(part)
@@ -109,7 +109,7 @@ def _by(part: NodePlan) -> str:
 
 
 def _marked(part: NodePlan) -> ContainerSpec:
-    """The container with a mark for the home in which its own folders lie, where nobody asked which one that is."""
+    """Return the container with a mark for the home of its folders, where the node was not asked for its home."""
     if not part.folder.startswith("~/"):
         return part.container
     mounts = (

@@ -19,7 +19,7 @@ class Source:
 
     path: str
     option: str = ""
-    """What stands before it in the same word: `--images=`."""
+    """Option in front of the path in the same word: `--images=`."""
     typed: str = ""
     """The path as the user wrote it."""
 
@@ -55,7 +55,7 @@ def prepare_container(
 
 
 def user_paths(text: str, spec: ContainerSpec, data: Path, words: Sequence[str | Source]) -> str:
-    """What the container says, with the paths that the user typed in place of those that it sees."""
+    """Return output of the container with the paths that the user typed in place of those inside."""
     typed = {word.path: word.typed or word.path for word in words if isinstance(word, Source)}
     for mount in sorted(spec.mounts, key=lambda mount: len(mount.target), reverse=True):
         shown = str(data) if mount.target == CONTAINER_DATA else typed.get(mount.source, mount.source)

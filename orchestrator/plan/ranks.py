@@ -1,4 +1,4 @@
-"""Who is which rank: node_rank, nproc_per_node, device, backend."""
+"""Ranks of a run: node_rank, nproc_per_node, device, backend."""
 
 from __future__ import annotations
 

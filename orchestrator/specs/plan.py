@@ -1,4 +1,4 @@
-"""What will be done: the plan of a run, complete and plain: printed, compared and carried out as it is."""
+"""The plan of a run, complete, as plain data: it is printed, compared and executed as it is."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class Plan(RunSettings):
     master_addr: str
     master_port: int
     supervisor_port: int = 0
-    """Of the same node: where the nodes' supervisors meet; 0 in a plan of an older version."""
+    """Port of the agents' coordinator on the same node; 0 in a plan of an older version."""
     nnodes: int
     world_size: int
     command: tuple[str, ...]
-    """What each rank runs, without torchrun."""
+    """Command of each rank, without torchrun."""
     data_digest: str
     own_code: bool
     code_digest: str = ""
     code_origin: str = ""
     data_origin: str = ""
-    """Where code and data lay on the controller, and what they were: a node that comes later gets the same."""
+    """Folders of code and data on the controller, and digest of the code: a node that joins later gets the same."""
     away: tuple[str, ...] = ()
     """Nodes that were given up, and are added back when they return."""
     nodes: tuple[NodePlan, ...]
     """In order of node_rank."""
     notes: tuple[str, ...] = ()
-    """What a person should know of the choices made."""
+    """Notes for people on the choices that were made."""

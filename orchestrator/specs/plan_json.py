@@ -1,6 +1,6 @@
 """The plan as JSON: what `--json` prints, and what every node keeps in the folder of the run.
 
-Values of variables whose name says that they are secret are left out: a plan is read by more than its run.
+Values of variables with a name of a secret are left out: others may read a plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.specs.secret import NAME, redacted
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
-    """Plain dictionaries and lists; without `secrets` where a run has none."""
+    """Return plain dictionaries and lists; `secrets` is left out if the run has none."""
     data: dict[str, Any] = redacted(dataclasses.asdict(plan))
     return {key: value for key, value in data.items() if key != "secrets" or value}
 
@@ -32,7 +32,7 @@ def to_json(plan: Plan) -> str:
 
 
 def from_json(text: str, *, where: str) -> Plan:
-    """The plan of a file; `where` names it in the error."""
+    """Return the plan of a file. ConfigError: not a plan; `where` names the file."""
     try:
         plan = TypeAdapter(Plan).validate_json(text)  # made here: it takes 70 ms, and a launch reads no plan
     except ValidationError as error:
@@ -44,7 +44,7 @@ def from_json(text: str, *, where: str) -> Plan:
 
 
 def _problems(plan: Plan) -> Iterator[str]:
-    """Values that no plan of ours has. Its text may be a node's: names become folders, numbers are counted up to."""
+    """Yield values that no valid plan has. The text may be a node's: names become folders, numbers become loops."""
     if not re.fullmatch(RUN_ID, plan.run_id):
         yield f"run_id: {plan.run_id!r} is no id"
     for name, digest in (("code_digest", plan.code_digest), ("data_digest", plan.data_digest)):

@@ -1,4 +1,4 @@
-"""What the user asked for, on the command line or from Python."""
+"""A request for a run, from the command line or from Python."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class LaunchRequest(RunSettings):
     absence_s: int = ABSENCE_S
     """Seconds that the nodes of a run wait for an absent one."""
     away: tuple[str, ...] = ()
-    """Nodes that were given up, and are taken in again when they come back."""
+    """Nodes that were given up, and are added back when they return."""
     process_group_timeout_s: int = 300
 
     @property
     def folders(self) -> Mapping[str, Path]:
-        """Those of the controller whose content was read just now, by what they are: `code`, `data`."""
+        """Folders of the controller with content that was just read, by kind: `code`, `data`."""
         said = {"code": self.workdir, "data": self.data}
         return {what: folder for what, folder in said.items() if folder}
 
@@ -56,7 +56,7 @@ class LaunchRequest(RunSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """What makes this run this one; given from outside, so that planning stays pure."""
+    """Id, user and time of a run; arguments, so that planning stays pure."""
 
     run_id: str
     user: str

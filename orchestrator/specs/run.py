@@ -1,4 +1,4 @@
-"""A run, as the labels on its containers tell it."""
+"""A run, read from the labels of its containers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
 
 class State(str, Enum):
-    """Of a container, and, by the worst of its members, of a run."""
+    """State of a container, and of a run by its worst member."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -91,7 +91,7 @@ class Run:
     command: str
     master: str
     members: tuple[Member, ...]
-    """Of the newest attempt that any container names."""
+    """Members of the newest attempt that any container names."""
     earlier: tuple[tuple[int, Member], ...] = ()
     """Containers of other attempts, each with its attempt."""
 
@@ -106,12 +106,12 @@ class Run:
 
     @property
     def is_going(self) -> bool:
-        """Whether a container of it runs, or was created to."""
+        """Whether a container of the run is running or was created."""
         return any(member.state in (State.RUNNING, State.CREATED) for member in self.members)
 
     @property
     def half_launched(self) -> bool:
-        """Whether a launch was cut short, or is under way: a container was created and not started, or lacks."""
+        """Whether a launch was interrupted or is in progress: a container is missing, or created and not started."""
         states = {member.state for member in self.members}
         lacking = any(member.container is None and not member.out_of_reach for member in self.members)
         return State.CREATED in states or (State.RUNNING in states and lacking)

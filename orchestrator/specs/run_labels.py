@@ -16,7 +16,7 @@ LONGEST_NAME, LONGEST_COMMAND = 256, 65536
 
 @dataclass(frozen=True, kw_only=True)
 class RunLabels:
-    """What one container says of the run that it belongs to."""
+    """The labels of one container about its run."""
 
     run_id: str
     attempt: int

@@ -1,4 +1,4 @@
-"""What must not be seen: secrets, which a plan knows by name alone, and variables whose name says that they are one."""
+"""Values to hide: secrets, which a plan knows by name alone, and variables with a name of a secret."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 REDACTED = "***"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-"""Of a variable and of a file: no shell, path or mount reads more into it."""
+"""A name of a variable and of a file, without meaning to a shell, a path or a mount."""
 _SENSITIVE = re.compile(
     r"_KEY$|APIKEY|PRIVATE_?KEY|TOKEN(?!IZER)|SECRET|CREDENTIAL|PASSWORD|PASSPHRASE|PASSWD"
     r"|(?:^|_)PASS(?:_|$)|_PWD$|_PAT$|_DSN$",
@@ -18,20 +18,20 @@ _SENSITIVE = re.compile(
 )
 """TOKENIZERS_PARALLELISM is a switch of a library that many scripts use."""
 _LOGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://[^/\s:@]{0,256}:([^/\s@]{1,1024})@")
-"""Of an address: user and password before the host."""
+"""User and password before the host of an address."""
 _OWN_PLACE = ("PWD", "OLDPWD")
-"""What a shell calls its folder."""
+"""Variables with a shell's current folder."""
 SHORTEST_HIDDEN = 8
 """A shorter value stands in lines by chance, `128` in every second one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Secret:
-    """What every container of a run finds as a file; the value is read when it is handed over, and never kept."""
+    """A file in every container of a run; its value is read when it is passed on, and never stored."""
 
     name: str
     file: str = ""
-    """Of the controller; its environment variable of this name where empty."""
+    """File of the controller; empty: its environment variable of this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def concealed(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def hidden_of(value: str) -> tuple[str, ...]:
-    """What of a sensitive variable's value must not be seen: all of it, and the password of an address alone."""
+    """Yield the parts of a sensitive variable's value to hide: all of it, and the password of an address alone."""
     found = _LOGIN.match(value)
     return (value, found[1]) if found else (value,)
 

@@ -246,7 +246,7 @@ def test_without_a_name_only_the_one_run_of_mine_is_stopped(orch: Orch) -> None:
 def test_where_no_node_answers_nothing_is_said_of_runs(orch: Orch, command: tuple[str, ...]) -> None:
     ran = orch(*command, on=lan.Lan({name: lan.silent(name) for name in THREE}))
     assert ran.code == 4
-    assert "no node that answered knows of a run, and alpha, beta, gamma did not answer\n  → orch doctor\n" in ran.err
+    assert "no node that answered knows of a run; alpha, beta, gamma did not answer\n  → orch doctor\n" in ran.err
 
 
 def test_of_two_runs_of_mine_one_must_be_named(orch: Orch) -> None:

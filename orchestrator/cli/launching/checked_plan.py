@@ -93,22 +93,22 @@ def _plan(nodes: Sequence[Node], request: LaunchRequest, facts: Mapping[str, Nod
 
 @dataclass(frozen=True, kw_only=True)
 class PreviousAttempt:
-    """The nodes of a run that goes on, those of its last attempt among them, and what they have of it."""
+    """All nodes of a resumed run, those of its last attempt included, with their checkpoints, code and data."""
 
     nodes: Mapping[str, Node]
     places: Places
     looking: Future[Newest]
-    """Begun beside the question for facts: a node that is off takes its seconds once."""
+    """Runs in parallel with the facts: a node that is off costs its timeout once."""
     finding: Future[FoundRuns]
     frees: frozenset[int] = frozenset()
-    """Ports that its last attempt still holds, and will have given back."""
+    """Ports that the last attempt still holds and will have released."""
 
     def must_be_over(self, plan: Plan) -> None:
-        """ConflictError where it still runs, on nodes of this attempt or of the last one."""
+        """ConflictError: the run is still active, on nodes of this attempt or of the last one."""
         must_be_over(self.finding.result(), plan.run_id)
 
     def elsewhere(self, plan: Plan) -> Places:
-        """Where nodes have the run that take no part in this plan."""
+        """Project folders on the nodes that have no part in this plan, by node."""
         taking = {part.node for part in plan.nodes}
         return {name: place for name, place in self.places.items() if name not in taking}
 
@@ -117,7 +117,7 @@ class PreviousAttempt:
         return {name: replace(one, ports_in_use=one.ports_in_use - self.frees) for name, one in held.items()}
 
     def bring(self, plan: Plan, *, quiet: bool) -> None:
-        """The newest checkpoint to the node of rank 0; nothing where it would lose all that was trained."""
+        """Copy the newest checkpoint to the node of rank 0. ConfigError: all progress would be lost."""
         from orchestrator.render.progress import ProgressView
 
         newest = self.looking.result()
@@ -131,8 +131,10 @@ class PreviousAttempt:
 def earlier_attempt(
     inventory: Inventory, request: LaunchRequest, plan: Plan | None, reached: Sequence[Node], *, ending: bool = False
 ) -> Iterator[PreviousAttempt | None]:
-    """None where there is none. `reached` are the nodes of the attempt to come; `ending`: the last one still runs, and
-    will have been stopped."""
+    """Yield the earlier attempt of `plan`, or None.
+
+    `reached`: nodes of the next attempt; `ending`: the last one is still active and will have been stopped.
+    """
     if plan is None:
         yield None
         return

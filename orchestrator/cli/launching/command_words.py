@@ -1,4 +1,4 @@
-"""The words of a command after `--`: which they are, whether orch's own stand among them, and whether they can run."""
+"""The words of a command after `--`: tell them from orch's own options, and check that they can run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.fleet.planning.look_ahead import Checked
 
 WORDS_LAST = {"allow_interspersed_args": False}
-"""Settings of a command whose last argument is a COMMAND: what follows its first word belongs to it, as with docker."""
+"""Settings of a command that ends with a COMMAND: all that follows its first word belongs to it, as with docker."""
 WORDS_AFTER_AN_ARGUMENT = {"ignore_unknown_options": True}
 """The same where an argument precedes COMMAND, and options may stand between the two."""
 
@@ -85,7 +85,7 @@ def look_at(words: Sequence[str], **how: Any) -> Checked:
 
 
 def _must_be_told_apart(context: typer.Context, typed: list[str], words: list[str]) -> None:
-    """Without `--`, an option that both know could be anybody's, and must not go to the wrong one in silence."""
+    """UsageError: without `--`, an option that orch and the workload both know is ambiguous."""
     own = {option for parameter in context.command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     options = {option for option in own if option.startswith("-")}
     if words[0].startswith("-"):
@@ -100,8 +100,8 @@ def _must_be_told_apart(context: typer.Context, typed: list[str], words: list[st
     arguments_before = [p for p in context.command.params if p.param_type_name == "argument" and p.name != "command"]
     stray = next((word for word in words[1:] if word.partition("=")[0] in options), "")
     if arguments_before or stray:
-        whose = f"{stray} stands after it: is it orch's?" if stray else "what follows it is not orch's"
+        question = f"{stray} stands after it: is it orch's?" if stray else "what follows it is not orch's"
         raise UsageError(
-            f"write -- before {words[0]}: {whose}",
+            f"write -- before {words[0]}: {question}",
             hint=corrected + (f"   # with {stray} before the -- where it is meant for orch" if stray else ""),
         )

@@ -47,14 +47,14 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
 
 
 def _try_ways(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool) -> None:
-    """Every node dials every other before torch is loaded: who is cut off is named within seconds.
+    """Connect every node to every other before torch is loaded: an unreachable one is named within seconds.
 
-    PreflightError: something does not get through; what, and how to mend it, has been told.
+    PreflightError: a connection failed; the findings with their fixes have been printed.
     """
     images = {part.node: part.container.image for part in plan.nodes}
     report = probe_pairs(request.nodes, nodes, images, plan.master_port, project=plan.project)
     for node, why in report.silent.items():
-        say(f"! {node}: its ways could not be tried: {why}")
+        say(f"! {node}: its connections could not be tested: {why}")
     fleet = [Examined(spec=spec, paths=report.paths.get(spec.name, ())) for spec in request.nodes]
     shut = [finding for check in (*reachability.CHECKS, *firewall.CHECKS) for finding in check(fleet)]
     errors = [finding for finding in shut if finding.severity is Severity.ERROR]
@@ -82,7 +82,7 @@ def _test(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: b
 
 
 class _Told:
-    """A line for each stage that all nodes have come to."""
+    """Prints a line for each stage that all nodes have reached."""
 
     def __init__(self, nodes: Mapping[str, Node], plan: Plan, *, quiet: bool) -> None:
         self._rendezvous, self._plan, self._quiet = Rendezvous(nodes, plan), plan, quiet

@@ -31,7 +31,7 @@ from orchestrator.specs.secret import REDACTED, is_sensitive
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Something that a node's plan has and nobody here has agreed to."""
+    """A value of a node's plan that this computer's user has not agreed to."""
 
     options: tuple[str, ...]
     """The words of a command line that grant it."""
@@ -50,8 +50,8 @@ def plan_to_continue(
 ) -> Plan:
     """The plan of the run `options.resume`: this computer's own, or a node's as far as it is granted.
 
-    `ask`: whether a person at the terminal may be asked. `dry_run`: nothing will be started, so nobody is. ConfigError
-    names what was not granted; typer.Abort where the person said no.
+    `ask`: whether to ask on the terminal. `dry_run`: nothing will be started, so there is no question. ConfigError
+    names what was not granted; typer.Abort: the answer was no.
     """
     specs = {spec.name: spec for spec in inventory.nodes}
     found = recall(nodes, specs, inventory.project, options.resume, attempt=attempt)
@@ -72,7 +72,7 @@ def plan_to_continue(
 
 
 def _claims(found: Recalled, inventory: Inventory, options: LaunchOptions) -> Iterator[Claim]:
-    """Everything that neither the own record nor the command line grants."""
+    """Yield everything that neither the own record nor the command line grants."""
     plan, own = found.plan, found.own
     yield from _of_the_controller(plan, own, options)
     names = list(dict.fromkeys((*(part.node for part in plan.nodes), *plan.away)))
@@ -103,7 +103,7 @@ def _claims(found: Recalled, inventory: Inventory, options: LaunchOptions) -> It
 
 
 def _of_the_controller(plan: Plan, own: Plan | None, options: LaunchOptions) -> Iterator[Claim]:
-    """What this computer would give away, or show of its nodes."""
+    """Yield secrets of this computer and folders of its nodes that the plan asks for."""
     granted = {secret.name for secret in own.secrets} if own else set()
     for secret in plan.secrets:
         if secret.name not in granted | {secret.name for secret in options.secrets}:
@@ -160,7 +160,7 @@ def _refusal(found: Recalled, claims: Sequence[Claim], *, can_be_asked: bool) ->
 
 
 def _shown(found: Recalled, plan: Plan, options: LaunchOptions) -> Iterator[str]:
-    """All that would run, exactly: the plan with the command line's words over it."""
+    """Yield lines with exactly what would run: the plan, with the options of the command line applied."""
     yield f"The plan of run {plan.run_id} was read from {found.node}: this computer has not made it."
     if found.unreadable:
         yield f"  note: {found.unreadable}"

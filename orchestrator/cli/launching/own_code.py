@@ -23,7 +23,7 @@ ASKED_ABOVE = 50_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class OwnCode:
-    """What is copied to every node."""
+    """A code folder that is copied to every node, with its number of files and bytes."""
 
     folder: Path
     files: int
@@ -39,7 +39,7 @@ class OwnCode:
 
 
 def own_code(options: LaunchOptions) -> OwnCode | None:
-    """The folder that a launch copies: --workdir, or the current one for code of the user's. None where it copies none.
+    """Return the folder that a launch copies: --workdir, or the current one for the user's code; None for no copy.
 
     UsageError or ConfigError: the script is not there, or the folder is a home or a whole disk.
     """

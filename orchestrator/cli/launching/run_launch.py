@@ -42,7 +42,7 @@ from orchestrator.specs.request import LaunchRequest
 
 
 def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *, earlier: Plan | None = None) -> int:
-    """From the command line's words to a run, or to the lines of one. `earlier`: as `earlier_plan` gave it."""
+    """Start a run and follow it, or print its plan; return the exit code. `earlier`: the result of `earlier_plan`."""
     if mode.forecast and (options.resume or mode.detach):
         other = "--resume" if options.resume else "--detach"
         raise UsageError(
@@ -75,7 +75,7 @@ def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *
 
 
 def earlier_plan(inventory: Inventory, options: LaunchOptions, mode: OutputMode) -> Plan | None:
-    """The plan of the run to be resumed, as far as it is granted; None for a new run."""
+    """Return the plan of the run to be resumed, as far as it is granted; None for a new run."""
     if not options.resume:
         return None
     machines = with_engine(inventory, options.engine)
@@ -87,9 +87,9 @@ def earlier_plan(inventory: Inventory, options: LaunchOptions, mode: OutputMode)
 def ready(
     inventory: Inventory, options: LaunchOptions, mode: OutputMode, earlier: Plan | None, *, ending: bool = False
 ) -> Iterator[tuple[Sequence[Node], LaunchRequest, Plan, PreviousAttempt | None]]:
-    """Nodes, request, checked plan and what an earlier attempt left: all that comes before anything is changed.
+    """Yield nodes, request, checked plan and earlier attempt: all that precedes the first change on a node.
 
-    `ending`: the earlier attempt still runs, and will have been stopped.
+    `ending`: the earlier attempt is still active and will have been stopped.
     """
     if mode.forecast:
         measuring(options.command or DEFAULT_COMMAND)  # a script of the user's cannot be measured: said at once

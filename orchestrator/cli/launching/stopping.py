@@ -1,4 +1,4 @@
-"""Stopping a run: which one, with the consent of whoever launched it, and how it went."""
+"""Stop a run: choose it, ask if another user launched it, stop it on all nodes, report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.specs.run import Run
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedRun:
-    """What was stopped, and where."""
+    """The nodes where a run was stopped, and its last checkpoint."""
 
     run_id: str
     nodes: tuple[str, ...]
@@ -32,11 +32,11 @@ class StoppedRun:
 
     @property
     def kept(self) -> str:
-        """What of it is kept, in words."""
+        """The last checkpoint, in words."""
         return "no checkpoint" if self.checkpoint_step is None else f"checkpoint of step {self.checkpoint_step}"
 
     def require_all(self) -> None:
-        """PartialError: it may still run somewhere, and what becomes of it there."""
+        """PartialError: the run may still be active on nodes that did not answer."""
         if self.left:
             done = f"stopped on {', '.join(self.nodes)} ({self.kept}), but " if self.nodes else ""
             names = ", ".join(self.left)
@@ -54,7 +54,7 @@ def tell_stopped(stopped: StoppedRun) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AtHand:
-    """A run that is to be stopped, and the nodes that were asked about it."""
+    """A run to be stopped, and the nodes that were asked about it."""
 
     nodes: Sequence[Node]
     found: FoundRuns
@@ -62,11 +62,11 @@ class AtHand:
 
     @property
     def stranger(self) -> str:
-        """The user who launched it, where that is not the one who asks."""
+        """The user that launched the run; empty for the current user."""
         return "" if self.run.user == getpass.getuser() else self.run.user or "?"
 
     def agreed(self, what: str, *, yes: bool) -> bool:
-        """Whether it may be done: one's own run is one's own to stop, another user's needs a word."""
+        """Whether the run may be stopped: another user's needs a confirmation."""
         if not self.stranger:
             return True
         began = f" since {self.run.started_at}" if self.run.started_at else ""
@@ -75,7 +75,7 @@ class AtHand:
 
 @contextmanager
 def at_hand(specs: Sequence[NodeSpec], run: str | None) -> Iterator[AtHand]:
-    """The run of this id; without one, the only run of this user that goes on."""
+    """Yield the run with this id; without an id, the only active run of this user."""
     with connected_for(specs, run) as nodes:
         found = find_runs(nodes)
         for line in found.not_understood:
@@ -85,7 +85,7 @@ def at_hand(specs: Sequence[NodeSpec], run: str | None) -> Iterator[AtHand]:
 
 
 def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
-    """Stop it wherever it can be; errors of nodes are reported."""
+    """Stop the run on every node that answers; report the errors of the others."""
     chosen, found = at_hand.run, at_hand.found
     seated = running_containers(chosen, {node.name: node for node in at_hand.nodes})
     say(f"stopping run {chosen.run_id} on {', '.join(seat.node.name for seat in seated)}")
@@ -107,7 +107,7 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
 
 
 def _may_hold(run: Run, names: Sequence[str]) -> list[str]:
-    """Those of these nodes that have a part in the run, as far as its plan is known here; all of them otherwise."""
+    """Return the nodes that have a part in the run; all of `names` where its plan is not known here."""
     plan = RunRecord(run.run_id).plan()
     if plan is None or plan.attempt != run.attempt:
         return list(names)
@@ -115,7 +115,7 @@ def _may_hold(run: Run, names: Sequence[str]) -> list[str]:
 
 
 def half_way(run: Run) -> str:
-    """What to do about a run that goes on where it was stopped, or runs on some of its nodes only; empty otherwise."""
+    """Return the next step for a run that is only partly stopped or partly launched; empty otherwise."""
     record = RunRecord(run.run_id)
     if run.is_going and record.was_stopped(run.attempt):
         return half_stopped_line(run)

@@ -40,14 +40,14 @@ from orchestrator.specs.run import Member, Run, State
 from orchestrator.specs.secret import concealed
 
 LOOKS = 20
-"""For the watcher of an attempt that has just been stopped to leave."""
+"""Tries, until the supervisor of an attempt that was just stopped has ended."""
 LOG = "watch.log"
-"""In the run's folder: what a detached watcher said."""
+"""Output of a detached supervisor, in the run's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attended:
-    """A run that goes on, and who it is told to."""
+    """An active run, and the function that its events are passed to."""
 
     pool: NodePool
     plan: Plan
@@ -90,29 +90,29 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
 
 
 def _notify(*, quiet: bool) -> Notify:
-    """A line now and then: the screen may have a table of its own."""
+    """Print a progress line now and then: the screen may have a table of its own."""
     from orchestrator.render.progress import ProgressView
 
     return ProgressView(quiet=quiet, lines=True).notify
 
 
 def _replicate(nodes: Sequence[Node], plan: Plan, _step: int) -> None:
-    """The loss of rank 0's machine is to cost no more than an interval. What fails is said; the next checkpoint tries
-    again."""
+    """Copy a checkpoint, so that the loss of rank 0's machine costs one interval at most. A failure is reported; the
+    next checkpoint is copied again."""
     if plan.replicas and plan.nnodes > 1:
         for error in replicate(nodes, plan, copies=plan.replicas).failed:
             say(f"note: no copy of the checkpoint there: {error}")
 
 
 def exit_code(outcome: RunOutcome) -> int:
-    """Of the command that saw it end."""
+    """Exit code of a command that followed the run to its end."""
     return RunFailedError.exit_code if outcome.failure else EXIT_OK
 
 
 def leave_to_a_watcher(plan: Plan, mode: OutputMode) -> None:
     """Start `orch supervise` in a session of its own: it outlives this command and its terminal.
 
-    Values that no record holds are in its environment, should it have to launch the run anew.
+    Values that no record holds are in its environment, in case it has to launch the next attempt.
     """
     if mode.no_watch:
         return
@@ -125,7 +125,7 @@ def leave_to_a_watcher(plan: Plan, mode: OutputMode) -> None:
 
 
 def spawn(argv: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
-    """A process that nobody waits for, with these variables beside ours."""
+    """Start a process in the background, with these variables added to the environment."""
     with open_private(log) as out:
         subprocess.Popen(
             argv,
@@ -144,7 +144,7 @@ _spawn: ContextVar[Spawn] = ContextVar("spawn", default=spawn)
 
 @contextmanager
 def spawning_by(other: Spawn) -> Iterator[None]:
-    """Within it, watchers are started so: tests note them."""
+    """Start supervisors with `other` inside this context: tests record them."""
     token = _spawn.set(other)
     try:
         yield
@@ -153,7 +153,7 @@ def spawning_by(other: Spawn) -> Iterator[None]:
 
 
 def tell_line(told: Update) -> None:
-    """For who follows without a screen: what is done for the run, on stdout, and nothing else."""
+    """Print an action of the supervisor to stdout, for followers without a screen."""
     from orchestrator.render.printable import printable
     from orchestrator.render.recovery import recovery_line
 
@@ -172,8 +172,8 @@ def rejoined(
     ask: bool = False,
     finish: bool = False,
 ) -> Iterator[Attended]:
-    """Within it, the run can be followed. `ask`: whether a person may be asked about a plan that is a node's word.
-    `finish`: what a launch that was cut short left undone is done first."""
+    """Yield an active run to follow. `ask`: whether to ask on the terminal about a plan that was read from a node.
+    `finish`: complete an interrupted launch first."""
     machines = with_engine(inventory, engine)
     with connected(machines.nodes) as everyone:
         run = _as_launched_here(choose_run(find_runs(everyone), wanted))
@@ -208,7 +208,7 @@ def _up(members: Sequence[Member]) -> list[str]:
 
 
 def _seats(pool: NodePool, plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
-    """Every part of the plan; a container that nobody can be asked of now is looked for when its node answers."""
+    """Return a container for every part of the plan; that of a silent node is looked for when the node answers."""
     held = {member.node: member.container for member in run.members if member.container}
     if run.attempt != plan.attempt:
         held = {}

@@ -1,4 +1,4 @@
-"""What a launch shows: phases until the first step, then the ranks' lines, then how it ended."""
+"""Output of a launch: phases until the first step, then the ranks' lines, then the outcome."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Screen:
     def _know(self, plan: Plan) -> None:
         self._plan = plan
         self._slow = set[str]()
-        """Ranks that were told to be."""
+        """Ranks that were reported as slow."""
         self._consequences = Consequences(peers(plan))
         self._width = max(len(part.node) for part in plan.nodes)
         self._several = any(part.nproc_per_node > 1 for part in plan.nodes)
@@ -77,14 +77,14 @@ class Screen:
             self._live = None
 
     def step(self, node: str, step: str) -> None:
-        """Something was done on a node."""
+        """Show an action on a node."""
         if step in phases.PHASES:
             self.reach(node, step)
         elif not self._quiet:
             self._err.print(f"{node}: {step}")
 
     def reach(self, node: str, phase: str) -> None:
-        """A node has come to a phase. Where lines are printed: one, when all nodes have come to it."""
+        """Note that a node has reached a phase; without a table, print a line once all nodes have."""
         if not self._phases.reach(node, phase):
             return
         if self._live:
@@ -132,7 +132,7 @@ class Screen:
                 console.print(log_line(said, width=self._width, several_ranks=self._several))
 
     def _tell(self, told: Update) -> None:
-        """What befell the run, and what is done: each line once, whoever says it."""
+        """Print an event of the run or an action of its supervisor: each line once."""
         if isinstance(told, Replanned):
             self.close()
             self._know(told.plan)
@@ -142,7 +142,7 @@ class Screen:
             self._err.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _hear(self, said: RunLine) -> None:
-        """What was forecast, who is left out, and who is slow."""
+        """Print forecasts, nodes that are left out, and slow ranks."""
         event = said.event
         for slow in slow_ranks(event, [part.node for part in self._plan.nodes]) if not self._quiet else ():
             if slow.label not in self._slow:
@@ -177,7 +177,7 @@ def confirm(plan: Plan, question: str = "Start it?") -> bool:
 
 
 def tell_findings(findings: Sequence[Finding]) -> None:
-    """What the checks found, each with what to do."""
+    """Print the findings, each with its fix."""
     for names, finding in fold(findings):
         say(f"{MARKS[finding.severity]} {sentence(names, finding)} [{finding.id}]")
         if finding.fix:
@@ -185,12 +185,12 @@ def tell_findings(findings: Sequence[Finding]) -> None:
 
 
 def how_to_go_on(run_id: str) -> str:
-    """The three commands for a run that one does not watch."""
+    """Return the three commands for a run that is not followed."""
     return f"  → orch logs -f {run_id}   orch status {run_id}   orch stop {run_id}"
 
 
 def tell_end(plan: Plan, outcome: RunOutcome, mode: OutputMode) -> None:
-    """How a launch ended: for programs; in words, of a run or of a measurement."""
+    """Print the outcome of a run or of a measurement, in words or as JSON."""
     if mode.as_json:
         write_json(outcome_data(plan, outcome))
     elif outcome.failure:
@@ -203,7 +203,7 @@ def tell_end(plan: Plan, outcome: RunOutcome, mode: OutputMode) -> None:
 
 
 def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
-    """The first failure by name, and what to do `then`."""
+    """Print the first failure and the next steps; `then`: a step before `orch why`."""
     say(f"\n✗ run {plan.run_id} failed: {headline(failure)}")
     for line in failure.lines:
         say(f"    {line}")
@@ -238,7 +238,7 @@ def _tell_forecast(outcome: RunOutcome) -> None:
 
 
 def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
-    """Where the model lies, and how the forecast did."""
+    """Print the folders of the model, and the forecast against the measured speed."""
     forecast = outcome.forecast
     first = next((part for part in plan.nodes if forecast and forecast.led_by(part.node)), plan.nodes[0])
     folder = f"{first.node}:{first.folder}/runs/{plan.run_id}"

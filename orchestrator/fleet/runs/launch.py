@@ -1,4 +1,4 @@
-"""Carry out a plan: folders, uploads, containers. All or nothing."""
+"""Execute a plan: folders, uploads, containers. All or nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from orchestrator.specs.run import ContainerFacts, State
 
 OnStep = Callable[[str, str], None]
 PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Between tries to take a node whose lock nobody shows: an engine refuses a name before it knows who will have it."""
+"""Pauses between tries to lock a node: an engine refuses a name before its new container is visible."""
 
 # Constants for the node's shell; folders come in as arguments, the plan on stdin.
 # The answer: which of the run's data ($3) and code (its list, $4) are there.
@@ -119,7 +119,7 @@ def _prepare(
 
 
 def discard(seat: RunningContainer) -> None:
-    """Remove its container, and with it the secrets that it had: nobody reads them after it."""
+    """Remove a container and its secrets."""
     seat.node.engine.remove(seat.container)
     remove_secrets(seat.node, seat.secrets)
 
@@ -160,7 +160,7 @@ def _create(node: Node, part: NodePlan, rest: Callable[[float], object]) -> str:
 def _step_aside(node: Node, name: str) -> bool:
     """Give an ended run's container another name, so that its logs stay; refuse where a run holds the node.
 
-    False: nobody has the name any more, or yet.
+    False: no container has the name any more, or yet.
     """
     holder = node.engine.container(name)
     if holder is None:
@@ -172,14 +172,14 @@ def _step_aside(node: Node, name: str) -> bool:
 
 
 def _must_be_free(item: tuple[Node, NodePlan]) -> None:
-    """ConflictError where a run holds the node."""
+    """ConflictError: an active run holds the node."""
     node, part = item
     if holder := node.engine.container(part.container.name):
         _must_be_over(node, holder)
 
 
 def _must_be_over(node: Node, holder: ContainerFacts) -> None:
-    """ConflictError that names the run, if it still goes on."""
+    """ConflictError: names the run if it is still active."""
     if holder.state in (State.RUNNING, State.CREATED):
         raise ConflictError(
             f"run {holder.labels.get(labels.LABEL_RUN, '?')} by {holder.labels.get(labels.LABEL_USER, '?')} "
@@ -196,7 +196,7 @@ def _way_out(run_id: str, state: State) -> str:
 
 
 def ended_name(container: ContainerFacts) -> str:
-    """What an ended run's container is called once another run needs its name."""
+    """Return the new name of an ended run's container, for when another run needs its name."""
     run, attempt = (container.labels.get(key, "0") for key in (labels.LABEL_RUN, labels.LABEL_ATTEMPT))
     return f"{container.name}-{run}.{attempt}-{container.id[:6]}"
 

@@ -27,16 +27,16 @@ exit 3
 
 
 SEVERAL = 3
-"""Exit code of the script where more than one run begins so; it writes their ids."""
+"""Exit code of the script for an ambiguous beginning of an id; it writes the ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recalled:
-    """A plan, and where it comes from."""
+    """A plan and its origin."""
 
     plan: Plan
     node: str = ""
-    """The node whose file it is; empty for this computer's own record."""
+    """Node that the file is from; empty: this computer's own record."""
     own: Plan | None = None
     """The newest plan of the run in this computer's own record, where there is one."""
     unreadable: str = ""
@@ -62,7 +62,7 @@ def recall(
 
 
 def _newest_on(nodes: Sequence[Node], specs: Mapping[str, NodeSpec], project: str, run_id: str) -> tuple[str, Plan]:
-    """The newest attempt's plan on any node, with the node. A node whose answer is no plan is passed over."""
+    """Return the newest attempt's plan on any node, with the node. Answers that are not a plan are skipped."""
 
     def read(node: Node) -> tuple[list[str], Plan | None]:
         answer = node.run(["sh", "-c", _READ, "sh", specs[node.name].workspace, project, run_id])

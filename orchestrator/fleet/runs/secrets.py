@@ -77,7 +77,7 @@ def place_secrets(node: Node, part: NodePlan, values: Mapping[str, bytes]) -> No
 
 
 def remove_secrets(node: Node, folder: str) -> None:
-    """What a container had in this folder, as its label says; nothing where it had no secrets."""
+    """Remove a container's folder of secrets; `folder` is from its label, empty for a container without secrets."""
     if folder:
         top, inner = _folder(folder)
         node.run(["sh", "-c", _REMOVE, "sh", top, inner]).check(f"removing {folder}")
@@ -89,14 +89,14 @@ def secrets_of(labels: Mapping[str, str]) -> str:
 
 
 def veil_at(node: Node, folder: str, known: Veil) -> Veil:
-    """Over what is known, and over what the node has in this folder: from wherever a run is looked at."""
+    """Return `known` extended by the secrets in this folder of the node: for readers on any computer."""
     if not folder:
         return known
     return known.and_over([node.run(["sh", "-c", _READ, "sh", *_folder(folder)]).stdout])
 
 
 def veil_of(plan: Plan, environment: Mapping[str, str] = os.environ) -> Veil:
-    """Hides what this controller knows of the run's secrets, and its variables whose name says that they are one."""
+    """Return a veil over the run's secrets that this controller knows, and over its sensitive variables."""
     return veil_over(_known(plan, environment))
 
 
@@ -129,7 +129,7 @@ def _content(file: Path) -> bytes:
 
 
 def _folder(label: str) -> tuple[str, str]:
-    """The user's folder, and the part's in it. What a label says is checked: it names what will be removed."""
+    """Return the user's folder and the container's in it. A label is checked: it names a folder to be removed."""
     found = _FOLDER.fullmatch(label)
     if not found or ".." in found[2].split("/"):
         raise ConfigError(f"label {LABEL_SECRETS} names no folder of secrets: {label!r}")
