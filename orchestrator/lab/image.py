@@ -49,7 +49,7 @@ def _base(client: docker.DockerClient, wanted: str | None, report: Callable[[str
         return name, str(client.images.pull(repository, tag or "latest").id)
     except DockerException as error:
         raise EngineError(
-            f"there is no image to build nodes on: {name} is not here and cannot be pulled",
+            f"no base image for the nodes: {name} is not on this computer and cannot be pulled",
             hint="make the base with `orch build`, or name an image of Debian that you have: --base IMAGE",
         ) from error
 

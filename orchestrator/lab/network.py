@@ -31,7 +31,7 @@ def parse_rate(text: str) -> int:
     match = _RATE.match(text.strip().lower())
     rate = int(float(match.group(1)) * _FACTOR[match.group(2)]) if match else 0
     if rate <= 0:
-        raise UsageError(f"'{text}' is no link speed", hint="write it like 1gbit, 100mbit or 500kbit")
+        raise UsageError(f"'{text}' is not a link speed", hint="write it like 1gbit, 100mbit or 500kbit")
     return rate
 
 

@@ -103,7 +103,7 @@ def exclusive() -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        raise ConflictError("another `orch lab` command is at work", hint="wait until it has ended") from None
+        raise ConflictError("another `orch lab` command is running", hint="wait until it ends") from None
     try:
         yield
     finally:

@@ -138,7 +138,7 @@ def _require_same(known: Lab, request: LabRequest) -> None:
 
 def _keep(known: Lab, request: LabRequest, report: Report, clock: Clock) -> Lab:
     """Everything stays; what is switched off is switched on."""
-    report(f"lab '{known.name}' is there already: kept as it is")
+    report(f"lab '{known.name}' is already up: kept as it is")
     if known.engine == "process":
         return known
     link = request.link

@@ -241,7 +241,7 @@ class DockerEngine:
                 raise DeadlineError(
                     f"the container engine did not {what} within {silence_s or self._silence_s} s",
                     node=self._node,
-                    hint="is its disk or its link busy? The same command again goes on from what is there",
+                    hint="is its disk or its link busy? Run the same command again: it continues where it stopped",
                 ) from error
             self._client = None  # its connection may be broken: the next use opens a new one
             reason = self._explain() or str(error)

@@ -72,7 +72,7 @@ def changed_key(
         f"it now shows {fingerprint(shown)}",
         reach=Reach.KEY_CHANGED,
         node=node,
-        hint="somebody may be in between. If the machine was reinstalled or given another key, remove the old one: "
+        hint="this may be an attack. If the machine was reinstalled or given another key, remove the old one: "
         f"{'; '.join(removals)}; then: orch trust {node}",
     )
 

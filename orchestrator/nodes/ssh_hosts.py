@@ -144,7 +144,7 @@ def _values(options: Any, host: str, home: Path) -> tuple[dict[str, Any], list[s
     elif jump and jump.lower() != "none":
         values["jump"] = jump
     elif way == "proxycommand" and given and given.lower() != "none":
-        notes.append("ProxyCommand has no place in an inventory; use jump")
+        notes.append("ProxyCommand is not supported in an inventory; use jump")
     return values, notes
 
 

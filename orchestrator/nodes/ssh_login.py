@@ -71,7 +71,7 @@ def require_identity(spec: NodeSpec, user: str) -> None:
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
     except NOT_UNDERSTOOD:
-        why = "is no private key"
+        why = "is not a private key"
     raise NodeUnreachableError(
         f"the key that the inventory names for {user}@{spec.address}:{spec.port}, {spec.identity}, {why}",
         reach=Reach.IDENTITY_MISSING,

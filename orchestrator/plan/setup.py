@@ -44,7 +44,7 @@ def plan_setup(facts: SetupFacts, *, suffix: str, nvidia_source: str = "") -> Se
     if any("restart" in step.argv for step in plan.to_do) and facts.runs:
         return SetupPlan(
             node=facts.name,
-            refused=f"the engine must be restarted, and run {', '.join(facts.runs)} goes on there",
+            refused=f"the engine must be restarted, and run {', '.join(facts.runs)} is active there",
             hint=f"orch stop {facts.runs[0]}, then orch setup --nodes {facts.name}",
         )
     if plan.to_do and facts.rights in (Rights.PASSWORD, Rights.NONE):
@@ -57,7 +57,7 @@ def _refusal(facts: SetupFacts) -> tuple[str, str] | None:
     family = {facts.distribution, *facts.like}
     if not family & {"debian", "ubuntu"} or "apt-get" not in facts.programs:
         return (
-            f"it runs {facts.system or 'a system that does not tell its name'}: orch setup knows Debian and Ubuntu",
+            f"it runs {facts.system or 'an unknown system'}: orch setup knows Debian and Ubuntu",
             "install Docker Engine as that distribution's manual says (often the package docker or moby-engine),"
             f" then on it: sudo systemctl enable --now docker && sudo usermod -aG docker {shlex.quote(facts.user)}",
         )
@@ -90,7 +90,7 @@ def _install_steps(facts: SetupFacts, lacking: tuple[str, ...]) -> Iterator[Step
         return
     yield Step(why="Docker Engine is installed", argv=(), done=True, known_by="dockerd is found")
     if lacking:
-        yield from install(facts, lacking, why="install what is lacking beside it")
+        yield from install(facts, lacking, why="install missing packages")
 
 
 def _start_steps(facts: SetupFacts) -> Iterator[Step]:

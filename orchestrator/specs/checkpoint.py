@@ -93,11 +93,11 @@ def read_manifest(text: str, *, step: int) -> tuple[CheckpointFile, ...]:
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError(f"{MANIFEST} is no JSON") from None
+        raise ValueError(f"{MANIFEST} is not JSON") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise ValueError(f"{MANIFEST} has no list of files")
     if not _is_count(manifest.get("step"), STEP_LIMIT) or manifest["step"] != step:
-        raise ValueError(f"{MANIFEST} speaks of another step")
+        raise ValueError(f"{MANIFEST} is for a different step")
     if not 0 < len(manifest["files"]) <= FILES_LIMIT:
         raise ValueError(f"{MANIFEST} lists {len(manifest['files'])} files, not 1 to {FILES_LIMIT}")
     return tuple(_part(name, entry) for name, entry in manifest["files"].items())

@@ -74,7 +74,7 @@ def test_a_key_of_the_inventory_that_is_not_there(own: Server, tmp_path: Path) -
 def test_a_public_key_is_no_identity(own: Server) -> None:
     error = refusal(SshNode(own.spec(identity=f"{own.identity}.pub")))
     assert error.reach is Reach.IDENTITY_MISSING
-    assert "id.pub, is no private key" in str(error)
+    assert "id.pub, is not a private key" in str(error)
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["by the inventory", "by its usual name"])

@@ -32,15 +32,15 @@ def test_what_the_trainer_writes_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("[]", "no list of files"),
         (json.dumps({"step": 12}), "no list of files"),
         (json.dumps({**SOUND, "files": ["state.pt"]}), "no list of files"),
         (json.dumps({**SOUND, "files": {}}), "lists 0 files"),
-        (json.dumps({**SOUND, "step": 13}), "another step"),
-        (json.dumps({**SOUND, "step": 12.0}), "another step"),
-        (json.dumps({**SOUND, "step": "12"}), "another step"),
+        (json.dumps({**SOUND, "step": 13}), "a different step"),
+        (json.dumps({**SOUND, "step": 12.0}), "a different step"),
+        (json.dumps({**SOUND, "step": "12"}), "a different step"),
         (json.dumps({**SOUND, "files": {f"f{n}": {} for n in range(FILES_LIMIT + 1)}}), "lists 257 files"),
     ],
 )
@@ -113,7 +113,7 @@ def test_an_answer() -> None:
         ("file=90 900 manifest.json\n", "", "manifest.json is missing"),
         ("file=90 900", "file=2000000 900", "manifest.json has 2000000 bytes, more than 1048576"),
         ('"state.pt"', '"../state.pt"', "manifest.json lists a file that it must not: '../state.pt'"),
-        ('"step": 12', '"step": 13', "manifest.json speaks of another step"),
+        ('"step": 12', '"step": 13', "manifest.json is for a different step"),
     ],
 )
 def test_answers_that_are_not_to_be_believed(old: str, new: str, problem: str) -> None:

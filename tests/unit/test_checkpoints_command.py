@@ -159,7 +159,7 @@ def test_push_brings_back_what_was_pulled(orch: Orch, here: Shelves, tmp_path: P
 
 def test_push_takes_only_what_is_sound(orch: Orch, here: Shelves, tmp_path: Path) -> None:
     none = orch("push", "--from", "kept", "--to", "gamma")
-    assert (none.code, "lies under runs in this folder" in none.err) == (3, True)
+    assert (none.code, "found under runs in this folder" in none.err) == (3, True)
     assert orch("pull", "--to", "kept").code == 0
     assert orch("pull", "--to", "kept", "--step", "60").code == 0
     kept = tmp_path / "user" / "kept" / "runs" / RUN / "checkpoints"
@@ -180,7 +180,7 @@ def test_push_puts_nothing_in_place_of_what_is_sound_nor_beside_a_run_that_goes_
     other = write_checkpoint(here.root("gamma"), 80, size=600)
     before = (other / "state.pt").read_bytes()
     rival = orch("push", "--from", "kept", "--to", "gamma")
-    assert (rival.code, "gamma: another checkpoint of step 80 lies there, and is sound" in rival.err) == (6, True)
+    assert (rival.code, "gamma: the node has a different intact checkpoint of step 80" in rival.err) == (6, True)
     assert (other / "state.pt").read_bytes() == before
     flip(other / "state.pt")
     assert orch("push", "--from", "kept", "--to", "gamma").code == 0

@@ -27,7 +27,7 @@ def test_verbose_shows_every_call_with_its_time(orch: Orch, words: tuple[str, ..
 @pytest.mark.parametrize("words", [("-q", "runs"), ("runs", "--quiet")])
 def test_quiet_leaves_errors_and_data(orch: Orch, words: tuple[str, ...]) -> None:
     assert (orch(*words, on=lan.lan(*THREE)).err, orch("runs", on=lan.lan(*THREE)).err[:12]) == ("", "no runs yet\n")
-    assert orch("-q", "status", on=lan.lan(*THREE)).err.startswith("error: no node knows of a run")
+    assert orch("-q", "status", on=lan.lan(*THREE)).err.startswith("error: no run on any node")
 
 
 def test_debug_writes_a_file_without_secrets_and_says_where(

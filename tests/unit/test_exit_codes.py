@@ -100,10 +100,10 @@ def test_2_usage(orch: Orch, argv: tuple[str, ...]) -> None:
         (("launch", "--data", "nowhere"), "nowhere is not a folder"),
         (("launch", "--resume", "nope"), "no plan of run nope"),
         (("launch", "-i", "nowhere.yaml"), "no nowhere.yaml"),
-        (("status",), "no node knows of a run"),
+        (("status",), "no run on any node"),
         (("status", "nope"), "no run nope on any node"),
         (("logs", "nope"), "no run nope on any node"),
-        (("stop",), "no node knows of a run"),
+        (("stop",), "no run on any node"),
     ],
 )
 def test_3_configuration(orch: Orch, argv: tuple[str, ...], says: str) -> None:

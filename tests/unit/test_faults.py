@@ -196,7 +196,7 @@ def test_a_name_or_an_address_twice_is_told_with_both_lines(orch: Orch) -> None:
     ran = orch("launch")
     assert ran.code == 3
     assert "inventory.yaml:3: node beta has the address of node alpha: 10.0.0.1 port 22 (line 2)\n" in ran.err
-    assert "inventory.yaml:4: node alpha is there twice (first on line 2)\n" in ran.err
+    assert "inventory.yaml:4: node alpha appears twice (first on line 2)\n" in ran.err
 
 
 def test_more_nodes_than_there_are(orch: Orch) -> None:

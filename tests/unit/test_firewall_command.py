@@ -153,7 +153,7 @@ def test_what_was_not_taken_is_an_error(orch: Orch, machines: dict[str, Ufw]) ->
     machines["beta"].deaf = True
     ran = orch("apply", "--yes")
     assert ran.code == 5
-    assert "beta: ufw took the rules, and yet does not show them" in ran.err
+    assert "beta: ufw accepted the rules but does not list them" in ran.err
 
 
 def test_a_machine_that_is_no_more_is_shut_out(orch: Orch, machines: dict[str, Ufw]) -> None:

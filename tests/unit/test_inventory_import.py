@@ -119,7 +119,7 @@ def test_ssh_config_gives_hosts_without_wildcards_and_runs_nothing() -> None:
     assert found.notes == (
         'not followed: Match exec "touch /nowhere/proof"',
         "not followed: Include more/*",
-        "delta: ProxyCommand has no place in an inventory; use jump",
+        "delta: ProxyCommand is not supported in an inventory; use jump",
     )
 
 
@@ -145,9 +145,9 @@ def test_ansible_gives_variables_of_groups_and_groups_as_label() -> None:
         },
     }
     assert found.notes == (
-        "the variable 'http_port' has no place in an inventory",
+        "the variable 'http_port' is not supported in an inventory",
         "www01.lan left out: its ansible_host is a template, '{{ ip }}'; write its value yourself",
-        "the variable 'ansible_password' has no place in an inventory",
+        "the variable 'ansible_password' is not supported in an inventory",
     )
 
 
@@ -156,7 +156,7 @@ def test_what_is_no_ansible_inventory_is_said() -> None:
         from_ansible("- a", filename="hosts.yml")
     found = from_ansible("g: 3\nh: {hosts: {'w[9:1]': , x: }, host: {}}\n", filename="hosts.yml")
     assert found.notes == (
-        "group 'g' is no mapping of hosts, vars and children",
+        "group 'g' is not a mapping of hosts, vars and children",
         "group 'h': the key 'host' means nothing to Ansible",
         "hosts 'w[9:1]' left out: a range of 0 hosts",
     )
@@ -171,7 +171,7 @@ def test_hostfile_gives_slots_as_ranks() -> None:
         ("192.168.1.7", {"address": "192.168.1.7", "user": "ana", "nproc_per_node": 1}),
         ("worker-2", {"address": "worker-2", "nproc_per_node": 8}),
     ]
-    assert found.notes == ("line 5: 'max_slots=2' has no place in an inventory",)
+    assert found.notes == ("line 5: 'max_slots=2' is not supported in an inventory",)
 
 
 def test_the_text_is_commented_valid_and_says_what_was_left_out() -> None:
@@ -184,7 +184,7 @@ def test_the_text_is_commented_valid_and_says_what_was_left_out() -> None:
         ("192.168.1.7", "ana"),
     ]
     assert notes == (
-        "line 5: 'max_slots=2' has no place in an inventory",
+        "line 5: 'max_slots=2' is not supported in an inventory",
         "'worker-2' left out: there is a node worker-2 already",
         "big_box: address 'Big_Box!' not taken over; expected a host name or an IPv4 address",
         "big_box left out, as it has no address",
@@ -330,7 +330,7 @@ def test_what_ansible_itself_would_have_to_work_out_is_said() -> None:
     found = from_ansible("g: {hosts: [a, {b: 1}]}\nh: {hosts: 3}\n", filename="f")
     assert [node.name for node in found.nodes] == ["a"]
     assert found.notes == (
-        "group 'g': a mapping among its hosts is no name",
+        "group 'g': a mapping among its hosts is not a name",
         "group 'h': hosts 3 left out; expected a mapping of names",
     )
 
@@ -363,7 +363,7 @@ Host c
 """
     found = from_ssh_config(text, home=HOME)
     assert [node.values.get("jump") for node in found.nodes] == [None, "ana@gate", "other"]
-    assert found.notes == ("a: ProxyCommand has no place in an inventory; use jump",)
+    assert found.notes == ("a: ProxyCommand is not supported in an inventory; use jump",)
     chain = from_ssh_config("Host c\n ProxyJump far,near\n", home=HOME)
     assert chain.nodes[0].values == {"address": "c"}
     assert chain.notes == ("c: ProxyJump far,near: orch goes through one host at most; write `jump: near`",)
@@ -399,7 +399,7 @@ def test_jump_hosts_and_git_servers_are_left_out_unless_named() -> None:
 
 @pytest.mark.parametrize("text", ["Compression yes please\n", "hello there\n", "a slots=2\nb c\n"])
 def test_words_that_are_no_hostfile_become_no_machines(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no line of a hostfile") as caught:
+    with pytest.raises(ConfigError, match="is not a hostfile line") as caught:
         from_hostfile(text, filename="f")
     assert "--from ssh-config" in str(caught.value.hint)
 
@@ -408,7 +408,7 @@ def test_other_spellings_of_slots_are_named() -> None:
     found = from_hostfile("a slot=8\nnode01:8\n")
     assert taken(found) == {"a": {"address": "a"}}
     assert found.notes == (
-        "line 1: 'slot=8' has no place in an inventory; did you mean slots=8?",
+        "line 1: 'slot=8' is not supported in an inventory; did you mean slots=8?",
         "line 2: 'node01:8' left out: is 8 a port or a number of processes? "
         "Write `node01 slots=8`, or give the port in the inventory",
     )

@@ -51,7 +51,7 @@ def test_a_second_up_keeps_what_is_there(folder: Path, capsys: pytest.CaptureFix
     before = (folder / "inventory.yaml").stat().st_mtime_ns
     capsys.readouterr()
     assert up() == 0
-    assert "there already: kept" in capsys.readouterr().err
+    assert "already up: kept" in capsys.readouterr().err
     assert (folder / "inventory.yaml").stat().st_mtime_ns == before
 
 

@@ -55,7 +55,7 @@ def test_rank_0_goes_where_the_newest_sound_one_is(here: Shelves) -> None:
     bring_newest(here.nodes, here.plan, newest, told)
     assert told.lines == [
         "beta: checkpoint of step 80 not used: state.pt has changed since it was written (sha256 differs)",
-        "alpha: going on from step 40, sound on alpha, gamma",
+        "alpha: resuming from step 40, intact on alpha, gamma",
     ]
     assert (steps_in(here.root("alpha")), steps_in(here.root("beta"))) == ([40], [80])
 
@@ -119,7 +119,7 @@ def test_a_best_one_that_is_damaged_stays_behind(here: Shelves) -> None:
     told = Told()
     bring_newest(here.nodes, here.plan, looked(here), told)
     assert steps_in(here.root("alpha")) == [80]
-    assert any(line.startswith("alpha: best.json stays behind on beta: ") for line in told.lines)
+    assert any(line.startswith("alpha: best.json was not copied from beta: ") for line in told.lines)
 
 
 def test_the_best_is_replicated_and_follows_when_another_is_best(here: Shelves) -> None:

@@ -237,7 +237,7 @@ def test_without_a_name_only_the_one_run_of_mine_is_stopped(orch: Orch) -> None:
     for command in ("stop", "restart"):
         again = orch(command, on=here)
         assert again.code == 2
-        assert "no run of yours goes on: name the run that you mean\n" in again.err
+        assert "you have no active run: name the run\n" in again.err
         assert f"  {theirs.run_id}  by ana  " in again.err
     assert set(here.containers) == {"beta", "gamma"}
 
@@ -257,7 +257,7 @@ def test_of_two_runs_of_mine_one_must_be_named(orch: Orch) -> None:
     ]
     ran = orch("stop", on=here)
     assert ran.code == 2
-    assert "2 runs of yours go on" in ran.err
+    assert "2 of your runs are active" in ran.err
     assert all(run_id in ran.err for run_id in both)
     assert orch("stop", both[0], on=here).code == 0
     assert set(here.containers) == {"beta"}

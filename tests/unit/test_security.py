@@ -463,7 +463,7 @@ def test_a_bomb_goes_off_in_nobodys_hands(content: bytes, capsys: pytest.Capture
 
 @pytest.mark.parametrize("run_id", ["../../elsewhere", "/tmp/x", "a/b", "..", ".hidden", "", "a\nb", "a" * 200])
 def test_a_run_whose_id_is_a_path_is_kept_nowhere(run_id: str) -> None:
-    with pytest.raises(ConfigError, match="is no id of a run"):
+    with pytest.raises(ConfigError, match="is not a run id"):
         RunRecord(run_id)
     plan = replace(lan.plan(), run_id=run_id)
     with pytest.raises(ConfigError, match="is not a plan of this version"):

@@ -167,7 +167,7 @@ def test_the_master_is_lost_and_its_place_goes_where_the_newest_checkpoint_lies(
     assert outcome.state is State.SUCCEEDED
     assert scene.brought[:2] == [
         "beta: checkpoint of step 60 not used: state.pt has changed since it was written (sha256 differs)",
-        "gamma: going on from step 40, sound on gamma",
+        "gamma: resuming from step 40, intact on gamma",
     ]
 
 

@@ -78,7 +78,7 @@ def copy_checkpoint(source: Node, held: CheckpointCopy, target: Node, root: str,
             ["sh", "-c", _FINISH, "sh", aside, held.name], stdin=sums.encode(), timeout_s=TRANSFER_TIMEOUT_S
         )
         finished.check(
-            f"finishing {held.name}", hint="once more; twice means a disk or memory that is not to be trusted"
+            f"finishing {held.name}", hint="try again; if it fails twice, check the disk and the memory of the node"
         )
     except BaseException:  # Ctrl-C too
         with suppress(OrchError):

@@ -61,7 +61,7 @@ def _fetch(node: Node, scratch: str, target: Path, notify: Notify) -> int:
     measured = node.run(["sh", "-c", _MEASURE, "sh", scratch, EXPORTED], timeout_s=TIMEOUT_S)
     found = _MEASURED.match(measured.check("reading what was exported"))
     if found is None:
-        raise CommandFailedError("what it says of the exported file is not understood", node=node.name)
+        raise CommandFailedError("its answer about the exported file is not valid", node=node.name)
     part = CheckpointFile(name=EXPORTED, size=int(found["size"]), sha256=found["sha256"])
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:

@@ -74,7 +74,7 @@ def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: 
     root = f"{master.folder}/runs/{plan.run_id}/checkpoints"
     if newest.damaged:
         holders = ", ".join(one.node for one in newest.copies)
-        notify(master.node, Progress(text=f"going on from step {newest.step}, sound on {holders}"))
+        notify(master.node, Progress(text=f"resuming from step {newest.step}, intact on {holders}"))
     if master.node not in [one.node for one in newest.copies]:
         _copy_any(nodes, newest.copies, nodes[master.node], root, notify)
     best = best_of(newest.held, newest.step)
@@ -83,7 +83,7 @@ def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: 
         try:
             copy_best(nodes[best.node], best, nodes[master.node], there, root, notify)
         except OrchError as error:  # the run does not need it
-            notify(master.node, Progress(text=f"best.json stays behind on {best.node}: {error}"))
+            notify(master.node, Progress(text=f"best.json was not copied from {best.node}: {error}"))
 
 
 def _copy_any(

@@ -82,7 +82,7 @@ def kept_here(
     if not found.held:
         of = f"of a run {run} " if run else ""
         raise ConfigError(
-            f"{folder.resolve()}: no checkpoint {of}lies under runs in this folder",
+            f"{folder.resolve()}: no checkpoint {of}found under runs in this folder",
             hint="orch checkpoints pull RUN --to FOLDER   # and then push with --from FOLDER",
         )
     chosen = run_meant(found.held, run)
@@ -116,7 +116,7 @@ def push(
         return False
     if sound:
         raise ConflictError(
-            f"another checkpoint of step {kept.step} lies there, and is sound: {sound[0].folder}",
+            f"the node has a different intact checkpoint of step {kept.step}: {sound[0].folder}",
             node=to.name,
             hint="another node: --to NODE; or move that one away",
         )

@@ -87,7 +87,7 @@ def provide_images(
 def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify) -> ImageFacts:
     """The image of this recipe on this node's engine. An existing image is not built again."""
     if not options.no_cache and (image := _present(node, recipe)):
-        notify(node.name, Progress(text=f"{recipe.tag} is there already ({recipe.content[:12]})"))
+        notify(node.name, Progress(text=f"{recipe.tag} exists already ({recipe.content[:12]})"))
         node.engine.tag(image.id, recipe.tag)
         return image
     ensure_base(node, recipe.base, notify)

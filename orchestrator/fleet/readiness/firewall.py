@@ -46,7 +46,7 @@ def carry_out(
         plan = again(node)
         if plan.commands:
             raise CommandFailedError(
-                f"{plan.wall.tool} took the rules, and yet does not show them",
+                f"{plan.wall.tool} accepted the rules but does not list them",
                 node=node.name,
                 hint="orch firewall show",
             )

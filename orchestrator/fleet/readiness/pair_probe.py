@@ -197,4 +197,4 @@ class _Seat:
         try:
             return json.loads(answer.check(f"{words[0]} for the pair probe").splitlines()[-1])
         except (ValueError, IndexError, RecursionError):
-            raise CommandFailedError("its answer to the pair probe is not understood", node=self.name) from None
+            raise CommandFailedError("its answer to the pair probe is not valid", node=self.name) from None

@@ -88,13 +88,13 @@ def _judged(result: SetUp, said: Outcome[Node, EngineFacts] | None, *, gpus: boo
     if said.error:
         return replace(
             result,
-            error=f"all was done, and yet its engine does not answer: {said.error.message}",
+            error=f"all steps succeeded, but its engine does not answer: {said.error.message}",
             hint=said.error.hint or "log out there and in again, if this computer is the node; else: orch doctor",
         )
     engine = said.value()
     if gpus and "nvidia" not in engine.runtimes:
         return replace(
-            result, engine=engine, error="its engine answers and does not know the runtime nvidia",
+            result, engine=engine, error="its engine answers, but does not know the runtime nvidia",
             hint="on it: sudo nvidia-ctk runtime configure --runtime=docker, and restart Docker",
         )  # fmt: skip
     return replace(result, engine=engine)

@@ -212,7 +212,7 @@ def _nowhere(artifact: Artifact, lacking: Sequence[ProjectDir]) -> PreflightErro
     return PreflightError(
         f"{names} {'lacks' if len(lacking) == 1 else 'lack'} the {what} that run {run_id} was launched with: "
         f"{artifact.origin or 'its folder'} {state}, and no node that answers has it",
-        hint=f"put it back as it was, or go on with {'what is there now' if there else 'other ' + what}: "
+        hint=f"restore it, or resume with {'its current content' if there else 'other ' + what}: "
         f"orch resume {run_id} {option} {artifact.origin if there else 'FOLDER'}",
     )
 
@@ -266,9 +266,9 @@ def _copy(artifact: Artifact, source: ProjectDir, target: ProjectDir) -> None:
 
 def _other_now(artifact: Artifact, source: ProjectDir) -> PreflightError:
     return PreflightError(
-        f"{artifact.place(source)} is not what run {artifact.run_id} was launched with any more",
+        f"{artifact.place(source)} has changed since run {artifact.run_id} was launched",
         node=source.node.name,
-        hint=f"put {artifact.origin or 'the folder'} on this computer back as it was, and try again",
+        hint=f"restore {artifact.origin or 'the folder'} on this computer and try again",
     )
 
 

@@ -87,7 +87,7 @@ def choose_run(found: FoundRuns, wanted: str | None) -> Run:
             return found.runs[0]
         if silent:
             raise PreflightError(f"no node that answered knows of a run; {silent} did not answer", hint="orch doctor")
-        raise ConfigError("no node knows of a run", hint="orch launch   # starts one")
+        raise ConfigError("no run on any node", hint="orch launch   # starts one")
     matching = [run for run in found.runs if run.run_id == wanted] or [
         run for run in found.runs if run.run_id.startswith(wanted)
     ]
@@ -111,10 +111,10 @@ def only_run_of(found: FoundRuns, user: str) -> Run:
     if not found.runs:
         return choose_run(found, None)
     silent = f" ({', '.join(found.unreachable)} did not answer)" if found.unreachable else ""
-    number = f"{len(mine)} runs of yours go on" if mine else "no run of yours goes on"
+    number = f"{len(mine)} of your runs are active" if mine else "you have no active run"
     lines = [f"\n  {run.run_id}  by {run.user or '?'}  {run.command}" for run in going]
     raise UsageError(
-        f"{number}{silent}: name the run that you mean{''.join(lines)}",
+        f"{number}{silent}: name the run{''.join(lines)}",
         hint="all runs: orch runs; one of them: orch stop RUN",
     )
 

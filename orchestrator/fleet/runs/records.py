@@ -40,7 +40,7 @@ class RunRecord:
     def __init__(self, run_id: str) -> None:
         """ConfigError if the id is not valid."""
         if not re.fullmatch(RUN_ID, run_id):
-            raise ConfigError(f"{run_id!r} is no id of a run", hint="orch runs")
+            raise ConfigError(f"{run_id!r} is not a run id", hint="orch runs")
         self.run_id = run_id
         self.folder = runs_folder() / run_id
 

@@ -85,7 +85,7 @@ def _link(place: Path, source: str, node: str) -> None:
             place.rmdir()  # an empty folder, made for the mount
         except OSError as error:
             raise EngineError(
-                f"{place} holds files, where {source} would be seen",
+                f"{place} holds files and hides {source}",
                 node=node,
                 hint="move them away, or leave out --data",
             ) from error

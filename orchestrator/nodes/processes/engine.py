@@ -72,7 +72,7 @@ class WithoutImages:
 
     def _no_images(self, what: str) -> NoReturn:
         raise EngineError(
-            f"cannot {what}: there are no images, its containers are processes of this computer",
+            f"cannot {what}: a process engine has no images, its containers are processes of this computer",
             node=self._node,
             hint="nothing to build here: orch launch runs the trainer of this Python",
         )

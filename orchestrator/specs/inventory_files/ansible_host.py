@@ -55,7 +55,7 @@ def node_of(host: str, variables: Mapping[str, Any], groups: Sequence[str], note
             _read_arguments(host, name, str(resolved(variables[name], variables)), values, note)
     for name in variables:
         if name not in _KEY_OF and name not in (*_ARGUMENTS, _CONNECTION):
-            note(f"the variable {shown(name)} has no place in an inventory")
+            note(f"the variable {shown(name)} is not supported in an inventory")
     if groups:
         values["labels"] = {"group": ",".join(groups)}
     return ImportedNode(name=host, values=values)
@@ -96,7 +96,7 @@ def _read_arguments(host: str, name: str, text: str, values: dict[str, Any], not
         else:
             rest.append(f"{option} {value}")
     if rest or not words:
-        note(f"{host}: of {name}, {shown(' '.join(rest) or text)} has no place in an inventory; see jump and identity")
+        note(f"{host}: of {name}, {shown(' '.join(rest) or text)} is not supported; see jump and identity")
 
 
 def _options(words: Sequence[str]) -> list[tuple[str, str]]:

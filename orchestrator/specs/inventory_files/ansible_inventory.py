@@ -29,7 +29,7 @@ def from_ansible(text: str | bytes, *, filename: str) -> ImportedInventory:
     top = plain(read_yaml(text, filename=filename, tags=True))
     if not isinstance(top, dict):
         raise ConfigError(
-            f"{filename} is no Ansible inventory in YAML", hint="expected groups such as `all: {hosts: …}`"
+            f"{filename} is not an Ansible inventory in YAML", hint="expected groups such as `all: {hosts: …}`"
         )
     if isinstance(top.get("plugin"), str):
         raise ConfigError(
@@ -60,7 +60,7 @@ def from_ansible_ini(text: str) -> ImportedInventory:
         elif kind == "vars":
             key, equals, value = line.partition("=")
             if not equals:
-                reading.note(f"line {number}: {shown(line)} is no key=value")
+                reading.note(f"line {number}: {shown(line)} is not key=value")
             reading.groups.group(section).variables[key.strip()] = _unquoted(value.strip())
         elif kind == "children":
             child = line.split()[0]
@@ -86,7 +86,7 @@ class _Reading:
         if isinstance(given, list):  # an inventory script's short form
             given = {"hosts": given}
         if not isinstance(given, dict):
-            self.note(f"group {shown(name)} is no mapping of hosts, vars and children")
+            self.note(f"group {shown(name)} is not a mapping of hosts, vars and children")
             return
         for key in given.keys() - {"hosts", "vars", "children"}:
             self.note(f"group {shown(name)}: the key {shown(key)} means nothing to Ansible")
@@ -111,7 +111,7 @@ class _Reading:
             if equals:
                 own[key] = value
             else:
-                self.note(f"line {number}: {shown(word)} is no key=value")
+                self.note(f"line {number}: {shown(word)} is not key=value")
         pattern = words[0]
         if with_port := _PORT.fullmatch(pattern):
             pattern = with_port["host"]
@@ -140,7 +140,7 @@ class _Reading:
                 if isinstance(item, str):
                     yield item, None
                 else:
-                    self.note(f"group {shown(name)}: {shown(item)} among its {key} is no name")
+                    self.note(f"group {shown(name)}: {shown(item)} among its {key} is not a name")
         elif given is not None:
             self.note(f"group {shown(name)}: {key} {shown(given)} left out; expected a mapping of names")
 

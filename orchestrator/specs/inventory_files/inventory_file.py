@@ -109,7 +109,7 @@ class _File:
         for node in entry.value.entries:
             for name, spec in self._node(node, defaults, room=MAX_NAMES - len(seen)):
                 if name in seen:
-                    self._problems.add(node.line, f"node {name} is there twice (first on line {seen[name]})")
+                    self._problems.add(node.line, f"node {name} appears twice (first on line {seen[name]})")
                     continue
                 seen[name] = node.line
                 if spec is not None:

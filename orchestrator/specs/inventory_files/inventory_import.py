@@ -80,14 +80,14 @@ def from_hostfile(text: str, *, filename: str = "the hostfile") -> ImportedInven
             key, equals, value = word.partition("=")
             if not equals:
                 raise ConfigError(
-                    f"{filename}:{number}: {shown(line.strip())} is no line of a hostfile: expected `worker-1 slots=4`",
+                    f"{filename}:{number}: {shown(line.strip())} is not a hostfile line: expected `worker-1 slots=4`",
                     hint="if it is a file of another kind, name it: --from ssh-config, ansible or hostfile",
                 )
             if slots := _SLOT.fullmatch(word):
                 values["nproc_per_node"] = int(slots.group(1))
             else:
                 meant = f"; did you mean slots={value}?" if key in ("slot", "Slots", "nproc", "np", "cpu") else ""
-                notes.append(f"line {number}: {shown(word)} has no place in an inventory{meant}")
+                notes.append(f"line {number}: {shown(word)} is not supported in an inventory{meant}")
         nodes.append(ImportedNode(name=host, values=values))
     return ImportedInventory(nodes=tuple(nodes), notes=tuple(notes))
 
@@ -127,7 +127,7 @@ def _accepted(found: Sequence[ImportedNode], notes: list[str]) -> dict[str, dict
     for machine in found:
         name = _valid_name(machine.name)
         if name is None or name in nodes:
-            why = "its name cannot be made one of ours" if name is None else f"there is a node {name} already"
+            why = "its name cannot be converted into a node name" if name is None else f"a node {name} exists already"
             notes.append(f"{shown(machine.name)} left out: {why}")
             continue
         values = _valid_values(name, machine.values, notes)

@@ -41,7 +41,7 @@ class Problems:
 
     def add_repeated(self, entry: Entry, first: Entry, where: str) -> None:
         """Add a duplicate key."""
-        self.add(entry.line, f"key {shown(entry.key)}{_in(where)} is there twice (first on line {first.line})")
+        self.add(entry.line, f"key {shown(entry.key)}{_in(where)} appears twice (first on line {first.line})")
 
     def add_invalid(self, error: ValidationError, model: type[BaseModel], tree: Mapping, *, where: str) -> None:
         """The verdicts of a model on the values of `tree`, save those that came from the defaults."""
