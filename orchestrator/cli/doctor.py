@@ -1,4 +1,4 @@
-"""`orch doctor`: all that can be wrong before a run, found at once, with the line that mends it."""
+"""`orch doctor`: all that can be wrong before a run, found at once, with the line that fixes it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def doctor(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Look at every node and every way between them; say what is wrong, why, and the line that mends it.
+    """Look at every node and every way between them; say what is wrong, why, and the line that fixes it.
 
     Nothing is changed without --fix. Exit code 4 where something would refuse a run or make it fail, and where a node
     could not be looked at.

@@ -12,16 +12,16 @@ from orchestrator.checks.failure import Failure
 from orchestrator.checks.hang import LastHeard
 from orchestrator.checks.postmortem import Story
 
-WHOSE = {
-    "configuration": "configuration: another try with the same words fails the same way",
+OWNERS = {
+    "configuration": "configuration: another try with the same options fails the same way",
     "user": "your code or its options: not tried again by itself",
     "infrastructure": "a machine or the network: worth another try",
 }
 _STATES = {
-    "stopped": "was stopped, as somebody asked",
+    "stopped": "was stopped on request",
     "done": "is done, nothing failed",
-    "running": "goes on",
-    "unknown": "has not said how it ended, and its containers are not there to ask",
+    "running": "is running",
+    "unknown": "ended in an unknown state: its containers are gone",
 }
 
 
@@ -73,7 +73,7 @@ def cause_lines(cause: Cause) -> Iterator[str]:
         yield f"  where     {cause.frame}"
     for number, line in enumerate(cause.evidence):
         yield ("  evidence  " if not number else "            ") + _without_source(line)
-    yield f"  whose     {WHOSE[cause.kind]}"
+    yield f"  owner     {OWNERS[cause.kind]}"
     for advice in cause.todo:
         yield f"  → {advice}"
     yield f"  more: {f'orch explain {cause.page}' if cause.page else f'docs/why.md, {cause.id}'}"

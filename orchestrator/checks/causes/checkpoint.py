@@ -10,7 +10,7 @@ ADVICE = (
         what="every checkpoint of the run on {node} is damaged; the files were left as they are",
         todo=(
             "another copy: orch logs {run} names what is wrong with each; bring back a sound one",
-            "or begin anew, the damaged ones set aside: orch resume {run} -- … --from-scratch",
+            "or start from the beginning, the damaged ones set aside: orch resume {run} -- … --from-scratch",
         ),
     ),
     Advice(
@@ -21,7 +21,7 @@ ADVICE = (
     Advice(
         id="checkpoint.shape",
         what="the checkpoint's {name} has another shape ({saved}) than the model's ({built})",
-        todo=("build the model with the options that the checkpoint was made with, or begin anew: --from-scratch",),
+        todo=("build the model with the options that the checkpoint was made with, or start over: --from-scratch",),
     ),
     Advice(
         id="checkpoint.keys",

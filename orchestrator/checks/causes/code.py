@@ -101,10 +101,10 @@ ADVICE = (
     ),
     Advice(
         id="code.exception",
-        what="the code that rank {rank} ran on {node} raised an exception that nobody caught",
+        what="the code that rank {rank} ran on {node} raised an exception that was not caught",
         todo=(
             "the place is named; on one machine alone: orch launch --nodes {node} -- …",
-            "then go on from the last checkpoint: orch resume {run}",
+            "then continue from the last checkpoint: orch resume {run}",
         ),
     ),
     Advice(
@@ -167,7 +167,7 @@ ADVICE = (
         what="{node} does not answer any more: without power, asleep, or cut off",
         todo=(
             "is it on, is its cable in? orch doctor --nodes {node} --only reach",
-            "go on without it: orch resume {run} --nodes …",
+            "continue without it: orch resume {run} --nodes …",
         ),
         page="reach.no_answer",
     ),

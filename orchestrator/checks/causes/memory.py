@@ -52,7 +52,7 @@ ADVICE = (
     ),
     Advice(
         id="memory.kernel",
-        what="{node} ran out of memory, and its kernel killed a process ({process}) to go on",
+        what="{node} ran out of memory, and its kernel killed a process ({process}) to continue",
         todo=(
             "a smaller batch or fewer workers: --micro-batch-size, --workers",
             "end what else holds memory on {node}",
@@ -64,7 +64,7 @@ ADVICE = (
         what="rank {rank} on {node} was killed (SIGKILL): by the kernel for want of memory, by a watchdog, or by hand",
         todo=(
             "was it memory? journalctl -k -g 'Out of memory' on {node}; then --micro-batch-size or --workers smaller",
-            "go on from the last checkpoint: orch resume {run}",
+            "continue from the last checkpoint: orch resume {run}",
         ),
         page="resources.memory",
     ),

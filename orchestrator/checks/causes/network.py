@@ -16,7 +16,7 @@ ADVICE = (
     ),
     Advice(
         id="network.loopback",
-        what="a rank told the others an address of its own machine alone ({address}), where nobody else reaches it",
+        what="a rank told the others an address of its own machine ({address}), where no other machine reaches it",
         todo=(
             "orch doctor --only network: it finds the /etc/hosts line that binds a machine's name to 127.0.1.1",
             "own scripts: leave GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME as the launch sets them",
@@ -104,7 +104,7 @@ ADVICE = (
     ),
     Advice(
         id="network.refused",
-        what="{node} did not reach the master at {host}:{port}: nobody listened there, or a firewall is between",
+        what="{node} did not reach the master at {host}:{port}: no program listened there, or a firewall is between",
         todo=(
             "does the master's node run? orch status {run}",
             "does its firewall let the others in? orch doctor --only firewall, orch firewall",

@@ -10,7 +10,7 @@ ADVICE = (
         what="the disk of {node} is full: what was being written is lost, what was complete before is kept",
         todo=(
             "make room on {node}: orch clean, docker image prune, df -h",
-            "then go on from the last checkpoint: orch resume {run}",
+            "then continue from the last checkpoint: orch resume {run}",
         ),
         page="resources.disk_low",
     ),
