@@ -76,7 +76,7 @@ def build(
     from orchestrator.fleet.images.build import BuildOptions, provide_images
     from orchestrator.fleet.images.build_context import site_of
     from orchestrator.nodes.local import LocalNode
-    from orchestrator.render.console import stdout
+    from orchestrator.render.console import print_table
     from orchestrator.render.images import images_data, images_table
     from orchestrator.render.progress import ProgressView
 
@@ -111,7 +111,7 @@ def build(
     if as_json:
         write_json(images_data(placed))
     else:
-        stdout().print(images_table(placed))
+        print_table(images_table(placed))
     return outcome(placed, quiet=as_json)
 
 

@@ -143,6 +143,6 @@ def schema() -> None:
 
 
 def _print(table: Table) -> None:
-    from orchestrator.render.console import stdout
+    from orchestrator.render.console import print_table
 
-    stdout().print(table)
+    print_table(table)

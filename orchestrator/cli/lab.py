@@ -230,12 +230,13 @@ def _show(nodes: Sequence[NodeStatus], *, as_json: bool) -> None:
     if as_json:
         write_json({"nodes": [asdict(node) for node in nodes]})
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from orchestrator.render.console import print_table
 
     table = Table("#", "node", "address", "state", "engine", "containers", "link", box=None, pad_edge=False)
     for number, node in enumerate(nodes, start=1):
         table.add_row(
             str(number), node.name, node.address, node.state, node.engine or "-", str(node.containers), node.link
         )
-    Console().print(table)
+    print_table(table)

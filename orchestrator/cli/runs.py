@@ -27,7 +27,7 @@ def runs(nodes: NodesOption = None, as_json: JsonOption = False, inventory: Inve
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.find_runs import find_runs
     from orchestrator.fleet.runs.history import recorded_history
-    from orchestrator.render.console import stdout
+    from orchestrator.render.console import print_table, stdout
     from orchestrator.render.printable import printable
     from orchestrator.render.runs import run_data, runs_table
     from orchestrator.render.times import started
@@ -52,7 +52,7 @@ def runs(nodes: NodesOption = None, as_json: JsonOption = False, inventory: Inve
         say(_none(code))
         return code
     if found.runs:
-        stdout().print(runs_table(found.runs))
+        print_table(runs_table(found.runs))
     for run in found.runs:
         if line := half_way(run):
             say(line)

@@ -45,7 +45,7 @@ def status(
     from orchestrator.fleet.runs.progress import forecast_of, last_event
     from orchestrator.fleet.runs.read_logs import recorded_only
     from orchestrator.fleet.runs.records import RunRecord
-    from orchestrator.render.console import stdout
+    from orchestrator.render.console import print_table
     from orchestrator.render.runs import run_data, run_table
 
     with connected_for(known_nodes(inventory, run), run) as reached:
@@ -63,7 +63,7 @@ def status(
     if as_json:
         write_json(run_data(chosen, last, forecast))
     else:
-        stdout().print(run_table(chosen, last, forecast))
+        print_table(run_table(chosen, last, forecast))
         names = [member.node for member in chosen.members]
         for slow in slow_ranks(last, names) if chosen.state is State.RUNNING else ():
             say(f"! {slow.what}\n  → {slow.todo(chosen.run_id)}")

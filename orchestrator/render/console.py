@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.console import Console
+from rich.table import Table
+
+UNBOUNDED = 100_000
+"""Columns."""
 
 
 def stdout() -> Console:
     """For data."""
     return Console(highlight=False, soft_wrap=True)
+
+
+def print_table(table: Table) -> None:
+    """Print a table to stdout: as wide as its cells where nothing says how wide the output is, as in a pipe."""
+    console = stdout()
+    known = console.is_terminal or "COLUMNS" in os.environ
+    console.print(table, width=None if known else UNBOUNDED, crop=known)
 
 
 def stderr() -> Console:

@@ -169,3 +169,13 @@ def test_import_says_what_it_cannot_read(folder: Path, capsys: pytest.CaptureFix
 def test_schema_is_json_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inventory", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["required"] == ["nodes"]
+
+
+def test_a_pipe_gets_whole_lines(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    labels = ", ".join(f"label{number}: value{number}" for number in range(20))
+    (folder / "inventory.yaml").write_text(f"nodes:\n  alpha: {{address: 10.0.0.1, labels: {{{labels}}}}}\n")
+    assert main(["inventory", "list"]) == 0
+    assert labels.replace(": ", "=").replace(",", "") in capsys.readouterr().out
