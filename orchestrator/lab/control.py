@@ -21,7 +21,7 @@ from orchestrator.lab.state import (
     require_lab,
     save_lab,
 )
-from orchestrator.lab.up_down import REAL_TIME, Clock, Report, switch_on
+from orchestrator.lab.up_down import REAL_TIME, LabClock, Report, switch_on
 from orchestrator.specs.errors import UsageError
 
 
@@ -51,7 +51,7 @@ def kill(wanted: Sequence[str]) -> tuple[str, ...]:
     return _on_each(wanted, SimulatedNode.switch_off)
 
 
-def start(wanted: Sequence[str], report: Report, clock: Clock = REAL_TIME) -> tuple[str, ...]:
+def start(wanted: Sequence[str], report: Report, clock: LabClock = REAL_TIME) -> tuple[str, ...]:
     """Switch these nodes on again, and wait for them."""
     with exclusive(), _chosen(wanted) as (_, nodes):
         off = [node for node in nodes if not node.is_on()]

@@ -60,17 +60,17 @@ class LabRequest:
 
 
 @dataclass(frozen=True)
-class Clock:
+class LabClock:
     """Time, as tests may replace it."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
-REAL_TIME = Clock()
+REAL_TIME = LabClock()
 
 
-def up(request: LabRequest, report: Report, clock: Clock = REAL_TIME) -> Lab:
+def up(request: LabRequest, report: Report, clock: LabClock = REAL_TIME) -> Lab:
     """The lab, all its nodes on and ready. A new one that fails leaves nothing behind."""
     names = node_names(request.nodes)
     _require_possible(request)
@@ -87,7 +87,7 @@ def up(request: LabRequest, report: Report, clock: Clock = REAL_TIME) -> Lab:
         return _create(request, names, report, clock)
 
 
-def wait_until_ready(nodes: list[SimulatedNode], report: Report, clock: Clock) -> None:
+def wait_until_ready(nodes: list[SimulatedNode], report: Report, clock: LabClock) -> None:
     """Until every sshd greets and every engine answers. One thread: two cores have enough to do with the booting."""
     begin, pending = clock.now(), list(nodes)
     while pending:
@@ -104,7 +104,7 @@ def wait_until_ready(nodes: list[SimulatedNode], report: Report, clock: Clock) -
             clock.sleep(_POLL_S)
 
 
-def switch_on(nodes: list[SimulatedNode], report: Report, clock: Clock) -> None:
+def switch_on(nodes: list[SimulatedNode], report: Report, clock: LabClock) -> None:
     """Boot these nodes together and wait for them."""
     with ThreadPoolExecutor(len(nodes)) as pool:
         list(pool.map(SimulatedNode.switch_on, nodes))
@@ -136,7 +136,7 @@ def _require_same(known: Lab, request: LabRequest) -> None:
         )
 
 
-def _keep(known: Lab, request: LabRequest, report: Report, clock: Clock) -> Lab:
+def _keep(known: Lab, request: LabRequest, report: Report, clock: LabClock) -> Lab:
     """Everything stays; what is switched off is switched on."""
     report(f"lab '{known.name}' is already up: kept as it is")
     if known.engine == "process":
@@ -169,7 +169,7 @@ def _create_process_lab(name: str, names: tuple[str, ...], report: Callable[[str
     return lab
 
 
-def _create(request: LabRequest, names: tuple[str, ...], report: Report, clock: Clock) -> Lab:
+def _create(request: LabRequest, names: tuple[str, ...], report: Report, clock: LabClock) -> Lab:
     name = request.name or DEFAULT_NAME
     with docker_host() as client:
         if request.base is None:

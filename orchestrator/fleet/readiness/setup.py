@@ -25,14 +25,14 @@ Told = Callable[[str, Step, float | None], None]
 
 
 @dataclass(frozen=True)
-class Clock:
+class SetupClock:
     """Time, given from outside so that no test waits."""
 
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
 
 
-REAL_TIME = Clock()
+REAL_TIME = SetupClock()
 
 
 def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[Node, SetupFacts], ...]:
@@ -42,7 +42,7 @@ def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[No
 
 
 def carry_out(
-    plans: Sequence[SetupPlan], nodes: Sequence[Node], told: Told, clock: Clock = REAL_TIME
+    plans: Sequence[SetupPlan], nodes: Sequence[Node], told: Told, clock: SetupClock = REAL_TIME
 ) -> tuple[SetUp, ...]:
     """Every plan on its node, all nodes at once, each in the order of its steps; a failure ends that node's alone."""
     by_name = {node.name: node for node in nodes}
@@ -70,7 +70,7 @@ def carry_out(
 
 
 def verified(
-    results: Sequence[SetUp], plans: Sequence[SetupPlan], nodes: Sequence[Node], clock: Clock = REAL_TIME
+    results: Sequence[SetUp], plans: Sequence[SetupPlan], nodes: Sequence[Node], clock: SetupClock = REAL_TIME
 ) -> tuple[SetUp, ...]:
     """The results with what each engine itself says to a new login: a user's new group counts only there.
 
@@ -100,7 +100,7 @@ def _judged(result: SetUp, said: Outcome[Node, EngineFacts] | None, *, gpus: boo
     return replace(result, engine=engine)
 
 
-def _do(node: Node, step: Step, told: Told, clock: Clock) -> None:
+def _do(node: Node, step: Step, told: Told, clock: SetupClock) -> None:
     began = clock.now()
     told(node.name, step, None)
     answer = node.run(step.argv, stdin=step.stdin.encode(), timeout_s=step.timeout_s)
@@ -115,7 +115,7 @@ def _do(node: Node, step: Step, told: Told, clock: Clock) -> None:
     told(node.name, step, clock.now() - began)
 
 
-def _engine_facts(node: Node, clock: Clock) -> EngineFacts:
+def _engine_facts(node: Node, clock: SetupClock) -> EngineFacts:
     deadline = clock.now() + ENGINE_READY_S
     while True:
         try:
