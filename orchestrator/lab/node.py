@@ -180,7 +180,7 @@ class SimulatedNode:
             return replace(status, state="down")
         state = "cut" if self._is_cut() else "up"
         exit_code, text = self._execute(container, ("docker", "info", "--format", "{{json .}}"))
-        info = json.loads(text) if exit_code == 0 else {}
+        info = json.loads(text or "{}") if exit_code == 0 else {}  # a busy engine may lose the output of an exec
         return replace(
             status,
             state=state,

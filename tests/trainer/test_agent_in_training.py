@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.conftest import Call, Result, Torchrun
+from tests.trainer.conftest import Call, Ranks, Result
 from tests.trainer.observed import same, state
 from tests.trainer.test_agent import free_port
 from trainer.engine.checkpoints import checkpoint
@@ -67,16 +67,14 @@ def _until_a_checkpoint(command: tuple[str, ...], environ: Mapping[str, str]) ->
     return Result(code=-9, out="".join(seen) + rest[: rest.rfind("\n") + 1], err=err)
 
 
-def test_killed_while_it_writes_it_goes_on_from_the_one_before(
-    torchrun: Callable[..., Torchrun], tmp_path: Path
-) -> None:
+def test_killed_while_it_writes_it_goes_on_from_the_one_before(forked: Callable[..., Ranks], tmp_path: Path) -> None:
     """Two ranks, each with something of its own: half a checkpoint of step 6 is none, and costs nothing."""
     usual = {"precision": "fp32", "compile": False, "num_workers": 0, "log_every": 1, "shares": "equal"}
     usual |= {"sync": "int4", "batch_size": 3, "max_steps": 12, "checkpoint_every": 3, "lr": 0.05}
 
-    def run(name: str, **wishes: int) -> Torchrun:
+    def run(name: str, **wishes: int) -> Ranks:
         options = json.dumps({**usual, "run_dir": str(tmp_path / name)})
-        return torchrun(2, options, json.dumps(wishes), module="tests.trainer.observed")
+        return forked(2, options, json.dumps(wishes), module="tests.trainer.observed")
 
     whole = run("whole").result()
     assert whole.code == 0, whole.err

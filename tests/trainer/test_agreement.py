@@ -114,8 +114,8 @@ def test_an_overflow_on_one_rank_skips_the_update_and_lowers_the_scale_on_all() 
 
 
 @pytest.mark.parametrize("way", ["fp32", "diloco"])
-def test_three_precisions_train_one_model(torchrun, tmp_path: Path, way: str) -> None:
-    run = torchrun(3, str(tmp_path), way, module="tests.trainer.mixed_ranks").result()
+def test_three_precisions_train_one_model(forked, tmp_path: Path, way: str) -> None:
+    run = forked(3, str(tmp_path), way, module="tests.trainer.mixed_ranks").result()
     assert run.code == 0, run.err
     ends = [json.loads(line.removeprefix("end ")) for line in run.out.splitlines() if line.startswith("end ")]
     assert sorted(end["dtype"] for end in ends) == ["bfloat16", "float16", "float32"]

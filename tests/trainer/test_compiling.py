@@ -81,7 +81,7 @@ print("compiled" if 1 <= counters["stats"]["unique_graphs"] <= 2 else dict(count
 
 
 def test_a_compiled_training_is_the_same_and_is_compiled(
-    torchrun, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forked, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if compiling.what_lacks(CPU):
         pytest.skip(compiling.what_lacks(CPU))
@@ -89,9 +89,9 @@ def test_a_compiled_training_is_the_same_and_is_compiled(
              "--data-dir", str(data_dir), "--no-amp", "--num-workers", "0", "--log-every", "1",
              "--eval-every", "0")  # fmt: skip
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    plain = torchrun(1, *words, "--run-dir", str(tmp_path / "plain"), "--no-compile").result()
+    plain = forked(1, *words, "--run-dir", str(tmp_path / "plain"), "--no-compile").result()
     assert not [*(tmp_path / "cache").rglob("*.main.so")]
-    compiled = torchrun(1, *words, "--run-dir", str(tmp_path / "compiled"), "--compile").result()
+    compiled = forked(1, *words, "--run-dir", str(tmp_path / "compiled"), "--compile").result()
     assert (plain.code, compiled.code) == (0, 0), plain.err + compiled.err
     assert compiled.losses() == pytest.approx(plain.losses(), rel=1e-4)
     assert "compiling in the next step" in compiled.out
@@ -99,13 +99,13 @@ def test_a_compiled_training_is_the_same_and_is_compiled(
 
 
 def test_a_compiler_that_fails_is_told_from_the_training(
-    torchrun, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forked, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = compiling.what_lacks(CPU, {"CXX": "false"})
     if headers:
         pytest.skip(headers)
     monkeypatch.setenv("CXX", "false")
-    failed = torchrun(1, "gpt2", "train", "--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16",
+    failed = forked(1, "gpt2", "train", "--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16",
                       "--data-dir", str(data_dir), "--run-dir", str(tmp_path), "--compile", "--num-workers",
                       "0").result()  # fmt: skip
     assert failed.code == 1

@@ -56,11 +56,9 @@ def test_a_checkpoint_of_other_settings_is_refused(call, digits: Path, tmp_path:
     assert "settings" in other.err
 
 
-def test_three_ranks_with_unequal_shares_train_as_one(
-    call, torchrun, digits: Path, tmp_path: Path, monkeypatch
-) -> None:
+def test_three_ranks_with_unequal_shares_train_as_one(call, forked, digits: Path, tmp_path: Path, monkeypatch) -> None:
     options = ("--global-batch-size", "10", "--batch-size", "4", "--max-steps", "12", "--eval-every", "6")
-    three = torchrun(3, *words(digits, tmp_path / "three", *options, *AS_ONE)).result()
+    three = forked(3, *words(digits, tmp_path / "three", *options, *AS_ONE)).result()
     assert three.code == 0, three.err
     monkeypatch.setenv("ORCH_EVENTS", "1")
     one = call(*words(digits, tmp_path / "one", *options))

@@ -85,15 +85,15 @@ def test_with_batch_norm_all_ranks_evaluate_what_the_checkpoint_keeps(observe, t
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
 
 
-def test_a_rank_without_data_ends_the_others_too(torchrun, train_command, tmp_path: Path) -> None:
-    refused = torchrun(2, *train_command(tmp_path), "--data-dir", str(tmp_path / "nothing")).result()
+def test_a_rank_without_data_ends_the_others_too(forked, train_command, tmp_path: Path) -> None:
+    refused = forked(2, *train_command(tmp_path), "--data-dir", str(tmp_path / "nothing")).result()
     assert refused.code != 0
     assert "no prepared data here" in refused.err
     assert {event["error"] for event in refused.events("failed")} == {"ConfigurationError"}
 
 
-def test_connectivity_check(torchrun) -> None:
-    good = torchrun(2, "test-ddp", "--backend", "auto").result()
+def test_connectivity_check(forked) -> None:
+    good = forked(2, "test-ddp", "--backend", "auto").result()
     assert good.code == 0, good.err
     lines = [line for line in good.out.splitlines() if line.startswith("rank ")]
     assert len(lines) == 2

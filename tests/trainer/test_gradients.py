@@ -104,9 +104,9 @@ def test_accumulation(parts: tuple[str, str], train: Call, gpt2: Gpt2, tmp_path:
     ids=["accumulated by 2 ranks", "at once on 3 ranks"],
 )
 def test_ranks(
-    ranks: int, parts: tuple[str, str], torchrun: Callable[..., Any], train_command: Any, gpt2: Gpt2, tmp_path: Path
+    ranks: int, parts: tuple[str, str], forked: Callable[..., Any], train_command: Any, gpt2: Gpt2, tmp_path: Path
 ) -> None:
-    run = torchrun(ranks, *train_command(tmp_path), *STEP, *parts).result()
+    run = forked(ranks, *train_command(tmp_path), *STEP, *parts).result()
     assert run.code == 0, run.err
     assert gpt2_error(tmp_path, gpt2) < FP32
 
@@ -125,8 +125,8 @@ def test_bfloat16_rounds_and_is_not_biased_by_accumulation(
 
 
 @needs_bf16
-def test_ranks_in_bfloat16(torchrun: Callable[..., Any], train_command: Any, gpt2: Gpt2, tmp_path: Path) -> None:
-    run = torchrun(2, *train_command(tmp_path), *STEP, "--batch-size", "2", "--precision", "bf16").result()
+def test_ranks_in_bfloat16(forked: Callable[..., Any], train_command: Any, gpt2: Gpt2, tmp_path: Path) -> None:
+    run = forked(2, *train_command(tmp_path), *STEP, "--batch-size", "2", "--precision", "bf16").result()
     assert run.code == 0, run.err
     assert FP32 < gpt2_error(tmp_path, gpt2) < BF16
 
@@ -187,7 +187,7 @@ def test_weighted_classes_accumulated(call: Call, texts: Path, tmp_path: Path) -
     assert text_error(tmp_path, texts) < FP32
 
 
-def test_weighted_classes_on_ranks(torchrun: Callable[..., Any], texts: Path, tmp_path: Path) -> None:
-    run = torchrun(3, *text_words(texts, tmp_path), "--batch-size", "2", *AS_ONE).result()
+def test_weighted_classes_on_ranks(forked: Callable[..., Any], texts: Path, tmp_path: Path) -> None:
+    run = forked(3, *text_words(texts, tmp_path), "--batch-size", "2", *AS_ONE).result()
     assert run.code == 0, run.err
     assert text_error(tmp_path, texts) < FP32

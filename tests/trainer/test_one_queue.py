@@ -11,8 +11,8 @@ import pytest
 from trainer.engine.sync.turns import Turns, in_order
 
 
-def test_collectives_in_one_queue_per_rank_do_not_wait_for_each_other_for_ever(torchrun) -> None:
-    run = torchrun(2, module="tests.trainer.one_queue").result()
+def test_collectives_in_one_queue_per_rank_do_not_wait_for_each_other_for_ever(forked) -> None:
+    run = forked(2, module="tests.trainer.one_queue").result()
     assert run.code == 0, run.out + run.err
     told = json.loads(run.out.splitlines()[-1])
     assert set(told) == {"int4+8", "powersgd", "diloco"}

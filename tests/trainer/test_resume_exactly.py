@@ -72,13 +72,13 @@ def test_bit_by_bit_with_other_workers(workload: str, words: Words, call: Call, 
 
 @pytest.mark.parametrize("workload", list(ALIKE))
 def test_one_rank_then_two_then_one(
-    workload: str, words: Words, call: Call, torchrun: Callable[..., Any], tmp_path: Path
+    workload: str, words: Words, call: Call, forked: Callable[..., Any], tmp_path: Path
 ) -> None:
     common = [*words[workload], *STEPS, *ALIKE[workload], "--num-workers", "0", "--schedule", "constant"]
     whole = call(*common, "--max-steps", "6", "--run-dir", str(tmp_path / "whole"))
     train = [*common, "--run-dir", str(tmp_path / "parts"), "--max-steps"]
     first = call(*train, "2")
-    second = torchrun(2, *train, "4", *AS_ONE).result()
+    second = forked(2, *train, "4", *AS_ONE).result()
     third = call(*train, "6")
     assert (first.code, second.code, third.code) == (0, 0, 0), second.err
     assert [part.events("resumed")[0]["step"] for part in (second, third)] == [2, 4]

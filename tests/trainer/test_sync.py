@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.conftest import MODEL, Call, Torchrun
+from tests.trainer.conftest import MODEL, Call, Ranks
 from tests.trainer.sync_ranks import WAYS
 from trainer.config import TrainOptions
 from trainer.errors import UsageError
@@ -24,8 +25,8 @@ WITH_FEEDBACK = [way for way in WAYS if way not in ("fp32", "powersgd", "local",
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    run = Torchrun(3, str(tmp_path_factory.mktemp("sync")), module="tests.trainer.sync_ranks")
-    result = run.result()
+    with closing(Ranks(3, str(tmp_path_factory.mktemp("sync")), module="tests.trainer.sync_ranks")) as run:
+        result = run.result()
     assert result.code == 0, result.err
     found: dict[str, dict[str, float]] = json.loads(result.out.splitlines()[-1])
     return found
@@ -83,20 +84,20 @@ def words(data_dir: Path) -> Callable[..., list[str]]:
 
 @pytest.mark.parametrize("way", RUNS)
 def test_a_killed_run_repeats_its_losses(
-    way: str, words: Callable[..., list[str]], torchrun: Any, tmp_path: Path
+    way: str, words: Callable[..., list[str]], forked: Any, tmp_path: Path
 ) -> None:
     ranks = 3 if way == "fp32" else 2  # a sum of two has one order only; the other ways have one of their own
-    whole = torchrun(ranks, *words(tmp_path / "whole", *RUNS[way])).result()
+    whole = forked(ranks, *words(tmp_path / "whole", *RUNS[way])).result()
     assert whole.code == 0, whole.err
 
-    killed = torchrun(ranks, *words(tmp_path / "killed", *RUNS[way]))
+    killed = forked(ranks, *words(tmp_path / "killed", *RUNS[way]))
     for line in killed.lines():
         if '"event": "checkpoint"' in line and '"step": 6' in line:
             killed.kill()
             break
     before = killed.result()
 
-    after = torchrun(ranks, *words(tmp_path / "killed", *RUNS[way])).result()
+    after = forked(ranks, *words(tmp_path / "killed", *RUNS[way])).result()
     assert after.code == 0, after.err
     assert after.events("resumed")[0]["step"] == 6  # saved there as the best so far
     assert {**before.losses(), **after.losses()} == whole.losses()
@@ -104,16 +105,16 @@ def test_a_killed_run_repeats_its_losses(
 
 
 def test_a_run_with_fewer_ranks_goes_on_and_says_what_is_lost(
-    words: Callable[..., list[str]], torchrun: Any, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: Callable[..., list[str]], forked: Any, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCH_EVENTS", "1")
-    first = torchrun(3, *words(tmp_path, "--sync", "int4", "--max-steps", "5", "--global-batch-size", "12")).result()
+    first = forked(3, *words(tmp_path, "--sync", "int4", "--max-steps", "5", "--global-batch-size", "12")).result()
     assert first.code == 0, first.err
     (lost,) = tmp_path.glob("ranks/step-*5/rank-2-of-3.pt")
     damaged = bytearray(lost.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     lost.write_bytes(damaged)
-    second = torchrun(2, *words(tmp_path, "--sync", "int4", "--global-batch-size", "12")).result()
+    second = forked(2, *words(tmp_path, "--sync", "int4", "--global-batch-size", "12")).result()
     assert second.code == 0, second.err
     assert "rank-2-of-3.pt is not used" in second.err
     assert "of what 3 ranks had not yet sent at step 5, the files of 2 are there" in second.err
@@ -121,13 +122,13 @@ def test_a_run_with_fewer_ranks_goes_on_and_says_what_is_lost(
 
 
 def test_another_way_goes_on_without_a_word_of_loss(
-    words: Callable[..., list[str]], torchrun: Any, tmp_path: Path
+    words: Callable[..., list[str]], forked: Any, tmp_path: Path
 ) -> None:
     """What fp32 has kept is nothing, and what int4 has is of no use to PowerSGD, nor that of one rank to another's."""
     ways = (("fp32",), ("int4",), ("powersgd", "--sync-rank", "2"), ("powersgd", "--sync-rank", "3"))
     runs = []
     for number, way in enumerate(ways):
-        run = torchrun(2, *words(tmp_path, "--max-steps", str(2 * number + 2), "--sync", *way)).result()
+        run = forked(2, *words(tmp_path, "--max-steps", str(2 * number + 2), "--sync", *way)).result()
         assert run.code == 0, run.err
         runs.append(run)
     assert all("had not yet sent" not in run.err and "is not used" not in run.err for run in runs[:3])
@@ -136,10 +137,10 @@ def test_another_way_goes_on_without_a_word_of_loss(
 
 
 def test_files_of_ranks_stay_as_long_as_their_checkpoints(
-    words: Callable[..., list[str]], torchrun: Any, tmp_path: Path
+    words: Callable[..., list[str]], forked: Any, tmp_path: Path
 ) -> None:
     options = ("--sync", "int8", "--checkpoint-every", "2", "--keep-checkpoints", "2", "--eval-every", "0")
-    run = torchrun(2, *words(tmp_path, *options)).result()
+    run = forked(2, *words(tmp_path, *options)).result()
     assert run.code == 0, run.err
     stay = ["step-00000010", "step-00000012"]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == stay

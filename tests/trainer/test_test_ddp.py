@@ -14,8 +14,8 @@ ALL = ["all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter", 
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_what_was_tested_is_told_with_every_link(torchrun, ranks: int) -> None:
-    ran = torchrun(ranks, "test-ddp").result()
+def test_what_was_tested_is_told_with_every_link(forked, ranks: int) -> None:
+    ran = forked(ranks, "test-ddp").result()
     assert ran.code == 0, ran.err
     (told,) = ran.events("tested")
     assert told["checks"] + told["lacking"] == ALL

@@ -184,11 +184,11 @@ def test_only_what_is_trained_goes_to_the_optimizer(folder: Path, tmp_path: Path
     assert not given & frozen
 
 
-def test_two_ranks_train_as_one(fit, torchrun, folder: Path, tmp_path: Path) -> None:
+def test_two_ranks_train_as_one(fit, forked, folder: Path, tmp_path: Path) -> None:
     # Shares of 4 and 5 texts, and so 2 and 3 forward passes.
     options = ("--global-batch-size", "9", "--micro-batch-size", "2", "--max-steps", "5", "--eval-every", "5",
                "--freeze-layers", "1", "--class-weights", "all", "--checkpoint-every", "0")  # fmt: skip
-    two = torchrun(2, *words(folder, tmp_path / "two"), *options, *AS_ONE).result()
+    two = forked(2, *words(folder, tmp_path / "two"), *options, *AS_ONE).result()
     assert two.code == 0, two.err
     one = fit(tmp_path / "one", *options)
     assert two.losses() == pytest.approx(one.losses(), rel=1e-5)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainer.conftest import AS_ONE, Call, Torchrun
+from tests.trainer.conftest import AS_ONE, Call, Ranks
 from trainer.cli import parse
 from trainer.config import Place, TrainOptions
 from trainer.data.batch import BatchRequest
@@ -239,7 +239,7 @@ def test_training_straight_from_the_folder(call: Call, tmp_path: Path, picture_f
 
 
 def test_two_ranks_train_as_one(
-    torchrun: Callable[..., Torchrun], call: Call, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forked: Callable[..., Ranks], call: Call, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a model that does not mix the samples of a batch; batch norms see each rank's share alone."""
     monkeypatch.setenv("ORCH_EVENTS", "1")
@@ -248,7 +248,7 @@ def test_two_ranks_train_as_one(
     train += ["--lr", "0.001", "--no-amp"]
     alone = call(*train, "--batch-size", "10", "--run-dir", str(tmp_path / "one"))
     assert alone.code == 0, alone.err
-    both = torchrun(2, *train, "--batch-size", "5", *AS_ONE, "--run-dir", str(tmp_path / "two")).result()
+    both = forked(2, *train, "--batch-size", "5", *AS_ONE, "--run-dir", str(tmp_path / "two")).result()
     assert both.code == 0, both.err
     assert both.losses().keys() == alone.losses().keys() == {1, 2, 3, 4, 5}
     for step, value in alone.losses().items():

@@ -1,0 +1,108 @@
+"""Ranks forked from a process that has imported torch and the trainer: each interpreter that imports them takes two
+seconds of a CPU."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+SERVER, FORK = get_context("forkserver"), get_context("fork")
+SERVER.set_forkserver_preload(
+    ["tests.trainer.forked", "torch.distributed", "trainer.cli", "trainer.workloads.gpt2", "trainer.engine.loop"]
+)
+LOOPBACK = "127.0.0.1"
+PATIENCE_S = 30.0
+"""Torchrun's, with ranks that it has asked to end because another one has failed."""
+
+
+class ForkedRanks:
+    """`python -m module argv` in several ranks of a node, with what torchrun gives them; as there, all of them end
+    where one fails."""
+
+    def __init__(self, ranks: int, *argv: str, environ: Mapping[str, str], module: str = "trainer") -> None:
+        reader, writer = SERVER.Pipe(duplex=False)
+        self._errors = Path(tempfile.mkstemp(prefix="ranks-")[1])
+        self.process = SERVER.Process(
+            target=_launch, args=(writer, self._errors, dict(environ), ranks, module, argv), daemon=False
+        )
+        self.process.start()
+        writer.close()
+        self._output = os.fdopen(os.dup(reader.fileno()), encoding="utf-8", errors="replace")
+        reader.close()
+        self._seen: list[str] = []
+
+    def lines(self) -> Iterator[str]:
+        for line in self._output:
+            self._seen.append(line)
+            yield line
+
+    def kill(self) -> None:
+        """Kill all ranks at once."""
+        assert self.process.pid
+        os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end: exit code, output, errors."""
+        for _ in self.lines():
+            pass
+        self.process.join()
+        return self.process.exitcode or 0, "".join(self._seen), self._errors.read_text("utf-8", "replace")
+
+    def close(self) -> None:
+        if self.process.is_alive():
+            self.kill()
+        self.process.join()
+        self._output.close()
+        self._errors.unlink()
+
+
+def _launch(
+    output: Connection, errors: Path, environ: Mapping[str, str], ranks: int, module: str, argv: Sequence[str]
+) -> None:
+    from torch.distributed import TCPStore
+
+    os.setpgid(0, 0)
+    os.dup2(output.fileno(), 1)
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), 2)
+    output.close()
+    listening = socket.create_server((LOOPBACK, 0))
+    port = listening.getsockname()[1]
+    os.environ.clear()
+    os.environ.update(environ, MASTER_ADDR=LOOPBACK, MASTER_PORT=str(port), WORLD_SIZE=str(ranks))
+    os.environ.update(LOCAL_WORLD_SIZE=str(ranks), TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
+    processes = [FORK.Process(target=_rank, args=(rank, listening, module, argv)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+    running = processes
+    while running and not any(process.exitcode for process in processes):
+        wait([process.sentinel for process in running])
+        running = [process for process in running if process.exitcode is None]
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.join(PATIENCE_S)
+        process.kill()
+        process.join()
+    del store
+    sys.stdout.flush()
+    os._exit(int(any(process.exitcode for process in processes)))
+
+
+def _rank(rank: int, listening: socket.socket, module: str, argv: Sequence[str]) -> None:
+    listening.close()
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    warnings.simplefilter("default")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(write_through=True)  # type: ignore[union-attr]  # they are files
+    sys.argv = [module, *argv]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
