@@ -95,6 +95,11 @@ AS_ONE = ("--sync", "fp32", "--shares", "equal")
 """What makes several ranks repeat what one does: nothing is measured, nothing compressed."""
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if {"torchrun", "forked"} & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.slow)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     code: int

@@ -74,6 +74,7 @@ def _launch(
     os.dup2(output.fileno(), 1)
     os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), 2)
     output.close()
+    sys.stdout, sys.stderr = (open(fd, "w", buffering=1, closefd=False, encoding="utf-8") for fd in (1, 2))  # noqa: SIM115  # for as long as the process lives
     listening = socket.create_server((LOOPBACK, 0))
     port = listening.getsockname()[1]
     os.environ.clear()
@@ -102,7 +103,5 @@ def _rank(rank: int, listening: socket.socket, module: str, argv: Sequence[str])
     listening.close()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     warnings.simplefilter("default")
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(write_through=True)  # type: ignore[union-attr]  # they are files
     sys.argv = [module, *argv]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -23,6 +23,8 @@ import pytest
 from contract.run_folder import AGENTS_TOKEN
 from tests.strangers import Attack, attack
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("alpha", "beta", "gamma")
 PACKAGES = str(Path(__file__).parents[2])
 RANK = """

@@ -11,6 +11,8 @@ import pytest
 
 from tests.trainer.test_agent import PACKAGES, free_port
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import os, sys
 rank = os.environ["RANK"]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from contract.run_folder import AGENTS_TOKEN
 from tests.trainer.test_agent import PACKAGES, free_port
 
@@ -31,6 +33,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_the_store_stays_until_the_last_node_has_ended(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / AGENTS_TOKEN).write_text("ab" * 32)
