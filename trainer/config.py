@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from contract import environment
 from trainer.errors import UsageError
 
 
@@ -40,19 +41,19 @@ class Place:
             local_rank=_number(environ, "LOCAL_RANK", 0),
             local_world_size=_number(environ, "LOCAL_WORLD_SIZE", 1),
             master=f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}",
-            node=environ.get("ORCH_NODE", ""),
-            node_rank=_number(environ, "ORCH_NODE_RANK", 0),
-            run_id=environ.get("ORCH_RUN_ID", ""),
-            run_dir=environ.get("ORCH_RUN_DIR", ""),
-            attempt=_number(environ, "ORCH_ATTEMPT", 0),
-            backend=environ.get("ORCH_BACKEND", "") or "auto",
-            pg_timeout_s=_number(environ, "ORCH_PG_TIMEOUT_S", 300),
-            events=environ.get("ORCH_EVENTS") == "1",
+            node=environ.get(environment.NODE, ""),
+            node_rank=_number(environ, environment.NODE_RANK, 0),
+            run_id=environ.get(environment.RUN_ID, ""),
+            run_dir=environ.get(environment.RUN_DIR, ""),
+            attempt=_number(environ, environment.ATTEMPT, 0),
+            backend=environ.get(environment.BACKEND, "") or "auto",
+            pg_timeout_s=_number(environ, environment.PG_TIMEOUT_S, 300),
+            events=environ.get(environment.EVENTS) == "1",
         )
         if not 0 <= place.rank < max(place.world_size, 1):
             raise UsageError(f"RANK={place.rank} does not fit WORLD_SIZE={place.world_size}")
         if place.backend not in BACKENDS:
-            raise UsageError(f"ORCH_BACKEND={place.backend}: expected one of {', '.join(BACKENDS)}")
+            raise UsageError(f"{environment.BACKEND}={place.backend}: expected one of {', '.join(BACKENDS)}")
         return place
 
     @property

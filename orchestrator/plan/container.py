@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from contract import environment
 from orchestrator.plan.command import (
     CONTAINER_DATA,
     CONTAINER_WORKSPACE,
@@ -153,20 +154,20 @@ def _environment(
         "GPUS_PER_NODE": str(seat.nproc_per_node),
         # more threads than cores cost 14 % (4 on 2), and a quota does not show in the core count
         "OMP_NUM_THREADS": str(max(1, int(cpus) // seat.nproc_per_node)),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_TIMEOUT_S),
+        environment.SHUTDOWN_TIMEOUT_S: str(SHUTDOWN_TIMEOUT_S),
         **interface,
         **data,
         **ours,
         # on the node's disk and for all its runs: a model of the hub in /tmp would count against the memory's limit
         "HF_HOME": HF_HOME,
-        "ORCH_RUN_ID": identity.run_id,
-        "ORCH_ATTEMPT": str(identity.attempt),
-        "ORCH_NODE": node,
-        "ORCH_NODE_RANK": str(seat.node_rank),
-        "ORCH_RUN_DIR": f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}",
-        "ORCH_BACKEND": seat.backend,
-        "ORCH_PG_TIMEOUT_S": str(request.process_group_timeout_s),
-        "ORCH_EVENTS": "1",
+        environment.RUN_ID: identity.run_id,
+        environment.ATTEMPT: str(identity.attempt),
+        environment.NODE: node,
+        environment.NODE_RANK: str(seat.node_rank),
+        environment.RUN_DIR: f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}",
+        environment.BACKEND: seat.backend,
+        environment.PG_TIMEOUT_S: str(request.process_group_timeout_s),
+        environment.EVENTS: "1",
         **secret_environment(request.secrets),
         **request.environment,
     }

@@ -1,7 +1,8 @@
-"""What ranks write, through pipes.
+"""Output of ranks and agent: pipes from the ranks, and lines on their way out of the container.
 
 torchrun's own way (`--tee`) is a file for each stream, from which it copies: a rank on a full disk is mute, and files
-grow with every line. A pipe is memory, bounded, and gone with its reader.
+grow with every line. A pipe is memory, bounded, and gone with its reader. The reader of the container's output may be
+slow, or gone: the engine, its log, a disk.
 """
 
 from __future__ import annotations
@@ -11,36 +12,43 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from queue import Empty, Full, Queue
+from threading import Lock, Thread
 from typing import IO
 
 OUT, ERR = "out", "err"
 ROOM = 1024 * 1024
-"""Bytes that a pipe holds, what Linux allows anybody: ranks go on while the engine that takes the lines starts anew."""
+"""Bytes that a pipe holds, the limit for every user: ranks continue while the engine that reads the lines restarts."""
 PIECE = 1024 * 1024
-"""Letters of a line, then it is cut into two: a process that writes no newline must not fill the memory."""
+"""Characters of a line before it is split: a process that writes no newline must not fill the memory."""
+MAX_QUEUED = 1000
+"""Queued lines of the agent; more are lost, and counted."""
+QUIET_S = 60.0
+"""Seconds between two notes of one kind."""
 
 
 def pipe(folder: Path, local_rank: int, name: str) -> Path:
-    """Of one stream of one rank."""
+    """Path of a stream of a rank."""
     return folder / f"{local_rank}.{name}"
 
 
 class RankPipes:
-    """Both streams of each rank of one torchrun, which takes them from `folder`."""
+    """Both streams of each rank of a torchrun, as pipes in `folder`."""
 
     def __init__(self, ranks: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="streams-"))
         self._kept: list[int] = []
-        """A writer for each, lest a reader sees an end before the first rank has come."""
+        """A writer per pipe, so that no reader sees an end before the ranks start."""
         self.readers: list[tuple[int, str, IO[bytes]]] = []
-        """Local rank, name and stream."""
+        """(local rank, name, stream) of each pipe."""
         for local_rank in range(ranks):
             for name in (OUT, ERR):
                 path = pipe(self.folder, local_rank, name)
                 os.mkfifo(path, 0o600)
-                reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else it waits for a writer
+                reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise it waits for a writer
                 self._kept.append(os.open(path, os.O_WRONLY))
                 os.set_blocking(reader, True)
                 with contextlib.suppress(OSError):  # one user's pipes may have a limit in all
@@ -48,17 +56,75 @@ class RankPipes:
                 self.readers.append((local_rank, name, os.fdopen(reader, "rb")))
 
     def close(self) -> None:
-        """Readers see the end once they have read what is there, if no rank is left that could write."""
+        """End the streams: readers see the end after the remaining lines, if no rank is left that could write."""
         while self._kept:
             os.close(self._kept.pop())
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def through_pipes(torchrun: Sequence[str], folder: Path) -> list[str]:
-    """The words of a torchrun whose ranks write there."""
+    """torchrun's command line with the pipes in `folder` for its ranks."""
     return [*torchrun[:1], "--logs-specs", "orch", "--log-dir", str(folder), *torchrun[1:]]
 
 
 def ranks_of(torchrun: Sequence[str]) -> int:
-    """How many it starts."""
+    """Number of ranks that torchrun starts."""
     return int(torchrun[torchrun.index("--nproc-per-node") + 1]) if "--nproc-per-node" in torchrun else 1
+
+
+class LogWriter:
+    """Writes the lines of an agent and its ranks, each as a whole."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        """`out` receives the agent's own lines."""
+        self._out = out
+        self._lock = Lock()
+        self._own: Queue[bytes] = Queue(MAX_QUEUED)
+        self._lost = 0
+        self._noted: dict[str, tuple[float, int]] = {}
+        """By kind: time of the last note, and how often it was left out since."""
+        self._speaker = Thread(target=self._speak, daemon=True)
+        self._speaker.start()
+
+    def say(self, line: bytes) -> None:
+        """Queue a line of the agent. It never waits: other nodes depend on this one."""
+        try:
+            self._own.put_nowait(line)
+        except Full:
+            self._lost += 1
+
+    def note(self, kind: str, text: str) -> None:
+        """Queue a line for people on something frequent: the first of its kind, then one per minute."""
+        now = time.monotonic()
+        at, more = self._noted.get(kind, (-QUIET_S, 0))
+        if now - at < QUIET_S:
+            self._noted[kind] = at, more + 1
+            return
+        self._noted[kind] = now, 0
+        again = f" ({more} more since the last such line)" if more else ""
+        self.say(f"{text}{again}\n".encode(errors="replace"))
+
+    def pass_on(self, out: IO[bytes], line: bytes) -> None:
+        """Write a line of a rank and wait for it. One that cannot be written is lost; the rank continues."""
+        with self._lock, contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
+            out.write(line)
+            out.flush()
+
+    def end(self, timeout_s: float) -> None:
+        """Wait until all queued lines are written, at most so long."""
+        while self._own.full():  # nothing is written: the last lines matter more than the oldest
+            with contextlib.suppress(Empty):
+                self._own.get_nowait()
+                self._lost += 1
+        self.say(b"")
+        self._speaker.join(timeout_s)
+
+    def _speak(self) -> None:
+        while line := self._own.get():
+            self.pass_on(self._out, line)
+            if lost := self._lost:
+                self._lost -= lost
+                self.pass_on(
+                    self._out,
+                    f"{lost} lines of this node's agent were lost: they could not be written in time\n".encode(),
+                )

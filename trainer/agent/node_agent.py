@@ -23,10 +23,10 @@ from contract.log_lines import EVENT_MARK, split_rank
 from trainer.agent.coordinator import EndRun, Notice, Order, RestartRanks, StartRanks
 from trainer.agent.coordinator_link import CoordinatorClient, CoordinatorLink, CoordinatorServer
 from trainer.agent.exit_record import ExitRecord
+from trainer.agent.log_pipes import LogWriter
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
-from trainer.agent.voice import LogWriter
 
 LOOK_S = 0.25
 PATIENCE_S = 5.0

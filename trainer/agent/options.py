@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract import environment
+
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
@@ -64,7 +66,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
     if not 0 <= given.node_rank < len(names):
         parser.error(f"--node-rank {given.node_rank} does not fit --nodes {given.nodes}")
     return AgentOptions(
-        run=f"{environ.get('ORCH_RUN_ID', '')}.{environ.get('ORCH_ATTEMPT', '0')}",
+        run=f"{environ.get(environment.RUN_ID, '')}.{environ.get(environment.ATTEMPT, '0')}",
         names=names,
         node_rank=given.node_rank,
         first_rank=given.first_rank,
@@ -75,8 +77,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
         absence_s=given.absence,
         frozen_s=given.frozen,
         stuck_s=given.stuck,
-        folder=Path(environ.get("ORCH_RUN_DIR") or "."),
+        folder=Path(environ.get(environment.RUN_DIR) or "."),
         command=tuple(given.command),
-        save_s=float(environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") or 60),
+        save_s=float(environ.get(environment.SHUTDOWN_TIMEOUT_S) or 60),
         interface=environ.get("GLOO_SOCKET_IFNAME", ""),
     )

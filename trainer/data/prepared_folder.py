@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from contract import environment
 from trainer.data.files import sha256, sync_folder, write_atomic
 from trainer.errors import ConfigurationError
 
@@ -46,7 +47,7 @@ class Kind:
 
     def make(self, folder: Path) -> str:
         """The command that makes it, as whoever reads the message would type it."""
-        if os.environ.get("ORCH_RUN_ID"):  # `folder` is the container's; on the controller it has another name
+        if os.environ.get(environment.RUN_ID):  # `folder` is the container's; on the controller it has another name
             return self.prepare_line("Data")
         return f"python -m trainer {self.workload} prepare {self.source} --data-dir {folder}"
 

@@ -1,4 +1,4 @@
-"""The agent's own word never waits for who takes the lines."""
+"""The agent never waits for the reader of its lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from threading import Event, Thread
 from typing import Any
 
-from trainer.agent.voice import MOST, LogWriter
+from trainer.agent.log_pipes import MAX_QUEUED, LogWriter
 
 
 class Deaf(io.BytesIO):
@@ -66,10 +66,10 @@ def test_of_what_comes_in_any_number_one_line_is_written_and_the_rest_is_counted
 def test_own_lines_that_nobody_takes_fill_no_memory() -> None:
     deaf = Deaf()
     log = LogWriter(deaf)
-    for number in range(3 * MOST):
+    for number in range(3 * MAX_QUEUED):
         log.say(f"{number}\n".encode())
     deaf.allowed.set()
     log.end(20)
     lines = deaf.getvalue().splitlines()
-    assert len(lines) <= MOST + 3
+    assert len(lines) <= MAX_QUEUED + 3
     assert any(b"lines of this node's agent were lost" in line for line in lines)

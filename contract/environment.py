@@ -1,0 +1,17 @@
+"""Environment variables of a training container: set by the orchestrator, read by trainer and agent."""
+
+from __future__ import annotations
+
+RUN_ID = "ORCH_RUN_ID"
+ATTEMPT = "ORCH_ATTEMPT"
+NODE = "ORCH_NODE"
+NODE_RANK = "ORCH_NODE_RANK"
+RUN_DIR = "ORCH_RUN_DIR"
+"""The folder of the run in the container: checkpoints, TensorBoard files, records of the agents."""
+BACKEND = "ORCH_BACKEND"
+PG_TIMEOUT_S = "ORCH_PG_TIMEOUT_S"
+"""Timeout of the process group, in seconds."""
+EVENTS = "ORCH_EVENTS"
+"""`1`: ranks write events."""
+SHUTDOWN_TIMEOUT_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""Seconds in which ranks can write a checkpoint after a request to stop; torchrun reads it, too."""
