@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli import parse
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.data.prepared_folder import KINDS, MANIFEST, Kind, kind_of
 from trainer.errors import ConfigurationError, TrainerError
 
@@ -61,7 +61,7 @@ def answer(asked: Mapping[str, Any]) -> Answer:
     # Options that stand in a file, or in variables, may change what the others must be.
     if not given.config and not asked["environment"]:
         try:
-            given.check(given, Place(), data)
+            given.check(given, RankInfo(), data)
         except TrainerError as error:
             return Answer(refused=str(error), code=error.exit_code)
     return Answer(needs=kind.prepare_line("Data") if kind and not data and not elsewhere else "")

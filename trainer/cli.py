@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainer import workloads
-from trainer.config import BACKENDS, Place
+from trainer.config import BACKENDS, RankInfo
 from trainer.errors import ConfigurationError, TrainerError, UsageError
 from trainer.option_layers import layered
 
 TOOLS = ("test-ddp", "monitor", "verify", "export")
 """Commands beside the workloads."""
-Command = Callable[[argparse.Namespace, Place], int]
+Command = Callable[[argparse.Namespace, RankInfo], int]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         given = parse(argv, os.environ)
         run: Command = given.run
-        return run(given, Place.from_environ(os.environ))
+        return run(given, RankInfo.from_environ(os.environ))
     except TrainerError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -145,25 +145,25 @@ _above_0.__name__ = "number of seconds"  # argparse names the type in its senten
 _count.__name__ = "number of lines"
 
 
-def _test_ddp(given: argparse.Namespace, place: Place) -> int:
+def _test_ddp(given: argparse.Namespace, place: RankInfo) -> int:
     from trainer.tools import test_ddp
 
     return test_ddp.run(place, given.backend)
 
 
-def _monitor(given: argparse.Namespace, place: Place) -> int:
+def _monitor(given: argparse.Namespace, place: RankInfo) -> int:
     from trainer.tools import monitor
 
     return monitor.run(place.node, interval_s=given.interval, count=given.count, as_json=given.json)
 
 
-def _verify(given: argparse.Namespace, _place: Place) -> int:
+def _verify(given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.tools import verify
 
     return verify.run(given.checkpoints, as_json=given.json)
 
 
-def _export(given: argparse.Namespace, _place: Place) -> int:
+def _export(given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.tools import export
 
     return export.run(given.checkpoint, given.to)

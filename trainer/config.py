@@ -16,7 +16,7 @@ from trainer.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankInfo:
     """Where this process stands among all ranks: torchrun's variables and the orchestrator's."""
 
     rank: int = 0
@@ -34,7 +34,7 @@ class Place:
     events: bool = False
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> Place:
+    def from_environ(cls, environ: Mapping[str, str]) -> RankInfo:
         place = cls(
             rank=_number(environ, "RANK", 0),
             world_size=_number(environ, "WORLD_SIZE", 1),
@@ -94,7 +94,7 @@ Every = int | Literal["epoch"]
 
 
 @dataclass(frozen=True)
-class Said:
+class OptionValue:
     """An option's value, and who said so."""
 
     value: Any
@@ -204,7 +204,7 @@ class TrainOptions:
     """Of a step's samples, by rank. auto: in proportion to measured speed."""
     forecast: bool = False
     """Measure, tell what every way would give, and end."""
-    said: Mapping[str, Said] = field(default_factory=dict)
+    said: Mapping[str, OptionValue] = field(default_factory=dict)
     """What is not a default here, also of the workload's own options, and where it came from."""
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 
-from trainer.config import Said, TrainOptions
+from trainer.config import OptionValue, TrainOptions
 from trainer.data.files import write_atomic
 from trainer.errors import ConfigurationError, UsageError
 
@@ -137,10 +137,10 @@ def as_yaml(options: TrainOptions) -> str:
     """Every option that has a value, each with where it came from."""
     import yaml
 
-    values = {field.name: Said(getattr(options, field.name), "default") for field in fields(options)}
+    values = {field.name: OptionValue(getattr(options, field.name), "default") for field in fields(options)}
     for name, said in options.said.items():
         chosen = values[name].value if name in values else None
-        values[name] = Said(said.value if chosen is None else chosen, said.origin)  # `none` is a word of its own
+        values[name] = OptionValue(said.value if chosen is None else chosen, said.origin)  # `none` is a word of its own
     lines = ["# How this run was trained; --config takes this file."]
     for name, said in values.items():
         if name not in _NOT_KEPT and said.value is not None:

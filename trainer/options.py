@@ -20,13 +20,13 @@ from trainer.config import (
     SDPA,
     SYNCS,
     WORKLOAD,
-    Place,
-    Said,
+    OptionValue,
+    RankInfo,
     TrainOptions,
 )
 
 
-def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place: Place) -> TrainOptions:
+def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place: RankInfo) -> TrainOptions:
     """What the user gave, else what the preset says, else the defaults of TrainOptions."""
     chosen = dict(defaults)
     chosen["run_dir"] = Path(place.run_dir or ".")
@@ -37,8 +37,8 @@ def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place:
             chosen[field.name] = value
     if given.from_scratch:
         chosen["resume"] = "never"
-    said = {name: Said(value, WORKLOAD) for name, value in defaults.items()}
-    said |= {name: Said(getattr(given, name), origin) for name, origin in getattr(given, "origins", {}).items()}
+    said = {name: OptionValue(value, WORKLOAD) for name, value in defaults.items()}
+    said |= {name: OptionValue(getattr(given, name), origin) for name, origin in getattr(given, "origins", {}).items()}
     if chosen.get("early_stopping") == "none":
         chosen["early_stopping"] = None
     return TrainOptions(**chosen, said=said)

@@ -59,7 +59,7 @@ def _costs() -> tuple[int, tuple[SyncCost, ...]]:
     """Values of the model, and what each way costs, packing measured as between five nodes."""
     import torch
 
-    from trainer.config import Place, TrainOptions
+    from trainer.config import RankInfo, TrainOptions
     from trainer.engine.autotune.measure import codec_s
     from trainer.engine.group import Group
     from trainer.engine.sync.buckets import Bucket
@@ -69,7 +69,7 @@ def _costs() -> tuple[int, tuple[SyncCost, ...]]:
     shape = Shape(vocab_size=50257, seq_len=1024, layers=12, heads=12, width=768)
     with torch.device("meta"):
         model = GPT2(shape, 0.0, Computation())
-    five = Group(place=Place(world_size=5), backend="gloo", device=torch.device("cpu"))
+    five = Group(place=RankInfo(world_size=5), backend="gloo", device=torch.device("cpu"))
     like = Bucket([torch.nn.Parameter(torch.empty(768, 3072)), torch.nn.Parameter(torch.empty(3072))])
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return parameters, tuple(

@@ -25,7 +25,7 @@ from tests import lan
 from tests.trainer import forecasts
 from trainer import cli
 from trainer.agent import options as survive
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine.reporting.events import Events
 from trainer.options import train_options
 from trainer.workloads import WORKLOADS
@@ -77,7 +77,7 @@ def rank_environment(part: NodePlan, local_rank: int, world_size: int) -> dict[s
 def test_every_option_of_gpt2_arrives() -> None:
     (first, *_) = parts(("gpt2", *ALL_OPTIONS, *PROMPT))
     given = cli.parse(trainer_words(first))
-    place = Place.from_environ(rank_environment(first, 0, 5))
+    place = RankInfo.from_environ(rank_environment(first, 0, 5))
     options = train_options(given, {}, place)
     assert (options.epochs, options.max_steps, options.batch_size, options.global_batch_size) == (3, 9, 2, 20)
     assert (options.lr, options.min_lr, options.clip, options.amp, options.compile) == (1e-3, 0.0, 0.0, False, False)
@@ -129,7 +129,11 @@ def test_every_supervisor_knows_its_place() -> None:
 def test_every_rank_knows_its_place() -> None:
     nodes = parts(("gpt2",), process_group_timeout_s=120)
     places = [
-        Place.from_environ(rank_environment(part, local, 5)) for part in nodes for local in range(part.nproc_per_node)
+        RankInfo.from_environ(rank_environment(part, local, 5))
+        for part in nodes
+        for local in range(part.nproc_per_node)
+        for part in nodes
+        for local in range(part.nproc_per_node)
     ]
     assert [place.rank for place in places] == [0, 1, 2, 3, 4]
     assert [place.node for place in places] == ["alpha", "alpha", "beta", "gamma", "gamma"]
@@ -143,7 +147,7 @@ def test_every_rank_knows_its_place() -> None:
 def test_data_lies_where_the_trainer_looks() -> None:
     """`Data` in the folder that the container starts in."""
     (first, *_) = parts(("gpt2",), data_digest="0123456789abcdef")
-    place = Place.from_environ(rank_environment(first, 0, 5))
+    place = RankInfo.from_environ(rank_environment(first, 0, 5))
     options = train_options(cli.parse(trainer_words(first)), {}, place)
     assert f"{first.container.working_dir}/{options.data_dir}" in [mount.target for mount in first.container.mounts]
 
@@ -161,7 +165,7 @@ def test_a_module_of_ones_own_finds_itself_and_the_data() -> None:
 def test_events_are_understood() -> None:
     (_, beta, _) = parts(("gpt2",))
     out, err = io.StringIO(), io.StringIO()
-    events = Events(Place.from_environ(rank_environment(beta, 0, 5)), out, err, clock=lambda: 7.0)
+    events = Events(RankInfo.from_environ(rank_environment(beta, 0, 5)), out, err, clock=lambda: 7.0)
     events.emit(StepDone(step=3, loss=float("nan"), per_s=12.5))
     events.emit(CheckpointWritten(step=3, path="/workspace/x", verified=True))
     events.failed(ValueError("loss is nan"))
@@ -183,7 +187,7 @@ def test_a_forecast_is_understood() -> None:
     told = choose_sync(forecasts.measured(nodes, samples_per_step=2000))
     out = io.StringIO()
     (first, *_) = parts(("gpt2",))
-    events = Events(Place.from_environ(rank_environment(first, 0, 5)), out, clock=lambda: 7.0)
+    events = Events(RankInfo.from_environ(rank_environment(first, 0, 5)), out, clock=lambda: 7.0)
     events.emit(ForecastMade(others=asdict(forecast(told))))
 
     event = decode_event(out.getvalue().rstrip())

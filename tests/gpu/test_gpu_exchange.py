@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.trainer.conftest import Torchrun
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine.group import BOTH, Group
 from trainer.engine.sync.codec import BlockCodec
 from trainer.engine.sync.every_step import EveryStep
@@ -22,7 +22,7 @@ from trainer.engine.sync.exchange import ALIGNED, Codecs, Exchange
 def nccl_alone() -> Iterator[Group]:
     """NCCL with one rank: it refuses two on one GPU."""
     dist.init_process_group(BOTH, store=dist.HashStore(), rank=0, world_size=1)
-    yield Group(place=Place(), backend="nccl", device=torch.device("cuda", 0))
+    yield Group(place=RankInfo(), backend="nccl", device=torch.device("cuda", 0))
     dist.destroy_process_group()
 
 

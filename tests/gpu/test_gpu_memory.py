@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.engine.autotune.stand_in import stand_in
 from trainer.engine.autotune.tuning import Bench
-from trainer.engine.dataloader import Cut
+from trainer.engine.dataloader import BatchSplit
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.optimizer import build_optimizer
@@ -66,12 +66,12 @@ def small() -> Iterator[None]:
 @pytest.mark.parametrize("sync", ["fp32", "int8", "diloco"])
 @pytest.mark.usefixtures("small")
 def test_the_micro_batch_that_fits_leaves_room_for_the_optimizer_and_the_exchange(sync: str, tmp_path: Path) -> None:
-    place = Place(rank=0, world_size=2)
+    place = RankInfo(rank=0, world_size=2)
     options = TrainOptions(run_dir=tmp_path, micro_batch_size="auto")
     workload = Rows()
     optimizer = build_optimizer(workload.model, None, options, torch.float32)
     hardware = Hardware(device=torch.device("cuda", 0), threads=1, dtype=torch.float32, onednn="")
-    cut = Cut(place=place, seed=1, per_step=256, micro_batch=8)
+    cut = BatchSplit(place=place, seed=1, per_step=256, micro_batch=8)
     events = Events(place, out=io.StringIO(), err=io.StringIO())
     bench = Bench(workload, hardware, cut, 0, events)
     group = Group(place=place, backend="gloo", device=torch.device("cpu"))
@@ -95,8 +95,8 @@ def test_the_micro_batch_that_fits_leaves_room_for_the_optimizer_and_the_exchang
 def test_what_is_measured_before_the_first_step_is_halved_until_it_fits(tmp_path: Path) -> None:
     said = io.StringIO()
     hardware = Hardware(device=torch.device("cuda", 0), threads=1, dtype=torch.float32, onednn="")
-    cut = Cut(place=Place(), seed=1, per_step=128, micro_batch=128)
-    bench = Bench(Rows(), hardware, cut, 0, Events(Place(), out=said, err=said))
+    cut = BatchSplit(place=RankInfo(), seed=1, per_step=128, micro_batch=128)
+    bench = Bench(Rows(), hardware, cut, 0, Events(RankInfo(), out=said, err=said))
     assert bench.sample_s(lambda: None, 0.2) > 0
     assert bench.cut.micro_batch < 128
     assert "out of memory with micro-batches of 128 before the first step: continuing with 64" in said.getvalue()

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from tests.trainer.observed import Observed, Wishes
 from trainer.agent import heartbeat
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch
 from trainer.engine import loop
 from trainer.engine.hardware import device
-from trainer.engine.setup import Beginning
+from trainer.engine.setup import TrainingSetup
 
 RANK = int(os.environ["RANK"])
 DTYPE = (torch.bfloat16, torch.float16, torch.float32)[RANK]
@@ -46,7 +46,7 @@ def main(run_dir: Path, sync: str) -> int:
     device.choose_dtype = lambda *_, **__: (DTYPE, "as that GPU would")  # type: ignore[assignment]
     usual = loop._loop
 
-    def told(begun: Beginning | None) -> None:
+    def told(begun: TrainingSetup | None) -> None:
         usual(begun)
         assert begun is not None
         weights = [parameter.detach().cpu() for parameter in begun.run.workload.model.parameters()]
@@ -63,7 +63,7 @@ def main(run_dir: Path, sync: str) -> int:
         run_dir=run_dir, max_steps=8, lr=0.05, warmup_steps=0, schedule="constant", sync=sync, sync_every=4,
         shares="equal", compile=False, num_workers=0, precision="fp16", checkpoint_every=0, log_every=1, batch_size=4,
     )  # fmt: skip
-    place = replace(Place.from_environ(os.environ), node=f"node-{RANK}", local_world_size=1)
+    place = replace(RankInfo.from_environ(os.environ), node=f"node-{RANK}", local_world_size=1)
     return loop.train(lambda: Overflowing(options, Wishes(), place), options, place)
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.backends import cuda
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.order import Indices, uniform
 from trainer.engine import loop
@@ -113,7 +113,7 @@ class Attached(dict[str, Path]):
 class Observed(Workload):
     name = "observed"
 
-    def __init__(self, options: TrainOptions, wishes: Wishes, place: Place) -> None:
+    def __init__(self, options: TrainOptions, wishes: Wishes, place: RankInfo) -> None:
         everyone = np.arange(SAMPLES)
         self._x, (self._y,) = uniform(1, everyone, 3) - 0.5, uniform(2, everyone, 1).T
         self._weights = 1.0 + everyone % 3  # so that ranks with as many samples have different targets
@@ -193,7 +193,7 @@ def same(one: object, other: object) -> bool:
 def main(argv: Sequence[str]) -> int:
     told, wishes = (json.loads(word) for word in argv)
     options = TrainOptions(**{**told, "run_dir": Path(told["run_dir"])})
-    place = Place.from_environ(os.environ)
+    place = RankInfo.from_environ(os.environ)
     return loop.train(lambda: Observed(options, Wishes(**wishes), place), options, place)
 
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.process_group import join, leave
 from trainer.engine.step_stats import tell
@@ -86,7 +86,7 @@ def train(way: str, group: Group, device: torch.device) -> list[Tensor]:
         optimizer.zero_grad(set_to_none=True)
         sync.stepped(step)
         must_be_alike(sync, group, step)
-    sync.settle()
+    sync.finalize()
     return [parameter.detach().cpu() for parameter in net.parameters()]
 
 
@@ -107,12 +107,12 @@ def numbers_need_no_gpu(group: Group) -> None:
     tensor of numbers can come back from this one."""
     nowhere = replace(group, device=torch.device("meta"))
     ranks = group.place.world_size
-    assert nowhere.sum([1.0]) == [ranks]
-    assert nowhere.each(group.place.rank) == list(range(ranks))
-    assert nowhere.least([float(group.place.rank)]) == [0.0]
-    assert nowhere.texts(f"rank {group.place.rank}") == [f"rank {rank}" for rank in range(ranks)]
+    assert nowhere.all_reduce_sum([1.0]) == [ranks]
+    assert nowhere.all_gather_scalar(group.place.rank) == list(range(ranks))
+    assert nowhere.all_reduce_min([float(group.place.rank)]) == [0.0]
+    assert nowhere.all_gather_text(f"rank {group.place.rank}") == [f"rank {rank}" for rank in range(ranks)]
     assert nowhere.broadcast_text(f"from {group.place.rank}") == "from 0"
-    assert nowhere.rows(torch.ones(1, 2), ranks).tolist() == [[1.0, 1.0]] * ranks
+    assert nowhere.all_gather_rows(torch.ones(1, 2), ranks).tolist() == [[1.0, 1.0]] * ranks
     nowhere.must_agree("options", "the same")
     weights = nn.Linear(2, 2)
     share_weights(weights, nowhere)
@@ -128,7 +128,7 @@ def digest(told: object) -> str:
     return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
-def by_gloo(place: Place, device: torch.device) -> dict[str, object]:
+def by_gloo(place: RankInfo, device: torch.device) -> dict[str, object]:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     free = Group(place=place, backend="gloo", device=torch.device("cpu"))
     numbers_need_no_gpu(free)
@@ -138,7 +138,7 @@ def by_gloo(place: Place, device: torch.device) -> dict[str, object]:
         for way in WAYS:
             del queued.started[:]
             weights = train(way, queued, device)
-            orders = queued.texts(digest(queued.started))
+            orders = queued.all_gather_text(digest(queued.started))
             told[way] = {
                 "collectives": len(queued.started),
                 "one order": len(set(orders)) == 1,
@@ -149,14 +149,14 @@ def by_gloo(place: Place, device: torch.device) -> dict[str, object]:
     return told
 
 
-def by_nccl(place: Place, device: torch.device) -> dict[str, object]:
+def by_nccl(place: RankInfo, device: torch.device) -> dict[str, object]:
     torch.cuda.set_device(device)
     with join(place, device, "auto") as group, not_for_ever(group):
         return {way: {"backend": group.backend, "alike": alike(train(way, group, device), group)} for way in WAYS}
 
 
 def alike(weights: list[Tensor], group: Group) -> bool:
-    return len(set(group.texts(digest([tensor.tolist() for tensor in weights])))) == 1
+    return len(set(group.all_gather_text(digest([tensor.tolist() for tensor in weights])))) == 1
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def not_for_ever(group: Group) -> Iterator[None]:
 
 
 def main(where: str = "cpu") -> int:
-    place = Place.from_environ(os.environ)
+    place = RankInfo.from_environ(os.environ)
     if where == "nccl":
         told = by_nccl(place, torch.device("cuda", place.local_rank))
     else:

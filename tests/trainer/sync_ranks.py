@@ -15,12 +15,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from trainer.config import SYNCS, Place, TrainOptions
+from trainer.config import SYNCS, RankInfo, TrainOptions
 from trainer.engine.checkpoints import rank_state
 from trainer.engine.group import Group
 from trainer.engine.process_group import leave
 from trainer.engine.sync import methods
-from trainer.engine.sync.strategy import Kept, Sync
+from trainer.engine.sync.strategy import RankState, Sync
 from trainer.engine.weights import share_weights
 
 OPTIONS = TrainOptions(
@@ -99,13 +99,13 @@ def spread(group: Group, tensors: Sequence[Tensor]) -> float:
         first = tensor.detach().clone()
         group.broadcast(first)
         largest = max(largest, float((first - tensor.detach()).abs().max()))
-    return max(group.each(largest))
+    return max(group.all_gather_scalar(largest))
 
 
 def alike(way: str, group: Group) -> float:
     training = Training(way, group)
     training.steps(7)
-    training.sync.settle()
+    training.sync.finalize()
     return spread(group, list(training.net.parameters()))
 
 
@@ -142,7 +142,7 @@ def resumed(way: str, group: Group, folder: Path) -> float:
     whole = Training(way, group)
     whole.steps(4)
     keep(folder, whole.sync, group)
-    with whole.sync.in_common():
+    with whole.sync.use_averaged():
         weights = {name: tensor.clone() for name, tensor in whole.net.state_dict().items()}
     again = Training(way, group, weights, step=4)
     again.copy_moments(whole)
@@ -151,12 +151,12 @@ def resumed(way: str, group: Group, folder: Path) -> float:
     whole.steps(5)
     again.steps(5)
     pairs = zip(whole.net.parameters(), again.net.parameters(), strict=True)
-    return max(group.each(max(float((a - b).detach().abs().max()) for a, b in pairs)))
+    return max(group.all_gather_scalar(max(float((a - b).detach().abs().max()) for a, b in pairs)))
 
 
 def keep(folder: Path, sync: Sync, group: Group) -> None:
     """What this rank alone knows after step 4, where it knows something."""
-    mine = Kept(rank=group.place.rank, world_size=group.place.world_size, state=sync.state())
+    mine = RankState(rank=group.place.rank, world_size=group.place.world_size, state=sync.state())
     if mine.state:
         rank_state.save(folder, 4, mine, sync.layout)
 
@@ -166,7 +166,7 @@ def left(way: str, group: Group, folder: Path) -> tuple[list[Tensor], dict[str, 
     three = Training(way, group)
     three.steps(4)
     keep(folder, three.sync, group)
-    with three.sync.in_common():
+    with three.sync.use_averaged():
         weights = {name: tensor.clone() for name, tensor in three.net.state_dict().items()}
     return _unsent(three.sync, group), weights
 
@@ -179,7 +179,7 @@ def fewer(way: str, two: Group, folder: Path, before: tuple[list[Tensor], dict[s
     pairs = zip(unsent, _unsent(training.sync, two), strict=True)
     lost = max((float((a - b).abs().max()) for a, b in pairs), default=0.0)
     training.steps(3)
-    training.sync.settle()
+    training.sync.finalize()
     return {
         "unsent": max((float(each.abs().max()) for each in unsent), default=0.0),
         "lost": lost,
@@ -209,7 +209,7 @@ def _never(line: str) -> None:
 
 
 def main(folder: Path) -> int:
-    place = Place.from_environ(os.environ)
+    place = RankInfo.from_environ(os.environ)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     group = Group(place=place, backend="gloo", device=torch.device("cpu"))
     told: dict[str, dict[str, float]] = {"weights": {"corrected": corrected(group)}}
@@ -218,7 +218,7 @@ def main(folder: Path) -> int:
         told[way]["resumed"] = resumed(way, group, folder / way / "same")
     before = {way: left(way, group, folder / way / "fewer") for way in WAYS}
     group.barrier()
-    two = group.only([0, 1])  # torch names groups by how many a process has made: no larger one can follow
+    two = group.subgroup([0, 1])  # torch names groups by how many a process has made: no larger one can follow
     if two:
         for way in WAYS:
             told[way] |= fewer(way, two, folder / way / "fewer", before[way])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine.group import Group
 from trainer.engine.hardware.agreement import DTYPES, agree
 from trainer.engine.hardware.device import Hardware
@@ -41,10 +41,10 @@ class Board:
 class InThreads(Group):
     board: Board
 
-    def texts(self, text: str) -> list[str]:
+    def all_gather_text(self, text: str) -> list[str]:
         return self.board.gather(self.place.rank, text)
 
-    def each(self, number: float) -> list[float]:
+    def all_gather_scalar(self, number: float) -> list[float]:
         return self.board.gather(self.place.rank, number)
 
 
@@ -54,7 +54,7 @@ def agreed(*fleet: tuple[str, torch.dtype], auto: bool = True) -> list[Hardware]
 
     def one(rank: int) -> Hardware:
         device, dtype = fleet[rank]
-        place = Place(rank=rank, world_size=len(fleet), node=f"node-{rank}")
+        place = RankInfo(rank=rank, world_size=len(fleet), node=f"node-{rank}")
         hardware = Hardware(device=torch.device(device), threads=1, dtype=dtype, onednn="")
         return agree(hardware, InThreads(place=place, backend="gloo", device=cpu, board=board), auto=auto)
 
@@ -131,4 +131,4 @@ def test_a_rank_alone_scales_for_itself() -> None:
     alone = Hardware(device=torch.device("cuda"), threads=1, dtype=FP16, onednn="")
     assert alone.scales
     assert not replace(alone, dtype=BF16).scales
-    assert agree(alone, Group(place=Place(), backend="none", device=torch.device("cpu")), auto=True) is alone
+    assert agree(alone, Group(place=RankInfo(), backend="none", device=torch.device("cpu")), auto=True) is alone

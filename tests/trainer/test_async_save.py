@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.trainer.observed import Observed, Wishes, same, state
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.engine.async_save import Saving
 from trainer.engine.checkpoints import checkpoint
-from trainer.engine.checkpoints.resume import Trained
+from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.early_stopping import Watch
 from trainer.engine.group import Group
@@ -63,7 +63,7 @@ class OwnErrors(Sync):
 @dataclass(frozen=True, kw_only=True)
 class Training:
     files: Files
-    trained: Trained
+    trained: TrainState
     run: Run
     saving: Saving
     heard: io.StringIO
@@ -92,7 +92,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     made: list[Training] = []
 
     def training(own: State | None = None, **options: Any) -> Training:
-        place = Place(events=True)
+        place = RankInfo(events=True)
         chosen = TrainOptions(run_dir=tmp_path, **options)
         workload, heard, files = Observed(chosen, Wishes(), place), io.StringIO(), Files()
         workload.attachments = files
@@ -108,7 +108,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
             writer=Writer(),
             per_step=4,
         )
-        trained = Trained(
+        trained = TrainState(
             model=workload.model,
             optimizer=torch.optim.AdamW(workload.model.parameters()),
             scaler=torch.amp.GradScaler("cpu", enabled=False),
@@ -136,7 +136,7 @@ def test_the_training_goes_on_and_the_checkpoint_has_what_was_then(begin: Begin,
     training.saving.look(all_written=True)
     assert training.there == []
     training.files.gate.set()
-    training.saving.settle()
+    training.saving.wait()
     assert same(dict(state(tmp_path, 1)["model"]), expected)
     assert not same(dict(training.trained.model.state_dict()), expected)
     (event,) = training.checkpoints
@@ -163,7 +163,7 @@ def test_the_next_waits_for_the_last_and_both_have_their_own(begin: Begin, tmp_p
     training.learn()
     training.saving.save(2, 8)
     assert training.there[-1] == 1
-    training.saving.settle()
+    training.saving.wait()
     assert training.there == [2, 1]
     assert not same(state(tmp_path, 1)["model"], state(tmp_path, 2)["model"])
     assert [event["step"] for event in training.checkpoints] == [1, 2]
@@ -177,7 +177,7 @@ def test_the_best_is_named_once_it_is_there_and_outlives_the_count(begin: Begin,
     training.files.gate.set()
     for step in (2, 3):
         training.saving.save(step, 4 * step)
-    training.saving.settle()
+    training.saving.wait()
     assert json.loads((tmp_path / "best.json").read_text())["step"] == 1
     assert training.there == [3, 1]
 
@@ -207,17 +207,17 @@ def test_files_of_ranks_are_those_of_the_checkpoints_that_are_there(begin: Begin
         training.run.writer.finish()
         steps = {int(path.name[5:]) for path in (tmp_path / "ranks").iterdir()}
         assert steps >= {step, *training.there}
-    training.saving.settle()
+    training.saving.wait()
     training.run.writer.finish()
     assert training.there == [3, 1]
     assert sorted(path.name for path in (tmp_path / "ranks").iterdir()) == ["step-00000001", "step-00000003"]
 
 
-@pytest.mark.parametrize("asked", ["look", "save", "settle"])
+@pytest.mark.parametrize("asked", ["look", "save", "wait"])
 def test_what_fails_in_writing_ends_the_run_at_its_next_step_or_save(begin: Begin, tmp_path: Path, asked: str) -> None:
     training = begin()
     training.saving.save(1, 4)
-    training.saving.settle()
+    training.saving.wait()
     training.files["gone"] = tmp_path / "gone"
     training.saving.save(2, 8)
     tried = Event()
@@ -226,7 +226,7 @@ def test_what_fails_in_writing_ends_the_run_at_its_next_step_or_save(begin: Begi
     ask = {
         "look": lambda: training.saving.look(all_written=True),
         "save": lambda: training.saving.save(3, 12),
-        "settle": training.saving.settle,
+        "wait": training.saving.wait,
     }[asked]
     with pytest.raises(TrainerError, match=r"of step 2 cannot be written .*gone.*; the checkpoint of step 1 is kept"):
         ask()
@@ -239,6 +239,6 @@ def test_a_rank_whose_own_file_fails_never_says_that_it_is_written(begin: Begin,
     training = begin({"unsent": torch.ones(3)})
     training.saving.save(1, 4)
     with pytest.raises(TrainerError, match="what rank 0 alone knows at step 1 cannot be written"):
-        training.saving.settle()
+        training.saving.wait()
     assert not training.saving.own_written
     assert training.there == []

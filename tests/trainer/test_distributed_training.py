@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine.group import Group
 from trainer.engine.process_group import join
 from trainer.engine.reporting.events import Events
@@ -110,13 +110,13 @@ class DeafGroup(Group):
 
 
 def test_a_wrong_sum_names_the_rank(capsys) -> None:
-    group = DeafGroup(place=Place(rank=1, world_size=2), backend="gloo", device=torch.device("cpu"))
+    group = DeafGroup(place=RankInfo(rank=1, world_size=2), backend="gloo", device=torch.device("cpu"))
     with pytest.raises(TrainerError, match="rank 1 of 2: all_reduce gave 2, expected 3"):
         test_ddp.judge(group, Events(group.place))
     assert "WRONG" in capsys.readouterr().out
 
 
 def test_nccl_without_a_gpu_is_refused_before_waiting_for_anybody() -> None:
-    place = Place(rank=0, world_size=2)
+    place = RankInfo(rank=0, world_size=2)
     with pytest.raises(ConfigurationError, match="no GPU"), join(place, torch.device("cpu"), "nccl"):
         pass

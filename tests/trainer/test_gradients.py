@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from tests.trainer.conftest import AS_ONE, Call
 from tests.trainer.observed import state
 from trainer.cli import main
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data import text_prepared
 from trainer.data.batch import BatchRequest
 from trainer.engine.hardware.precision import has_native_bf16
@@ -168,7 +168,7 @@ def text_error(run_dir: Path, texts: Path) -> float:
     )  # fmt: skip
     seed_everything(OPTIONS.seed)
     options = TrainOptions(data_dir=texts, run_dir=run_dir, global_batch_size=SAMPLES)
-    text = Text(prepared, options, choice, Place())
+    text = Text(prepared, options, choice, RankInfo())
     found = gradient(run_dir, text)
     labels, _, tokens, mask, *_ = text.batch(portion(text))
     model = text.model.double()

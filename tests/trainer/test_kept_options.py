@@ -10,7 +10,7 @@ import yaml
 
 from trainer import option_layers
 from trainer.cli import parse
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.options import train_options
 from trainer.workloads import WORKLOADS
 
@@ -29,7 +29,7 @@ CLEAN: dict[str, str] = {}
 
 def options_of(argv: tuple[str, ...], environ: Mapping[str, str], run_dir: Path) -> TrainOptions:
     given = parse([*argv, "--run-dir", str(run_dir)], environ)
-    return train_options(given, {"weight_decay": 0.25}, Place())
+    return train_options(given, {"weight_decay": 0.25}, RankInfo())
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

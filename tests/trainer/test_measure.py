@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.engine.autotune.measure import codec_s, links, optimizer_s
 from trainer.engine.group import Group
 from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.sync.buckets import LARGEST, SMALLEST, Bucket, before_the_last, by_backward
 from trainer.engine.sync.methods import ladder
 
-FIVE = Group(place=Place(world_size=5), backend="gloo", device=torch.device("cpu"))
+FIVE = Group(place=RankInfo(world_size=5), backend="gloo", device=torch.device("cpu"))
 
 
 def network() -> nn.Module:
@@ -93,7 +93,7 @@ class MadeAtFirstUse(Group):
         self.used.add(by)
         return 1.0
 
-    def each(self, number: float) -> list[float]:
+    def all_gather_scalar(self, number: float) -> list[float]:
         return [number] * self.place.world_size
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
@@ -101,6 +101,6 @@ class MadeAtFirstUse(Group):
 
 
 def test_making_a_connection_is_not_taken_for_its_speed() -> None:
-    group = MadeAtFirstUse(place=Place(world_size=3), backend="nccl", device=torch.device("cpu"))
+    group = MadeAtFirstUse(place=RankInfo(world_size=3), backend="nccl", device=torch.device("cpu"))
     rates = links(group)
     assert rates[rates > 0].tolist() == pytest.approx([1e10, 1e10])

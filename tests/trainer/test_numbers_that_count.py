@@ -11,9 +11,9 @@ import torch
 
 from tests.trainer.conftest import Call
 from tests.trainer.observed import Observed, Wishes
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.order import Indices, Order
-from trainer.engine.dataloader import Cut, Feed
+from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.hardware import device
 from trainer.models import encoder
 from trainer.models.classification_loss import ClassificationLoss, soft_labels
@@ -48,10 +48,11 @@ class Counted:
 
 
 def test_each_worker_has_two_batches_ahead(tmp_path: Path) -> None:
-    workload = Observed(TrainOptions(run_dir=tmp_path), Wishes(), Place())
+    workload = Observed(TrainOptions(run_dir=tmp_path), Wishes(), RankInfo())
     counted = Counted(workload.order(1))
     workload.order = lambda _seed: counted  # type: ignore[method-assign]  # an order that counts
-    feed = Feed(workload, Cut(place=Place(), seed=1, per_step=2, micro_batch=2), 0, workers=1, pin=False)
+    split = BatchSplit(place=RankInfo(), seed=1, per_step=2, micro_batch=2)
+    feed = MicroBatchLoader(workload, split, 0, workers=1, pin=False)
     assert counted.taken == 2
     next(feed)
     assert counted.taken == 3

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine.hardware.device import own_gpu
 from trainer.errors import ConfigurationError
 
 
-def place(local_rank: int, ranks: int) -> Place:
-    return Place(rank=local_rank, local_rank=local_rank, world_size=ranks, local_world_size=ranks, node="alpha")
+def place(local_rank: int, ranks: int) -> RankInfo:
+    return RankInfo(rank=local_rank, local_rank=local_rank, world_size=ranks, local_world_size=ranks, node="alpha")
 
 
 def test_each_rank_takes_the_gpu_of_its_number() -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.trainer.observed import state
 from trainer.cli import main, parse
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import prepare_hardware
 from trainer.engine.sync.ddp import Ddp, bucket_sizes
@@ -94,9 +94,9 @@ def test_ranks_of_a_node_share_its_threads() -> None:
     before = torch.get_num_threads()
     try:
         for ranks in (1, 2, 1000):
-            hardware = prepare_hardware(Place(local_world_size=ranks), TrainOptions(), environ={})
+            hardware = prepare_hardware(RankInfo(local_world_size=ranks), TrainOptions(), environ={})
             assert hardware.threads == torch.get_num_threads() == max(1, usable_threads() // ranks)
-        prepare_hardware(Place(), TrainOptions(), environ={"OMP_NUM_THREADS": "1"})
+        prepare_hardware(RankInfo(), TrainOptions(), environ={"OMP_NUM_THREADS": "1"})
         assert torch.get_num_threads() == max(1, usable_threads() // 1000)  # left to OpenMP
     finally:
         torch.set_num_threads(before)
@@ -135,7 +135,7 @@ def sent_by_ddp(model: nn.Module, folder: Path) -> Iterator[tuple[Ddp, list[int]
 
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
     try:
-        group = Counting(place=Place(world_size=2), backend="gloo", device=torch.device("cpu"))
+        group = Counting(place=RankInfo(world_size=2), backend="gloo", device=torch.device("cpu"))
         yield Ddp(model, group, static_graph=False), sent
     finally:
         dist.destroy_process_group()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.engine.hardware.device import Hardware, prepare_hardware, start_line
 from trainer.engine.hardware.precision import has_native_bf16
 
@@ -30,11 +30,11 @@ CPU = Hardware(device=torch.device("cpu"), threads=2, dtype=torch.float32, onedn
     ],
 )
 def test_local(environ: dict[str, str], line: str) -> None:
-    assert start_line(CPU, Place(), "none", environ) == line
+    assert start_line(CPU, RankInfo(), "none", environ) == line
 
 
 def test_distributed() -> None:
-    place = Place(rank=0, world_size=5, node="alpha")
+    place = RankInfo(rank=0, world_size=5, node="alpha")
     line = start_line(CPU, place, "gloo", {})
     assert line == "🌐 DISTRIBUTED MODE: rank 0 of 5 (alpha): cpu, 2 threads, float32, gloo"
     assert "MODO DISTRIBUIDO: rango 0 de 5" in start_line(CPU, place, "gloo", {"LANG": "es_AR"})
@@ -43,7 +43,7 @@ def test_distributed() -> None:
 def test_what_was_agreed_is_said_with_the_nodes_it_is_for() -> None:
     everyones = (("alpha", torch.bfloat16), ("beta", torch.float16), ("gamma", torch.float32))
     gpu = Hardware(device=torch.device("cuda", 0), threads=2, dtype=torch.bfloat16, onednn="", everyones=everyones)
-    place = Place(rank=0, world_size=3, node="alpha")
+    place = RankInfo(rank=0, world_size=3, node="alpha")
     assert start_line(gpu, place, "gloo", {}, without_gpu=["gamma"]) == (
         "🌐 DISTRIBUTED MODE: rank 0 of 3 (alpha): cuda:0, 2 threads, bfloat16, gloo (no GPU on gamma),"
         " mixed precision (bfloat16: alpha; float16: beta; float32: gamma),"
@@ -57,10 +57,10 @@ def test_what_was_agreed_is_said_with_the_nodes_it_is_for() -> None:
 
 
 def test_a_cpu_computes_in_what_it_has() -> None:
-    hardware = prepare_hardware(Place(), TrainOptions(), environ={"OMP_NUM_THREADS": "1"})
+    hardware = prepare_hardware(RankInfo(), TrainOptions(), environ={"OMP_NUM_THREADS": "1"})
     if hardware.on_gpu:
         pytest.skip("this machine has a GPU")
     assert hardware.precision == ("bfloat16" if has_native_bf16() else "float32")
     assert hardware.onednn
-    full = prepare_hardware(Place(), TrainOptions(amp=False), environ={"OMP_NUM_THREADS": "1"})
+    full = prepare_hardware(RankInfo(), TrainOptions(amp=False), environ={"OMP_NUM_THREADS": "1"})
     assert full.precision == "float32"

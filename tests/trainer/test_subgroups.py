@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine import group as group_module
 from trainer.engine import process_group
 from trainer.engine.group import BOTH, Group
@@ -75,13 +75,13 @@ def test_who_is_left_out_need_not_help_to_make_a_group(monkeypatch: pytest.Monke
     for recorder in recorders:
         monkeypatch.setattr(process_group, "dist", recorder)
         monkeypatch.setattr(group_module, "dist", recorder)
-        place = Place(rank=recorder.rank, world_size=WORLD)
+        place = RankInfo(rank=recorder.rank, world_size=WORLD)
         with process_group.join(place, torch.device("cuda", recorder.rank), "nccl") as group:
             assert (group.backend, recorder.backend) == ("nccl", BOTH)
-            chosen = group.only([0, 2])  # the forecast leaves rank 1 out; it goes to wait for the others' end
+            chosen = group.subgroup([0, 2])  # the forecast leaves rank 1 out; it goes to wait for the others' end
             assert (chosen is None) == (recorder.rank == 1)
             if chosen:
-                assert len(chosen.branches(4)) == 4  # for the exchange's threads
+                assert len(chosen.clones(4)) == 4  # for the exchange's threads
     assert waits_for_ever(recorders) == []
     assert recorders[0].entered == recorders[2].entered == [(0, 2), (0, 2)]
     assert recorders[1].entered == []

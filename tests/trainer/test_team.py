@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tests.trainer.conftest import Result
 from tests.trainer.observed import seen, state
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine import step_timer
 from trainer.engine.balance import WINDOW, Balance, told
 from trainer.engine.group import Group
@@ -138,19 +138,19 @@ class Slow(dist.HashStore):
 
 def waiting(store: dist.Store) -> Group:
     return Group(
-        place=Place(rank=1, world_size=2, node="beta"), backend="gloo", device=torch.device("cpu"), store=store
+        place=RankInfo(rank=1, world_size=2, node="beta"), backend="gloo", device=torch.device("cpu"), store=store
     )
 
 
 def test_who_is_left_out_waits_as_long_as_it_takes() -> None:
     store = Slow(dist.DistStoreError("timeout"), dist.DistStoreError("timeout"), None)
-    waiting(store).outlast()
+    waiting(store).wait_finished()
     assert store._answers == []
 
 
 def test_who_is_left_out_does_not_outlive_the_others() -> None:
     with pytest.raises(TrainerError, match=r"rank 1 of 2 \(beta\) was left out, and the others are gone"):
-        waiting(Slow(dist.DistNetworkError("closed"))).outlast()
+        waiting(Slow(dist.DistNetworkError("closed"))).wait_finished()
 
 
 def test_one_hiccup_changes_no_shares() -> None:

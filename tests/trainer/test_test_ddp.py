@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from orchestrator.specs.connectivity import read_verdict
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine.group import Group
 from trainer.tools.known_values import check
 
@@ -68,7 +68,7 @@ class OffByOne(Group):
 
 
 def seen(wrong: str) -> dict[str, str]:
-    group = OffByOne(place=Place(rank=0, world_size=2), backend="gloo", device=torch.device("cpu"))
+    group = OffByOne(place=RankInfo(rank=0, world_size=2), backend="gloo", device=torch.device("cpu"))
     object.__setattr__(group, "wrong", wrong)
     return {one.name: "lacking" if one.lacking else one.wrong for one in check(group)}
 

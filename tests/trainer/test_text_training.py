@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.trainer.conftest import AS_ONE
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data import text_prepared
 from trainer.data.batch import BatchRequest
 from trainer.engine.optimization.optimizer import usual_groups
@@ -52,7 +52,7 @@ def workload(folder: Path, tmp_path: Path, **choice: object) -> Text:
     asked = {"heads": prepared.head_weights, "max_length": 48, "model_name": "random:tiny", "dropout": 0.0, **choice}
     options = TrainOptions(data_dir=folder, run_dir=tmp_path, batch_size=8)
     torch.manual_seed(0)
-    return Text(prepared, options, TextOptions(**asked, cache_dir=tmp_path / "frozen"), Place())
+    return Text(prepared, options, TextOptions(**asked, cache_dir=tmp_path / "frozen"), RankInfo())
 
 
 def portion(indices: np.ndarray, split: str = "train") -> BatchRequest:

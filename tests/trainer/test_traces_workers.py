@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from tests.trainer.conftest import AS_ONE, Call
 from tests.trainer.test_traces_stream import write
 from trainer.cli import parse
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch
 from trainer.engine.autotune.tuning import Bench
 from trainer.engine.autotune.workers import Choice
-from trainer.engine.dataloader import Cut, Feed
+from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.reporting.events import Events
@@ -49,14 +49,14 @@ def workload_of(folder: Path, kind: type[TracesWorkload] = LstmTraces) -> Traces
     return kind(TrainOptions(data_dir=folder, batch_size=SHARE // 2), Choices(buffer=7, convolution="gin"))
 
 
-def cut_into(micro_batch: int, per_step: int = SHARE, world_size: int = 1) -> Cut:
-    return Cut(place=Place(world_size=world_size), seed=1337, per_step=per_step, micro_batch=micro_batch)
+def cut_into(micro_batch: int, per_step: int = SHARE, world_size: int = 1) -> BatchSplit:
+    return BatchSplit(place=RankInfo(world_size=world_size), seed=1337, per_step=per_step, micro_batch=micro_batch)
 
 
-def steps(workload: TracesWorkload, cut: Cut, first: int, count: int, workers: int) -> list[list[int]]:
+def steps(workload: TracesWorkload, cut: BatchSplit, first: int, count: int, workers: int) -> list[list[int]]:
     """The numbers of the traces of each step."""
     told = []
-    with closing(Feed(workload, cut, first * cut.per_step, workers=workers, pin=False)) as feed:
+    with closing(MicroBatchLoader(workload, cut, first * cut.per_step, workers=workers, pin=False)) as feed:
         for _ in range(count):
             batches = [next(feed) for _ in range(cut.micro_batches)]
             assert [len(batch[-1]) for batch in batches] == cut.sizes
@@ -90,8 +90,8 @@ def test_micro_batches_from_workers_are_those_of_this_process(folder: Path, kind
     """They travel joined, and must come out as they went in: one worker reads what this process reads."""
     workload, cut = workload_of(folder, kind), cut_into(8)
     with (
-        closing(Feed(workload, cut, 0, workers=0, pin=False)) as here,
-        closing(Feed(workload, cut, 0, workers=1, pin=False)) as there,
+        closing(MicroBatchLoader(workload, cut, 0, workers=0, pin=False)) as here,
+        closing(MicroBatchLoader(workload, cut, 0, workers=1, pin=False)) as there,
     ):
         for _ in range(2 * cut.micro_batches):
             for ours, theirs in zip(next(here), next(there), strict=True):
@@ -101,7 +101,7 @@ def test_micro_batches_from_workers_are_those_of_this_process(folder: Path, kind
 
 def test_steps_that_ranks_cannot_share_evenly_are_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="21 samples a step do not divide into 2 ranks; change --global-batch-size"):
-        Feed(workload_of(folder), cut_into(4, per_step=21, world_size=2), 0, workers=0, pin=False)
+        MicroBatchLoader(workload_of(folder), cut_into(4, per_step=21, world_size=2), 0, workers=0, pin=False)
 
 
 def test_a_training_resumed_with_another_micro_batch_is_the_undisturbed_one(
@@ -146,7 +146,7 @@ def test_a_halved_micro_batch_loses_and_repeats_no_trace(
         "--batch-size", str(SHARE), "--micro-batch-size", "14", "--num-workers", "2", "--eval-every", "0",
         "--shuffle-buffer-size", "7", "--epochs", "2",
     )  # fmt: skip
-    assert traces.train(Cramped, parse(words, {}), Place()) == 0
+    assert traces.train(Cramped, parse(words, {}), RankInfo()) == 0
     said = capfd.readouterr().err
     assert "micro-batches of 14: continuing with 7" in said
     assert "micro-batches of 7: continuing with 3" in said
@@ -160,24 +160,24 @@ def test_a_halved_micro_batch_loses_and_repeats_no_trace(
 class Heard(Group):
     """Two ranks, of which the other one has less to offer."""
 
-    def least(self, numbers: Sequence[float]) -> list[float]:
+    def all_reduce_min(self, numbers: Sequence[float]) -> list[float]:
         return [min(number, 1) for number in numbers]
 
 
 def chosen(workload: TracesWorkload, options: TrainOptions, group: Group) -> tuple[int, list[str]]:
     said = io.StringIO()
-    bench = Bench(workload, CPU, cut_into(SHARE), 0, Events(Place(), out=said, err=io.StringIO()))
+    bench = Bench(workload, CPU, cut_into(SHARE), 0, Events(RankInfo(), out=said, err=io.StringIO()))
     return bench.workers(options, group), said.getvalue().splitlines()
 
 
-ALONE = Group(place=Place(), backend="none", device=torch.device("cpu"))
-TWO = Heard(place=Place(world_size=2), backend="gloo", device=torch.device("cpu"))
+ALONE = Group(place=RankInfo(), backend="none", device=torch.device("cpu"))
+TWO = Heard(place=RankInfo(world_size=2), backend="gloo", device=torch.device("cpu"))
 
 
 def test_only_files_to_train_on_count_and_ranks_of_a_node_share_its_cpus(folder: Path) -> None:
     workload = workload_of(folder)
     assert workload.stream_workers == 3
-    crowded = Group(place=Place(local_world_size=10_000), backend="none", device=torch.device("cpu"))
+    crowded = Group(place=RankInfo(local_world_size=10_000), backend="none", device=torch.device("cpu"))
     assert chosen(workload, TrainOptions(), crowded) == (
         1, ["1 worker: the data is for up to 3, the rank with the fewest CPUs has 1"]
     )  # fmt: skip
@@ -199,7 +199,7 @@ def test_measured_workers_of_a_stream_are_as_many_on_each_rank(folder: Path) -> 
             return Choice(workers=4, why="4 workers: measured")
 
     said = io.StringIO()
-    events = Events(Place(), out=said, err=io.StringIO())
+    events = Events(RankInfo(), out=said, err=io.StringIO())
     bench = Bold(workload_of(folder, Measured), CPU, cut_into(SHARE), 0, events)
     assert bench.workers(TrainOptions(), TWO) == 1
     assert said.getvalue().splitlines() == [
@@ -213,7 +213,7 @@ from pathlib import Path
 cpus = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, cpus[:2] if os.environ["RANK"] == "0" else cpus[:1])
 from trainer.cli import parse
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.workloads import traces
 from trainer.workloads.traces_lstm import LstmTraces
 
@@ -223,7 +223,7 @@ class Telling(LstmTraces):
             file.writelines(f"{int(events[0])}\\n" for events in batch[0])
         return super().losses(model, batch)
 
-traces.train(Telling, parse(sys.argv[2:], os.environ), Place.from_environ(os.environ))
+traces.train(Telling, parse(sys.argv[2:], os.environ), RankInfo.from_environ(os.environ))
 """
 
 

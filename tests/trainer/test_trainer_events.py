@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 from contract.events import GroupJoined, SampleWritten, TrainingDone
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine.reporting.events import Events
 
 
 def test_an_event_is_one_line_with_its_head() -> None:
     out = io.StringIO()
-    Events(Place(rank=2, world_size=5, node="beta", events=True), out, clock=lambda: 12.5).emit(
+    Events(RankInfo(rank=2, world_size=5, node="beta", events=True), out, clock=lambda: 12.5).emit(
         SampleWritten(text="a\nñ")
     )
     (line,) = out.getvalue().splitlines()
@@ -24,7 +24,7 @@ def test_an_event_is_one_line_with_its_head() -> None:
 
 def test_without_an_orchestrator_there_are_no_events() -> None:
     out = io.StringIO()
-    events = Events(Place(), out)
+    events = Events(RankInfo(), out)
     events.emit(GroupJoined())
     events.say("hola")
     assert out.getvalue() == "hola\n"
@@ -32,7 +32,7 @@ def test_without_an_orchestrator_there_are_no_events() -> None:
 
 def test_only_rank_0_talks_but_every_rank_tells_its_failure() -> None:
     out, err = io.StringIO(), io.StringIO()
-    events = Events(Place(rank=1, world_size=2, node="beta", events=True), out, err, clock=lambda: 0.0)
+    events = Events(RankInfo(rank=1, world_size=2, node="beta", events=True), out, err, clock=lambda: 0.0)
     events.say("hola")
     try:
         raise ValueError("no such thing")
@@ -46,5 +46,5 @@ def test_only_rank_0_talks_but_every_rank_tells_its_failure() -> None:
 
 def test_what_is_no_number_is_null() -> None:
     out = io.StringIO()
-    Events(Place(events=True), out).emit(TrainingDone(loss=float("nan")))
+    Events(RankInfo(events=True), out).emit(TrainingDone(loss=float("nan")))
     assert json.loads(out.getvalue().removeprefix("@orch "))["loss"] is None

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from trainer.cli import parse
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.errors import UsageError
 from trainer.options import train_options
 
 
 def options_of(*argv: str, environ: dict[str, str] | None = None) -> TrainOptions:
-    return train_options(parse(["gpt2", *argv]), {}, Place.from_environ(environ or {}))
+    return train_options(parse(["gpt2", *argv]), {}, RankInfo.from_environ(environ or {}))
 
 
 def test_the_seeds_options_work_as_written_there() -> None:
@@ -40,7 +40,7 @@ def test_from_scratch_is_never_resuming() -> None:
 
 
 def test_environment_of_torchrun_and_the_orchestrator() -> None:
-    place = Place.from_environ(
+    place = RankInfo.from_environ(
         {
             "RANK": "3", "WORLD_SIZE": "5", "LOCAL_RANK": "1",
             "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "12355",
@@ -51,7 +51,7 @@ def test_environment_of_torchrun_and_the_orchestrator() -> None:
     assert (place.rank, place.world_size, place.local_rank, place.master) == (3, 5, 1, "10.0.0.1:12355")
     assert (place.run_id, place.node, place.node_rank, place.attempt) == ("r1", "delta", 2, 4)
     assert (place.pg_timeout_s, place.events, place.name) == (120, True, "rank 3 of 5 (delta)")
-    assert Place.from_environ({}) == Place(master=":")
+    assert RankInfo.from_environ({}) == RankInfo(master=":")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_environment_of_torchrun_and_the_orchestrator() -> None:
 )
 def test_a_wrong_environment_is_named(environ: dict[str, str], word: str) -> None:
     with pytest.raises(UsageError, match=word):
-        Place.from_environ(environ)
+        RankInfo.from_environ(environ)
 
 
 @pytest.mark.parametrize(

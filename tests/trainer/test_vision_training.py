@@ -14,10 +14,10 @@ import torch
 
 from tests.trainer.conftest import AS_ONE, Call, Ranks
 from trainer.cli import parse
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import BatchRequest
 from trainer.data.order import Shuffled, share
-from trainer.engine.dataloader import Cut, Feed
+from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.errors import UsageError
 from trainer.workloads.vision_options import PRESETS, VisionOptions, choices
 from trainer.workloads.vision_training import Vision, open_pictures
@@ -45,7 +45,7 @@ def vision(data: Path, tmp_path: Path) -> Build:
     def build(**chosen: Any) -> Vision:
         options = TrainOptions(data_dir=data, run_dir=tmp_path / "run", seed=5)
         told = VisionOptions(**{"model": "vit-mini", "image_size": 16, **chosen})
-        return Vision(options, told, open_pictures(options, told, None, Place()), Place())
+        return Vision(options, told, open_pictures(options, told, None, RankInfo()), RankInfo())
 
     return build
 
@@ -88,8 +88,8 @@ def test_ranks_and_workers_see_the_same(workers: int, vision: Build) -> None:
     whole = seen(workload, [(0, 24)])
     got: list[list[torch.Tensor]] = []
     for rank in range(3):
-        cut = Cut(place=Place(rank=rank, world_size=3), seed=5, per_step=12, micro_batch=3)
-        feed = Feed(workload, cut, 0, workers=workers, pin=False)
+        cut = BatchSplit(place=RankInfo(rank=rank, world_size=3), seed=5, per_step=12, micro_batch=3)
+        feed = MicroBatchLoader(workload, cut, 0, workers=workers, pin=False)
         got.append([torch.cat([p.flatten(1), t], 1) for p, t in (workload.seen(next(feed)) for _ in range(4))])
         feed.close()
     in_order = [got[rank][2 * step + part] for step in range(2) for rank in range(3) for part in range(2)]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.trainer.observed import Observed, Wishes
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.engine.autotune.stand_in import stand_in
 from trainer.engine.autotune.tuning import Bench
-from trainer.engine.dataloader import Cut
+from trainer.engine.dataloader import BatchSplit
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.reporting.events import Events
@@ -20,7 +20,7 @@ from trainer.engine.sync import methods
 from trainer.engine.sync.exchange import Exchange
 
 CPU = torch.device("cpu")
-TWO = Place(rank=1, world_size=2)
+TWO = RankInfo(rank=1, world_size=2)
 
 
 class Gpu(Hardware):
@@ -57,7 +57,7 @@ def bench(tmp_path: Path) -> tuple[Bench, Sizes, TrainOptions]:
     workload = Sizes(options, Wishes(), TWO)
     workload.optimizer = Watched(workload.model.parameters(), lr=0.1, weight_decay=0.5)
     hardware = Gpu(device=CPU, threads=1, dtype=torch.float32, onednn="")
-    cut = Cut(place=TWO, seed=1, per_step=16, micro_batch=8)
+    cut = BatchSplit(place=TWO, seed=1, per_step=16, micro_batch=8)
     events = Events(TWO, out=io.StringIO(), err=io.StringIO())
     return Bench(workload, hardware, cut, 0, events), workload, options
 
@@ -120,7 +120,7 @@ def test_speed_is_per_sample_of_the_workload_whatever_a_batch_looks_like(tmp_pat
 
     options = TrainOptions(run_dir=tmp_path)
     hardware = Hardware(device=CPU, threads=1, dtype=torch.float32, onednn="")
-    cut = Cut(place=Place(), seed=1, per_step=4, micro_batch=4)
-    events = Events(Place(), out=io.StringIO(), err=io.StringIO())
-    measured = Bench(Rows(options, Wishes(sample_s=(0.01,)), Place()), hardware, cut, 0, events)
+    cut = BatchSplit(place=RankInfo(), seed=1, per_step=4, micro_batch=4)
+    events = Events(RankInfo(), out=io.StringIO(), err=io.StringIO())
+    measured = Bench(Rows(options, Wishes(sample_s=(0.01,)), RankInfo()), hardware, cut, 0, events)
     assert measured.sample_s(lambda: None, 0.1) >= 0.01  # each sleeps that long; a row would be a tenth of it

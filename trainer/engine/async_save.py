@@ -20,10 +20,10 @@ from contract.events import CheckpointWritten
 from trainer.agent import heartbeat
 from trainer.engine.checkpoints import checkpoint, rank_state
 from trainer.engine.checkpoints.checkpoint import Keep
-from trainer.engine.checkpoints.resume import Trained
+from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.snapshot import Snapshot
 from trainer.engine.run import Run
-from trainer.engine.sync.strategy import Kept, State, Sync
+from trainer.engine.sync.strategy import RankState, State, Sync
 from trainer.engine.weights import must_be_alike
 from trainer.errors import TrainerError
 
@@ -44,7 +44,7 @@ class Save:
 class Saving:
     """At most one checkpoint is being written at a time: the next waits for the last."""
 
-    def __init__(self, run: Run, trained: Trained, sync: Sync) -> None:
+    def __init__(self, run: Run, trained: TrainState, sync: Sync) -> None:
         self._run, self._trained, self._sync = run, trained, sync
         self._root = run.options.run_dir / "checkpoints"
         self._first = run.place.rank == 0
@@ -71,19 +71,19 @@ class Saving:
         heartbeat.part("checkpoint")
         began = time.perf_counter()
         must_be_alike(self._sync, self._run.group, step)
-        self.settle()
+        self.wait()
         aside = self._run.options.checkpoint_async and not last
         state = self._sync.state()
         if state:
             self._write_own(step, self._own_memory.take(dict(state)) if aside else state)
-        with self._sync.in_common():
+        with self._sync.use_averaged():
             if self._first:
                 one = Save(step=step, cursor=cursor, best=best, aside=aside, began=began)
                 self._write(one)
             if not aside:
-                self.settle()
+                self.wait()
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until the last checkpoint is one. On all ranks; raises what has failed in writing."""
         run = self._run
         run.writer.finish()
@@ -100,7 +100,7 @@ class Saving:
 
     def _write_own(self, step: int, state: State) -> None:
         run, layout = self._run, self._sync.layout
-        mine = Kept(rank=run.place.rank, world_size=run.place.world_size, state=state)
+        mine = RankState(rank=run.place.rank, world_size=run.place.world_size, state=state)
         self._own_step = step
         self._own = run.writer.submit(lambda: rank_state.save(run.options.run_dir, step, mine, layout))
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.order import Order, span
 from trainer.engine.workload import Workload
@@ -27,10 +27,10 @@ PREFETCH = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class BatchSplit:
     """How an optimizer step's samples are cut: shares of ranks, and these into micro-batches."""
 
-    place: Place
+    place: RankInfo
     seed: int
     per_step: int
     """Samples in one optimizer step, over all ranks."""
@@ -88,13 +88,13 @@ class Cut:
             cursor += self.per_step
 
 
-class Feed:
+class MicroBatchLoader:
     """An endless iterator over a rank's micro-batches; `waited` is how long the loop has waited for them, in seconds.
 
     Which batch comes when does not depend on the number of workers: DataLoader hands them out in the order asked for.
     """
 
-    def __init__(self, workload: Workload, cut: Cut, cursor: int, *, workers: int, pin: bool) -> None:
+    def __init__(self, workload: Workload, cut: BatchSplit, cursor: int, *, workers: int, pin: bool) -> None:
         self.waited = 0.0
         self.workers = workers
         self._workload, self._pin = workload, pin
@@ -102,12 +102,12 @@ class Feed:
         self._batches: Iterator[Batch]
         self._open(cut, cursor)
 
-    def recut(self, cut: Cut, cursor: int) -> None:
+    def recut(self, cut: BatchSplit, cursor: int) -> None:
         """Go on from position `cursor`, in other parts."""
         self._close()
         self._open(cut, cursor)
 
-    def _open(self, cut: Cut, cursor: int) -> None:
+    def _open(self, cut: BatchSplit, cursor: int) -> None:
         workload, workers, pin = self._workload, self.workers, self._pin
         if not workers:
             batches = _loaded_here(workload, cut, cursor)
@@ -139,14 +139,14 @@ class Feed:
         self._close()
 
 
-def _loaded_here(workload: Workload, cut: Cut, cursor: int) -> Iterator[Batch]:
+def _loaded_here(workload: Workload, cut: BatchSplit, cursor: int) -> Iterator[Batch]:
     if workload.streamed:
         samples = iter(_stream(workload, cut, cursor))
         return map(workload.collate, _parts(samples, chain.from_iterable(repeat(cut.sizes))))
     return map(workload.batch, cut.requests(workload.order(cut.seed), cursor))
 
 
-def _stream(workload: Workload, cut: Cut, cursor: int) -> Iterable[Batch]:
+def _stream(workload: Workload, cut: BatchSplit, cursor: int) -> Iterable[Batch]:
     world_size = cut.place.world_size
     if cut.per_step % world_size:
         raise UsageError(

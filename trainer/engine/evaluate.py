@@ -54,10 +54,10 @@ def evaluate(
         judged.append(outputs.double().cpu())
     model.train(was_training)
 
-    totals = group.sum(sums.tolist())
+    totals = group.all_reduce_sum(sums.tolist())
     targets = workload.targets("validation", everyones)
     means = {name: total / count for name, total, count in zip(workload.terms, totals, targets, strict=True) if count}
-    outputs_of_all = group.rows(torch.cat(judged) if judged else torch.empty(0, 0), len(everyones)).numpy()
+    outputs_of_all = group.all_gather_rows(torch.cat(judged) if judged else torch.empty(0, 0), len(everyones)).numpy()
     loss = sum(weight * means.get(name, 0.0) for name, weight in workload.terms.items())
     return Evaluation(
         loss=loss,

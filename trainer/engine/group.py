@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import Store
 from torch.futures import Future
 
 from trainer.agent import heartbeat
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine.transfers import Arriving, Work, arriving, straight, sum_soon
 from trainer.errors import ConfigurationError, TrainerError
 
@@ -34,7 +34,7 @@ class Group:
     exchange's), so that no two of its communicators are ever in use at once (docs/adr/0026).
     """
 
-    place: Place
+    place: RankInfo
     backend: str
     """What carries gradients: gloo, nccl, or none for a rank alone."""
     device: torch.device
@@ -55,7 +55,7 @@ class Group:
         return self.place.world_size == 1
 
     @heartbeat.exchange("all_reduce")
-    def sum(self, numbers: Sequence[float]) -> list[float]:
+    def all_reduce_sum(self, numbers: Sequence[float]) -> list[float]:
         """Each number summed over all ranks."""
         if self.alone:
             return list(numbers)
@@ -63,14 +63,14 @@ class Group:
         dist.all_reduce(tensor, group=self.handle)
         return [float(number) for number in tensor.tolist()]
 
-    def each(self, number: float) -> list[float]:
+    def all_gather_scalar(self, number: float) -> list[float]:
         """Every rank's number, by rank."""
         own = [0.0] * self.place.world_size
         own[self.place.rank] = number
-        return self.sum(own)
+        return self.all_reduce_sum(own)
 
     @heartbeat.exchange("all_reduce")
-    def least(self, numbers: Sequence[float]) -> list[float]:
+    def all_reduce_min(self, numbers: Sequence[float]) -> list[float]:
         """Each number as it is on the rank where it is smallest."""
         if self.alone:
             return list(numbers)
@@ -79,7 +79,7 @@ class Group:
         return [float(number) for number in tensor.tolist()]
 
     @heartbeat.exchange("all_reduce")
-    def rows(self, mine: Tensor, total: int) -> Tensor:
+    def all_gather_rows(self, mine: Tensor, total: int) -> Tensor:
         """(total, columns): every rank's rows, one rank's after another's, each rank having its share of `total`."""
         if self.alone:
             return mine
@@ -185,18 +185,18 @@ class Group:
             work.wait()
         return received.to(tensor.device), seconds
 
-    def texts(self, text: str) -> list[str]:
+    def all_gather_text(self, text: str) -> list[str]:
         """Every rank's, by rank; of each the first 64 bytes."""
         if self.alone:
             return [text]
         letters = torch.zeros(1, 64, dtype=torch.uint8)
         mine = text.encode()[:64]
         letters[0, : len(mine)] = torch.tensor(list(mine), dtype=torch.uint8)
-        rows = self.rows(letters, self.place.world_size)
+        rows = self.all_gather_rows(letters, self.place.world_size)
         return [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
     @heartbeat.exchange(heartbeat.RESTING)
-    def outlast(self) -> None:
+    def wait_finished(self) -> None:
         """Wait until the others, who train without this rank, have ended."""
         assert self.store is not None  # noqa: S101  # a rank alone leaves nobody out
         while True:
@@ -208,12 +208,12 @@ class Group:
                 raise TrainerError(f"{self.place.name} was left out, and the others are gone: {error}") from error
             return
 
-    def over(self) -> None:
+    def mark_finished(self) -> None:
         """Tell those who were left out that the training has ended."""
         if self.store is not None:
             self.store.set(OVER, "1")
 
-    def branches(self, number: int) -> list[Group]:
+    def clones(self, number: int) -> list[Group]:
         """The same ranks for `number` threads that start collectives at once. To be called by all of them.
 
         By gloo each thread has connections of its own. By NCCL they share one communicator, made and connected here and
@@ -237,7 +237,7 @@ class Group:
         self.all_reduce(probe)
         torch.cuda.synchronize(self.device)
 
-    def only(self, ranks: Sequence[int]) -> Group | None:
+    def subgroup(self, ranks: Sequence[int]) -> Group | None:
         """The group of these ranks alone, None for the others. To be called by all of these."""
         return self._of(sorted(ranks))
 
@@ -266,7 +266,7 @@ class Group:
             tensor.copy_(sent)
 
     def barrier(self) -> None:
-        self.sum([0.0])
+        self.all_reduce_sum([0.0])
 
     def broadcast_text(self, text: str) -> str:
         """Rank 0's text, on every rank."""
@@ -292,7 +292,7 @@ class Group:
         mine = torch.tensor(list(digest), dtype=torch.int64)
         theirs = mine.clone()
         self.broadcast(theirs)
-        return self.each(float(not torch.equal(mine, theirs)))
+        return self.all_gather_scalar(float(not torch.equal(mine, theirs)))
 
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name since torch 2.13

@@ -16,13 +16,13 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from contract.cost_model.units import thousands
 from contract.events import GroupJoined, RankStarted, SampleWritten, StepDone, TrainingDone, TrainingStopped
 from trainer.agent import heartbeat
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.files import no_room
 from trainer.engine.async_save import Saving
 from trainer.engine.buffers import Buffers
 from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.writer import Writer
-from trainer.engine.dataloader import Feed
+from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.hardware.agreement import agree
 from trainer.engine.hardware.compiling import is_of_the_compiler
 from trainer.engine.hardware.device import prepare_hardware, start_line
@@ -33,7 +33,7 @@ from trainer.engine.reporting.events import Events
 from trainer.engine.reporting.metrics import Records, Speed
 from trainer.engine.reporting.profile import Profile
 from trainer.engine.run import Run
-from trainer.engine.setup import Beginning, begin
+from trainer.engine.setup import TrainingSetup, begin
 from trainer.engine.step_stats import tell
 from trainer.engine.step_timer import Pace, Times
 from trainer.engine.stop_signal import StopSignal
@@ -49,7 +49,7 @@ PATIENCE_S = 30.0
 Build = Callable[[], Workload]
 
 
-def train(build: Build, options: TrainOptions, place: Place) -> int:
+def train(build: Build, options: TrainOptions, place: RankInfo) -> int:
     """Train to the end, to a wish to stop, or to a failure; returns the exit code."""
     heartbeat.begin(os.environ)
     events, writer = Events(place), Writer()
@@ -70,7 +70,7 @@ def train(build: Build, options: TrainOptions, place: Place) -> int:
     return leave(place, code)
 
 
-def _train(build: Build, options: TrainOptions, place: Place, events: Events, writer: Writer) -> None:
+def _train(build: Build, options: TrainOptions, place: RankInfo, events: Events, writer: Writer) -> None:
     hardware = prepare_hardware(place, options)
     events.emit(
         RankStarted(
@@ -99,10 +99,10 @@ def _train(build: Build, options: TrainOptions, place: Place, events: Events, wr
         group.must_agree("data or options", run.what_must_be_equal())
         # Kept by nobody else: a DistributedDataParallel that outlives its process group may hang when that ends.
         _loop(begin(run))
-        group.over()
+        group.mark_finished()
 
 
-def _loop(begun: Beginning | None) -> None:
+def _loop(begun: TrainingSetup | None) -> None:
     if begun is None:
         return
     run, trained, optimizer, sync, start = begun.run, begun.trained, begun.optimizer, begun.sync, begun.start
@@ -115,9 +115,9 @@ def _loop(begun: Beginning | None) -> None:
     final_step = last_step(options, (start.step, start.cursor), run.per_step, samples)
     evaluates = bool(options.eval_every and workload.validation_samples)
     cut = begun.cut
-    model, pace, times = sync.model, Pace(hardware.device), Times(group.texts(place.label))
+    model, pace, times = sync.model, Pace(hardware.device), Times(group.all_gather_text(place.label))
     model.train()
-    feed = Feed(workload, cut, start.cursor, workers=begun.workers, pin=hardware.on_gpu)
+    feed = MicroBatchLoader(workload, cut, start.cursor, workers=begun.workers, pin=hardware.on_gpu)
     order = workload.order(options.seed)
     buffers = Buffers(workload.model)
     weights = torch.tensor(list(workload.terms.values()), device=hardware.device)
@@ -255,11 +255,11 @@ def _loop(begun: Beginning | None) -> None:
         feed.close()
 
         # ── The end, asked for or reached ─────────────────────────────────────────────────────────
-        if not stopping and sync.settle():
+        if not stopping and sync.finalize():
             saved_at = evaluated_at = -1
         if step != saved_at:
             saving.save(step, cursor, last=True)
-        saving.settle()
+        saving.wait()
         if stopping:
             if first:
                 run.stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")

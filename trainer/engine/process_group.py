@@ -14,13 +14,13 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from trainer.agent import heartbeat
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.engine.group import BOTH, Group
 from trainer.errors import ConfigurationError, TrainerError
 
 
 @contextmanager
-def join(place: Place, device: torch.device, backend: str) -> Iterator[Group]:
+def join(place: RankInfo, device: torch.device, backend: str) -> Iterator[Group]:
     """Meet the other ranks, and part from them in order: torchrun waits 300 s for one that just vanishes."""
     if place.world_size == 1:
         yield Group(place=place, backend="none", device=torch.device("cpu"))
@@ -46,7 +46,7 @@ def join(place: Place, device: torch.device, backend: str) -> Iterator[Group]:
         group = Group(
             place=place, backend=chosen, device=where, store=PrefixStore("trainer", store), without_gpu=without_gpu
         )
-        present = int(group.sum([1.0])[0])
+        present = int(group.all_reduce_sum([1.0])[0])
         group.connect()
     except (RuntimeError, ValueError) as error:
         raise TrainerError(
@@ -61,7 +61,7 @@ def join(place: Place, device: torch.device, backend: str) -> Iterator[Group]:
     dist.destroy_process_group()
 
 
-def leave(place: Place, code: int) -> int:
+def leave(place: RankInfo, code: int) -> int:
     """The exit code of a process alone; one that has met others ends here and now.
 
     Python's own end would wait for ranks that no longer answer after a failure. After a success gloo's threads
@@ -75,14 +75,14 @@ def leave(place: Place, code: int) -> int:
     return code
 
 
-def expected_backend(place: Place, device: torch.device, backend: str) -> str:
+def expected_backend(place: RankInfo, device: torch.device, backend: str) -> str:
     """The backend as far as this rank can tell before it has met the others."""
     if place.world_size == 1:
         return "none"
     return "gloo" if backend == "auto" and device.type != "cuda" else backend
 
 
-def _choose_backend(place: Place, device: torch.device, backend: str, store: Store) -> tuple[str, tuple[str, ...]]:
+def _choose_backend(place: RankInfo, device: torch.device, backend: str, store: Store) -> tuple[str, tuple[str, ...]]:
     """One backend serves all ranks: nccl only if every one of them has a GPU. With it those that have none, where some
     have one."""
     if backend != "auto":

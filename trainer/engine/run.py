@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 
 from contract.events import Evaluated, Rebalanced, TrainingDone
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.engine.autotune import find_lr
 from trainer.engine.autotune.micro_batch import halve
 from trainer.engine.autotune.tuning import Bench
 from trainer.engine.balance import told
-from trainer.engine.checkpoints.resume import Trained
+from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.writer import Writer
-from trainer.engine.dataloader import Cut
+from trainer.engine.dataloader import BatchSplit
 from trainer.engine.evaluate import evaluate
 from trainer.engine.group import Group
 from trainer.engine.hardware.compiling import compile_in_place, cost_s, decide, gain
@@ -34,7 +34,7 @@ from trainer.errors import TrainerError
 class Run:
     workload: Workload
     options: TrainOptions
-    place: Place
+    place: RankInfo
     hardware: Hardware
     group: Group
     events: Events
@@ -54,9 +54,9 @@ class Run:
             workload.model, workload.parameter_groups(), self.options, self.hardware.dtype_of_updates
         )
 
-    def evaluate(self, step: int, micro_batch: int, trained: Trained, sync: Sync, records: Records) -> bool:
+    def evaluate(self, step: int, micro_batch: int, trained: TrainState, sync: Sync, records: Records) -> bool:
         """Whether the model is the best so far."""
-        with sync.in_common():
+        with sync.use_averaged():
             found = evaluate(self.workload, self.options, micro_batch, self.hardware, self.group)
         improved = trained.watch.update(step, found.figures)
         if self.place.rank == 0:
@@ -90,19 +90,19 @@ class Run:
         )
         self.events.emit(TrainingDone(step=0, seconds=0.0))
 
-    def rebalance(self, cut: Cut, shares: tuple[int, ...], trained: Trained, sync: Sync) -> Cut:
+    def rebalance(self, cut: BatchSplit, shares: tuple[int, ...], trained: TrainState, sync: Sync) -> BatchSplit:
         """Go on with other shares of each step; the samples of a step stay the same."""
-        names = self.group.texts(self.place.label)
+        names = self.group.all_gather_text(self.place.label)
         changed = told(names, cut.shares or cut.equal, shares)
         if self.place.rank == 0:
             self.events.emit(Rebalanced(shares=dict(zip(names, shares, strict=True))))
         self.events.say(f"shares of a step follow the nodes' speed: {changed}")
-        trained.manner["shares"] = list(shares)
+        trained.sync_state["shares"] = list(shares)
         cut = replace(cut, shares=shares)
         sync.weight = cut.weight
         return cut
 
-    def smaller(self, cut: Cut) -> Cut:
+    def smaller(self, cut: BatchSplit) -> BatchSplit:
         """The same step in smaller parts, after one of these was too large for this rank's memory."""
         tried = min(cut.micro_batch, cut.share)
         size = halve(tried)

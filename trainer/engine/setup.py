@@ -15,15 +15,15 @@ from trainer.engine.autotune.stand_in import stand_in
 from trainer.engine.autotune.tuning import Bench
 from trainer.engine.balance import Balance
 from trainer.engine.checkpoints import rank_state
-from trainer.engine.checkpoints.resume import Progress, Trained, resume
-from trainer.engine.dataloader import Cut
+from trainer.engine.checkpoints.resume import Progress, TrainState, resume
+from trainer.engine.dataloader import BatchSplit
 from trainer.engine.early_stopping import Watch
 from trainer.engine.guard import Guard
 from trainer.engine.optimization.loss_scaler import LossScaler
 from trainer.engine.run import Run
 from trainer.engine.sync import methods
 from trainer.engine.sync.strategy import Sync
-from trainer.engine.sync_plan import Together, by_speed, come_together, must_measure, wished_sync
+from trainer.engine.sync_plan import SyncPlan, by_speed, must_measure, negotiate, wished_sync
 from trainer.engine.weights import share_weights
 
 LONG_S, LONGER_S = 1.5, 4.0
@@ -31,13 +31,13 @@ LONG_S, LONGER_S = 1.5, 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beginning:
+class TrainingSetup:
     run: Run
     """Among those who train."""
-    trained: Trained
+    trained: TrainState
     optimizer: Optimizer
     start: Progress
-    cut: Cut
+    cut: BatchSplit
     workers: int
     sync: Sync
     balance: Balance | None
@@ -45,12 +45,12 @@ class Beginning:
     forecast_per_s: float
 
 
-def begin(run: Run) -> Beginning | None:
+def begin(run: Run) -> TrainingSetup | None:
     """None: there is nothing to train here. To be called by all ranks."""
     options, events = run.options, run.events
     optimizer = run.optimizer()
     trained = _trained(run, optimizer)
-    cut = Cut(place=run.place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
+    cut = BatchSplit(place=run.place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
     bench = Bench(run.workload, run.hardware, cut, 0, events)
     whose = methods.Whose(model=run.workload.model, optimizer=optimizer, options=options, group=run.group)
     bench.choose_micro_batch(options, optimizer, lambda: stand_in(wished_sync(options), whose))
@@ -60,25 +60,25 @@ def begin(run: Run) -> Beginning | None:
         events.emit(TrainingResumed(step=start.step, checkpoint=str(start.source or "")))
         events.say(f"resumed at step {start.step} from {start.source}")
     bench = Bench(run.workload, run.hardware, bench.cut, start.cursor, events)
-    together = come_together(run, _own(run, bench, step_s), trained.manner)
+    together = negotiate(run, _own(run, bench, step_s), trained.sync_state)
     if options.forecast:
         events.emit(TrainingDone(step=start.step, seconds=0.0))
         return None
-    group = run.group if len(together.ranks) == run.place.world_size else run.group.only(together.ranks)
+    group = run.group if len(together.ranks) == run.place.world_size else run.group.subgroup(together.ranks)
     if group is None:
         events.warn("left out of this run; it waits for the others' end")
-        run.group.outlast()
+        run.group.wait_finished()
         return None
     among = replace(run, place=group.place, group=group)
     events.speak(among.place.rank == 0)
-    trained.manner.update(asdict(together))
+    trained.sync_state.update(asdict(together))
     cut = replace(bench.cut, place=among.place, shares=together.shares)
     return _ready(among, trained, optimizer, start, cut, together)
 
 
 def _ready(
-    run: Run, trained: Trained, optimizer: Optimizer, start: Progress, cut: Cut, together: Together
-) -> Beginning | None:
+    run: Run, trained: TrainState, optimizer: Optimizer, start: Progress, cut: BatchSplit, together: SyncPlan
+) -> TrainingSetup | None:
     options, events, model = run.options, run.events, run.workload.model
     bench = Bench(run.workload, run.hardware, cut, start.cursor, events)
     workers = bench.workers(options, run.group)
@@ -95,7 +95,7 @@ def _ready(
         run.compile()
     if start.step and start.sync == together.sync:  # what another way has kept is of no use to this one
         rank_state.restore(options.run_dir, start.step, sync, run.group, events.warn)
-    return Beginning(
+    return TrainingSetup(
         run=run,
         trained=trained,
         optimizer=optimizer,
@@ -108,9 +108,9 @@ def _ready(
     )
 
 
-def _trained(run: Run, optimizer: Optimizer) -> Trained:
+def _trained(run: Run, optimizer: Optimizer) -> TrainState:
     options, hardware = run.options, run.hardware
-    return Trained(
+    return TrainState(
         model=run.workload.model,
         optimizer=optimizer,
         scaler=LossScaler(hardware.device.type, enabled=hardware.scales),
@@ -140,14 +140,14 @@ def _sync(run: Run, bench: Bench, name: str, optimizer: Optimizer, step: int) ->
     if name == "fp32" and not run.group.alone:
         # Before DDP is made: a pass without it would be the first of its static graph.
         unused = bench.unused()
-        static_graph = not sum(run.group.each(float(len(unused)))) and _static_graph(run, bench.cut)
+        static_graph = not sum(run.group.all_gather_scalar(float(len(unused)))) and _static_graph(run, bench.cut)
     sync = methods.build(name, whose, step, static_graph=static_graph)
     sync.weight = bench.cut.weight
-    bench.rehearse(sync)
+    bench.warm_up(sync)
     return sync
 
 
-def _static_graph(run: Run, cut: Cut) -> bool:
+def _static_graph(run: Run, cut: BatchSplit) -> bool:
     """torch 2.13 fails with an internal assertion where a static graph's first backward pass is one without sync. All
     ranks must decide alike: a static graph has one collective more."""
     options = run.options

@@ -10,7 +10,7 @@ from trainer.engine.guard import finite_flags, ranks_at_fault
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class StepStats:
     sums: list[float]
     """Of each term's loss, over all ranks."""
     norm: float
@@ -25,13 +25,13 @@ class Told:
     """Whether all ranks have written what each alone knows for the last checkpoint."""
 
 
-def tell(group: Group, sums: Sequence[float], norm: float, stop: bool, sample_s: float, written: bool) -> Told:
+def tell(group: Group, sums: Sequence[float], norm: float, stop: bool, sample_s: float, written: bool) -> StepStats:
     """All of them this rank's."""
     rank, ranks = group.place.rank, group.place.world_size
     flags = finite_flags(rank, ranks, sum(sums))
     speeds = [sample_s if other == rank else 0.0 for other in range(ranks)]
-    heard = group.sum([*flags, *speeds, norm / ranks, float(stop), float(written), *sums])
-    return Told(
+    heard = group.all_reduce_sum([*flags, *speeds, norm / ranks, float(stop), float(written), *sums])
+    return StepStats(
         at_fault=ranks_at_fault(heard[:ranks]),
         sample_s=heard[ranks : 2 * ranks],
         norm=heard[2 * ranks],

@@ -23,7 +23,7 @@ from trainer.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
+class SyncPlan:
     everyone: tuple[str, ...] = ()
     """All processes, by rank."""
     ranks: tuple[int, ...] = ()
@@ -35,7 +35,7 @@ class Together:
     """The forecast's speed; 0 where there is none."""
 
     @classmethod
-    def remembered(cls, told: Mapping[str, Any]) -> Together:
+    def remembered(cls, told: Mapping[str, Any]) -> SyncPlan:
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
         return cls(**values)
 
@@ -50,19 +50,19 @@ def by_speed(run: Run) -> bool:
     return run.options.shares == "auto" and not run.options.deterministic and not run.workload.streamed
 
 
-def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str, Any]) -> Together:
+def negotiate(run: Run, measure_own: Callable[[], Own], before: Mapping[str, Any]) -> SyncPlan:
     """How this run goes on, alike on all ranks. `measure_own`: asked where it must be; `before`: a checkpoint's."""
     wished = wished_sync(run.options)
-    everyone = tuple(run.group.texts(run.place.name))
+    everyone = tuple(run.group.all_gather_text(run.place.name))
     if before and not run.options.forecast:
-        earlier = Together.remembered(before)
+        earlier = SyncPlan.remembered(before)
         fits = earlier.everyone == everyone and sum(earlier.shares) in (0, run.per_step)
         if fits and wished in (AUTO, earlier.sync):  # in the same company nothing is measured again
             run.events.say(f"as before: --sync {earlier.sync}, shares {list(earlier.shares) or 'equal'}")
             return earlier
     if not must_measure(run):
         sync = "fp32" if wished == AUTO else wished  # auto with nothing to measure: a rank alone
-        return Together(everyone=everyone, ranks=tuple(range(len(everyone))), sync=sync)
+        return SyncPlan(everyone=everyone, ranks=tuple(range(len(everyone))), sync=sync)
     own = measure_own()
     found = _forecast(run, own)
     around = of_all(own.around, run.group) if own.around else ()
@@ -76,7 +76,7 @@ def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str,
         if out.rank == run.place.rank and not run.options.forecast:
             run.events.emit(RankLeftOut(why=out.why))
     row = found.chosen
-    decided = Together(
+    decided = SyncPlan(
         everyone=everyone,
         ranks=row.ranks,
         sync="fp32" if row.sync == ALONE else row.sync,
@@ -84,7 +84,7 @@ def come_together(run: Run, measure_own: Callable[[], Own], before: Mapping[str,
         per_s=row.per_s,
     )
     # What all measured is the same on all ranks; that what follows is so too hangs on no machine's arithmetic.
-    return Together.remembered(json.loads(run.group.broadcast_text(json.dumps(asdict(decided)))))
+    return SyncPlan.remembered(json.loads(run.group.broadcast_text(json.dumps(asdict(decided)))))
 
 
 def wished_sync(options: TrainOptions) -> str:

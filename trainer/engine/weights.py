@@ -41,10 +41,10 @@ def must_be_alike(sync: Sync, group: Group, step: int) -> None:
     mine, ranks = checksum(sync.shared()), group.place.world_size
     told = [0.0] * len(mine) * ranks
     told[group.place.rank * len(mine) : (group.place.rank + 1) * len(mine)] = mine
-    told = group.sum(told)
+    told = group.all_reduce_sum(told)
     rows = [told[rank * len(mine) : (rank + 1) * len(mine)] for rank in range(ranks)]
     if drifted := apart(rows):
-        labels = group.texts(group.place.label)
+        labels = group.all_gather_text(group.place.label)
         names = ", ".join(f"rank {rank} ({labels[rank]})" for rank in drifted)
         others = "the other ranks'" if len(drifted) < ranks else "the same"
         raise DriftError(

@@ -66,7 +66,7 @@ def of_all_at_once(group: Group, links: Links) -> Together:
     slowest = min((rate for row in links.rates for rate in row if rate), default=LARGEST / LONG_ENOUGH_S)
     values = int(min(LARGEST, max(SMALLEST, 2 * LONG_ENOUGH_S * slowest)) / 4)
     barrier_s = _all_reduce_s(group, 1)
-    seconds = max(group.each(_all_reduce_s(group, values, repeats=3)))
+    seconds = max(group.all_gather_scalar(_all_reduce_s(group, values, repeats=3)))
     return Together(barrier_s=barrier_s, sent_bytes=4 * values, seconds=seconds, rate=copies * 4 * values / seconds)
 
 

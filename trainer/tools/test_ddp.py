@@ -11,7 +11,7 @@ import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from contract.events import ConnectivityTested, GroupJoined, RankFailed, RankStarted, TrainingDone
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import prepare_hardware
 from trainer.engine.process_group import expected_backend, join, leave
@@ -21,7 +21,7 @@ from trainer.tools.known_values import Checked, check
 from trainer.tools.link_rates import Links, measure_links, of_all_at_once
 
 
-def run(place: Place, backend: str) -> int:
+def run(place: RankInfo, backend: str) -> int:
     """Exit code 0, or 1 where a value was wrong or the others stopped answering."""
     code, events = 0, Events(place)
     try:
@@ -37,7 +37,7 @@ def run(place: Place, backend: str) -> int:
     return leave(place, code)
 
 
-def _test(place: Place, backend: str, events: Events) -> None:
+def _test(place: RankInfo, backend: str, events: Events) -> None:
     hardware = prepare_hardware(place, TrainOptions(amp=False))
     events.emit(
         RankStarted(
@@ -74,7 +74,7 @@ def judge(group: Group, events: Events) -> None:
         f"{place.name}: backend {group.backend}, {group.device}, {_words(found)},"
         f" {small:.2f} ms, {together.sent_bytes / (1 << 20):.2g} MiB {large:.1f} ms"
     )
-    names = group.texts(place.label)
+    names = group.all_gather_text(place.label)
     if place.rank == 0:
         all_reduce = {"bytes": together.sent_bytes, "seconds": together.seconds, "mbit_s": together.rate * 8 / 1e6}
         tested = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.engine.workload import Outputs, Workload
 from trainer.errors import ConfigurationError, UsageError
@@ -64,13 +64,13 @@ def add_commands(actions: Actions) -> None:
         parser.set_defaults(run=run)
 
 
-def _check(given: argparse.Namespace, place: Place, _data: Path | None) -> None:
+def _check(given: argparse.Namespace, place: RankInfo, _data: Path | None) -> None:
     train_options(given, {}, place)
     _named(given.module)
     _assigned(given.set or [])
 
 
-def _train(given: argparse.Namespace, place: Place) -> int:
+def _train(given: argparse.Namespace, place: RankInfo) -> int:
     options = train_options(given, {}, place)
     make = _maker(given, options.data_dir)
 
@@ -79,7 +79,7 @@ def _train(given: argparse.Namespace, place: Place) -> int:
     return loop.train(make, options, place)
 
 
-def _evaluate(given: argparse.Namespace, place: Place) -> int:
+def _evaluate(given: argparse.Namespace, place: RankInfo) -> int:
     import torch
 
     from trainer.engine.checkpoints import checkpoint
@@ -98,7 +98,7 @@ def _evaluate(given: argparse.Namespace, place: Place) -> int:
     state = read_state(found.state_file, hardware.device)
     with must_fit_in(found.state_file):
         workload.model.load_state_dict(state["model"])
-    alone = Group(place=Place(), backend="none", device=torch.device("cpu"))
+    alone = Group(place=RankInfo(), backend="none", device=torch.device("cpu"))
     print(json.dumps(evaluate(workload, options, given.batch_size, hardware, alone).figures))
     return 0
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.prepared_folder import TOKENS, read_manifest
 from trainer.data.token_windows import must_hold_a_window
@@ -76,7 +76,7 @@ def add_commands(actions: Actions) -> None:
     gpt2_actions.add(actions)
 
 
-def _check(given: argparse.Namespace, place: Place, data: Path | None) -> None:
+def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
     options, shape, _ = _asked(given, place)
     if data is None:
         return
@@ -86,7 +86,7 @@ def _check(given: argparse.Namespace, place: Place, data: Path | None) -> None:
             must_hold_a_window(data, manifest, split, shape["seq_len"])
 
 
-def _train(given: argparse.Namespace, place: Place) -> int:
+def _train(given: argparse.Namespace, place: RankInfo) -> int:
     options, shape, how = _asked(given, place)
 
     from trainer.engine import loop
@@ -99,7 +99,7 @@ def _train(given: argparse.Namespace, place: Place) -> int:
     return loop.train(build, options, place)
 
 
-def _asked(given: argparse.Namespace, place: Place) -> tuple[TrainOptions, dict[str, int], dict[str, Any]]:
+def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, dict[str, int], dict[str, Any]]:
     """The options, the model's shape, and how it computes. UsageError where they cannot be."""
     preset = PRESETS[given.preset or "124m"]
     wrong = [

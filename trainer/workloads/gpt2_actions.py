@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.data.token_windows import longest_window
 from trainer.errors import ConfigurationError, UsageError
 from trainer.workloads import Actions
@@ -59,7 +59,7 @@ def add(actions: Actions) -> None:
     export.set_defaults(run=_export)
 
 
-def _prepare(given: argparse.Namespace, _place: Place) -> int:
+def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.data import shards, spanish, texts
 
     tokenizer = None
@@ -90,7 +90,7 @@ def _prepare(given: argparse.Namespace, _place: Place) -> int:
     return 0
 
 
-def _sample(given: argparse.Namespace, _place: Place) -> int:
+def _sample(given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.data import tokenizer
 
     wrong = [
@@ -106,7 +106,7 @@ def _sample(given: argparse.Namespace, _place: Place) -> int:
     return 0
 
 
-def _export(given: argparse.Namespace, _place: Place) -> int:
+def _export(given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.models import pretrained_gpt2
 
     found, model = _model_of(given.checkpoint)

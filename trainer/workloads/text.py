@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.text_manifest import TextManifest
 from trainer.engine.workload import Outputs, Workload
@@ -41,12 +41,12 @@ def add_commands(actions: Actions) -> None:
     lengths.set_defaults(run=_lengths)
 
 
-def _check(given: argparse.Namespace, place: Place, data: Path | None) -> None:
+def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
     if data:
         _asked(given, place, TextManifest.open(data))
 
 
-def _train(given: argparse.Namespace, place: Place) -> int:
+def _train(given: argparse.Namespace, place: RankInfo) -> int:
     from trainer.data.text_prepared import PreparedText
 
     prepared = PreparedText.open(given.data_dir or Path("Data"))
@@ -61,7 +61,7 @@ def _train(given: argparse.Namespace, place: Place) -> int:
     return loop.train(lambda: Text(prepared, options, choice, place), options, place)
 
 
-def _asked(given: argparse.Namespace, place: Place, prepared: TextManifest) -> tuple[TextOptions, TrainOptions]:
+def _asked(given: argparse.Namespace, place: RankInfo, prepared: TextManifest) -> tuple[TextOptions, TrainOptions]:
     """The options of this workload and of the engine. UsageError where they cannot be, with this data."""
     choice = text_options.choose(given, prepared)
     watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
@@ -82,7 +82,7 @@ class Text(Workload):
     name = "text"
     unit = "texts"
 
-    def __init__(self, prepared: PreparedText, options: TrainOptions, choice: TextOptions, place: Place) -> None:
+    def __init__(self, prepared: PreparedText, options: TrainOptions, choice: TextOptions, place: RankInfo) -> None:
         from trainer.data.text_prepared import SPLITS, Rows
         from trainer.models import pretrained
         from trainer.models.encoder import Dropout, Encoder, Shape
@@ -252,19 +252,19 @@ class Text(Workload):
         return told
 
 
-def _prepare(given: argparse.Namespace, _place: Place) -> int:
+def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.workloads import text_prepare
 
     return text_prepare.prepare(given)
 
 
-def _predict(given: argparse.Namespace, _place: Place) -> int:
+def _predict(given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.workloads import text_predict
 
     return text_predict.predict(given)
 
 
-def _lengths(given: argparse.Namespace, _place: Place) -> int:
+def _lengths(given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.workloads import text_prepare
 
     return text_prepare.lengths(given)

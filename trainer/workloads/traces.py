@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.prepared_folder import TRACES, read_manifest
 from trainer.engine.workload import Outputs, Workload
@@ -94,13 +94,13 @@ def _weight(text: str) -> float | str:
 _weight.__name__ = "number or auto"
 
 
-def check(kind: type[TracesWorkload], given: argparse.Namespace, place: Place, data: Path | None) -> None:
+def check(kind: type[TracesWorkload], given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
     choices, _ = _asked(kind, given, place)
     if data and not is_stream(choices.loader, data):
         read_manifest(data, TRACES)
 
 
-def train(kind: type[TracesWorkload], given: argparse.Namespace, place: Place) -> int:
+def train(kind: type[TracesWorkload], given: argparse.Namespace, place: RankInfo) -> int:
     choices, options = _asked(kind, given, place)
 
     from trainer.engine import loop
@@ -108,7 +108,7 @@ def train(kind: type[TracesWorkload], given: argparse.Namespace, place: Place) -
     return loop.train(lambda: kind(options, choices), options, place)
 
 
-def _asked(kind: type[TracesWorkload], given: argparse.Namespace, place: Place) -> tuple[Choices, TrainOptions]:
+def _asked(kind: type[TracesWorkload], given: argparse.Namespace, place: RankInfo) -> tuple[Choices, TrainOptions]:
     """The options of the workload and of the engine. UsageError where they cannot be."""
     own = {
         "loader": given.loader,

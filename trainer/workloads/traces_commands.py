@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.errors import ConfigurationError, UsageError
 from trainer.workloads import Actions
 from trainer.workloads.traces import VOCABULARY, TracesWorkload, vocabulary_of
@@ -61,7 +61,7 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
 # ── prepare ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _prepare(kind: Kind, given: argparse.Namespace, _place: Place) -> int:
+def _prepare(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.data.trace_shards import prepare
 
     for name in ("record_own", "generate"):
@@ -104,7 +104,7 @@ def _source(kind: Kind, given: argparse.Namespace) -> Source:
 # ── predict and evaluate ──────────────────────────────────────────────────────────────────────────
 
 
-def _predict(kind: Kind, given: argparse.Namespace, _place: Place) -> int:
+def _predict(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
     counted = 0
     with _writer(given.output) as write:
         for names, scores, _ in _scored(kind, given):
@@ -132,7 +132,7 @@ def _writer(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
             yield table.writerow
 
 
-def _evaluate(kind: Kind, given: argparse.Namespace, _place: Place) -> int:
+def _evaluate(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
     import numpy as np
 
     from trainer.workloads.traces_quality import draw, measures

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.config import Place
+from trainer.config import RankInfo
 from trainer.data.batch import Batch
 from trainer.workloads import Actions, traces, traces_commands
 
@@ -29,11 +29,11 @@ def add_commands(actions: Actions) -> None:
     traces_commands.add(actions, GnnTraces)
 
 
-def _check(given: argparse.Namespace, place: Place, data: Path | None) -> None:
+def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
     traces.check(GnnTraces, given, place, data)
 
 
-def _train(given: argparse.Namespace, place: Place) -> int:
+def _train(given: argparse.Namespace, place: RankInfo) -> int:
     given.convolution = given.convolution or CONVOLUTIONS[0]
     return traces.train(GnnTraces, given, place)
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.prepared_folder import IMAGES, read_manifest
 from trainer.errors import UsageError
 from trainer.options import train_options
@@ -54,13 +54,13 @@ def add_commands(actions: Actions) -> None:
         action.set_defaults(run=run)
 
 
-def _check(given: argparse.Namespace, place: Place, data: Path | None) -> None:
+def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
     _, chosen = _asked(given, place)
     if data and not chosen.images:
         read_manifest(data, IMAGES)
 
 
-def _train(given: argparse.Namespace, place: Place) -> int:
+def _train(given: argparse.Namespace, place: RankInfo) -> int:
     options, chosen = _asked(given, place)
     # A size that only the preset names gives way to that of prepared data.
     size = chosen.image_size if given.image_size or chosen.images else None
@@ -74,7 +74,7 @@ def _train(given: argparse.Namespace, place: Place) -> int:
     return loop.train(build, options, place)
 
 
-def _asked(given: argparse.Namespace, place: Place) -> tuple[TrainOptions, VisionOptions]:
+def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, VisionOptions]:
     """The options of the engine and of this workload. UsageError where they cannot be."""
     preset = PRESETS[given.preset or "fashion"]
     own = {**SEED_DEFAULTS, "batch_size": preset.batch_size, "lr": preset.lr}
@@ -83,7 +83,7 @@ def _asked(given: argparse.Namespace, place: Place) -> tuple[TrainOptions, Visio
     return train_options(given, own, place), choices(given)
 
 
-def _prepare(given: argparse.Namespace, _place: Place) -> int:
+def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.data import image_store, images
 
     fashion = given.images == FASHION
@@ -105,13 +105,13 @@ def _prepare(given: argparse.Namespace, _place: Place) -> int:
     return 0
 
 
-def _evaluate(given: argparse.Namespace, place: Place) -> int:
+def _evaluate(given: argparse.Namespace, place: RankInfo) -> int:
     from trainer.workloads import vision_prediction
 
     return vision_prediction.evaluate(given, place)
 
 
-def _predict(given: argparse.Namespace, place: Place) -> int:
+def _predict(given: argparse.Namespace, place: RankInfo) -> int:
     from trainer.workloads import vision_prediction
 
     return vision_prediction.predict(given, place)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data import image_store
 from trainer.data.augment import middle
 from trainer.data.images import Frame, open_image, pixels
@@ -42,7 +42,7 @@ class Trained:
         return scores.float().cpu()
 
 
-def load(path: Path, place: Place) -> Trained:
+def load(path: Path, place: RankInfo) -> Trained:
     found = checkpoint.locate(path, print)
     identity = found.manifest["identity"]
     if identity["workload"] != "vision":
@@ -60,7 +60,7 @@ def load(path: Path, place: Place) -> Trained:
     )  # fmt: skip
 
 
-def evaluate(given: argparse.Namespace, place: Place) -> int:
+def evaluate(given: argparse.Namespace, place: RankInfo) -> int:
     trained, data = load(given.checkpoint, place), image_store.Prepared.open(given.data_dir)
     if data.classes != trained.classes:
         raise ConfigurationError(
@@ -85,7 +85,7 @@ def evaluate(given: argparse.Namespace, place: Place) -> int:
     return 0
 
 
-def predict(given: argparse.Namespace, place: Place) -> int:
+def predict(given: argparse.Namespace, place: RankInfo) -> int:
     if given.top < 1 or given.batch_size < 1:
         raise UsageError(f"--top {given.top}, --batch-size {given.batch_size}: expected 1 or more")
     files = [file for path in given.images for file in _files(path)]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data import image_cache, image_store
 from trainer.data.augment import Augmentation, Images, middle, partners
 from trainer.data.batch import Batch, BatchRequest
@@ -47,7 +47,7 @@ class Pictures:
         return json.dumps(told, indent=2, ensure_ascii=False).encode()
 
 
-def open_pictures(options: TrainOptions, choices: VisionOptions, size: int | None, place: Place) -> Pictures:
+def open_pictures(options: TrainOptions, choices: VisionOptions, size: int | None, place: RankInfo) -> Pictures:
     """Prepared ones, or those of a folder as it is. `size`: the crop that the user wants."""
     if choices.images is None:
         data = image_store.Prepared.open(options.data_dir)
@@ -88,7 +88,7 @@ class Vision(Workload):
     unit = "images"
     compile_gain = 0.2
 
-    def __init__(self, options: TrainOptions, choices: VisionOptions, pictures: Pictures, place: Place) -> None:
+    def __init__(self, options: TrainOptions, choices: VisionOptions, pictures: Pictures, place: RankInfo) -> None:
         frame, classes = pictures.frame, pictures.classes
         self._pictures, self._classes, self._seed = pictures.splits, classes, options.seed
         self._augmentation = augmentation(choices, frame)

@@ -40,7 +40,7 @@ def look_around(run_dir: Path, device: torch.device, loaded_per_s: float) -> Hos
 
 def of_all(own: HostStats, group: Group) -> tuple[HostStats, ...]:
     """Every rank's, by rank. To be called by all ranks."""
-    columns = {field.name: group.each(float(getattr(own, field.name))) for field in fields(own)}
+    columns = {field.name: group.all_gather_scalar(float(getattr(own, field.name))) for field in fields(own)}
     by_rank = zip(*columns.values(), strict=True)
     return tuple(HostStats(**dict(zip(columns, values, strict=True))) for values in by_rank)
 

@@ -16,7 +16,7 @@ from trainer.config import TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.optimization.still import standing_still
 from trainer.engine.sync.buckets import Bucket, cut
-from trainer.engine.sync.methods import Rung, ladder
+from trainer.engine.sync.methods import SyncMethod, ladder
 from trainer.engine.transfers import Arriving
 
 LONG_ENOUGH_S = 0.2
@@ -55,7 +55,7 @@ class Work:
 
 def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measurement:
     """The same on every rank. To be called by all ranks."""
-    names = group.texts(group.place.label)
+    names = group.all_gather_text(group.place.label)
     rates = links(group)
     upload, download = rates.amax(1).tolist(), rates.amax(0).tolist()
     parameters = [parameter for parameter in work.model.parameters() if parameter.requires_grad]
@@ -63,7 +63,7 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
     efficiency = _efficiency(min(*upload, *download), group)
     trial = min(cut(parameters, SAMPLE), key=lambda bucket: abs(bucket.count - SAMPLE))
     costs = [_cost(rung, efficiency, trial, group) for rung in ladder(options, work.model)]
-    everyones = [group.each(number) for number in (own.sample_s, own.step_s, float(own.micro_batch))]
+    everyones = [group.all_gather_scalar(number) for number in (own.sample_s, own.step_s, float(own.micro_batch))]
     return Measurement(
         nodes=tuple(
             NodeSpeed(
@@ -98,7 +98,7 @@ def links(group: Group) -> Tensor:
         group.shift(torch.empty(SMALLEST, dtype=torch.uint8), by)  # not timed: the first one makes the connection
         while True:
             seconds = group.shift(torch.empty(size, dtype=torch.uint8), by)
-            slowest = max(group.each(seconds))
+            slowest = max(group.all_gather_scalar(seconds))
             if slowest >= LONG_ENOUGH_S or size >= LARGEST:
                 break
             size = min(LARGEST, max(2 * size, int(size * 1.5 * LONG_ENOUGH_S / max(slowest, 1e-6))))
@@ -131,16 +131,16 @@ def _efficiency(link: float, group: Group) -> dict[Pattern, float]:
         began = time.perf_counter()
         for _ in range(TRIES):
             send()
-        seconds = max(group.each(time.perf_counter() - began)) / TRIES
+        seconds = max(group.all_gather_scalar(time.perf_counter() - began)) / TRIES
         found[pattern] = min(1.0, copies * 4 * values / link / seconds)
     return found
 
 
-def _cost(rung: Rung, efficiency: Mapping[Pattern, float], trial: Bucket, group: Group) -> SyncCost:
+def _cost(rung: SyncMethod, efficiency: Mapping[Pattern, float], trial: Bucket, group: Group) -> SyncCost:
     return SyncCost(
         sync=rung.name,
         bytes_per_parameter=rung.bytes_per_parameter,
-        codec_s_per_parameter=max(group.each(codec_s(rung, trial, group))) / trial.count,
+        codec_s_per_parameter=max(group.all_gather_scalar(codec_s(rung, trial, group))) / trial.count,
         collectives=rung.collectives,
         every=rung.every,
         overlap=rung.overlap,
@@ -150,7 +150,7 @@ def _cost(rung: Rung, efficiency: Mapping[Pattern, float], trial: Bucket, group:
     )
 
 
-def codec_s(rung: Rung, like: Bucket, group: Group) -> float:
+def codec_s(rung: SyncMethod, like: Bucket, group: Group) -> float:
     """Seconds of this rank's own work on such a bucket, with peers that answer at once."""
     if rung.mean_of is None:
         return 0.0
@@ -190,7 +190,7 @@ class Echo(Group):
     def all_reduce(self, tensor: Tensor) -> None:
         tensor.mul_(self.place.world_size)
 
-    def branches(self, number: int) -> list[Group]:
+    def clones(self, number: int) -> list[Group]:
         return [self] * number
 
 
@@ -200,4 +200,4 @@ def _latency(group: Group) -> float:
         began = time.perf_counter()
         group.barrier()
         taken.append(time.perf_counter() - began)
-    return median(group.each(median(taken)))
+    return median(group.all_gather_scalar(median(taken)))

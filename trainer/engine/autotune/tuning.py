@@ -19,7 +19,7 @@ from trainer.data.batch import Batch
 from trainer.engine.autotune import find_lr, micro_batch
 from trainer.engine.autotune.workers import Choice, Trial, choose_workers, counted
 from trainer.engine.buffers import Buffers
-from trainer.engine.dataloader import Cut, Feed
+from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.still import standing_still
@@ -36,7 +36,7 @@ class Bench:
     """The model, and the batches that it would see from `cursor` on. Where the memory does not hold them, `cut` has
     smaller micro-batches afterwards."""
 
-    def __init__(self, workload: Workload, hardware: Hardware, cut: Cut, cursor: int, events: Events) -> None:
+    def __init__(self, workload: Workload, hardware: Hardware, cut: BatchSplit, cursor: int, events: Events) -> None:
         self.cut = cut
         self._workload, self._hardware, self._cursor, self._events = workload, hardware, cursor, events
         self._weights = torch.tensor(list(workload.terms.values()), device=hardware.device)
@@ -102,12 +102,12 @@ class Bench:
             return options.num_workers
         cpus = max(1, usable_threads() // group.place.local_world_size)
         if self._workload.stream_workers is not None:
-            usable, fewest = map(int, group.least([self._workload.stream_workers, cpus]))
+            usable, fewest = map(int, group.all_reduce_min([self._workload.stream_workers, cpus]))
             chosen = min(usable, fewest)
             say(f"{counted(chosen)}: the data is for up to {usable}, the rank with the fewest CPUs has {fewest}")
             return chosen
         choice = self._measured_workers(cpus)
-        chosen = int(group.least([choice.workers])[0]) if self._workload.streamed else choice.workers
+        chosen = int(group.all_reduce_min([choice.workers])[0]) if self._workload.streamed else choice.workers
         if choice.workers:
             say(choice.why)
         if chosen < choice.workers:
@@ -123,10 +123,10 @@ class Bench:
         with self._nothing_learnt():
             return self._fitting(measure)
 
-    def rehearse(self, sync: Sync) -> None:
+    def warm_up(self, sync: Sync) -> None:
         """The first passes of `sync`, with their exchange. To be called by all ranks."""
-        batch = self._few() if sync.rehearsals else None
-        for _ in range(sync.rehearsals):
+        batch = self._few() if sync.warm_up_exchanges else None
+        for _ in range(sync.warm_up_exchanges):
             with self._nothing_learnt():
                 with sync.gradients(last=True):
                     self._compute(batch, sync.model)
@@ -217,12 +217,12 @@ class Bench:
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    def _batches(self, cut: Cut) -> Iterator[Batch]:
-        feed = Feed(self._workload, cut, self._cursor, workers=0, pin=False)
+    def _batches(self, cut: BatchSplit) -> Iterator[Batch]:
+        feed = MicroBatchLoader(self._workload, cut, self._cursor, workers=0, pin=False)
         return (next(feed) for _ in itertools.count())
 
-    def _loader(self, count: int) -> Feed:
-        return Feed(self._workload, self.cut, self._cursor, workers=count, pin=self._hardware.on_gpu)
+    def _loader(self, count: int) -> MicroBatchLoader:
+        return MicroBatchLoader(self._workload, self.cut, self._cursor, workers=count, pin=self._hardware.on_gpu)
 
     @contextmanager
     def _nothing_learnt(self) -> Iterator[None]:

@@ -19,14 +19,14 @@ import torch
 from trainer.data.files import sync_folder
 from trainer.engine.checkpoints.checkpoint import unwritten
 from trainer.engine.group import Group
-from trainer.engine.sync.strategy import Kept, Sync
+from trainer.engine.sync.strategy import RankState, Sync
 
 FOLDER = "ranks"
 _NAME = re.compile(r"rank-(\d+)-of-(\d+)\.pt")
 Say = Callable[[str], None]
 
 
-def save(run_dir: Path, step: int, mine: Kept, layout: str) -> None:
+def save(run_dir: Path, step: int, mine: RankState, layout: str) -> None:
     """This rank's file for `step`, whole or not at all. TrainerError: it could not be written."""
     folder = _folder(run_dir, step)
     path = folder / f"rank-{mine.rank}-of-{mine.world_size}.pt"
@@ -64,20 +64,20 @@ def restore(run_dir: Path, step: int, sync: Sync, group: Group, warn: Say) -> No
     found = {(rank, then): path for rank, then, path in _files(_folder(run_dir, step))}
     taken = found.get((place.rank, place.world_size))
     kept = _read(taken, place.rank, place.world_size, sync, warn) if taken else None
-    if all(group.each(float(kept is not None))):
+    if all(group.all_gather_scalar(float(kept is not None))):
         assert kept is not None  # noqa: S101  # every rank has its own
         sync.restore([kept], exact=True)
         return
-    then = int(max(group.each(float(max((then for _, then in found), default=0)))))
+    then = int(max(group.all_gather_scalar(float(max((then for _, then in found), default=0)))))
     mine = []
     for rank in range(then):
-        holders = [holder for holder, has in enumerate(group.each(float((rank, then) in found))) if has]
+        holders = [holder for holder, has in enumerate(group.all_gather_scalar(float((rank, then) in found))) if has]
         # Its own file where it has one; else the first rank that sees it: a folder may be shared.
         if holders and place.rank == (rank if rank in holders else holders[0]):
             one = _read(found[rank, then], rank, then, sync, warn)
             mine += [one] if one else []
     sync.restore(mine, exact=False)
-    total = int(sum(group.each(float(len(mine)))))
+    total = int(sum(group.all_gather_scalar(float(len(mine)))))
     if total < max(then, 1) and place.rank == 0:
         warn(
             f"of what {then or place.world_size} ranks had not yet sent at step {step}, the files of {total} are there:"
@@ -91,7 +91,7 @@ def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
             yield int(match.group(1)), int(match.group(2)), path
 
 
-def _read(path: Path, rank: int, world_size: int, sync: Sync, warn: Say) -> Kept | None:
+def _read(path: Path, rank: int, world_size: int, sync: Sync, warn: Say) -> RankState | None:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch loads a flipped bit without a word
@@ -103,7 +103,7 @@ def _read(path: Path, rank: int, world_size: int, sync: Sync, warn: Say) -> Kept
     except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
         warn(f"{path} is not used: {error}")
         return None
-    return Kept(rank=rank, world_size=world_size, state=whole["state"])
+    return RankState(rank=rank, world_size=world_size, state=whole["state"])
 
 
 def _folder(run_dir: Path, step: int) -> Path:

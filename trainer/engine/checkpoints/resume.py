@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.checkpoint import Checkpoint
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
@@ -40,7 +40,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainState:
     """All that changes while training, and so all that a checkpoint holds."""
 
     model: nn.Module
@@ -48,20 +48,20 @@ class Trained:
     scaler: LossScaler
     guard: Guard
     watch: Watch
-    manner: dict[str, Any] = field(default_factory=dict)
+    sync_state: dict[str, Any] = field(default_factory=dict)
     """How the ranks kept one model in common (a `Together`)."""
 
     def numbers(self) -> dict[str, Any]:
         """All but the tensors, as JSON can hold it."""
         states = {"scaler": self.scaler.state_dict(), "guard": self.guard.state(), "watch": self.watch.state()}
-        return {**states, "manner": self.manner}
+        return {**states, "manner": self.sync_state}
 
     def remember(self, numbers: Mapping[str, Any]) -> None:
         if self.scaler.is_enabled() and numbers["scaler"]:
             self.scaler.load_state_dict(numbers["scaler"])
         self.guard.restore(numbers["guard"])
         self.watch.restore(numbers["watch"])
-        self.manner.update(numbers.get("manner", {}))
+        self.sync_state.update(numbers.get("manner", {}))
 
     def state(self, step: int, cursor: int) -> dict[str, Any]:
         """What a checkpoint holds. Its tensors are those that go on being trained, not copies."""
@@ -78,7 +78,7 @@ class Trained:
             return int(state["step"]), int(state["cursor"])
 
 
-def resume(trained: Trained, workload: Workload, options: TrainOptions, group: Group, say: Say) -> Progress:
+def resume(trained: TrainState, workload: Workload, options: TrainOptions, group: Group, say: Say) -> Progress:
     """Bring all ranks to the state to go on from; the same on each of them when this returns."""
     progress, refusal = Progress(), None
     if group.place.rank == 0:
@@ -107,7 +107,7 @@ def resume(trained: Trained, workload: Workload, options: TrainOptions, group: G
     return Progress(step=heard["step"], cursor=heard["cursor"], source=progress.source, sync=sync)
 
 
-def choose(options: TrainOptions, place: Place, say: Say) -> Checkpoint | None:
+def choose(options: TrainOptions, place: RankInfo, say: Say) -> Checkpoint | None:
     """The checkpoint that `--resume` means, None for a new beginning."""
     root = options.run_dir / "checkpoints"
     if options.resume == "auto":
@@ -146,7 +146,7 @@ def must_fit(chosen: Checkpoint, identity: Mapping[str, str | int]) -> None:
         )  # fmt: skip
 
 
-def _own_progress(root: Path, place: Place) -> Checkpoint | None:
+def _own_progress(root: Path, place: RankInfo) -> Checkpoint | None:
     if not place.run_id:
         return None
     own = [c for c in checkpoint.survey(root) if not c.problem and c.manifest.get("run_id") == place.run_id]

@@ -20,7 +20,7 @@ def agree(hardware: Hardware, group: Group, *, auto: bool) -> Hardware:
     """
     if group.alone:
         return hardware
-    labels, chosen = group.texts(group.place.label), _everyones(hardware, group)
+    labels, chosen = group.all_gather_text(group.place.label), _everyones(hardware, group)
     lacking = tuple(label for label, dtype in zip(labels, chosen, strict=True) if dtype is not torch.bfloat16)
     if auto and lacking and not hardware.on_gpu and hardware.dtype is torch.bfloat16:
         hardware = replace(hardware, dtype=torch.float32)  # CPUs compute alike (docs/adr/0013)
@@ -30,4 +30,4 @@ def agree(hardware: Hardware, group: Group, *, auto: bool) -> Hardware:
 
 
 def _everyones(hardware: Hardware, group: Group) -> list[torch.dtype]:
-    return [DTYPES[int(code)] for code in group.each(float(DTYPES.index(hardware.dtype)))]
+    return [DTYPES[int(code)] for code in group.all_gather_scalar(float(DTYPES.index(hardware.dtype)))]

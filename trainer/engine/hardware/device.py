@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trainer.config import Place, TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch
 from trainer.engine.hardware.onednn import prove
 from trainer.engine.hardware.precision import choose_dtype
@@ -84,7 +84,7 @@ _KERNELS = {
 }
 
 
-def prepare_hardware(place: Place, options: TrainOptions, environ: Mapping[str, str] = os.environ) -> Hardware:
+def prepare_hardware(place: RankInfo, options: TrainOptions, environ: Mapping[str, str] = os.environ) -> Hardware:
     """Choose the device and the precision, and set torch's threads."""
     if "OMP_NUM_THREADS" not in environ:
         torch.set_num_threads(max(1, usable_threads() // place.local_world_size))
@@ -102,7 +102,7 @@ def prepare_hardware(place: Place, options: TrainOptions, environ: Mapping[str, 
     return Hardware(device=device, threads=torch.get_num_threads(), dtype=dtype, onednn=onednn, sdpa=options.sdpa)
 
 
-def own_gpu(place: Place, gpus: int, backend: str) -> torch.device:
+def own_gpu(place: RankInfo, gpus: int, backend: str) -> torch.device:
     """The one of this rank. Two ranks on a GPU share its memory and its time, and NCCL refuses them: only who names
     gloo may have that."""
     if place.local_world_size > gpus and backend != "gloo":
@@ -123,7 +123,7 @@ def _give_inductor_a_home() -> None:
 
 def start_line(
     hardware: Hardware,
-    place: Place,
+    place: RankInfo,
     backend: str,
     environ: Mapping[str, str] = os.environ,
     *,

@@ -14,13 +14,13 @@ from typing import TextIO
 import trainer
 from contract.events import Event, RankFailed, encode_event
 from trainer.agent.rank_exit import classify_exception
-from trainer.config import Place
+from trainer.config import RankInfo
 
 
 class Events:
     def __init__(
         self,
-        place: Place,
+        place: RankInfo,
         out: TextIO | None = None,
         err: TextIO | None = None,
         clock: Callable[[], float] = time.time,

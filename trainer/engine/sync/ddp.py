@@ -35,7 +35,7 @@ class Ddp(Sync):
         self.name = "fp32"
         # Once DDP has seen in which order gradients come it lays its buckets out anew; the first pass of a static graph
         # tells it nothing yet.
-        self.rehearsals = 2 if static_graph else 1
+        self.warm_up_exchanges = 2 if static_graph else 1
         # Buffers are sent before an evaluation, by `evaluate`. DDP sends them in a forward pass, and a rank whose
         # memory failed it and which tries again would wait there for an answer from peers that are further on.
         self.model = self._ddp = DistributedDataParallel(

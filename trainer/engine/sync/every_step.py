@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trainer.engine.group import Group
 from trainer.engine.sync.buckets import Bucket, by_backward
-from trainer.engine.sync.strategy import Kept, State, Sync
+from trainer.engine.sync.strategy import RankState, State, Sync
 from trainer.engine.sync.stream import Sent, Stream
 from trainer.engine.sync.turns import Turns
 
@@ -32,7 +32,7 @@ class Mean(Protocol):
 
     def mean(self, flat: Tensor) -> None: ...
     def state(self) -> State: ...
-    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None: ...
+    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None: ...
 
 
 MeanOf = Callable[[Bucket, Group], Mean]
@@ -45,7 +45,7 @@ class EveryStep(Sync):
         self.group = group
         self._buckets = by_backward(model.parameters())
         self.layout = f"buckets of {'+'.join(str(bucket.count) for bucket in self._buckets)}"
-        groups = group.branches(min(STREAMS, len(self._buckets)))
+        groups = group.clones(min(STREAMS, len(self._buckets)))
         self._streams = [Stream(self._buckets[0].device) for _ in groups]
         self._means = [
             mean_of(bucket, replace(groups[number % len(groups)], turn=partial(self._take_turn, number)))
@@ -112,7 +112,7 @@ class EveryStep(Sync):
         named = ((number, mean.state().items()) for number, mean in enumerate(self._means))
         return {f"{number}.{name}": tensor for number, items in named for name, tensor in items}
 
-    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:
+    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
         for number, mean in enumerate(self._means):
             mean.restore([part_of(one, f"{number}.") for one in kept], exact=exact)
 
@@ -155,7 +155,7 @@ class EveryStep(Sync):
         return self._turns.take(number)
 
 
-def part_of(kept: Kept, prefix: str) -> Kept:
+def part_of(kept: RankState, prefix: str) -> RankState:
     """What was kept under names that begin so."""
     state = {name.removeprefix(prefix): tensor for name, tensor in kept.state.items() if name.startswith(prefix)}
-    return Kept(rank=kept.rank, world_size=kept.world_size, state=state)
+    return RankState(rank=kept.rank, world_size=kept.world_size, state=state)

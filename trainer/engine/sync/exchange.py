@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trainer.engine.group import Group
 from trainer.engine.sync.codec import Codec
-from trainer.engine.sync.strategy import Kept, State
+from trainer.engine.sync.strategy import RankState, State
 
 ALIGNED = 128
 MANY = 1 << 20
@@ -94,7 +94,7 @@ class Exchange:
     def state(self) -> State:
         return {"unsent": self._unsent.view(-1)[: self._count].cpu(), "ungiven": self._ungiven.cpu()}
 
-    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:
+    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
         """Exactly where it was, or so that the next mean brings what had been left over by however many ranks."""
         whole = torch.zeros(self._count)
         for one in kept:

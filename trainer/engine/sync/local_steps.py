@@ -18,7 +18,7 @@ from torch.optim import SGD, Optimizer
 
 from trainer.engine.sync.buckets import Bucket, fragments
 from trainer.engine.sync.every_step import EveryStep, Mean, MeanOf, part_of
-from trainer.engine.sync.strategy import Kept, State, Sync
+from trainer.engine.sync.strategy import RankState, State, Sync
 from trainer.engine.sync.stream import Sent, Stream
 
 
@@ -50,7 +50,7 @@ class LocalSteps(Sync):
         self._step = step
         parts = fragments(self.model.parameters(), rounds.fragments)
         # One thread: it starts the fragments' collectives in the order in which all ranks submit them.
-        stream, (group,) = Stream(parts[0].device), warm.group.branches(1)
+        stream, (group,) = Stream(parts[0].device), warm.group.clones(1)
         self._fragments = [_Fragment(part, mean_of(part, group), stream, rounds) for part in parts]
 
     @property
@@ -86,7 +86,7 @@ class LocalSteps(Sync):
             fragment.arrive(step - self._rounds.delay)
         self.waited += time.perf_counter() - began
 
-    def settle(self) -> bool:
+    def finalize(self) -> bool:
         if self._step <= self._rounds.warmup or not any(f.exchanged_at < self._step for f in self._fragments):
             return False
         for fragment in self._fragments:
@@ -101,7 +101,7 @@ class LocalSteps(Sync):
         return super().shared() if self._step <= self._rounds.warmup else [one.common for one in self._fragments]
 
     @contextmanager
-    def in_common(self) -> Iterator[None]:
+    def use_averaged(self) -> Iterator[None]:
         if self._step <= self._rounds.warmup:
             yield
             return
@@ -118,7 +118,7 @@ class LocalSteps(Sync):
             state |= {f"{number}.{name}": tensor for name, tensor in fragment.state().items()}
         return state | self._moments()
 
-    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:
+    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
         if self.averages:
             self._warm.restore([part_of(one, "warm.") for one in kept], exact=exact)
         for number, fragment in enumerate(self._fragments):
@@ -204,7 +204,7 @@ class _Fragment:
         state["exchanged_at"] = torch.tensor(self.exchanged_at)
         return state
 
-    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:
+    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
         self._mean.restore(kept, exact=exact)
         self.common.copy_(self.bucket.weights())  # what a checkpoint holds are the common weights
         for one in kept[:1]:

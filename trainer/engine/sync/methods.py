@@ -27,7 +27,7 @@ PROVEN = ("fp32", "fp16", "int8", "int4+8")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung:
+class SyncMethod:
     """One of the ways, and what the forecast has to know of it."""
 
     name: str
@@ -57,7 +57,7 @@ class Whose:
     group: Group
 
 
-def ladder(options: TrainOptions, model: nn.Module) -> tuple[Rung, ...]:
+def ladder(options: TrainOptions, model: nn.Module) -> tuple[SyncMethod, ...]:
     """All rungs, as `options` would have them for `model`."""
     return tuple(_rung(name, options, model) for name in SYNCS)
 
@@ -85,14 +85,14 @@ def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
     return LocalSteps(each_step, whose.optimizer, rounds, rung.mean_of, step)
 
 
-def _rung(name: str, options: TrainOptions, model: nn.Module) -> Rung:
+def _rung(name: str, options: TrainOptions, model: nn.Module) -> SyncMethod:
     if name == "fp32":
         return _ddp(model)
     if name == "powersgd":
         return _powersgd(options, model)
     buckets = by_backward(model.parameters())
     codecs = codecs_named(options.sync_codec if name in LOCAL else name, options.sync_density)
-    return Rung(
+    return SyncMethod(
         name=name,
         mean_of=lambda bucket, group: Exchange(codecs, group, bucket.count, bucket.device),
         bytes_per_parameter=codecs.bytes_per_value,
@@ -103,9 +103,9 @@ def _rung(name: str, options: TrainOptions, model: nn.Module) -> Rung:
     )
 
 
-def _ddp(model: nn.Module) -> Rung:
+def _ddp(model: nn.Module) -> SyncMethod:
     sizes = bucket_sizes(model.parameters())
-    return Rung(
+    return SyncMethod(
         name="fp32",
         mean_of=None,
         bytes_per_parameter=4,
@@ -116,7 +116,7 @@ def _ddp(model: nn.Module) -> Rung:
     )
 
 
-def _powersgd(options: TrainOptions, model: nn.Module) -> Rung:
+def _powersgd(options: TrainOptions, model: nn.Module) -> SyncMethod:
     codecs = codecs_named(options.sync_codec, options.sync_density)
 
     def mean_of(bucket: Bucket, group: Group) -> Factors:
@@ -126,7 +126,7 @@ def _powersgd(options: TrainOptions, model: nn.Module) -> Rung:
     numbers = sum(map(partial(thin, rank=options.sync_rank), shapes))
     sent = codecs.bytes_per_value * numbers / sum(shape.numel() for shape in shapes)
     buckets = by_backward(model.parameters())
-    return Rung(
+    return SyncMethod(
         name="powersgd",
         mean_of=mean_of,
         bytes_per_parameter=sent,

@@ -11,7 +11,7 @@ from trainer.engine.group import Group
 from trainer.engine.sync.buckets import Bucket
 from trainer.engine.sync.exchange import Codecs, Exchange
 from trainer.engine.sync.low_rank import LowRank
-from trainer.engine.sync.strategy import Kept, State
+from trainer.engine.sync.strategy import RankState, State
 
 
 class Factors:
@@ -36,7 +36,7 @@ class Factors:
         kept = self._low_rank.state_dict()
         return {f"{name}.{at}": each.cpu() for name in ("residuals", "q") for at, each in enumerate(kept[name])}
 
-    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:
+    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
         """From another number of ranks only what was not yet sent: the Q's, which are but a good guess to start from,
         begin anew, alike on all ranks."""
         now = self._low_rank.state_dict()

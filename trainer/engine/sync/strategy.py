@@ -13,7 +13,7 @@ State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class RankState:
     """What one rank had kept at a checkpoint."""
 
     rank: int
@@ -28,7 +28,7 @@ class Sync(ABC):
     """What must be the same for what was kept to be of use again."""
     model: nn.Module
     """What a forward pass goes through."""
-    rehearsals = 0
+    warm_up_exchanges = 0
     """Its first so many exchanges sum in another order than all others, and so are to be made before the first step."""
     waited = 0.0
     """Seconds so far in which this rank could only wait for the others."""
@@ -65,11 +65,11 @@ class Sync(ABC):
         """What is the same on all ranks now, but for rounding."""
         return list(self.model.parameters())
 
-    def settle(self) -> bool:
+    def finalize(self) -> bool:
         """Bring all ranks to the same weights, at the end. Whether that has moved the common ones."""
         return False
 
-    def in_common(self) -> AbstractContextManager[None]:
+    def use_averaged(self) -> AbstractContextManager[None]:
         """Within, the model has the weights that all ranks share: what is judged and saved."""
         return nullcontext()
 
@@ -77,6 +77,6 @@ class Sync(ABC):
         """What this rank alone knows and a checkpoint must keep: errors not yet sent, its own weights and moments."""
         return {}
 
-    def restore(self, kept: Sequence[Kept], *, exact: bool) -> None:  # noqa: ARG002  # some ways keep nothing
+    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:  # noqa: ARG002  # some ways keep nothing
         """Go on from what was kept. `exact`: every rank has its own; else what has fallen to this one of all."""
         return
