@@ -19,8 +19,9 @@ def stdout() -> Console:
 def print_table(table: Table) -> None:
     """Print a table to stdout: as wide as its cells where nothing says how wide the output is, as in a pipe."""
     console = stdout()
-    known = console.is_terminal or "COLUMNS" in os.environ
-    console.print(table, width=None if known else UNBOUNDED, crop=known)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNBOUNDED
+    console.print(table)
 
 
 def stderr() -> Console:
