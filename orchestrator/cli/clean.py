@@ -52,7 +52,7 @@ def clean(
     if not as_json and len(failed) < len(outcomes):
         total = sum(map(len, removed.values()))
         say(f"✓ {total} containers of ended runs removed" if total else "nothing to remove")
-    if failed and len(failed) == len(outcomes):
+    if failed and len(failed) == len(outcomes) and all(e.exit_code == PreflightError.exit_code for e in failed):
         return PreflightError.exit_code
     if failed:
         raise PartialError(f"{len(failed)} of {len(outcomes)} nodes could not be cleaned")

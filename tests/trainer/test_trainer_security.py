@@ -20,7 +20,7 @@ import torch
 from tests.trainer.conftest import Call
 from trainer.agent.handshake import read_greeting
 from trainer.agent.messages import MisfitError, read_report
-from trainer.agent.wire import Line
+from trainer.agent.wire import AgentConnection
 from trainer.engine.checkpoints import checkpoint
 from trainer.errors import ConfigurationError
 
@@ -172,7 +172,7 @@ def test_a_state_that_would_run_something_is_refused_in_words(
 def test_what_a_stranger_says_to_a_supervisor_is_no_message(said: bytes) -> None:
     """Its port is open to the network for as long as the run lasts."""
     with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as stranger:
-        line = Line(door.accept()[0])
+        line = AgentConnection(door.accept()[0])
         stranger.sendall(said + b"\n")
         heard = line.next(time.monotonic() + 5.0)
         line.close()

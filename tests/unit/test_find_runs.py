@@ -138,14 +138,14 @@ def test_progress_is_the_newest_event_of_rank_0() -> None:
     here, run = seats(event("step", step=5, loss=2.5), event("checkpoint", step=6, verified=True), "[rank0]: talk")
     last = last_event(running_containers(run, here.nodes))
     assert last is not None
-    assert (last.kind, last.values["step"], last.values["loss"]) == ("checkpoint", 6, 2.5)
+    assert (last.kind, last.values()["step"], last.values()["loss"]) == ("checkpoint", 6, 2.5)
 
 
 def test_a_checkpoint_that_is_told_late_takes_a_run_no_way_back() -> None:
     here, run = seats(event("checkpoint", step=6), event("step", step=9, loss=2.5), event("checkpoint", step=8))
     last = last_event(running_containers(run, here.nodes))
     assert last is not None
-    assert (last.values["step"], last.values["loss"]) == (9, 2.5)
+    assert (last.values()["step"], last.values()["loss"]) == (9, 2.5)
 
 
 def test_no_progress_yet() -> None:

@@ -152,7 +152,7 @@ def test_ansible_gives_variables_of_groups_and_groups_as_label() -> None:
 
 
 def test_what_is_no_ansible_inventory_is_said() -> None:
-    with pytest.raises(ConfigError, match="is no Ansible inventory"):
+    with pytest.raises(ConfigError, match="is not an Ansible inventory"):
         from_ansible("- a", filename="hosts.yml")
     found = from_ansible("g: 3\nh: {hosts: {'w[9:1]': , x: }, host: {}}\n", filename="hosts.yml")
     assert found.notes == (
@@ -185,7 +185,7 @@ def test_the_text_is_commented_valid_and_says_what_was_left_out() -> None:
     ]
     assert notes == (
         "line 5: 'max_slots=2' is not supported in an inventory",
-        "'worker-2' left out: there is a node worker-2 already",
+        "'worker-2' left out: a node worker-2 exists already",
         "big_box: address 'Big_Box!' not taken over; expected a host name or an IPv4 address",
         "big_box left out, as it has no address",
         "x: address '-x' not taken over; expected a host name or an IPv4 address",

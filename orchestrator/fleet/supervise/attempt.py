@@ -64,7 +64,7 @@ def follow_attempt(
     follower = Follower(record, tick_s=options.tick_s, patient=patient, pause=options.pause)
     driver = AttemptDriver(seated, AttemptReport(plan=plan, record=record), follower)
     for seat in seated:
-        follower.listen(seat)
+        follower.add(seat)
     for one in options.away:
         follower.look_out(one.node, one.ready, after_s=one.after_s)
     state = AttemptState(nodes=tuple(seat.node.name for seat in seated), policy=options.policy)
@@ -128,7 +128,7 @@ class AttemptDriver:
     def _start_container(self, seat: RunningContainer) -> None:
         """Start the container again. A failure is found by its follower."""
         fan_out([seat], lambda seat: seat.node.engine.start(seat.container), timeout_s=START_S)
-        self._follower.listen(seat, since=self._report.record.last_time(seat.node.name, seat.container))
+        self._follower.add(seat, since=self._report.record.last_time(seat.node.name, seat.container))
 
     def _stop(self, names: Sequence[str]) -> list[NodeLost]:
         """Stop all at once: one node stopped alone leaves the others in torchrun's exit barrier.

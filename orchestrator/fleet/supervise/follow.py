@@ -58,7 +58,7 @@ def follow(
     """
     following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True)
     for seat in seated:
-        following.listen(seat, since=record.last_time(seat.node.name, seat.container))
+        following.add(seat, since=record.last_time(seat.node.name, seat.container))
     away, ended = set[str](), set[str]()
     for run_event in following.run_events():
         yield run_event
@@ -93,7 +93,7 @@ class Follower:
         self._pause = pause or self._closed.wait
         self._open_ends = 0
 
-    def listen(self, seat: RunningContainer, *, since: str = "") -> None:
+    def add(self, seat: RunningContainer, *, since: str = "") -> None:
         """Follow this container too, or again; its lines after `since`."""
         self._open_ends += 1
         Thread(target=self._listen, args=(seat, since), daemon=True).start()
