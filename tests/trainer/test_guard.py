@@ -12,7 +12,7 @@ from trainer.engine.guard import ENOUGH, SKIPS_IN_A_ROW, WINDOW, Guard, finite_f
 
 def calm(guard: Guard, losses: int = ENOUGH, loss: float = 2.0) -> Guard:
     for step in range(1, losses + 1):
-        assert guard.judge(step, loss).action == "go on"
+        assert guard.judge(step, loss).action == "continue"
     return guard
 
 
@@ -31,7 +31,7 @@ def test_nan_stops_by_default_and_says_where_and_what_next() -> None:
 def test_an_infinite_gradient_counts_too() -> None:
     verdict = Guard().judge(7, 2.5, gradient_norm=math.inf)
     assert (verdict.action, "the gradient is inf at step 7, where the loss is 2.5" in verdict.message) == ("stop", True)
-    assert Guard().judge(7, 2.5, gradient_norm=None).action == "go on"
+    assert Guard().judge(7, 2.5, gradient_norm=None).action == "continue"
 
 
 def test_skipping_ends_when_it_becomes_the_rule() -> None:
@@ -49,7 +49,7 @@ def test_one_good_step_forgives_the_skips_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_spike", "action"), [("warn", "go on"), ("skip", "skip"), ("stop", "stop"), ("off", "go on")]
+    ("on_spike", "action"), [("warn", "continue"), ("skip", "skip"), ("stop", "stop"), ("off", "continue")]
 )
 def test_a_spike_is_answered_as_wished(on_spike: str, action: str) -> None:
     verdict = calm(Guard(on_spike=on_spike, factor=2.0)).judge(40, 5.0)  # type: ignore[arg-type]  # from parametrize
@@ -61,7 +61,8 @@ def test_a_spike_is_answered_as_wished(on_spike: str, action: str) -> None:
 
 def test_the_first_steps_jump_about_and_a_steep_fall_is_no_spike() -> None:
     guard = Guard(on_spike="stop")
-    assert {guard.judge(step, loss).action for step, loss in enumerate([2.0, 9.0, 2.0, 9.0, *[0.5] * 40])} == {"go on"}
+    losses = [2.0, 9.0, 2.0, 9.0, *[0.5] * 40]
+    assert {guard.judge(step, loss).action for step, loss in enumerate(losses)} == {"continue"}
 
 
 def test_one_spike_does_not_hide_the_next() -> None:

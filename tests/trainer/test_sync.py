@@ -133,7 +133,7 @@ def test_another_way_goes_on_without_a_word_of_loss(
         runs.append(run)
     assert all("had not yet sent" not in run.err and "is not used" not in run.err for run in runs[:3])
     assert "it was kept for powersgd, rank 2, 1 fragments, buckets of " in runs[3].err
-    assert ", and this run goes on with powersgd, rank 3, 1 fragments, buckets of " in runs[3].err
+    assert ", and this run continues with powersgd, rank 3, 1 fragments, buckets of " in runs[3].err
 
 
 def test_files_of_ranks_stay_as_long_as_their_checkpoints(

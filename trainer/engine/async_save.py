@@ -36,9 +36,9 @@ class Save:
     cursor: int
     best: bool
     aside: bool
-    """Written while the training goes on, else while it stands still."""
+    """Whether it is written while the training continues; otherwise the training waits for it."""
     began: float
-    """By `time.perf_counter`."""
+    """Start of the save, in seconds of `time.perf_counter`."""
 
 
 class Saving:

@@ -1,4 +1,4 @@
-"""What a model counts in its forward passes (batch norm: means and variances), to be put back where a step is void."""
+"""Buffers that forward passes update (batch norm: means and variances), to be put back where a step is void."""
 
 from __future__ import annotations
 

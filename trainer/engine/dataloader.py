@@ -61,12 +61,12 @@ class BatchSplit:
 
     @property
     def micro_batches(self) -> int:
-        """Of this rank, in each step."""
+        """Number of micro-batches of this rank in each step."""
         return len(self.sizes)
 
     @property
     def sizes(self) -> list[int]:
-        """Of this rank's micro-batches, in each step."""
+        """Samples in each of this rank's micro-batches of a step."""
         return [min(self.micro_batch, self.share - at) for at in range(0, self.share, self.micro_batch)]
 
     @property
@@ -103,7 +103,7 @@ class MicroBatchLoader:
         self._open(cut, cursor)
 
     def recut(self, cut: BatchSplit, cursor: int) -> None:
-        """Go on from position `cursor`, in other parts."""
+        """Continue from position `cursor`, in other parts."""
         self._close()
         self._open(cut, cursor)
 
@@ -170,7 +170,7 @@ class Joined(NamedTuple):
 
     tensors: Sequence[Tensor]
     shapes: Sequence[Sequence[Sequence[int]]]
-    """Of each part of each micro-batch."""
+    """Shape of each part of each micro-batch."""
 
 
 def _step(collate: Callable[[list[Batch]], Batch], sizes: Sequence[int], samples: list[Batch]) -> Joined:
@@ -200,7 +200,7 @@ def _pinned(batch: Batch) -> Batch:
 
 
 class _Asked(Dataset[Batch]):
-    """What DataLoader calls a dataset: its keys are whole requests."""
+    """Dataset in the sense of DataLoader: its keys are whole requests."""
 
     def __init__(self, batch: Callable[[BatchRequest], Batch]) -> None:
         self._batch = batch
@@ -210,7 +210,8 @@ class _Asked(Dataset[Batch]):
 
 
 def _leave_signals_to_the_loop(_worker: int) -> None:
-    """A wish to stop reaches all processes of a container. Workers go on until the loop has saved and closes them."""
+    """Ignore requests to stop, which reach all processes of a container: workers continue until the loop has saved and
+    closes them."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)

@@ -65,5 +65,5 @@ class Watch:
 
 
 def lower_is_better(metric: str) -> bool:
-    """By the words of its name: `causa_loss` and `bits_per_byte` should fall, `f1` and `auroc` should rise."""
+    """Whether a metric should fall, by its name: `causa_loss` and `bits_per_byte` do, `f1` and `auroc` should rise."""
     return any(word in LOWER_IS_BETTER for word in metric.lower().replace("/", "_").split("_"))

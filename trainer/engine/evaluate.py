@@ -22,7 +22,7 @@ class Evaluation:
     loss: float
     quality: dict[str, float]
     outputs: Outputs
-    """Of all ranks, in the order of `indices`."""
+    """Outputs of all ranks, in the order of `indices`."""
     indices: Indices
 
     @property

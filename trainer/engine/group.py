@@ -36,7 +36,7 @@ class Group:
 
     place: RankInfo
     backend: str
-    """What carries gradients: gloo, nccl, or none for a rank alone."""
+    """Backend that carries gradients: gloo, nccl, or none for a rank alone."""
     device: torch.device
     """Where tensors must lie to be sent by `backend`."""
     handle: ProcessGroup | None = None
@@ -44,7 +44,7 @@ class Group:
     ranks: tuple[int, ...] = ()
     """Each rank's number among all processes, where that is another."""
     store: Store | None = None
-    """What all processes share besides collectives."""
+    """Key-value store that all processes share, besides collectives."""
     without_gpu: tuple[str, ...] = ()
     """The ranks for which `backend` is gloo although others have a GPU."""
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -198,7 +198,7 @@ class Group:
     @heartbeat.exchange(heartbeat.RESTING)
     def wait_finished(self) -> None:
         """Wait until the others, who train without this rank, have ended."""
-        assert self.store is not None  # noqa: S101  # a rank alone leaves nobody out
+        assert self.store is not None  # noqa: S101  # a rank alone leaves no other out
         while True:
             try:
                 self.store.wait([OVER], timedelta(seconds=60))

@@ -12,11 +12,11 @@ from typing import Any, Literal
 WINDOW = 64
 """Losses that the running median is taken of."""
 ENOUGH = 16
-"""Of them before anything counts as a spike: the first steps fall steeply and jump about."""
+"""Losses needed before anything counts as a spike: the first steps fall steeply and jump about."""
 SKIPS_IN_A_ROW = 10
 """After which it is no longer a bad batch, but a bad run."""
 
-Action = Literal["go on", "skip", "stop"]
+Action = Literal["continue", "skip", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +59,17 @@ class Guard:
             if loss > self.factor * usual > 0:
                 what = f"the loss is {loss:.4g} at step {step}, {loss / usual:.1f} times the usual {usual:.4g}"
                 verdict = self._answer(self.on_spike, what, "a smaller --lr or --clip, a longer --warmup-steps")
-                if verdict.action == "go on":
+                if verdict.action == "continue":
                     self._losses.append(loss)
                 return verdict
         self._losses.append(loss)
         self._skipped = 0
-        return Verdict(action="go on")
+        return Verdict(action="continue")
 
     def _answer(self, wish: str, what: str, advice: str) -> Verdict:
         if wish == "warn":
             self._skipped = 0
-            return Verdict(action="go on", message=f"{what}; if it stays: {advice}")
+            return Verdict(action="continue", message=f"{what}; if it stays: {advice}")
         if wish == "stop":
             return Verdict(action="stop", message=f"{what}: try {advice}")
         self._skipped += 1
@@ -88,7 +88,7 @@ class Guard:
 
 
 def finite_flags(rank: int, world_size: int, local_loss: float) -> list[float]:
-    """What a rank adds to the step's one all-reduce, so that afterwards everyone knows who is at fault."""
+    """Flags by rank, added to the step's one all-reduce, so that afterwards all ranks know which are at fault."""
     return [float(other == rank and not math.isfinite(local_loss)) for other in range(world_size)]
 
 

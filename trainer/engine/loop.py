@@ -97,7 +97,7 @@ def _train(build: Build, options: TrainOptions, place: RankInfo, events: Events,
             writer=writer, per_step=per_step,
         )  # fmt: skip
         group.must_agree("data or options", run.what_must_be_equal())
-        # Kept by nobody else: a DistributedDataParallel that outlives its process group may hang when that ends.
+        # No other reference is kept: a DistributedDataParallel that outlives its process group may hang when that ends.
         _loop(begin(run))
         group.mark_finished()
 
@@ -189,8 +189,8 @@ def _loop(begun: TrainingSetup | None) -> None:
                 scaler.unscale_(optimizer)
                 own_norm = nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip or math.inf)
 
-            # One small all-reduce tells all ranks the loss, whose is no number, if one was asked to stop, how fast
-            # each computes, and whether what each keeps of the last checkpoint is written.
+            # One small all-reduce tells all ranks the loss, whose is NaN or infinite, if one was asked to stop, how
+            # fast each computes, and whether what each keeps of the last checkpoint is written.
             mine = local_sums.tolist(), float(own_norm)
             told = tell(group, *mine, run.stop.asked, pace.read(), saving.own_written)
             times.hear(told.sample_s, cut.shares or cut.equal)
@@ -206,7 +206,7 @@ def _loop(begun: TrainingSetup | None) -> None:
                     raise TrainerError(verdict.message)
                 if verdict.message:
                     events.say(verdict.message)
-                if verdict.action == "go on":
+                if verdict.action == "continue":
                     if not math.isfinite(norm):
                         scaler.overflowed(optimizer)  # on another rank, where each steps by its own gradients
                     scaler.step(optimizer)
@@ -264,7 +264,7 @@ def _loop(begun: TrainingSetup | None) -> None:
             if first:
                 run.stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")
             events.emit(TrainingStopped(step=step))
-            events.say(f"stopped after step {step}/{final_step}; the same command goes on from there")
+            events.say(f"stopped after step {step}/{final_step}; run the same command again to continue from there")
             return
         if watch.exhausted:
             events.say(f"early stopping at step {step}: {watch.why}")

@@ -91,7 +91,7 @@ class Run:
         self.events.emit(TrainingDone(step=0, seconds=0.0))
 
     def rebalance(self, cut: BatchSplit, shares: tuple[int, ...], trained: TrainState, sync: Sync) -> BatchSplit:
-        """Go on with other shares of each step; the samples of a step stay the same."""
+        """Continue with other shares of each step; the samples of a step stay the same."""
         names = self.group.all_gather_text(self.place.label)
         changed = told(names, cut.shares or cut.equal, shares)
         if self.place.rank == 0:

@@ -27,7 +27,7 @@ from trainer.engine.sync_plan import SyncPlan, by_speed, must_measure, negotiate
 from trainer.engine.weights import share_weights
 
 LONG_S, LONGER_S = 1.5, 4.0
-"""Of measuring what a sample takes: before a training, and for `--forecast`, whose figures serve later plans."""
+"""Seconds of measuring a sample's time: before a training, and for `--forecast`, whose figures serve later plans."""
 
 
 @dataclass(frozen=True, kw_only=True)

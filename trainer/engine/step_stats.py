@@ -12,13 +12,13 @@ from trainer.engine.guard import finite_flags, ranks_at_fault
 @dataclass(frozen=True, kw_only=True)
 class StepStats:
     sums: list[float]
-    """Of each term's loss, over all ranks."""
+    """Sum of each term's loss, over all ranks."""
     norm: float
-    """Of the gradient; where each rank has its own, their mean."""
+    """Norm of the gradient; where each rank has its own, their mean."""
     stopping: bool
     """Whether one was asked to stop."""
     at_fault: list[int]
-    """Ranks whose own loss is no number."""
+    """Ranks whose own loss is NaN or infinite."""
     sample_s: list[float]
     """How long one sample took, by rank: its forward pass, in seconds."""
     written: bool

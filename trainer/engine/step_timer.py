@@ -49,12 +49,12 @@ class Times:
     """How long each rank computes for its part of a step, usually: a hiccup does not show."""
 
     def __init__(self, labels: Sequence[str]) -> None:
-        """By rank; of one rank alone nothing is told."""
+        """`labels`: by rank; for one rank alone nothing is reported."""
         self._labels = labels
         self._heard: deque[list[float]] = deque(maxlen=WINDOW)
 
     def hear(self, sample_s: Sequence[float], shares: Sequence[int]) -> None:
-        """Of a step, by rank: seconds a sample, and samples."""
+        """Add the figures of a step, by rank: seconds a sample, and samples."""
         self._heard.append([seconds * samples for seconds, samples in zip(sample_s, shares, strict=True)])
 
     def read(self) -> dict[str, dict[str, float]]:

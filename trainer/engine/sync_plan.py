@@ -51,13 +51,13 @@ def by_speed(run: Run) -> bool:
 
 
 def negotiate(run: Run, measure_own: Callable[[], Own], before: Mapping[str, Any]) -> SyncPlan:
-    """How this run goes on, alike on all ranks. `measure_own`: asked where it must be; `before`: a checkpoint's."""
+    """Plan to continue by, alike on all ranks. `measure_own`: called where it must be; `before`: a checkpoint's."""
     wished = wished_sync(run.options)
     everyone = tuple(run.group.all_gather_text(run.place.name))
     if before and not run.options.forecast:
         earlier = SyncPlan.remembered(before)
         fits = earlier.everyone == everyone and sum(earlier.shares) in (0, run.per_step)
-        if fits and wished in (AUTO, earlier.sync):  # in the same company nothing is measured again
+        if fits and wished in (AUTO, earlier.sync):  # with the same nodes nothing is measured again
             run.events.say(f"as before: --sync {earlier.sync}, shares {list(earlier.shares) or 'equal'}")
             return earlier
     if not must_measure(run):
@@ -83,12 +83,12 @@ def negotiate(run: Run, measure_own: Callable[[], Own], before: Mapping[str, Any
         shares=row.shares if by_speed(run) and _unequal(found) else (),
         per_s=row.per_s,
     )
-    # What all measured is the same on all ranks; that what follows is so too hangs on no machine's arithmetic.
+    # All ranks have the same measurements. Sent by one rank, the plan is the same too, whatever a machine's arithmetic.
     return SyncPlan.remembered(json.loads(run.group.broadcast_text(json.dumps(asdict(decided)))))
 
 
 def wished_sync(options: TrainOptions) -> str:
-    """What repeats bit for bit cannot hang on what is measured."""
+    """Method that is asked for: a run that repeats bit for bit cannot depend on what is measured."""
     return "fp32" if options.deterministic and options.sync == AUTO else options.sync
 
 

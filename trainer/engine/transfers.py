@@ -1,4 +1,4 @@
-"""What is on its way between all ranks: started by one call, awaited by another."""
+"""Transfers under way between all ranks: started by one call, awaited by another."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ CHECKED_EVERY = 100
 """Steps between two comparisons of all ranks' weights; they are compared before each checkpoint, too."""
 SUMS = 4
 FARTHEST = 1e-3
-"""By which two ranks' weights may differ, of their norm. Optimizers round differently on a CPU and a GPU, and on two
-kinds of GPU: about 1e-7 a step, to and fro. Ranks that do not step by the same gradient are farther apart within some
-steps."""
+"""Largest difference of two ranks' weights, as a share of their norm. Optimizers round differently on a CPU and a GPU,
+and on two kinds of GPU: about 1e-7 a step, to and fro. Ranks that do not step by the same gradient are farther apart
+within some steps."""
 
 
 def share_weights(model: nn.Module, group: Group) -> None:

@@ -1,4 +1,4 @@
-"""What the engine asks of a workload. Everything else about training is the engine's own.
+"""Interface that the engine requires of a workload. Everything else about training is the engine's own.
 
 A workload is one subclass: its model, its data, and how a batch becomes a loss. What is not overridden below serves a
 classifier or any other model whose loss is one mean over samples.
@@ -30,7 +30,7 @@ Outputs: TypeAlias = "NDArray[np.float64]"
 class Workload(ABC):
     name: str
     unit: str = "samples"
-    """What speed is counted in, as people read it: `tokens`, `images`."""
+    """Unit that speed is counted in, as people read it: `tokens`, `images`."""
     terms: Mapping[str, float] = {"loss": 1.0}
     """The loss is the weighted sum of these, each a mean over its own targets (a head, a penalty)."""
     compile_gain: float = 0.05
@@ -38,7 +38,7 @@ class Workload(ABC):
 
     model: nn.Module
     identity: Mapping[str, str | int]
-    """What a checkpoint must have in common with this run: shapes, tokenizer, classes."""
+    """Properties that a checkpoint must have in common with this run: shapes, tokenizer, classes."""
     attachments: Mapping[str, Path] = {}
     """Files that a checkpoint carries along, so that it can be used where the data is not."""
     train_samples: int

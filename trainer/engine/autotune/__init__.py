@@ -1,1 +1,1 @@
-"""What is found by trying before the first step: sizes, workers, learning rate, speeds and links."""
+"""Settings and figures found by trials before the first step: sizes, workers, learning rate, speeds and links."""

@@ -1,4 +1,4 @@
-"""What a node has around the training: memory left, the rate of its disk, how fast its data comes."""
+"""Resources of a node around the training: memory left, the rate of its disk, the rate at which its data comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the forecast is made of, measured with all ranks at once in a few seconds: nodes, links, and each way's cost."""
+"""Measurements for the forecast, with all ranks at once in a few seconds: nodes, links, the cost of each method."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from trainer.engine.sync.methods import SyncMethod, ladder
 from trainer.engine.transfers import Arriving
 
 LONG_ENOUGH_S = 0.2
-"""Of a transfer: shorter ones are carried by buffers on the way."""
+"""Seconds of a transfer that suffice to measure it: shorter ones are carried by buffers on the way."""
 LARGEST = 1 << 25
 """Bytes of a transfer; a link that carries them in less is fast enough not to matter much."""
 SMALLEST = 1 << 14
 TRIES = 2
-"""Of a way of sending."""
+"""Trials of each way of sending."""
 SHIFTS = 4
 """Neighbours that each rank tries its link with."""
 SAMPLE = 1 << 20
@@ -34,7 +34,7 @@ SAMPLE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Own:
-    """What this rank has measured by itself."""
+    """Measurements that this rank has made by itself."""
 
     sample_s: float
     step_s: float

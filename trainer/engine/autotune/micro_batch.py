@@ -16,7 +16,7 @@ SIZES = (1, 2, 4, 8, 16)
 NEAR_BEST = 0.97
 """A size within 3 % of the fastest is as fast, and the smallest of those needs the least memory."""
 FILLED = 0.8
-"""Of the container's memory: beyond its limit the kernel kills, and there is nothing to catch."""
+"""Share of the container's memory to fill: beyond its limit the kernel kills, and there is nothing to catch."""
 
 
 # ── GPU: what fits ────────────────────────────────────────────────────────────────────────────────
@@ -78,7 +78,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """What is read while sizes are tried; tests bring their own."""
+    """Clock and memory readings for the trials of sizes; tests pass their own."""
 
     clock: Callable[[], float] = time.perf_counter
     peak_bytes: Callable[[], int] = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -118,7 +118,7 @@ def fastest(
 
 
 def expected_peak(peaks: Mapping[int, int], size: int) -> float:
-    """Of memory at `size`: the line through the two largest sizes so far. Before any, nothing is known."""
+    """Peak bytes of memory at `size`, on the line through the two largest sizes so far; 0 before there are two."""
     if len(peaks) < 2:
         return 0.0
     (small, low), (large, high) = sorted(peaks.items())[-2:]

@@ -14,7 +14,7 @@ from trainer.engine.sync.ddp import Alone
 from trainer.engine.sync.strategy import Sync
 
 LARGEST = "fp16"
-"""Of those that `auto` chooses among, the one that sends most beside what it keeps."""
+"""Name of the method that sends most beside what it keeps, among those that `auto` chooses from."""
 
 
 def stand_in(name: str, whose: methods.Whose) -> Sync:

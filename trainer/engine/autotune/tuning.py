@@ -1,4 +1,4 @@
-"""What is measured before the first step, on real batches of the run, and leaves no trace in it."""
+"""Measurements before the first step, on real batches of the run, that leave no trace in it."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Bench:
                 sync.close()
 
     def _fitting(self, work: Callable[[], Found]) -> Found:
-        """What `work` returns once the micro-batches are small enough. It must ask nothing of other ranks."""
+        """Halve the micro-batches until `work` fits in memory; return its result. It asks nothing of other ranks."""
         while True:
             try:
                 return work()

@@ -33,7 +33,7 @@ class Trial:
     load: Callable[[int], object]
     """Micro-batch number i, loaded in this process."""
     compute: Callable[[object], object]
-    """What training does with it, and no more than that: returns when the device is done."""
+    """Computation of training on a loaded micro-batch, and no more than that: returns when the device is done."""
     loader: Callable[[int], Batches]
     """The same micro-batches from n worker processes."""
 

@@ -1,1 +1,1 @@
-"""What a run keeps of itself, and from where it goes on."""
+"""Checkpoints: the state that a run saves, and from where it resumes."""

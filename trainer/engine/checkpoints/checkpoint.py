@@ -66,7 +66,7 @@ def survey(root: Path) -> list[Checkpoint]:
 def newest_sound(root: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest that can be trusted; damaged newer ones are named. None if there is none at all.
 
-    Older ones are not read: hashing gigabytes that nobody will load costs a restart its time.
+    Older ones are not read: hashing gigabytes that will not be loaded would delay a restart.
     """
     damaged = []
     for folder in _folders(root):
@@ -145,11 +145,13 @@ def write(
 
 
 def unwritten(what: str, folder: Path, error: Exception) -> TrainerError:
-    """What went wrong, and from where the run can go on."""
+    """Error of a failed write: its cause, and the checkpoint from which the run can continue."""
     full = no_room(error)
     why = f"{full} for {what} in {folder}" if full else f"{what} cannot be written to {folder}: {error}"
     kept = f"; the checkpoint of step {earlier[0]} is kept" if (earlier := steps(folder)) else ""
-    return TrainerError(f"{why}{kept}: {'free some space' if full else 'see to it'}, and the same command goes on")
+    return TrainerError(
+        f"{why}{kept}: {'free some space' if full else 'see to it'}, and run the same command again to continue"
+    )
 
 
 def publish(scratch: Path) -> Checkpoint:
@@ -165,8 +167,8 @@ def publish(scratch: Path) -> Checkpoint:
 
 
 def prune(root: Path, step: int, keep: Keep, clock: Callable[[], float] = time.time) -> None:
-    """Remove what `keep` does not ask for, now that `step` is there. What stands beyond it is damaged, or it would be
-    what the run has gone on from: it counts for nothing and is left to be looked at."""
+    """Remove what `keep` does not ask for, now that `step` is there. What stands beyond it is damaged, or the
+    run would have resumed from it: it counts for nothing and is left to be looked at."""
     best = _best(root.parent)
     for folder in [folder for folder in _folders(root) if _step(folder) <= step][keep.count :]:
         if folder.name != best and clock() - folder.stat().st_mtime >= keep.hours * 3600:
@@ -174,7 +176,7 @@ def prune(root: Path, step: int, keep: Keep, clock: Callable[[], float] = time.t
 
 
 def steps(root: Path) -> list[int]:
-    """Of all checkpoints that are there, sound or not."""
+    """Steps of all checkpoints that are there, sound or not."""
     return [_step(folder) for folder in _folders(root)]
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself, read as a stranger's word: it comes from anywhere, and decides what is opened."""
+"""Manifest of a checkpoint, read as untrusted input: it comes from anywhere, and decides what is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each rank alone knows, beside the checkpoints: RUN/ranks/step-00000300/rank-3-of-5.pt, on its own node.
+"""State that each rank alone has, beside the checkpoints: RUN/ranks/step-00000300/rank-3-of-5.pt, on its own node.
 
 It is as large as the model, and a slow LAN is the last place to send it to: each rank writes its own before rank 0's
 checkpoint is one, and reads it again from there.
@@ -99,7 +99,7 @@ def _read(path: Path, rank: int, world_size: int, sync: Sync, warn: Say) -> Rank
             raise ValueError(f"{damaged} has changed since it was written")
         whole = torch.load(path, map_location="cpu", weights_only=True)
         if (layout := whole.get("layout", "another version")) != sync.layout:
-            raise ValueError(f"it was kept for {layout}, and this run goes on with {sync.layout}")
+            raise ValueError(f"it was kept for {layout}, and this run continues with {sync.layout}")
     except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
         warn(f"{path} is not used: {error}")
         return None

@@ -1,4 +1,4 @@
-"""From where a run goes on: which checkpoint, and how its state reaches every rank.
+"""Where a run resumes: from which checkpoint, and how its state reaches every rank.
 
 Only rank 0 needs the file. The others get the state as tensors: collectives that pickle objects would run
 whatever a peer sends.
@@ -64,7 +64,7 @@ class TrainState:
         self.sync_state.update(numbers.get("manner", {}))
 
     def state(self, step: int, cursor: int) -> dict[str, Any]:
-        """What a checkpoint holds. Its tensors are those that go on being trained, not copies."""
+        """Contents of a checkpoint. Its tensors are those that continue to be trained, not copies."""
         tensors = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         return {**tensors, **self.numbers(), "step": step, "cursor": cursor}
 
@@ -79,7 +79,7 @@ class TrainState:
 
 
 def resume(trained: TrainState, workload: Workload, options: TrainOptions, group: Group, say: Say) -> Progress:
-    """Bring all ranks to the state to go on from; the same on each of them when this returns."""
+    """Bring all ranks to the state to resume from; the same on each of them when this returns."""
     progress, refusal = Progress(), None
     if group.place.rank == 0:
         try:
@@ -96,7 +96,7 @@ def resume(trained: TrainState, workload: Workload, options: TrainOptions, group
     if refusal:
         raise refusal
     if heard["refused"]:
-        raise ConfigurationError("rank 0 found no checkpoint to go on from: see its message")
+        raise ConfigurationError("rank 0 found no checkpoint to resume from: see its message")
     if heard["step"] and not group.alone:
         trained.remember(heard)
         for tensor in trained.model.state_dict().values():
@@ -116,7 +116,7 @@ def choose(options: TrainOptions, place: RankInfo, say: Say) -> Checkpoint | Non
     if own:
         # The same container started again by Docker, with the same command line: its own progress goes first,
         # or every restart would throw it away.
-        say(f"this run has already come to step {own.step}: going on from there, not by --resume {options.resume}")
+        say(f"this run has already come to step {own.step}: continuing from there, not by --resume {options.resume}")
         return own
     if options.resume == "never":
         aside = checkpoint.set_aside([found.path for found in checkpoint.survey(root)])

@@ -1,4 +1,4 @@
-"""A copy in memory of what is trained, so that it can be written while the training goes on."""
+"""A copy in memory of what is trained, so that it can be written while the training continues."""
 
 from __future__ import annotations
 

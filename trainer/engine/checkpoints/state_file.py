@@ -13,7 +13,7 @@ import torch
 from trainer.errors import ConfigurationError
 
 _NO_STATE = (pickle.UnpicklingError, EOFError, RuntimeError, LookupError, TypeError, ValueError, AttributeError)
-"""What torch and our own reading say of a file that holds something else."""
+"""Exceptions that torch and our own reading raise for a file that holds something else."""
 
 
 def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:

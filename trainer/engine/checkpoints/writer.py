@@ -1,4 +1,4 @@
-"""A thread that writes while the training goes on. What fails in it is raised where the training asks for it."""
+"""A thread that writes while the training continues. An error in it is raised where the training asks for it."""
 
 from __future__ import annotations
 

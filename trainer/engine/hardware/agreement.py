@@ -1,4 +1,4 @@
-"""What the ranks agree on, where they do not all compute in the same precision."""
+"""Agreement of the ranks on scale and precision, where they do not all compute in the same precision."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def what_lacks(
     which: Callable[[str], str | None] = shutil.which,
     headers: Path | None = None,
 ) -> str:
-    """What torch.compile needs and this machine does not have: known now, not after a minute in the first step."""
+    """Requirement of torch.compile that this machine lacks, known before a minute of the first step; empty if none."""
     if device.type == "cuda" and find_spec("triton") is None:
         return "torch.compile needs triton, which is not installed"
     wanted = environ.get("CXX" if device.type == "cpu" else "CC") or ("g++" if device.type == "cpu" else "gcc")

@@ -26,7 +26,7 @@ class Hardware:
     device: torch.device
     threads: int
     dtype: torch.dtype
-    """Of the matrix products; the weights stay float32."""
+    """Type of the matrix products; the weights stay float32."""
     onednn: str
     """Its version and the kernel that computed a convolution just now; empty where it computes none."""
     sdpa: str = "auto"
@@ -59,11 +59,11 @@ class Hardware:
 
     @property
     def peak_bytes(self) -> int:
-        """Of GPU memory, so far; 0 on a CPU."""
+        """Peak of allocated GPU memory so far; 0 on a CPU."""
         return torch.cuda.max_memory_allocated(self.device) if self.on_gpu else 0
 
     def move(self, batch: Batch) -> Batch:
-        """To the device; from pinned memory while the CPU goes on."""
+        """Copy to the device; from pinned memory while the CPU continues."""
         return tuple(part.to(self.device, non_blocking=True) for part in batch)
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -149,7 +149,7 @@ def start_line(
 
 
 def _agreed(hardware: Hardware, words: Mapping[str, str]) -> Iterator[str]:
-    """What ranks of different precision have in common."""
+    """Yield the precisions of the ranks, where they differ, and why the loss is scaled on all of them."""
     by_dtype: dict[str, list[str]] = {}
     for label, dtype in hardware.everyones:
         by_dtype.setdefault(str(dtype).removeprefix("torch."), []).append(label)

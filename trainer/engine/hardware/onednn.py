@@ -16,7 +16,7 @@ from torch.nn import functional as F
 @dataclass(frozen=True, kw_only=True)
 class Proof:
     version: str
-    """Of oneDNN, empty if torch was built without it."""
+    """Version of oneDNN, empty if torch was built without it."""
     convolution: str
     """The kernel that computed it, such as `jit:avx2`; empty if oneDNN did not compute it."""
     bf16: str

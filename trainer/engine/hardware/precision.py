@@ -11,7 +11,7 @@ from trainer.errors import ConfigurationError, UsageError
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 NATIVE_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-"""What /proc/cpuinfo calls it: on x86 the first two, on ARM the last."""
+"""Flags of native bfloat16 in /proc/cpuinfo: on x86 the first two, on ARM the last."""
 
 Chosen = tuple[torch.dtype, str]
 """The type, and why it was chosen."""
@@ -69,7 +69,7 @@ def _on_gpu(precision: str, gpu: Gpu) -> Chosen:
 
 
 def _on_cpu(precision: str, native_bf16: bool) -> Chosen:
-    """Emulated types are refused, and no option overrides it: nobody who knew the figures would want them."""
+    """Emulated types are refused, and no option overrides it: they are too slow to be of use."""
     if precision == "fp16":
         raise ConfigurationError(
             "--precision fp16: CPUs emulate it, some 100 times slower than float32: use --precision fp32, or auto"

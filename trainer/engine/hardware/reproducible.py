@@ -15,7 +15,7 @@ from trainer.errors import ConfigurationError
 
 
 def seed_everything(seed: int) -> None:
-    """Of this process: python, numpy, torch on the CPU and on every GPU."""
+    """Seed the random generators of this process: python, numpy, torch on the CPU and on every GPU."""
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
     torch.manual_seed(seed)

@@ -1,1 +1,1 @@
-"""What moves the weights, and how far."""
+"""Optimizers of the weights, and the schedule of their rates."""

@@ -1,4 +1,4 @@
-"""What moves the weights: AdamW, SGD, or Muon for the matrices with AdamW for all else.
+"""Optimizer of the weights: AdamW, SGD, or Muon for the matrices with AdamW for all else.
 
 One object, whatever is inside: the loop sets the rates of its `param_groups`, a checkpoint keeps its `state_dict`, and
 resuming goes over its `state`. A group's `lr_scale` is its own rate in proportion to --lr.
@@ -17,7 +17,7 @@ from trainer.engine.optimization.muon import Muon
 from trainer.errors import UsageError
 
 MOMENTUM = 0.9
-"""Of SGD."""
+"""Momentum of SGD."""
 Groups = list[dict[str, Any]]
 
 

@@ -1,4 +1,4 @@
-"""What follows from the number of a step alone: the learning rate, the noise, and which step is the last."""
+"""Schedule that follows from the number of a step alone: the learning rate, the noise, and which step is the last."""
 
 from __future__ import annotations
 

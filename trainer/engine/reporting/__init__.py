@@ -1,1 +1,1 @@
-"""What a run tells: events for the orchestrator, lines for people, figures over time, profiles."""
+"""Output of a run: events for the orchestrator, lines for people, figures over time, profiles."""

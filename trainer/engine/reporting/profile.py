@@ -170,7 +170,7 @@ def _export(profiler: Any, folder: Path) -> Path:
 
 
 def _operators(profiler: Any, on_gpu: bool, steps: int) -> tuple[Operator, ...]:
-    """By the time that each took itself, without what it called: kernels on a GPU, operators on a CPU."""
+    """Operators by the time that each took itself, without what it called: kernels on a GPU, operators on a CPU."""
     wanted = "CUDA" if on_gpu else "CPU"
     found = [
         Operator(

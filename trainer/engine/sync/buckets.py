@@ -52,7 +52,7 @@ class Bucket:
 def cut(parameters: Iterable[nn.Parameter], largest: int) -> list[Bucket]:
     """Buckets of at most `largest` values, or of one parameter that has more.
 
-    The last parameters come first: a backward pass reaches them first, so theirs can be sent while it goes on.
+    The last parameters come first: a backward pass reaches them first, so theirs can be sent while it continues.
     """
     groups: list[list[nn.Parameter]] = [[]]
     size = 0
@@ -66,7 +66,7 @@ def cut(parameters: Iterable[nn.Parameter], largest: int) -> list[Bucket]:
 
 
 def by_backward(parameters: Iterable[nn.Parameter]) -> list[Bucket]:
-    """As many buckets as let the exchange begin while the backward pass goes on."""
+    """As many buckets as let the exchange begin while the backward pass continues."""
     chosen = list(parameters)
     count = sum(parameter.numel() for parameter in chosen if parameter.requires_grad)
     return cut(chosen, min(LARGEST, max(SMALLEST, -(-count // ENOUGH))))

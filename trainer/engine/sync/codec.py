@@ -25,7 +25,7 @@ LARGEST_HALF = torch.finfo(torch.float16).max
 
 
 class Codec(Protocol):
-    """`encode` gives the same payload for the same values, and its length hangs on their number alone."""
+    """`encode` gives the same payload for the same values, and its length depends on their number alone."""
 
     name: str
 
@@ -33,7 +33,7 @@ class Codec(Protocol):
         """(count,) float32, on any device, to (payload_bytes(count),) uint8 on that device."""
 
     def decode(self, payload: Tensor, count: int) -> Tensor:
-        """What `encode` gave for `count` values, to (count,) float32."""
+        """The payload that `encode` gave for `count` values, to (count,) float32."""
 
     def payload_bytes(self, count: int) -> int: ...
 
@@ -208,7 +208,7 @@ def _pack(levels: Tensor, bits: int) -> Tensor:
 
 
 def _unpack(packed: Tensor, bits: int) -> Tensor:
-    """What `_pack` was given, and perhaps a few more; of 2 bits the odd number that each stands for."""
+    """Levels that `_pack` was given, and perhaps a few more; of 2 bits the odd number that each stands for."""
     signed = packed.view(torch.int8)
     if bits == 8:
         return signed

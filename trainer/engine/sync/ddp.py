@@ -33,7 +33,7 @@ class Ddp(Sync):
     def __init__(self, model: nn.Module, group: Group, *, static_graph: bool) -> None:
         """`static_graph`: every step's one backward pass reaches the same weights, on all ranks."""
         self.name = "fp32"
-        # Once DDP has seen in which order gradients come it lays its buckets out anew; the first pass of a static graph
+        # Once DDP has seen in which order gradients come it rebuilds its buckets; the first pass of a static graph
         # tells it nothing yet.
         self.warm_up_exchanges = 2 if static_graph else 1
         # Buffers are sent before an evaluation, by `evaluate`. DDP sends them in a forward pass, and a rank whose
@@ -81,7 +81,7 @@ class Ddp(Sync):
         self._again = again
         """Whether this rank computes the step again, all by itself at first."""
         self._means = means
-        """Of the buckets that had gone out before."""
+        """Means of the buckets that were sent before."""
         self._sends = self._idle = self._all_sent = False
         self._sent: list[tuple[Tensor, Future[Tensor]]] = []
         self._reached: set[int] = set()
@@ -121,7 +121,7 @@ def _done(tensor: Tensor) -> Future[Tensor]:
 
 
 class Alone(Sync):
-    """One rank: there is nobody to keep in common with."""
+    """One rank: there are no others to synchronize with."""
 
     def __init__(self, model: nn.Module) -> None:
         self.name = "none"

@@ -1,4 +1,4 @@
-"""Gradients averaged in each step, encoded, while the backward pass goes on."""
+"""Gradients averaged in each step, encoded, while the backward pass continues."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class EveryStep(Sync):
         self._again = False
         """Whether this rank computes the step again: what arrives is not written into its gradients at once."""
         self._read: list[Event] = []
-        """Of each bucket that is sent: when its gradients are no longer needed."""
+        """Event of each bucket that is sent: its gradients are no longer needed."""
         self._written: list[int] = []
         self._late: dict[int, Tensor] = {}
         """Means of the buckets that were sent before."""
@@ -92,7 +92,7 @@ class EveryStep(Sync):
 
     def finish(self) -> None:
         began = time.perf_counter()
-        for number in range(len(self._sent), len(self._buckets)):  # a weight without a gradient holds nobody up
+        for number in range(len(self._sent), len(self._buckets)):  # a weight without a gradient delays no rank
             self._send(number)
         for sent in self._sent:
             sent.result()
@@ -156,6 +156,6 @@ class EveryStep(Sync):
 
 
 def part_of(kept: RankState, prefix: str) -> RankState:
-    """What was kept under names that begin so."""
+    """State that was kept under names with this prefix, which is removed."""
     state = {name.removeprefix(prefix): tensor for name, tensor in kept.state.items() if name.startswith(prefix)}
     return RankState(rank=kept.rank, world_size=kept.world_size, state=state)

@@ -87,7 +87,7 @@ class Exchange:
             at = rank * self._part
             flat[at : at + self._part] = values[: max(0, self._count - at)]
         for error in (unsent, self._ungiven):
-            # An overflow is told by the gradient, once; here it would stay. On a GPU, to look first is to wait for it.
+            # The gradient reports an overflow, once; here it would stay. On a GPU, to look first is to wait for it.
             if error.is_cuda or not math.isfinite(float(error.sum())):
                 error.nan_to_num_(0.0, 0.0, 0.0)
 

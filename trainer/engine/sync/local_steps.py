@@ -1,8 +1,8 @@
 """Each rank steps by its own gradients, and from time to time the ranks bring their weights together.
 
 With outer rate 1 and no momentum that is averaging (local SGD: Stich, arXiv:1805.09767); with Nesterov momentum DiLoCo
-(Douillard et al., arXiv:2311.08105). In several fragments, each at a time of its own and while training goes on, it is
-Streaming DiLoCo (arXiv:2501.18512).
+(Douillard et al., arXiv:2311.08105). In several fragments, each at a time of its own and while training continues, it
+is Streaming DiLoCo (arXiv:2501.18512).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Rounds:
     """Steps by the mean gradient before the first round."""
     fragments: int = 1
     delay: int = 0
-    """Steps that go on while a fragment is on its way."""
+    """Steps that are taken while a fragment is on its way."""
     lr: float = 1.0
-    """Of the outer optimizer."""
+    """Learning rate of the outer optimizer."""
     momentum: float = 0.0
 
     def begins(self, fragment: int, step: int) -> bool:
@@ -144,7 +144,7 @@ class LocalSteps(Sync):
 class _OnTheWay:
     step: int
     weights: Tensor
-    """Of this rank, when they set out."""
+    """Weights of this rank, when they were sent."""
     moved: Tensor
     """From this rank's weights back to the common ones; once arrived, the mean of all ranks'."""
     sent: Sent | None

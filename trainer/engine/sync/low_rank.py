@@ -18,7 +18,7 @@ AllReduce = Callable[[Tensor], None]
 """Puts in place of a tensor the mean of what all ranks gave, the same bits on each of them."""
 
 SHRINK = 1e-12
-"""Of the sum of P's squared singular values: what lies below is rounding error, and is not blown up to length 1."""
+"""Share of the sum of P's squared singular values: less than it is rounding error, not to be scaled up to length 1."""
 
 
 class LowRank:
@@ -47,7 +47,7 @@ class LowRank:
 
     @property
     def averages(self) -> int:
-        """Of a reduction, one after another: of P's and what is sent as it is, then of Q's."""
+        """Number of averages in a reduction, one after another: of P's and what is sent as it is, then of Q's."""
         return bool(self._sides or self._whole) + bool(self._sides)
 
     def reduce(self, gradients: Sequence[Tensor], all_reduce: AllReduce) -> None:
@@ -78,7 +78,7 @@ class LowRank:
         return {"residuals": list(self._residuals), "q": list(self._q)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Of a bucket of the same gradients and the same rank; else ValueError."""
+        """Load the state of a bucket of the same gradients and the same rank. ValueError: it is of others."""
         for name, kept in (("residuals", self._residuals), ("q", self._q)):
             if [each.shape for each in state[name]] != [each.shape for each in kept]:
                 raise ValueError(f"PowerSGD's {name} are of other shapes than this bucket's gradients at this rank")

@@ -38,7 +38,7 @@ class SyncMethod:
     overlap: float
     """Share of what travels that can do so before the backward pass ends."""
     collectives: int
-    """Of one exchange, one after another: every bucket goes to who averages it, and comes back."""
+    """Collectives of one exchange, one after another: every bucket goes to the rank that averages it and comes back."""
     pattern: Pattern
 
     @property
@@ -48,7 +48,7 @@ class SyncMethod:
 
 @dataclass(frozen=True, kw_only=True)
 class Whose:
-    """What is to be kept in common."""
+    """Training whose state the ranks keep in common."""
 
     model: nn.Module
     """The same on all ranks."""
@@ -63,7 +63,7 @@ def ladder(options: TrainOptions, model: nn.Module) -> tuple[SyncMethod, ...]:
 
 
 def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
-    """The way of this name, going on after `step`. To be called by all ranks."""
+    """Build the method of this name, to continue after `step`. To be called by all ranks."""
     options, group = whose.options, whose.group
     if group.alone:
         return Alone(whose.model)

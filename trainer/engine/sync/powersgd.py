@@ -38,7 +38,7 @@ class Factors:
 
     def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
         """From another number of ranks only what was not yet sent: the Q's, which are but a good guess to start from,
-        begin anew, alike on all ranks."""
+        begin at their first values, alike on all ranks."""
         now = self._low_rank.state_dict()
         residuals = [torch.zeros_like(each) for each in now["residuals"]]
         q = now["q"]
@@ -51,8 +51,8 @@ class Factors:
         self._low_rank.load_state_dict({"residuals": residuals, "q": q})
 
     def _averaged(self, tensor: Tensor) -> None:
-        """By an exchange of its own for each length. Without feedback: a factor's values belong to another basis each
-        time, and what a rank's own factors cannot say of its gradient is kept in any case."""
+        """Average in place, by an exchange of its own for each length. Without feedback: a factor's values belong to
+        another basis each time, and what a rank's own factors cannot say of its gradient is kept in any case."""
         exchange = self._exchanges.get(len(tensor))
         if exchange is None:
             exchange = Exchange(self._codecs, self._group, len(tensor), tensor.device, feedback=False)

@@ -1,4 +1,4 @@
-"""What the loop asks of a way to keep ranks in common, and all it knows of one."""
+"""Interface of a method that keeps ranks in common: all that the loop asks and knows of one."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class RankState:
-    """What one rank had kept at a checkpoint."""
+    """State that one rank had kept at a checkpoint."""
 
     rank: int
     world_size: int
-    """Of then."""
+    """Number of ranks at that checkpoint."""
     state: State
 
 
 class Sync(ABC):
     name: str
     layout = ""
-    """What must be the same for what was kept to be of use again."""
+    """Description that must be the same for a kept state to be of use again."""
     model: nn.Module
-    """What a forward pass goes through."""
+    """Module that a forward pass calls."""
     warm_up_exchanges = 0
     """Its first so many exchanges sum in another order than all others, and so are to be made before the first step."""
     waited = 0.0
@@ -62,7 +62,7 @@ class Sync(ABC):
         return
 
     def shared(self) -> Sequence[Tensor]:
-        """What is the same on all ranks now, but for rounding."""
+        """Tensors that are the same on all ranks now, but for rounding."""
         return list(self.model.parameters())
 
     def finalize(self) -> bool:
@@ -74,9 +74,9 @@ class Sync(ABC):
         return nullcontext()
 
     def state(self) -> State:
-        """What this rank alone knows and a checkpoint must keep: errors not yet sent, its own weights and moments."""
+        """State of this rank alone that a checkpoint must keep: errors not yet sent, its own weights and moments."""
         return {}
 
     def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:  # noqa: ARG002  # some ways keep nothing
-        """Go on from what was kept. `exact`: every rank has its own; else what has fallen to this one of all."""
+        """Continue from kept state. `exact`: every rank has its own; otherwise this one has its part of all ranks'."""
         return
