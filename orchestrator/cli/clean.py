@@ -27,8 +27,8 @@ def clean(
 ) -> int:
     """Remove the containers of ended runs from all nodes; their logs are kept on this computer.
 
-    Runs that go on are not touched, nor are checkpoints, data and images. What is left of a run that was stopped from
-    this computer while a node was away is stopped there, and removed.
+    Active runs are not touched, nor are checkpoints, data and images. What is left of a run that was stopped from this
+    computer while a node was away is stopped there, and removed.
     """
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.stop import clean as clean_nodes

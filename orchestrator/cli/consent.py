@@ -16,7 +16,9 @@ Answer = Callable[[str, bool], bool]
 
 
 def require_consent(*, yes: bool, look_first: str = "") -> None:
-    """UsageError where it was not granted and nobody can be asked: to be called before any work is done for nothing.
+    """Raise UsageError where it was not granted and no one can be asked.
+
+    To be called first, so that no work is done for nothing.
 
     `look_first`: the command that shows what would be done.
     """

@@ -1,4 +1,4 @@
-"""What a command works with: the inventory, found and read."""
+"""Context of a command: the inventory, found and read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) ->
 
 
 def find_inventory(path: Path | None) -> Path:
-    """Its file, which exists. Says so on stderr when it is the lab's, as nobody named that one."""
+    """Its file, which exists. Says so on stderr when it is the lab's, as the user did not name that one."""
     if path := path or invocation.current.inventory:
         return _existing(path, "-i")
     if named := os.environ.get(VARIABLE):

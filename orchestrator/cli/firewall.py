@@ -1,4 +1,4 @@
-"""`orch firewall`: open the nodes' firewalls to each other, and to nobody else; and take that away again."""
+"""`orch firewall`: open the nodes' firewalls to each other, and to no other machine; and undo that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        help="Open the nodes' firewalls to each other, and to nobody else.",
+        help="Open the nodes' firewalls to each other, and to no other machine.",
         epilog="Examples: orch firewall show; orch firewall apply --nodes beta",
         no_args_is_help=True,
         rich_markup_mode=None,

@@ -28,7 +28,7 @@ _IMPORT_EXAMPLES = (
 
 
 class Source(str, Enum):
-    """What `import` can read."""
+    """Formats that `import` can read."""
 
     AUTO = "auto"
     SSH_CONFIG = "ssh-config"
@@ -94,7 +94,7 @@ def show(
 def validate(inventory: InventoryOption = None) -> None:
     """Check the file and name all its problems.
 
-    Each comes with its line and what was expected. Exit code 3 if there is any, else 0.
+    Each comes with its line and what was expected. Exit code 3 if there is any, 0 otherwise.
     """
     from orchestrator.cli.context import load_inventory
 

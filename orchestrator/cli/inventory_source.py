@@ -1,4 +1,4 @@
-"""What `orch inventory import` reads and writes, and how it tells one kind of file from another."""
+"""Input and output of `orch inventory import`, and how it tells one kind of file from another."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ NodeArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Name
 
 
 class Engine(str, Enum):
-    """What a node is."""
+    """Kinds of node: a machine in Docker, or a process without containers."""
 
     docker = "docker"
     process = "process"
@@ -45,7 +45,7 @@ def up(
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="How many machines.")] = 5,
     link: Annotated[str | None, typer.Option(help="Speed of every node's link: 1gbit, 100mbit, off.")] = None,
     engine: Annotated[Engine, typer.Option(help="docker: machines; process: no containers at all.")] = Engine.docker,
-    cpus: Annotated[float | None, typer.Option(min=0.1, help="Cores of each machine; else all there are.")] = None,
+    cpus: Annotated[float | None, typer.Option(min=0.1, help="Cores of each machine (default: all).")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each machine, e.g. 4g.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the lab on this engine.", show_default="lab")] = None,
     base: Annotated[str | None, typer.Option(metavar="IMAGE", help="Debian image to build machines on.")] = None,
@@ -126,7 +126,7 @@ def _may_be_lost(name: str | None, *, yes: bool) -> bool:
 
 
 def _kept_there(inventory: Path) -> list[str]:
-    """What the machines hold that nobody has elsewhere, as far as they answer; a line each."""
+    """Runs whose data exist on the machines alone, as far as those answer; a line each."""
     from orchestrator.cli.context import load_inventory
     from orchestrator.fleet.checkpoints.survey import places_in, survey
     from orchestrator.fleet.connect import connected
@@ -172,7 +172,7 @@ def shell(
 def cut(nodes: NodeArgument) -> None:
     """Pull network cables.
 
-    Nothing comes in or goes out any more, and nobody is told: no reset, no refusal.
+    Nothing comes in or goes out any more, and neither end is notified: no reset, no refusal.
     """
     from orchestrator.lab import control
 

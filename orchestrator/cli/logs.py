@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 def logs(
     run: RunArgument = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as the ranks write.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines as the ranks write them.")] = False,
     nodes: NodesOption = None,
     rank: Annotated[int | None, typer.Option("--rank", help="Only this global rank.")] = None,
     since: Annotated[str, typer.Option("--since", metavar="TIME|10m", help="Only lines after this.")] = "",
@@ -90,7 +90,7 @@ def logs(
                 elif line := recovery_line(happening):
                     say(line)
         except KeyboardInterrupt:
-            say(f"\nrun {source.run_id} goes on\n  → orch stop {source.run_id}")
+            say(f"\nrun {source.run_id} continues\n  → orch stop {source.run_id}")
             return EXIT_INTERRUPTED
     return EXIT_OK
 

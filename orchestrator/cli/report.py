@@ -29,7 +29,7 @@ class Invocation:
     quiet: bool = False
     debug_file: Path | None = None
     closing: ExitStack = field(default_factory=ExitStack)
-    """What ends with the invocation."""
+    """Contexts that end with the invocation."""
 
 
 class _Invocations:

@@ -63,7 +63,7 @@ def runs(nodes: NodesOption = None, as_json: JsonOption = False, inventory: Inve
 
 
 def _none(code: int) -> str:
-    """Where no run is shown: there is none, or nobody could say so."""
+    """Message where no run is shown: there is none, or no node could say so."""
     if code == EXIT_OK:
         return "no runs yet\n  → orch launch"
     who = "no node answered" if code == EXIT_UNREACHABLE else "the nodes that answered know of no run"

@@ -35,7 +35,7 @@ def status(
     """Show how a run is, node by node, its last step, and how near it comes to its forecast.
 
     A run is as healthy as its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are lost.
-    A run that no node shows is told from the record on this computer, with its time.
+    A run that no node shows is reported from the record on this computer, with its time.
     """
     from orchestrator.checks.slow_ranks import slow_ranks
     from orchestrator.cli.launching.stopping import half_way
@@ -74,7 +74,7 @@ def status(
 
 
 def _of_the_record(past: PastRun, *, as_json: bool) -> int:
-    """Of a run that no node shows: what this computer heard of it last."""
+    """Print the last that this computer heard of a run that no node shows."""
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
     from orchestrator.render.runs import past_data, past_lines

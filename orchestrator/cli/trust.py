@@ -73,7 +73,7 @@ def _shown_by(spec: NodeSpec) -> tuple[str, PKey]:
     try:
         return address, offered_key(address, spec.port, timeout_s=ANSWER_S)
     except REFUSALS as error:
-        no_keys = Keys(files=(), in_agent=frozenset())  # nobody logs in
+        no_keys = Keys(files=(), in_agent=frozenset())  # no login takes place
         raise refusal(
             Attempt(spec=spec, user=spec.user or getuser(), error=error, waited_s=ANSWER_S, keys=no_keys)
         ) from error
@@ -91,7 +91,7 @@ def _trust(spec: NodeSpec, address: str, key: PKey, *, yes: bool) -> None:
     say(f"{spec.name} {address}:{spec.port} shows {fingerprint(key)}")
     say(f"  compare it with what this shows on {spec.name} itself: {where_to_compare(key)}")
     if not yes and not can_ask():
-        raise UsageError("nobody is there to look at the key", hint=f"orch trust -n {spec.name} --yes")
+        raise UsageError("no one is there to look at the key", hint=f"orch trust -n {spec.name} --yes")
     if agreed("Is that its key?", yes=yes):
         say(f"{spec.name}: kept in {accept(address, spec.port, key)}")
     else:

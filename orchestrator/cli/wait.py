@@ -31,7 +31,7 @@ def wait(
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Wait until a run has ended. Exit code: the run's (0 done or stopped, 1 failed); 7 if it goes on after --timeout.
+    """Wait until a run has ended. Exit code: the run's (0 done or stopped, 1 failed); 7 if --timeout passes first.
 
     Ctrl-C ends the waiting, not the run.
     """
@@ -44,7 +44,7 @@ def wait(
         try:
             state = wait_for(nodes, run_id, timeout_s=timeout)
         except KeyboardInterrupt:
-            say(f"\nrun {run_id} goes on\n  → orch stop {run_id}")
+            say(f"\nrun {run_id} continues\n  → orch stop {run_id}")
             return EXIT_INTERRUPTED
     if as_json:
         write_json({"run_id": run_id, "state": state})

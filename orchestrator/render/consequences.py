@@ -1,4 +1,4 @@
-"""What ranks and agents write that only lost another rank, folded to a line: of one death every rank would print a
+"""Output of ranks and agents that only lost another rank, folded to a line: of one death every rank would print a
 traceback, and every torchrun a traceback and a summary.
 
 The record keeps all of it, for `orch why`, `--json` and whoever asks for one node or rank.
@@ -19,7 +19,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
 
 MOST_LINES = 400
-"""Of a traceback: one that goes on longer is shown as it comes."""
+"""Lines of a traceback that are held: a longer one is shown as it comes."""
 REASON_CHARS = 120
 _ADDRESS = re.compile(r"\[(?:::ffff:)?(?P<address>\d+\.\d+\.\d+\.\d+)\]:\d+|remote=\[(?:::ffff:)?(?P<other>[\d.]+)\]")
 _ERROR_NAME = re.compile(r"^[\w.]{1,80}: |(?:at )?\[?/\S{1,300}\.(?:cc|cpp|hpp):\d+\] ")
@@ -38,7 +38,7 @@ class _Writer:
     held: list[RunLine] = field(default_factory=list)
     """A traceback that has not come to its message."""
     warning: list[RunLine] = field(default_factory=list)
-    """Of an agent: that it lost the store. What comes next tells whether that matters."""
+    """An agent's warning that it lost the store. The lines after it tell whether that matters."""
     in_summary: int = 0
     """Rulers of torchrun's summary that are still to come."""
     in_barrier: bool = False
@@ -77,7 +77,7 @@ class Consequences:
         return self._ordinary(writer, said, text)
 
     def rest(self) -> Iterator[RunLine]:
-        """What is held and may never come to an end, as it is."""
+        """Yield the lines that are held and may never come to an end, as they are."""
         for writer in self._writers.values():
             held, writer.held, writer.warning = [*writer.warning, *writer.held], [], []
             yield from held

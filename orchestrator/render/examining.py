@@ -39,7 +39,7 @@ class ExaminingView:
             self._states[node][stage] = state
 
     def text(self) -> Text:
-        """What is shown now."""
+        """Text that is shown now: a line per node with its stages."""
         width = max(map(len, self._states), default=0)
         with self._lock:
             lines = []

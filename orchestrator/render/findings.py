@@ -1,4 +1,4 @@
-"""What `orch doctor` found, for people and for programs."""
+"""Findings of `orch doctor`, for people and for programs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class DoctorReport:
     at: datetime
     nodes: Sequence[Examined]
     findings: Mapping[str, tuple[Finding, ...]]
-    """By area; an area that nobody asked for is not in it."""
+    """Findings by area; an area that was not asked for is absent."""
     not_checked: Mapping[str, Mapping[str, str]]
-    """By area and node: why its checks say nothing of that node."""
+    """Reason, by area and node, why the area's checks say nothing of that node."""
     area_seconds: Mapping[str, float]
     """Until all was known that the area rests on."""
     seconds: float
@@ -127,7 +127,7 @@ def fold(findings: Sequence[Finding]) -> list[tuple[tuple[str, ...], Finding]]:
 
 
 def sentence(names: Sequence[str], finding: Finding) -> str:
-    """What was found, with the nodes in front where it does not name them itself."""
+    """Message of a finding, with the nodes in front where it does not name them itself."""
     named = all(name in finding.message for name in names)
     return finding.message if named else f"{', '.join(names)}: {finding.message}"
 
@@ -144,7 +144,7 @@ def _closing(report: DoctorReport) -> Text:
 
 
 def _counts(found: Sequence[Finding]) -> str:
-    """Of what is shown, where the same finding of several nodes is one."""
+    """Numbers of the findings shown, by severity, where the same finding of several nodes is one."""
     folded = [finding.severity for _, finding in fold(found)]
     numbers = {severity: folded.count(severity) for severity in MARKS}
     return ", ".join(f"{n} {WORDS[severity]}{'' if n == 1 else 's'}" for severity, n in numbers.items() if n)

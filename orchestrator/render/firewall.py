@@ -46,7 +46,7 @@ def kept_until(plans: Sequence[FirewallPlan]) -> Iterator[str]:
 def _state(plan: FirewallPlan) -> Iterator[str]:
     tool = plan.wall.tool
     if plan.wall.active is False:
-        yield f"{tool} is installed and not active: it keeps nobody out" if tool else "no firewall"
+        yield f"{tool} is installed and not active: it blocks nothing" if tool else "no firewall"
     elif plan.wall.active:
         yield f"{tool} is active"
     if plan.unknown:

@@ -1,4 +1,4 @@
-"""What a connectivity test found, for people: who sends how much to whom, and whom to look at."""
+"""Results of a connectivity test, for people: who sends how much to whom, and whom to look at."""
 
 from __future__ import annotations
 

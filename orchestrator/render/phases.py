@@ -31,9 +31,9 @@ class Phases:
     clock: Callable[[], float] = time.monotonic
     began: float = 0.0
     reached: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By node: phase, and seconds after the start."""
+    """Seconds from the start to each phase, by node and phase."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """By node: why it trains nothing."""
+    """Reason, by node, why it trains nothing."""
     idle: set[int] = field(default_factory=set)
     """Ranks that were left out."""
 
@@ -104,7 +104,7 @@ class Phases:
         return Text("\n").join(self.line(part.node) for part in self.plan.nodes)
 
     def waiting(self) -> str:
-        """Who is behind the others, in words; empty where all are level."""
+        """Nodes that are behind the others, in words; empty where all are level."""
         stage = {node: len(self.reached[node]) for node in self.training}
         ahead = max(stage.values())
         behind = [node for node, number in stage.items() if number < ahead]

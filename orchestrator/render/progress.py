@@ -18,7 +18,7 @@ from orchestrator.render.printable import printable
 EVERY_S = 10.0
 """Between two plain lines of one node about the same thing."""
 LONGEST = 120
-"""Of a plain line: a RUN step of a Dockerfile is a whole script."""
+"""Characters of a plain line, at most: a RUN step of a Dockerfile is a whole script."""
 MB = 1_000_000
 
 
@@ -60,7 +60,7 @@ class ProgressView:
             self._bars.stop()
 
     def notify(self, node: str, progress: Progress) -> None:
-        """What this node does now."""
+        """Show what this node does now."""
         text = printable(progress.text).strip()
         if self._quiet or not text:
             return

@@ -1,4 +1,4 @@
-"""What is decided for a run that something befell, and what its supervisors say, in a line each."""
+"""Decisions for a run after a fault, and reports of its supervisors, in a line each."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def recovery_line(told: Update) -> str:
     if isinstance(told, Replanned):
         plan = told.plan
         names = ", ".join(part.node for part in plan.nodes)
-        return f"✓ goes on as attempt {plan.attempt} on {names}; master {plan.master}"
+        return f"✓ continues as attempt {plan.attempt} on {names}; master {plan.master}"
     if isinstance(told, LinesNotKept):
-        return f"! {told.reason}; the run goes on, and is followed as before"
+        return f"! {told.reason}; the run continues, and is followed as before"
     return _of_decision(told)
 
 
@@ -37,9 +37,9 @@ def _of_decision(told: Update) -> str:
     if isinstance(told, GiveUp):
         return f"✗ {', '.join(told.nodes)} gone for {told.seconds:.0f} s: stopping the run"
     if isinstance(told, Replan):
-        return f"→ {', '.join(told.without)} given up: going on with {', '.join(told.left)}"
+        return f"→ {', '.join(told.without)} given up: continuing with {', '.join(told.left)}"
     if isinstance(told, AddNodes):
-        return f"→ {', '.join(told.nodes)} back and fit: taken in after this checkpoint"
+        return f"→ {', '.join(told.nodes)} back and fit: added after this checkpoint"
     if isinstance(told, NoNodeAnswers):
         return f"! no node has answered for {told.seconds:.0f} s"
     return ""

@@ -112,7 +112,7 @@ def half_stopped_line(run: Run) -> str:
 
 
 def half_launched_line(run: Run) -> str:
-    """What to do about a launch that was cut short."""
+    """State of a launch that was cut short, and what to do about it."""
     up = sum(member.state is State.RUNNING for member in run.members)
     return (
         f"run {run.run_id} was launched half-way, or is being launched: {up} of {run.nnodes} containers run\n"
@@ -180,5 +180,5 @@ def _why(member: Member) -> str:
 
 
 def _plain(words: str) -> Text:
-    """What a label or an engine says is no markup: a command may hold `[/b]`."""
+    """Text of a label or an engine, without markup: a command may hold `[/b]`."""
     return Text(printable(words))

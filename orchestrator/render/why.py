@@ -26,7 +26,7 @@ _STATES = {
 
 
 def why_lines(story: Story) -> Iterator[str]:
-    """What `orch why` writes."""
+    """Lines that `orch why` writes."""
     if story.failure:
         yield from _failed(story, story.failure)
     else:
@@ -59,7 +59,7 @@ def _failed(story: Story, failure: Failure) -> Iterator[str]:
 
 
 def headline(failure: Failure) -> str:
-    """Who failed, and how, in one line."""
+    """Rank or node that failed, and how, in one line."""
     who = f"rank {failure.rank} on {failure.node}" if failure.rank >= 0 else failure.node
     told = failure.exit_code is None or failure.reason == f"exit code {failure.exit_code}"
     reason = _without_source(failure.reason.split("\n", 1)[0])
@@ -67,7 +67,7 @@ def headline(failure: Failure) -> str:
 
 
 def cause_lines(cause: Cause) -> Iterator[str]:
-    """What it means, where it happened, by which lines, and what to do."""
+    """Meaning of a cause, where it happened, by which lines, and what to do."""
     yield f"  {cause.what}"
     if cause.frame:
         yield f"  where     {cause.frame}"

@@ -208,7 +208,7 @@ def test_a_connection_that_breaks_before_a_command_is_replaced_once(tmp_path: Pa
 def test_trust_shows_the_key_and_keeps_it(
     server: Server, inventory: Path, unknown_hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["trust", "-i", str(inventory)]) == 2  # nobody is there to look at it
+    assert main(["trust", "-i", str(inventory)]) == 2  # no one is there to look at it
     assert fingerprint_of(server) in capsys.readouterr().err
     assert not unknown_hosts.exists()
     assert main(["trust", "-i", str(inventory), "--yes"]) == 0

@@ -139,7 +139,7 @@ def test_containers_are_hardened_and_a_second_launch_is_refused(orch: Orch) -> N
         os.killpg(first.pid, signal.SIGINT)
         rest, _ = first.communicate(timeout=30)
         assert first.returncode == 130
-        assert "goes on without you" in rest
+        assert "continues without you" in rest
         assert "orch logs -f long-" in rest
         assert orch("status", "--json").json["state"] == "running"
 

@@ -103,7 +103,7 @@ def test_a_machine_that_stays_away_is_gone_on_without_and_taken_in_when_it_is_ba
         resumed = next(told for told in run.events("resumed") if told.at > at)
         figure(f"{lost} switched off: on with two nodes after {resumed.at - at:.0f} s, --node-timeout 20")
         assert before - int(resumed.values["step"]) <= 40
-        assert f"→ {lost} given up: going on with {', '.join(left)}" in watched(run)
+        assert f"→ {lost} given up: continuing with {', '.join(left)}" in watched(run)
         assert members(orch, run.run_id) == (1, left)
         step = run.step()
         until(lambda: run.step() > step, "a step of two nodes")
@@ -113,7 +113,7 @@ def test_a_machine_that_stays_away_is_gone_on_without_and_taken_in_when_it_is_ba
     until(lambda: members(orch, run.run_id) == (2, list(THREE)), "all three", 300)
     until(lambda: any(told.at > back and told.node == lost for told in run.events("joined")), f"{lost} in it again")
     figure(f"{lost} switched on: taken in after {time.time() - back:.0f} s")
-    assert f"→ {lost} back and fit: taken in after this checkpoint" in watched(run)
+    assert f"→ {lost} back and fit: added after this checkpoint" in watched(run)
     joined = [told.values["samples_per_step"] for told in run.events("joined")]
     assert set(joined) == {6}
     stopped = orch("stop", run.run_id)

@@ -167,7 +167,7 @@ def test_push_takes_only_what_is_sound(orch: Orch, here: Shelves, tmp_path: Path
     older = orch("push", "--from", "kept", "--to", "gamma", "--json")
     assert (json_data(older.out)["step"], json_data(older.out)["newer"]) == (60, 80)
     assert "state.pt has changed since it was written" in older.err
-    assert "alpha holds step 80: orch resume goes on from that one" in older.err
+    assert "alpha holds step 80: orch resume continues from that one" in older.err
     damaged = orch("push", "--from", "kept", "--to", "gamma", "--step", "80")
     assert (damaged.code, "state.pt has changed since it was written (sha256 differs)" in damaged.err) == (1, True)
     assert steps_in(here.root("gamma")) == [60]

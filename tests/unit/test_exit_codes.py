@@ -271,7 +271,7 @@ def test_130_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(orch: Orch, w
     here.nodes["alpha"].engine = Watched("alpha", held=engine.held, description=engine.description, ends_with=None)
     ran = orch("launch", "--name", "mine", on=here)
     assert ran.code == 130
-    assert "goes on without you\n  watched in the background" in ran.err
+    assert "continues without you\n  watched in the background" in ran.err
     assert "→ orch logs -f mine-" in ran.err
     assert sorted(here.containers) == sorted(THREE)
     (watcher,) = watchers
@@ -279,7 +279,7 @@ def test_130_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(orch: Orch, w
 
     ran = orch("logs", "-f", on=here)
     assert ran.code == 130
-    assert "goes on\n  → orch stop mine-" in ran.err
+    assert "continues\n  → orch stop mine-" in ran.err
 
 
 def test_130_anywhere_else(orch: Orch) -> None:

@@ -146,7 +146,7 @@ def test_a_firewall_that_is_off_is_left_alone(orch: Orch, machines: dict[str, Uf
         machine.enabled = False
     ran = orch("apply", "--yes")
     assert (ran.code, [machine.ran for machine in machines.values()]) == (0, [[], [], []])
-    assert "ufw is installed and not active: it keeps nobody out; nothing to be done" in ran.err
+    assert "ufw is installed and not active: it blocks nothing; nothing to be done" in ran.err
 
 
 def test_what_was_not_taken_is_an_error(orch: Orch, machines: dict[str, Ufw]) -> None:

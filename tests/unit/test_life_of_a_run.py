@@ -77,5 +77,6 @@ def test_a_run_that_still_runs_is_not_resumed_beside_itself(orch: Orch) -> None:
     again = orch("resume", run_id, "--nodes", "gamma", "--detach", on=here)
     assert (again.code, here.containers) == (6, before)
     assert (
-        f"error: run {run_id} still runs on alpha, beta\n  → to stop it and go on: orch restart {run_id}" in again.err
+        f"error: run {run_id} still runs on alpha, beta\n  → to stop it and continue: orch restart {run_id}"
+        in again.err
     )

@@ -165,7 +165,7 @@ def test_nothing_is_lost(here: Shelves) -> None:
 def test_some_steps_are_lost(here: Shelves) -> None:
     write_checkpoint(here.root("beta"), 40)
     lost = steps_lost(record(40, 80), looked(here), ("gpt2",))
-    assert lost == "the checkpoint of step 80 was on alpha alone: going on from step 40"
+    assert lost == "the checkpoint of step 80 was on alpha alone: continuing from step 40"
 
 
 def test_all_of_them_are_not_lost_unasked(here: Shelves) -> None:
@@ -176,7 +176,7 @@ def test_all_of_them_are_not_lost_unasked(here: Shelves) -> None:
     assert error.hint == (
         "alpha did not answer; once it does, try again; or "
         f"with one that you have pulled: orch checkpoints push {RUN}; "
-        f"to begin anew: orch resume {RUN} -- gpt2 --epochs 2 --from-scratch"
+        f"to start from the beginning: orch resume {RUN} -- gpt2 --epochs 2 --from-scratch"
     )
     for words in (("gpt2", "--from-scratch"), ("gpt2", "--resume", "never"), ("gpt2", "--resume=never")):
         assert steps_lost(record(40), looked(here), words) == ""

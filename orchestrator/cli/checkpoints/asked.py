@@ -1,4 +1,4 @@
-"""What the nodes said of their checkpoints, and words that its commands share."""
+"""Answers of the nodes about their checkpoints, and words that the checkpoint commands share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ StepOption = Annotated[int | None, typer.Option("--step", min=0, help="This step
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the nodes said."""
+    """Answers of the nodes about their checkpoints."""
 
     inventory: Inventory
     nodes: Sequence[Node]
@@ -58,7 +58,7 @@ class Asked:
 
 @contextmanager
 def asked_nodes(inventory: Path | None, run: str | None) -> Iterator[Asked]:
-    """The nodes that hold this run, else all of the inventory, asked what they have."""
+    """The nodes that hold this run, or otherwise those of the whole inventory, asked what they have."""
     from orchestrator.fleet.checkpoints.survey import places_in, survey
     from orchestrator.fleet.connect import connected_for
 

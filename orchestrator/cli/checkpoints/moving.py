@@ -49,7 +49,7 @@ def push(
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Bring a checkpoint that lies on this computer to a node, so that `orch resume` goes on from it.
+    """Bring a checkpoint that lies on this computer to a node, so that `orch resume` continues from it.
 
     The newest sound one of the run, every file verified here and once more there.
     """
@@ -77,7 +77,7 @@ def push(
     how = "every file verified" if moved else "was there already, every file verified"
     say(f"✓ step {kept.step} of run {kept.run_id}: on {name} ({how})")
     if rather:
-        say(f"note: {rather.node} holds step {rather.step}: orch resume goes on from that one")
+        say(f"note: {rather.node} holds step {rather.step}: orch resume continues from that one")
     elif plan and name not in folders and name not in plan.away:
         names = ",".join((*(part.node for part in plan.nodes), name))
         say(f"  → orch resume {kept.run_id} --nodes {names}   # {name} was no node of this run")

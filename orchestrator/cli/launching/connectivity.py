@@ -1,4 +1,4 @@
-"""The steps of a connectivity test: facts, checks, plan, ways between all nodes, start, roll call, verdict."""
+"""The steps of a connectivity test: facts, checks, plan, ways between all nodes, start, rendezvous, verdict."""
 
 from __future__ import annotations
 

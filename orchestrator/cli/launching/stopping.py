@@ -92,7 +92,7 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
     try:
         done = stop_run(seated, RunRecord(chosen.run_id), timeout_s=timeout_s)
     except KeyboardInterrupt:
-        say(f"\nthe nodes were told, and go on stopping\n  → at once: orch stop {chosen.run_id} --timeout 0")
+        say(f"\nthe nodes have the request, and continue stopping\n  → at once: orch stop {chosen.run_id} --timeout 0")
         raise
     failed = [outcome.error for outcome in done.outcomes if outcome.error]
     for error in failed:

@@ -76,13 +76,13 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
         with only_watcher(record, tries=run.looks), run.screen:
             outcome = watch(how, run.plan, run.seated)
     except KeyboardInterrupt:
-        say(f"\nrun {run.plan.run_id} goes on without you")
+        say(f"\nrun {run.plan.run_id} continues without you")
         leave_to_a_watcher(run.plan, mode)
         say(how_to_go_on(run.plan.run_id))
         return EXIT_INTERRUPTED
     if outcome.state is State.LOST:
         raise PartialError(
-            f"no node of run {run.plan.run_id} answers; it may go on there",
+            f"no node of run {run.plan.run_id} answers; it may continue there",
             hint=f"when they do again: orch supervise {run.plan.run_id}",
         )
     tell_end(record.plan() or run.plan, outcome, mode)

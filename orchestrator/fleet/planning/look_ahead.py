@@ -30,9 +30,9 @@ class Checked:
     """Words that the trainer takes."""
 
     help: str = ""
-    """What they ask to be shown instead of a run."""
+    """Text that they ask to be shown instead of a run; empty otherwise."""
     replaces: str = ""
-    """What the folder holds of another workload, where the words prepare data there."""
+    """Data of another workload in the folder where the words prepare theirs; empty otherwise."""
     needs: str = ""
     """The command that makes the data which they read and which this computer does not have; empty otherwise."""
 

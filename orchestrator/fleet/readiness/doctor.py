@@ -30,9 +30,9 @@ OnStep = Callable[[str, str, str], None]
 """Callback with node, stage and state: `asked`, `done` or `failed`."""
 
 WAVES: tuple[tuple[Stage, ...], ...] = ((REACH,), (ENGINE, HOST), (INSIDE, GPU), (NETWORK,))
-"""Stages of one wave go on at the same time; each needs what the waves before it have found out.
+"""Stages of one wave run at the same time; each needs what the waves before it have found out.
 
-Before the last one the ways from node to node are tried, while nothing else goes on: their deadlines are short.
+Before the last one the ways from node to node are tried, while nothing else runs: their deadlines are short.
 """
 WAYS = "ways"
 NEEDED: Mapping[str, frozenset[str]] = {

@@ -2,8 +2,8 @@
 
 Asked where the ranks will be: in a container of the training image, confined and on the host's network like theirs.
 Every node listens for a short while on its address of the inventory; then all dial all at once. Most multi-machine runs
-that never begin are told here: gloo and NCCL open ports of their own beside the rendezvous port, so a firewall that
-passes that one alone leaves every rank waiting (pytorch/pytorch#150532).
+that never begin are explained here: gloo and NCCL open ports of their own beside the rendezvous port, so a firewall
+that passes that one alone leaves every rank waiting (pytorch/pytorch#150532).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ DIALLING_S = reach_program.DIALS_END_S + 7
 
 @dataclass(frozen=True, kw_only=True)
 class PairReport:
-    """What every node met on its way to every other."""
+    """Results of the tries from every node to every other."""
 
     paths: Mapping[str, tuple[Path, ...]]
-    """By the name of the node that dialled: one try for each port of each peer."""
+    """Tries by the name of the node that dialled: one for each port of each peer."""
     silent: Mapping[str, str] = field(default_factory=dict)
-    """By the name of a node: why nobody could dial it, or why it could dial nobody."""
+    """Reason, by the name of a node, why no other could dial it, or why it could dial no other."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """By the name of a node: what was not as a run would have it, such as a rendezvous port that is taken."""
+    """Differences from a run, by the name of a node, such as a rendezvous port that is taken."""
 
 
 def probe_pairs(
@@ -97,7 +97,7 @@ class _Seat:
     """The program runs here."""
     left: bool = False
     lock: Lock = field(default_factory=Lock)
-    """`leave` waits for what is being made: a thread whose caller was interrupted goes on."""
+    """`leave` waits for what is being made: a thread whose caller was interrupted continues."""
 
     @property
     def name(self) -> str:
@@ -188,7 +188,7 @@ class _Seat:
         )
 
     def _ask(self, words: Sequence[str], *, timeout_s: float) -> Any:
-        """What the program answers."""
+        """Answer of the program, decoded from JSON."""
         program = ("-c", File(reach_program.__file__).read_text("utf-8"), *words)
         if self.container:
             answer = self.node.engine.execute(self.container, ("python", *program))

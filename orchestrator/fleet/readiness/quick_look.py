@@ -30,10 +30,10 @@ from orchestrator.specs.run import ContainerFacts, State
 def look_before_launch(
     nodes: Sequence[Node], request: LaunchRequest, facts: Mapping[str, NodeFacts], *, now: datetime, suffix: str
 ) -> tuple[Finding, ...]:
-    """What is known of these nodes, in the doctor's words, errors first.
+    """Findings already known of these nodes, in the doctor's words, errors first.
 
     Where what is on record would refuse the launch, the ways between the nodes are tried again first: somebody may
-    have mended them. `suffix` makes the names of probe containers unique.
+    have fixed them. `suffix` makes the names of probe containers unique.
     """
     found = quick_look(request.nodes, facts, load_doctor_record(now))
     fresh = quick_look(request.nodes, facts, None)
@@ -113,7 +113,7 @@ def save_doctor_record(fleet: Sequence[Examined], now: datetime) -> None:
 
 
 def load_doctor_record(now: datetime) -> DoctorRecord | None:
-    """What is on record, without what is too old; None where nothing is left, or it cannot be read."""
+    """The doctor's record, without what is too old; None where nothing is left, or it cannot be read."""
     try:
         record = _FORM.validate_json(record_file().read_bytes())
     except (OSError, ValidationError):

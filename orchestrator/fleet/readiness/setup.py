@@ -21,7 +21,7 @@ ENGINE_READY_S = 60.0
 PAUSE_S = 0.5
 
 Told = Callable[[str, Step, float | None], None]
-"""Is told of a node's step as it begins (None), and again with the seconds that it took."""
+"""Callback with a node's step: called as it begins (None), and again with the seconds that it took."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ REAL_TIME = SetupClock()
 
 
 def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[Node, SetupFacts], ...]:
-    """What is installed on each node; one outcome per node, in order. Changes nothing."""
+    """Facts on what is installed on each node; one outcome per node, in order. Changes nothing."""
     by_name = {spec.name: spec for spec in specs}
     return fan_out(nodes, lambda node: ask(node, by_name[node.name]), timeout_s=ASK_TIMEOUT_S)
 
@@ -74,7 +74,7 @@ def verified(
 ) -> tuple[SetUp, ...]:
     """The results with what each engine itself says to a new login: a user's new group counts only there.
 
-    `nodes` are those whose steps all succeeded, connected anew.
+    `nodes` are those whose steps all succeeded, connected again.
     """
     gpus = {plan.node for plan in plans if any("nvidia-ctk" in step.argv for step in plan.steps)}
     outcomes = fan_out(nodes, lambda node: _engine_facts(node, clock), timeout_s=ENGINE_READY_S + ASK_TIMEOUT_S)

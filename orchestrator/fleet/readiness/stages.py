@@ -1,4 +1,4 @@
-"""What `orch doctor` asks one node, stage by stage. Each stage tells which parts of `Examined` it has filled."""
+"""Questions of `orch doctor` to one node, stage by stage. Each stage tells which parts of `Examined` it has filled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ProbeTarget:
     suffix: str
     """Makes the names of probe containers unique."""
     seen: Examined
-    """What earlier stages have found out."""
+    """Answers to earlier stages."""
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ def engine(target: ProbeTarget) -> Parts:
 
 
 def host(target: ProbeTarget) -> Parts:
-    """What its host tells beyond the facts of a launch."""
+    """Ask its host for more than the facts of a launch."""
     facts, manifests = host_probe.ask(
         target.node,
         workspace=target.spec.workspace,
@@ -100,7 +100,7 @@ def host(target: ProbeTarget) -> Parts:
 
 
 def inside(target: ProbeTarget) -> Parts:
-    """What a container of the training image sees, under the limits of a run."""
+    """Ask a container of the training image what it sees, under the limits of a run."""
     facts = _facts(target)
     if facts.image is None or target.spec.engine != "docker":
         return {}
@@ -153,7 +153,7 @@ NETWORK = Stage(name="network", ask=network, deadline_s=20)
 
 
 def failed(stage: Stage, error: OrchError) -> Parts:
-    """What `Examined` keeps of a stage without an answer."""
+    """Fields of `Examined` for a stage without an answer."""
     if stage.name == REACH.name:
         return {"out_of_reach": OutOfReach(why=_why(error), message=error.message, hint=error.hint)}
     if stage.name == ENGINE.name:

@@ -19,7 +19,7 @@ START_S = 60.0
 
 
 def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
-    """All containers of the plan, running. Raises the first node's error; what was started then goes on."""
+    """All containers of the plan, running. Raises the first node's error; what was started then continues."""
     held = {member.node: member.container for member in run.members if member.container}
     if run.attempt != plan.attempt:
         held = {}

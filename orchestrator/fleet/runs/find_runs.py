@@ -126,7 +126,7 @@ def must_be_over(found: FoundRuns, run_id: str) -> None:
     if going_on:
         raise ConflictError(
             f"run {run_id} still runs on {', '.join(going_on)}",
-            hint=f"to stop it and go on: orch restart {run_id}; to end it: orch stop {run_id}",
+            hint=f"to stop it and continue: orch restart {run_id}; to end it: orch stop {run_id}",
         )
 
 

@@ -63,8 +63,8 @@ def launch(
 
     Nodes that lack the run's code or data get them: from `fresh` (the folders that `code` and `data` of the plan were
     just read from), else as `bring` finds them; `elsewhere` is the project's folder on those of `nodes` that have no
-    part in the plan. `on_step` is told (node, what is done there). Raises the first node's error after undoing what was
-    done: `ConflictError` where another run holds a node.
+    part in the plan. `on_step` is called with (node, what is done there). Raises the first node's error after undoing
+    what was done: `ConflictError` where another run holds a node.
     """
     parts = [(nodes[part.node], part) for part in plan.nodes]
     require_values(plan.secrets, plan.environment, os.environ)

@@ -90,8 +90,10 @@ def _away(source: LogSource, nodes: Mapping[str, Node]) -> tuple[RunningContaine
 def gather_lines(
     source: LogSource, wanted: Filter, note: Callable[[str], object] = lambda _text: None
 ) -> list[RunLine]:
-    """All lines that pass, in order of time; the nodes' newest are brought to the record first. `note` is told where
-    they cannot be written down here."""
+    """All lines that pass, in order of time; the nodes' newest are brought to the record first.
+
+    `note` is called with the reason where they cannot be written down here.
+    """
     collected = collect_logs(source.seated, source.record)
     for problem in dict.fromkeys(str(one.error) for one in collected if isinstance(one.error, UnkeptError)):
         note(problem)

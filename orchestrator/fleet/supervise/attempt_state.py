@@ -1,4 +1,4 @@
-"""What the lines of an attempt report, and how it ended."""
+"""Facts that the lines of an attempt report, and how it ended."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RunOutcome:
 
 @dataclass
 class AttemptReport:
-    """What is known of an attempt so far."""
+    """Facts known of an attempt so far."""
 
     plan: Plan
     record: RunRecord

@@ -22,7 +22,7 @@ def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str]) -> str
     if any(word.partition("=")[0] in SAYS_WHERE for word in command):
         return ""
     pulled = f"with one that you have pulled: orch checkpoints push {record.run_id}"
-    anew = f"to begin anew: orch resume {record.run_id} -- {shlex.join(command)} --from-scratch"
+    anew = f"to start from the beginning: orch resume {record.run_id} -- {shlex.join(command)} --from-scratch"
     if newest.step is None and newest.damaged:
         raise ConfigError(
             f"no sound checkpoint of run {record.run_id} is left",
@@ -37,5 +37,5 @@ def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str]) -> str
             hint=f"{silent}{pulled}; {anew}",
         )
     if newest.step is not None and told > newest.step and not newest.damaged:
-        return f"the checkpoint of step {told} was on {node} alone: going on from step {newest.step}"
+        return f"the checkpoint of step {told} was on {node} alone: continuing from step {newest.step}"
     return ""

@@ -74,7 +74,7 @@ def start_next_attempt(
     if len(facts) < min(pool.min_nodes, len(names)):
         raise PreflightError(
             f"only {len(facts)} of the remaining nodes are fit: {'; '.join(refused)}",
-            hint=f"mend that, then: orch resume {plan.run_id}",
+            hint=f"fix that, then: orch resume {plan.run_id}",
         )
     request = replace(
         pool.request,
