@@ -1,1 +1,1 @@
-"""What is wrong: facts in, findings out, one small pure function per fault."""
+"""Checks: facts in, findings out, one small pure function per fault."""

@@ -1,4 +1,4 @@
-"""What is wrong with the addresses: the inventory's, the machine's own, and the names that lead to them."""
+"""Checks of addresses: the inventory's, the machine's own, and the names that resolve to them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def own_name(fleet: Sequence[Examined]) -> Iterator[Finding]:
             continue
         if IPv4Address(answers[0]).is_loopback:
             if len(fleet) == 1 or address_of(node).startswith("127."):
-                continue  # nobody else is to reach it, or its own address is that one
+                continue  # no other machine has to reach it, or its own address is that one
             yield _own_name_loops(node, hostname, answers[0])
         elif astray := [answer for answer in answers if IPv4Address(answer) not in held]:
             yield Finding.of(
@@ -92,7 +92,7 @@ CHECKS = (address_elsewhere, address_duplicate, own_name, subnets_differ)
 
 
 def _is_another(node: Examined, than: Examined) -> bool:
-    """One machine under two names has an engine of one id, which is told elsewhere."""
+    """Whether the two are different machines. One machine under two names (same engine id) is reported elsewhere."""
     return node.name != than.name and not one_machine(node, than)
 
 
@@ -102,7 +102,7 @@ def _holds(node: Examined, address: str) -> bool:
 
 
 def _strangers(node: Examined, fleet: Sequence[Examined]) -> dict[str, str]:
-    """By the name of a peer: the hardware address that answers it for this node, and is not this node's.
+    """Foreign hardware addresses that answer for this node's address, by the name of the peer that sees them.
 
     One that answers for several of the fleet's addresses is a repeater or a router, not a second machine.
     """

@@ -1,4 +1,4 @@
-"""What differs between nodes that have to be alike, or where a difference should be known."""
+"""Checks of differences between nodes that have to be alike, or where a difference should be known."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def kernel(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def clock_kept(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A clock that nobody sets runs off by seconds a week."""
+    """A clock that no time service sets drifts by seconds a week."""
     for node in fleet:
         if node.host and node.host.ntp == "no":
             yield Finding.of("clock.not_kept", node.name)

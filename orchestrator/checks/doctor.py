@@ -41,7 +41,7 @@ def _gpus(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def _as_told(node: Examined) -> NodeGpus | None:
-    """What a launch's facts tell of a node's GPUs: that they fail, where they do."""
+    """State of a node's GPUs according to the facts of a launch: their fault; None where they have none."""
     facts = node.facts
     if facts is None or facts.gpu_fault is None:
         return None
@@ -70,7 +70,7 @@ RESTS_ON: Mapping[str, frozenset[str]] = {
     "resources": frozenset({ENGINE, "host", "container"}),
     "power": frozenset({"host"}),
 }
-"""By area: the parts of a node without which its checks say nothing."""
+"""Parts of a node without which the checks of an area say nothing, by area."""
 
 
 def diagnose(fleet: Sequence[Examined], only: Sequence[str] = ()) -> Mapping[str, tuple[Finding, ...]]:
@@ -91,7 +91,7 @@ def diagnose(fleet: Sequence[Examined], only: Sequence[str] = ()) -> Mapping[str
 
 
 def not_checked(fleet: Sequence[Examined], areas: Collection[str]) -> Mapping[str, Mapping[str, str]]:
-    """By area and node: why the checks of this area say nothing, or not all, of this node.
+    """Reason why the checks of an area say nothing, or not all, about a node, by area and node.
 
     `reach` is never among them: that a node is out of reach is what it finds.
     """
@@ -121,6 +121,6 @@ def areas_of(only: Sequence[str]) -> frozenset[str]:
 
 
 def quick(fleet: Sequence[Examined]) -> tuple[Finding, ...]:
-    """What these facts alone say, errors first: for a launch, which asks no more and has no use for notes."""
+    """Findings from these facts alone, errors first: for a launch, which asks no more and has no use for notes."""
     found = [finding for findings in diagnose(fleet).values() for finding in findings]
     return heaviest_first(finding for finding in found if finding.severity is not Severity.INFO)

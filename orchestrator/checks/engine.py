@@ -56,7 +56,7 @@ def wsl_networking(fleet: Sequence[Examined]) -> Iterator[Finding]:
         if not node.host or not node.host.wsl or node.host.wsl_networking == "mirrored":
             continue
         if engine and engine.docker_desktop:
-            continue  # which cannot hold a rank in any case, and is told so
+            continue  # cannot hold a rank in any case, and has a finding of its own
         known = node.host.wsl_networking
         yield Finding.of(
             "engine.wsl_networking", node.name, case="known" if known else "unknown", networking=known or "unknown"
@@ -83,7 +83,7 @@ def _text(node: Examined) -> str:
 
 
 def _version(node: Examined) -> tuple[int, ...]:
-    """Of a Docker Engine, as far as it is numbers; empty where it is not known."""
+    """Major and minor version of a Docker Engine; empty where it is not known or not numeric."""
     if node.facts is None or node.facts.engine is None or node.facts.engine.kind != "docker":
         return ()
     parts = [whole(part) for part in _text(node).split(".")[:2]]

@@ -26,13 +26,13 @@ class EndedBadly:
     lines: tuple[tuple[int | None, str], ...]
     """The last it wrote, oldest first, each with its rank (None: torchrun's agent)."""
     reported: str = ""
-    """What the rank itself said of its failure (its `failed` event), or why the node is lost; else empty."""
+    """Reason that the rank itself gave (its `failed` event), or why the node is lost; otherwise empty."""
     cause: str = ""
     """The signature that it found for it."""
     frame: str = ""
     """Where it says that it happened."""
     kernel: tuple[str, ...] = ()
-    """What the node's kernel says of its hardware, where it was asked."""
+    """Lines of the node's kernel log about its hardware, where it was asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Failure:
     reason: str
     lines: tuple[str, ...]
     cause: Cause | None = None
-    """What it means and what to do, where a rule knows it."""
+    """Meaning of the failure and what to do, where a rule knows it."""
 
 
 def root_cause(
@@ -97,8 +97,8 @@ def _how_far_from_the_cause(arrived: tuple[int, EndedBadly]) -> tuple[bool, bool
 
 
 def is_consequence(ended: EndedBadly) -> bool:
-    """Whether this node failed because of another: it lost a peer, or was told to stop."""
-    if ended.oom_killed or ended.exit_code is None:  # a node that is lost depends on nobody
+    """Whether this node failed because of another: it lost a peer, or received a request to stop."""
+    if ended.oom_killed or ended.exit_code is None:  # a node that is lost is not a consequence of another
         return False
     found = _classified(ended)
     return found is not None and found.lost_peer
@@ -130,7 +130,7 @@ def _failed_rank(ended: EndedBadly, rank: int, code: int | None, verdict: Verdic
 
 
 def _telling(lines: Sequence[tuple[int | None, str]], rank: int) -> tuple[str, ...]:
-    """What the failed rank wrote itself; where it wrote nothing, what torchrun did, without its summary."""
+    """Lines that the failed rank wrote itself; where it wrote none, those of torchrun, without its summary."""
     return tuple(text for text in _own_or_agents(lines, rank) if text.strip() and not is_torch_log(text))
 
 
@@ -140,7 +140,7 @@ def _own_or_agents(lines: Sequence[tuple[int | None, str]], rank: int) -> Iterat
 
 
 def _reason(ended: EndedBadly, failed: FailedRank, found: Classified | None) -> str:
-    """Of a lost node, whoever lost it knows more than its lines."""
+    """Reason of a failure. For a lost node the report of the one who lost it says more than the node's own lines."""
     if failed.exit_code is None and ended.reported and not ended.oom_killed:
         return ended.reported
     return reason_of(failed, found)

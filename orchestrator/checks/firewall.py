@@ -1,4 +1,4 @@
-"""What firewalls keep out, and whom they let in. The rendezvous has no authentication: who reaches it can run code.
+"""Checks of firewalls: blocked peers, open ports. The rendezvous has no authentication: who reaches it can run code.
 
 PyTorch says so itself (its SECURITY.md), and its store listens on every address of the node (pytorch/pytorch#173909).
 """
@@ -17,7 +17,7 @@ from orchestrator.specs.node_report import Examined
 
 
 def blocks_peers(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """Nobody reaches a node, and its packet filter is on, or may be."""
+    """No node reaches this one, and its packet filter is on, or may be."""
     shut = shut_of(fleet)
     for node in fleet:
         active = node.network.firewall_active if node.network else None
@@ -50,7 +50,7 @@ def blocks_master_port(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A filter is on, holds no rule for the peers, and nobody could try whether it lets them in."""
+    """A filter is on, holds no rule for the peers, and no node could try whether it lets them in."""
     tried = {there for _, there in ways_of(fleet)}
     for node in fleet:
         wall = node.network.wall if node.network else Firewall()

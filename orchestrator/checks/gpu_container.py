@@ -1,4 +1,4 @@
-"""What keeps a container of the training's image from using the GPUs that the host has."""
+"""Checks of faults that keep a container of the training image from using the GPUs that the host has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the GPUs of one node, seen from the host."""
+"""Checks of the GPUs of one node, seen from the host."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Place:
     """The kernel's letter for the process."""
     step: int | None = None
     part: str = ""
-    """Of the step, as the trainer names it."""
+    """Part of the step, as the trainer names it."""
     exchange: str = ""
     """The collective that it says it is in."""
 
@@ -59,7 +59,7 @@ class Place:
 
     @property
     def waits_in(self) -> str:
-        """What it waits for the other ranks in; empty where it does not, or does not answer."""
+        """Call in which it waits for the other ranks; empty where it does not wait, or does not answer."""
         if not self.frames:
             return ""
         if self.exchange:
@@ -293,4 +293,4 @@ def _in_collectives(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> Ite
     others = [one for one in heard if not one.timed_out_in]
     if gave_up and others:
         names = ", ".join(f"rank {one.rank} on {one.node}" for one in others)
-        yield f"they waited for {names}: no timeout was told from there"
+        yield f"they waited for {names}: no timeout was reported there"

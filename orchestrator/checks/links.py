@@ -1,4 +1,4 @@
-"""What the links themselves are like: Wi-Fi, speed, duplex, MTU."""
+"""Checks of the links themselves: Wi-Fi, speed, duplex, MTU."""
 
 from __future__ import annotations
 

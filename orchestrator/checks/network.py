@@ -1,4 +1,4 @@
-"""What is wrong with interfaces and routes; and, from the modules beside it, with addresses, links and ways."""
+"""Checks of interfaces and routes and, from the modules beside it, of addresses, links and reachability."""
 
 from __future__ import annotations
 

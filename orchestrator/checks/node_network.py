@@ -30,7 +30,7 @@ def peers_of(node: Examined, fleet: Sequence[Examined]) -> list[str]:
 
 
 def routed_interfaces(node: Examined, fleet: Sequence[Examined]) -> set[str]:
-    """By which interfaces its packets to the peers leave, as the kernel says."""
+    """Names of the interfaces by which its packets to the peers leave, as the kernel says."""
     return {name for address in peers_of(node, fleet) if (name := route_to(node, address))}
 
 
@@ -53,7 +53,7 @@ def interface_named(node: Examined, name: str) -> Interface | None:
 
 
 def used_interface(node: Examined) -> Interface | None:
-    """What the node tells of the interface that a run would use."""
+    """The interface that a run would use, as the node reports it; None where it is not known."""
     return interface_named(node, interface_towards_peers(node))
 
 
@@ -66,7 +66,7 @@ def interfaces_of(node: Examined) -> tuple[Interface, ...]:
 
 
 def lan_addresses(node: Examined) -> list[tuple[str, IPv4Interface]]:
-    """By which other machines could reach it, with the interface. A container's link is `virtual`."""
+    """Addresses by which other machines could reach it, each with its interface. A container's link is `virtual`."""
     used = {node.spec.interface, *(route.interface for route in node.facts.routes.values())} if node.facts else set()
     return [
         (item.name, network)

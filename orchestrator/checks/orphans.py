@@ -1,4 +1,4 @@
-"""What runs that are over, or half over, have left on the nodes."""
+"""Checks of containers that finished, or half finished, runs have left on the nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = 20
 
 
 def orphans(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A rank that goes on while another of its run is gone: it waits, and holds its machine."""
+    """A rank that keeps running while another of its run is gone: it waits, and holds its machine."""
     for run_id, held in _runs(fleet).items():
         going = [name for name, facts in held if facts.state is State.RUNNING]
         over = [name for name, facts in held if facts.state in (State.FAILED, State.SUCCEEDED)]
@@ -56,7 +56,7 @@ def strange(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def _runs(fleet: Sequence[Examined]) -> dict[str, list[tuple[str, ContainerFacts]]]:
-    """By run: the newest attempt's containers, with their nodes."""
+    """Containers of the newest attempt of each run, with their nodes, by run id."""
     found: dict[str, list[tuple[str, ContainerFacts, int]]] = {}
     for node in fleet:
         for facts in node.held:

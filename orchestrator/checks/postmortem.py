@@ -19,7 +19,7 @@ from orchestrator.specs.run import ContainerFacts, State
 from orchestrator.specs.run_events import RunLine
 
 KEPT_LINES = 400
-"""Of a node, before its end: a traceback of each of eight ranks and torchrun's summary."""
+"""Number of lines kept of a node, before its end: a traceback of each of eight ranks and torchrun's summary."""
 _BAD_SIGN = re.compile(r"^(?:\S+: )?error: |^\s+exitcode +: |exec format error")
 
 
@@ -30,21 +30,21 @@ class Evidence:
     run_id: str
     plan: Plan | None = None
     lines: tuple[RunLine, ...] = ()
-    """Of all its attempts, in order of time."""
+    """Lines of all its attempts, in order of time."""
     containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
-    """By node, of those that answered."""
+    """Facts of its containers by node; only nodes that answered."""
     kernel: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
     """Nodes that did not answer."""
     outcome: tuple[str, str] | None = None
     """State and reason, where this controller saw the end."""
     now: float = 0.0
-    """Seconds since 1970; counts only while the run goes on."""
+    """Seconds since 1970; counts only while the run is running."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What `orch why` tells."""
+    """Report of `orch why`."""
 
     run_id: str
     state: str
@@ -58,7 +58,7 @@ class Story:
     earlier: tuple[Verdict, ...] = ()
     """Failures that the run survived."""
     heard: tuple[LastHeard, ...] = ()
-    """Where it matters who was silent: a run that goes on, or that ended in waiting."""
+    """Where it matters who was silent: a run that is still running, or that ended in waiting."""
     waits: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
     """Where ranks stand that made no progress, by their stacks."""
@@ -102,7 +102,7 @@ def tell(evidence: Evidence) -> Story:
 
 
 def _newest_attempt(evidence: Evidence) -> tuple[RunLine, ...]:
-    """Without the lines that stood in the record before the plan was made anew."""
+    """Lines of the newest attempt: without those recorded before the plan was last made."""
     if not evidence.plan or not evidence.plan.attempt:
         return evidence.lines
     start = moment(evidence.plan.started_at)
@@ -110,7 +110,7 @@ def _newest_attempt(evidence: Evidence) -> tuple[RunLine, ...]:
 
 
 def _newest_generation(lines: Sequence[RunLine]) -> tuple[RunLine, ...]:
-    """Of each node, what it said since its supervisor last started torchrun."""
+    """Lines of each node since its supervisor last started torchrun."""
     since: dict[str, int] = {}
     for number, said in enumerate(lines):
         if isinstance(said.event, GenerationStarted):

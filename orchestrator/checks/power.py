@@ -1,4 +1,4 @@
-"""What lets a machine fall asleep, slow down or go away during a run."""
+"""Checks of settings and states that let a machine suspend, slow down or shut down during a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _QUIET = ("", "ignore", "lock")
 
 
 def sleeps(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A laptop, or a machine with a desktop, goes to sleep when nobody touches it: a run does not count."""
+    """A laptop, or a machine with a desktop, suspends without user input: a run does not count as activity."""
     for node in fleet:
         host = node.host
         if host is None or not host.sleeps:

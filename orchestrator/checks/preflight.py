@@ -1,4 +1,4 @@
-"""What forbids a launch, or should be known before one: facts of all nodes in, findings out."""
+"""Checks before a launch, for faults that forbid it or should be known: facts of all nodes in, findings out."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ AREAS: Mapping[str, tuple[Callable[[Sequence[NodeFacts]], Iterator[Finding]], ..
     "consistency": (image_missing, image_differs, clock_skew),
     "resources": (disk_room, memory_limit),
 }
-"""By the area of the doctor's that they belong to."""
+"""Checks of a launch, by the area of `orch doctor` that they belong to."""
 
 
 def _off(seconds: float) -> str:

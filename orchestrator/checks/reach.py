@@ -62,7 +62,7 @@ def same_address(fleet: Sequence[Examined]) -> Iterator[Finding]:
 def same_machine_id(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """Two machines with one machine-id: cloned disks, to which DHCP gives one address sooner or later.
 
-    Two names for one machine are told by its engine's id.
+    Two names for one machine are recognized by its engine's id.
     """
     seen: dict[str, Examined] = {}
     for node in fleet:
@@ -76,5 +76,5 @@ def same_machine_id(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 UNSEEN = (out_of_reach, not_asked)
-"""What could not be looked at."""
+"""Checks that find nodes that could not be examined."""
 CHECKS = (*UNSEEN, slow, same_address, same_machine_id)

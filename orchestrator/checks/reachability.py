@@ -30,16 +30,16 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Shut:
-    """What does not get through at all, each pair told once, by the largest thing that explains it."""
+    """Pairs of nodes without any connection, each reported once, under the widest fault that explains it."""
 
     everywhere: bool = False
     """No node reaches any other."""
     cut_off: tuple[str, ...] = ()
-    """They neither reach anybody nor are reached."""
+    """Nodes that neither reach another nor are reached."""
     walled: tuple[str, ...] = ()
-    """Nobody reaches them, though they reach others."""
+    """Nodes that no other reaches, though they reach others."""
     mute: tuple[str, ...] = ()
-    """They reach nobody, though others reach them."""
+    """Nodes that reach no other, though others reach them."""
     pairs: tuple[Pair, ...] = ()
     tries: Mapping[Pair, tuple[Path, ...]] = field(default_factory=dict)
 
@@ -54,7 +54,7 @@ def tries_of(fleet: Sequence[Examined]) -> dict[Pair, tuple[Path, ...]]:
 
 
 def ways_of(fleet: Sequence[Examined]) -> dict[Pair, Way]:
-    """Of every pair that was tried."""
+    """Outcome of the tries for every pair that was tried."""
     return {pair: _way(tries) for pair, tries in tries_of(fleet).items()}
 
 
@@ -113,7 +113,7 @@ def no_pair_reaches(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def cut_off(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """One node reaches nobody and is reached by nobody, while the others reach each other."""
+    """One node reaches no other and is reached by none, while the others reach each other."""
     shut = shut_of(fleet)
     for node in fleet:
         if node.name in shut.cut_off and not _filters(node):
@@ -128,7 +128,7 @@ def cut_off(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def not_reached(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """Nobody reaches a node, which reaches others, and its own packet filter is known to be off."""
+    """No other node reaches this one, which reaches others, and its own packet filter is known to be off."""
     shut = shut_of(fleet)
     for node in fleet:
         if node.name in shut.walled and node.network and node.network.firewall_active is False:
@@ -137,7 +137,7 @@ def not_reached(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def no_way_out(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A node reaches nobody, though the others reach it."""
+    """A node reaches no other, though the others reach it."""
     shut = shut_of(fleet)
     for node in fleet:
         if node.name in shut.mute:
@@ -146,7 +146,7 @@ def no_way_out(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def pair_unreachable(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """Single pairs, each told once for both directions."""
+    """Single pairs, each reported once for both directions."""
     shut = shut_of(fleet)
     addresses = {node.name: address_of(node) for node in fleet}
     for here, there in shut.pairs:

@@ -55,7 +55,7 @@ def memory(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def memory_held(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """What a run is promised at the least is in use by other programs."""
+    """Memory that is reserved for a run is in use by other programs."""
     for node in fleet:
         free = node.host.memory_available_mib if node.host else None
         if free is not None and free < node.spec.limits.memory_reservation_mib:

@@ -9,19 +9,19 @@ from orchestrator.specs.connectivity import Verdict
 
 HALF = 0.5
 LATE_MS = 1.0
-"""A pair is late only where it is so by more than this: between 0.1 ms and 0.3 ms nobody is at fault."""
+"""Milliseconds above the usual latency from which a pair is late: 0.3 ms in place of 0.1 ms is no fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlowLinks:
-    """By rank; empty where all are alike."""
+    """Slow nodes and pairs, by rank; empty where all are alike."""
 
     nodes: tuple[int, ...] = ()
-    """Whose best link carries less than half of what the others' best do."""
+    """Ranks whose best link carries less than half of what the others' best links do."""
     pairs: tuple[tuple[int, int], ...] = ()
-    """Of other nodes, that reach less than half of that together."""
+    """Pairs of other ranks that carry less than half of that between them."""
     late: tuple[tuple[int, int], ...] = ()
-    """Whose words take more than twice as long as usual."""
+    """Pairs whose latency is more than twice the usual one."""
     typical_mbit_s: float = 0.0
     typical_ms: float = 0.0
 

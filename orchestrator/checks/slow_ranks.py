@@ -32,7 +32,7 @@ class SlowRank:
         return f"{self.label} takes {self.ratio:.1f} x the others' time for its part of a step"
 
     def todo(self, run_id: str) -> str:
-        """What to do about it."""
+        """Advice: commands that help against it."""
         part = (
             "its part is as small as --shares auto makes it"
             if self.balanced
@@ -42,8 +42,8 @@ class SlowRank:
 
 
 def slow_ranks(event: Event | None, nodes: Collection[str]) -> tuple[SlowRank, ...]:
-    """By a `step` event of a run on these nodes; the slowest first. With `--shares auto` none before that has had the
-    time to even them out."""
+    """Slow ranks according to a `step` event of a run on these nodes; the slowest first. With `--shares auto` none
+    before it has had the time to balance them."""
     if not isinstance(event, ProgressEvent):
         return ()
     balanced = event.balanced

@@ -1,1 +1,1 @@
-"""What to do: rank assignment, master, backend, interfaces, torchrun and container specs. Pure."""
+"""Planning: rank assignment, master, backend, interfaces, torchrun and container specs. Pure."""

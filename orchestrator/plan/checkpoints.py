@@ -62,7 +62,7 @@ def copies(held: Iterable[CheckpointCopy]) -> Mapping[tuple[int, str], int]:
 
 
 def to_prune(held: Sequence[CheckpointCopy], keep: Keeping, newest_sound: int) -> list[CheckpointCopy]:
-    """What of one run may go, from all its nodes.
+    """Copies of one run that may be deleted, from all its nodes.
 
     What stays: the newest `keep.newest` steps of which some node has a copy that looks sound, all above them (one that
     is damaged may be wanted for a look), the newest that was found sound, and the one that best.json names anywhere.
@@ -76,7 +76,7 @@ def to_prune(held: Sequence[CheckpointCopy], keep: Keeping, newest_sound: int) -
 def outlived(
     there: Sequence[CheckpointCopy], origin: Sequence[CheckpointCopy], copied: CheckpointCopy
 ) -> list[CheckpointCopy]:
-    """What a node that holds copies need not keep now that it has `copied` too.
+    """Copies that a node need not keep now that it has `copied` too.
 
     It keeps as many as the node that they came from, and whatever that one has or best.json names.
     """
@@ -86,8 +86,8 @@ def outlived(
 
 
 def export_container(held: CheckpointCopy, *, image: str, user: str, limits: Limits, scratch: str) -> ContainerSpec:
-    """What turns a checkpoint into `scratch`/model.safetensors: it reads foreign bytes, so without network, and sees
-    the checkpoint read-only."""
+    """Container that turns a checkpoint into `scratch`/model.safetensors: it reads untrusted bytes, so it has no
+    network and sees the checkpoint read-only."""
     source, out = f"{CONTAINER_WORKSPACE}/{held.name}", f"{CONTAINER_WORKSPACE}/out"
     return ContainerSpec(
         name=f"orch-export-{held.run_id}-{held.step}",

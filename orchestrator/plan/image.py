@@ -38,8 +38,8 @@ class Recipe:
     profile: str
     base: str = DEFAULT_BASE
     files: Mapping[str, bytes] = field(repr=False)
-    """By path in the build context: Dockerfile, requirements, trainer. Wheels and private settings are not among them:
-    they say where packages come from, not which."""
+    """Contents by path in the build context: Dockerfile, requirements, trainer. Wheels and private settings are not
+    among them: they say where packages come from, not which."""
     git_commit: str = ""
     version: str = ""
 

@@ -1,1 +1,1 @@
-"""What things are: inventory, request, facts, plan, run, finding, and the one error tree. Pure data."""
+"""Data types: inventory, request, facts, plan, run, finding, and the one error tree. Pure data."""

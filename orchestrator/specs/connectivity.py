@@ -1,4 +1,4 @@
-"""What the connectivity test found out, as rank 0 tells it when all values were right."""
+"""Result of the connectivity test, as rank 0 reports it when all values were right."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Verdict:
     """A `tested` event."""
 
     nodes: tuple[str, ...]
-    """By rank; one of several ranks of a node is called `alpha.1`."""
+    """Names in order of rank; one of several ranks of a node is called `alpha.1`."""
     backend: str
     device: str
     checks: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What was found out about the machines: asked once, in parallel, before planning. Plain frozen data."""
+"""Facts about the machines: asked once, in parallel, before planning. Plain frozen data."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class GpuFacts:
     power_default_w: float | None = None
     """Limit that the card was delivered with."""
     persistence: bool | None = None
-    """Whether the driver stays loaded while nobody uses the card."""
+    """Whether the driver stays loaded while no process uses the card."""
     throttle_reasons: tuple[str, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     fault: str = ""
-    """What nvidia-smi wrote in place of readings, such as `GPU is lost`; empty for a card in health."""
+    """Text that nvidia-smi wrote in place of readings, such as `GPU is lost`; empty for a healthy card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class NodeFacts:
     ports_in_use: frozenset[int] = frozenset()
     """TCP ports with a listener, of any address."""
     routes: Mapping[str, Route] = field(default_factory=dict)
-    """By peer address. Empty for a node that was not asked about peers."""
+    """Routes by peer address. Empty for a node that was not asked about peers."""
     nvidia_driver: str = ""
     """Version of the kernel driver, empty where there is none."""
     gpus: tuple[GpuFacts, ...] = ()

@@ -21,14 +21,14 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Fix:
-    """What `orch doctor --fix` may do about a finding, once somebody has agreed."""
+    """Action that `orch doctor --fix` may take for a finding, after the user has agreed."""
 
     what: str
-    """What it does, in words: `start Docker`."""
+    """The action in words: `start Docker`."""
     on_node: tuple[str, ...] = ()
     """Command to be run there; needs no password (`sudo -n`)."""
     orch: tuple[str, ...] = ()
-    """Else the words of an `orch` command."""
+    """Otherwise the words of an `orch` command."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def known_mark(tool: str, mark: str) -> str:
 
 
 def open_commands(firewall: Firewall, source: str, mark: str) -> Iterator[tuple[str, ...]]:
-    """What lets this address in, to be run as root: before every rule that might refuse it."""
+    """Commands that let this address in, to be run as root: before every rule that might refuse it."""
     if firewall.tool == UFW:
         yield (UFW, "prepend", "allow", "proto", "tcp", "from", source, "to", "any", "comment", mark)
     elif firewall.tool == FIREWALLD:
@@ -85,7 +85,7 @@ def open_commands(firewall: Firewall, source: str, mark: str) -> Iterator[tuple[
 
 
 def close_commands(tool: str, opening: Opening) -> Iterator[tuple[str, ...]]:
-    """What takes this very opening away again, to be run as root."""
+    """Commands that remove exactly this opening again, to be run as root."""
     if tool == UFW:
         yield (UFW, "delete", "allow", "proto", "tcp", "from", opening.source, "to", "any")
     elif tool == FIREWALLD:
@@ -97,7 +97,7 @@ def close_commands(tool: str, opening: Opening) -> Iterator[tuple[str, ...]]:
 
 
 def line_to_paste(firewall: Firewall, sources: Sequence[str], mark: str) -> str:
-    """One line for a person's shell on the node; empty where no tool is known that could be told."""
+    """One line for a person's shell on the node; empty where no firewall tool is known."""
     stand_in = "$peer" if len(sources) > 1 else "".join(sources)
     commands = [" ".join(_quoted(word) for word in argv) for argv in open_commands(firewall, stand_in, mark)]
     line = "; ".join(f"sudo {command}" for command in commands)

@@ -10,7 +10,7 @@ from orchestrator.specs.finding import Finding, Severity
 
 @dataclass(frozen=True, kw_only=True)
 class SmiAnswer:
-    """What nvidia-smi said on one side: GPUs, a fault with the line that it wrote, or both where one card is lost."""
+    """Answer of nvidia-smi on one side: GPUs, a fault with the line that it wrote, or both where one card is lost."""
 
     gpus: tuple[GpuFacts, ...] = ()
     fault: SmiFault | None = None
@@ -35,7 +35,7 @@ class TorchDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchAnswer:
-    """What the image's torch says when asked inside the container: what a training would see."""
+    """Answer of the image's torch inside the container: what a training would see."""
 
     version: str = ""
     cuda: str = ""
@@ -56,7 +56,7 @@ class ContainerAnswer:
     """Reference that was asked for."""
     found: ImageFacts | None = None
     refused: str = ""
-    """What the engine said instead of starting a container with GPUs."""
+    """Error of the engine that started no container with GPUs."""
     smi: SmiAnswer | None = None
     torch: TorchAnswer | None = None
 
@@ -73,12 +73,12 @@ class NodeGpus:
 
     node: str
     device: str
-    """What the inventory says: `auto`, `cpu` or `cuda`."""
+    """Device from the inventory: `auto`, `cpu` or `cuda`."""
     host: SmiAnswer | None = None
     """None where the node did not answer."""
     engine: EngineFacts | None = None
     container: ContainerAnswer | None = None
-    """None where no training container of this node would use a GPU, or nobody wanted to know."""
+    """None where no training container of this node would use a GPU, or it was not asked for."""
     error: str = ""
     """Why the node, or its engine, did not answer."""
     hint: str = ""

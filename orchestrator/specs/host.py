@@ -1,4 +1,4 @@
-"""What `orch doctor` asks a machine beyond the facts of a launch. Plain frozen data."""
+"""Facts that `orch doctor` asks of a machine beyond those of a launch. Plain frozen data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class PortHolder:
-    """Who listens on a port, as far as the node's user may know."""
+    """Process that listens on a port, as far as the node's user may know."""
 
     port: int
     pid: int | None = None
@@ -46,28 +46,28 @@ class HostFacts:
     desktop: bool = False
     """Whether a login screen runs, and with it the desktop's own habit of suspending an idle machine."""
     idle_action: str = ""
-    """What logind does when nobody is at the machine."""
+    """Action of logind when the machine is idle."""
     lid_action: str = ""
-    """What logind does when the lid closes; empty where the machine has none."""
+    """Action of logind when the lid closes; empty where the machine has no lid."""
     on_battery: bool | None = None
     reboot_required: bool | None = None
     throttle_events: int | None = None
     """Thermal throttling since boot, of all cores."""
     holders: tuple[PortHolder, ...] = ()
-    """Of the ports that a run would use."""
+    """Listeners on the ports that a run would use."""
     xid: tuple[str, ...] = ()
     """Newest NVRM Xid lines of the kernel's log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InsideFacts:
-    """What a container of the training image sees on this node, under the limits of a run."""
+    """View of this node from inside a container of the training image, under the limits of a run."""
 
     torch: str = ""
     nccl: str = ""
     python: str = ""
     cpu_capability: str = ""
-    """What torch would use: `AVX2`, `AVX512`, …"""
+    """CPU capability that torch would use: `AVX2`, `AVX512`, …"""
     cpus: float | None = None
     """As the container's cgroup says."""
     memory_mib: int | None = None

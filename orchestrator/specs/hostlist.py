@@ -54,7 +54,7 @@ def _expand_ranges(ranges: str, limit: int, text: str) -> list[str]:
     for part in ranges.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:
-            raise HostlistError(f"{text!r}: {part.strip()!r} in brackets is no number or range such as 01-05")
+            raise HostlistError(f"{text!r}: {part.strip()!r} in brackets is neither a number nor a range such as 01-05")
         first, last = match.group(1), match.group(2) or match.group(1)
         if int(last) < int(first):
             raise HostlistError(f"{text!r}: the range {part.strip()} runs backwards")

@@ -125,7 +125,7 @@ class RunSettings:
             "Repeatable.",
         ),
     )
-    """By name: their values are read when the run starts, and handed over as files."""
+    """Secrets by name: their values are read when the run starts, and passed as files."""
     max_restarts: int = field(
         default=3,
         metadata=_flag(

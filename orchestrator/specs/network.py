@@ -1,4 +1,4 @@
-"""What `orch doctor` finds out about the way from every node to every other. Plain frozen data."""
+"""Facts of `orch doctor` about the network path from every node to every other. Plain frozen data."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class NetworkFacts:
     own_name_answers: tuple[str, ...] = ()
     """Addresses that its own host name leads to there."""
     neighbours: Mapping[str, str] = field(default_factory=dict)
-    """By peer address: the hardware address that answers for it in this node's own network segment."""
+    """Hardware addresses that answer in this node's own network segment, by peer address."""
     wall: Firewall = field(default_factory=Firewall)
     mark: str = "orch"
     """Comment that firewall rules of this project carry."""
     as_root: tuple[str, ...] | None = None
-    """What to put before a command that root has to run; None where that takes a password."""
+    """Words to put before a command that root has to run; None where that takes a password."""
 
     @property
     def firewall(self) -> str:

@@ -16,7 +16,7 @@ from orchestrator.specs.run import ContainerFacts
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfReach:
-    """What stood in the way."""
+    """Obstacle that kept orch from reaching a node."""
 
     why: Reach
     message: str
@@ -47,7 +47,7 @@ class Examined:
     manifests: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each dataset's manifest there, by the dataset's folder."""
     silent: Mapping[str, str] = field(default_factory=dict)
-    """By the name of a part: why it is not there."""
+    """Reason why a part is missing, by the name of the part."""
 
     @property
     def name(self) -> str:

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Reach(str, Enum):
-    """What kind of obstacle a connection met: told by what failed, never by the words of an error."""
+    """Kind of obstacle that a connection met: determined by the step that failed, never by the text of an error."""
 
     NO_ADDRESS = "no address"
     NO_ANSWER = "no answer"

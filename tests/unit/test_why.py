@@ -252,7 +252,7 @@ def test_nccl_tells_who_is_behind() -> None:
     )
     assert "rank 0 on alpha gave up waiting in allreduce" in told.waits
     assert "rank 1 is behind: the last collective that it completed is number 6" in told.waits
-    assert "they waited for rank 2 on gamma: no timeout was told from there" in told.waits
+    assert "they waited for rank 2 on gamma: no timeout was reported there" in told.waits
 
 
 # ── The rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────

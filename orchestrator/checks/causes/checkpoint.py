@@ -1,4 +1,4 @@
-"""Causes: a checkpoint that cannot be gone on from."""
+"""Causes: a checkpoint that cannot be resumed from."""
 
 from __future__ import annotations
 

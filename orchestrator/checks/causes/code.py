@@ -109,7 +109,7 @@ ADVICE = (
     ),
     Advice(
         id="code.killed_at_end",
-        what="rank {rank} on {node} was told to stop (SIGTERM) from outside orch",
+        what="rank {rank} on {node} was stopped (SIGTERM) from outside orch",
         todo=(
             "a shutdown of {node}, or docker stop by hand? journalctl -b -u docker on {node}",
             "orch resume {run}",

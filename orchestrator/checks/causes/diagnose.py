@@ -26,7 +26,7 @@ def in_words(found: Classified, known: Mapping[str, str]) -> Cause:
 
 
 class _Known(dict[str, str]):
-    """What a pattern did not find is a question mark in the text."""
+    """Values for the placeholders of a text; a group that the pattern did not find is shown as a question mark."""
 
     def __missing__(self, name: str) -> str:
         return "?"

@@ -61,7 +61,7 @@ ADVICE = (
     ),
     Advice(
         id="memory.killed",
-        what="rank {rank} on {node} was killed (SIGKILL): by the kernel for want of memory, by a watchdog, or by hand",
+        what="rank {rank} on {node} was killed (SIGKILL): by the kernel when memory ran out, by a watchdog, or by hand",
         todo=(
             "was it memory? journalctl -k -g 'Out of memory' on {node}; then --micro-batch-size or --workers smaller",
             "continue from the last checkpoint: orch resume {run}",

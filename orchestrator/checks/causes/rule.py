@@ -1,4 +1,4 @@
-"""What is said of a failure, and what to do about it."""
+"""Description of a failure, and advice on what to do about it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Advice:
 
     id: str
     what: str
-    """What happened, in plain words."""
+    """Description of what happened, in plain words."""
     todo: tuple[str, ...]
-    """What to do, the likeliest first; commands as one types them."""
+    """Steps to take, the likeliest first; commands as one types them."""
     launch_again: bool = False
     """Whether what the launch was given has to change first: a resume would repeat it."""
     page: str = ""

@@ -1,1 +1,1 @@
-"""What a machine is asked, each in one round trip, and what its answers mean."""
+"""Probes: questions to a machine, each asked in one round trip, and the parsers of its answers."""

@@ -61,7 +61,7 @@ exit 0
 
 @dataclass
 class _Found:
-    """What the script said of one folder, so far."""
+    """Lines of the script about one folder, as far as they are read."""
 
     run: str
     step: int

@@ -1,4 +1,4 @@
-"""What ufw, firewalld, nftables and iptables say of themselves, read into one picture."""
+"""Parsers for the output of ufw, firewalld, nftables and iptables: one `Firewall` from all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.nodes.probes.nft_answers import NARROW, covers_dynamic, read_n
 from orchestrator.specs.firewall import FIREWALLD, INPUT, IPTABLES, NFTABLES, UFW, Firewall, Opening
 
 Said = Mapping[str, Sequence[str]]
-"""By the key of `network_probe.SCRIPT`: its lines."""
+"""Lines of the answer, by the key of `network_probe.SCRIPT`."""
 
 _RICH = re.compile(
     r'^rule(?: priority="(?P<priority>-?\d+)")?(?: family="ipv4")?(?: source address="(?P<source>[\d./]+)")?'
@@ -23,7 +23,7 @@ _RICH = re.compile(
 def read_firewall(said: Said) -> Firewall:
     """The filter that counts: a front-end that is on, else whose rules drop something, else one that is merely there.
 
-    A front-end keeps its rules in nftables or iptables, where nobody else should write: it comes first.
+    A front-end keeps its rules in nftables or iptables, where no other program should write: it comes first.
     """
     tools = said.get("tool", ())
     root = "root" in said
@@ -36,7 +36,7 @@ def read_firewall(said: Said) -> Firewall:
 
 
 def _sound(firewall: Firewall) -> Firewall:
-    """Without openings whose source is no IPv4 address or network: nobody can say whom they let in."""
+    """Drop openings whose source is no IPv4 address or network: whom they let in is unknown."""
     kept = None if firewall.openings is None else tuple(item for item in firewall.openings if _is_source(item.source))
     return replace(firewall, openings=kept)
 
@@ -182,7 +182,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _after(words: Sequence[str], word: str) -> str:
-    """What follows this word; empty where it does not occur."""
+    """The word after this one; empty where it does not occur or is the last."""
     return words[words.index(word) + 1] if word in words[:-1] else ""
 
 

@@ -140,7 +140,7 @@ def parse(text: str, *, port: int) -> tuple[HostFacts, Mapping[str, str]]:
 
 
 def holders(node: Node, port: int) -> tuple[PortHolder, ...]:
-    """Who listens on this port; nobody where the machine cannot tell."""
+    """Processes that listen on this port; empty where the machine cannot tell."""
     lines = node.run(["ss", "-Hltnp", f"sport = :{port}"], timeout_s=TIMEOUT_S).stdout.splitlines()
     return _holders(lines, port)
 

@@ -1,4 +1,4 @@
-"""What a container of the training image sees on a node: one line of JSON from a short program run in it.
+"""View of a node from inside a container of the training image: one line of JSON from a short program run in it.
 
 It does not import torch, which takes seconds on five machines and half a minute where they share two cores: versions
 come from the packages' own records, and what torch would make of the processor from its flags.

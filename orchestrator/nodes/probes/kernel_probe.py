@@ -1,4 +1,4 @@
-"""What a node's kernel says of memory, disks and GPUs since a run began."""
+"""Kernel log lines of a node about memory, disks and GPUs since a run began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nft -j list ruleset` says, read into one picture. The same form as every other filter's: specs/firewall.py."""
+"""Parser for `nft -j list ruleset`. The result has the same form as every other filter's: specs/firewall.py."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ _DPORT = {"payload": {"protocol": "tcp", "field": "dport"}}
 _PROTOCOL = {"payload": {"protocol": "ip", "field": "protocol"}}
 _L4PROTO = {"meta": {"key": "l4proto"}}
 _SOURCES = 256
-"""Of a set, as many elements are looked at."""
+"""Number of elements of a set that are looked at."""
 NARROW = re.compile(r"^(lo$|docker|br-|virbr|veth|cni|flannel|cali|lxc|tun|tap|wg|tailscale|zt|ppp)")
 """Interfaces over which no peer of the LAN comes."""
 _DYNAMIC = (32768, 60999)

@@ -178,7 +178,7 @@ def _fault(completed: Completed) -> SmiAnswer:
 
 
 def _fault_of(exit_code: int, said: str) -> SmiAnswer:
-    """What a failing nvidia-smi means by its exit code, else by what it wrote."""
+    """Fault of a failing nvidia-smi, from its exit code, otherwise from its output."""
     fault = _FAULT_BY_EXIT_CODE.get(exit_code)
     if fault is None:
         lower = said.lower()

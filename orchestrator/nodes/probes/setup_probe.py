@@ -55,7 +55,7 @@ command -v docker >/dev/null || exit 0
 case $(docker --version 2>/dev/null) in *[Pp]odman*) say podman yes; exit 0;; esac
 docker info >/dev/null 2>&1 && as_root=
 if $as_root docker info >/dev/null 2>&1; then say daemon yes
-elif [ "$as_root" = false ]; then  # nobody may ask it: a process of that name has to do
+elif [ "$as_root" = false ]; then  # no permission to ask it: look for a process of that name
   for pid in /proc/[0-9]*/comm; do
     read -r line <"$pid" && [ "$line" = dockerd ] && say daemon yes && break
   done 2>/dev/null

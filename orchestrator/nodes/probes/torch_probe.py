@@ -1,4 +1,4 @@
-"""What torch says of CUDA inside an image: one line of JSON from a short Python program."""
+"""CUDA as torch sees it inside an image: one line of JSON from a short Python program."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class _Log:
 
     def _write(self, stream: str, text: str) -> None:
         with self._lock:
-            self._last = max(time.time_ns(), self._last + 1)  # no two alike: readers go on after the last they have
+            self._last = max(time.time_ns(), self._last + 1)  # no two alike: readers continue after the last they have
             line = {"time": timestamp(self._last), "stream": stream, "text": text}
             with suppress(OSError):  # a full disk takes lines, not the process
                 self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
