@@ -78,7 +78,7 @@ def newest_sound(root: Path, say: Callable[[str], None]) -> Checkpoint | None:
     if damaged:
         raise ConfigurationError(
             "no sound checkpoint is left:\n  " + "\n  ".join(damaged)
-            + "\nthe files stay as they are; --from-scratch sets them aside and starts anew"
+            + "\nthe files stay as they are; --from-scratch sets them aside and starts from the beginning"
         )  # fmt: skip
     return None
 
