@@ -132,8 +132,6 @@ def test_every_rank_knows_its_place() -> None:
         RankInfo.from_environ(rank_environment(part, local, 5))
         for part in nodes
         for local in range(part.nproc_per_node)
-        for part in nodes
-        for local in range(part.nproc_per_node)
     ]
     assert [place.rank for place in places] == [0, 1, 2, 3, 4]
     assert [place.node for place in places] == ["alpha", "alpha", "beta", "gamma", "gamma"]

@@ -181,5 +181,5 @@ def test_torchrun_is_that_of_this_python_or_an_error_says_what_to_install(engine
 
 def test_there_are_no_images(engine: ProcessEngine) -> None:
     assert engine.images() == []
-    with pytest.raises(EngineError, match="there are no images"):
+    with pytest.raises(EngineError, match="a process engine has no images"):
         engine.load([b""])

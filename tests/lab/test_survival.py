@@ -103,7 +103,7 @@ def test_a_long_cut_is_waited_for(orch: Orch, run: Underway, undisturbed: dict[i
     assert orch("lab", "cut", "gamma").code == 0
     try:
         run.until(lambda: run.events("restarting"), "the loss of gamma")
-        run.until(lambda: any(told.values["for"] == ["gamma"] for told in run.events("waiting")), "whom it waits for")
+        run.until(lambda: any(told.values["nodes"] == ["gamma"] for told in run.events("waiting")), "whom it waits for")
     finally:
         assert orch("lab", "heal", "gamma").code == 0
     figure(f"16 network cut for {time.time() - at:.0f} s: next step after {goes_on(run, undisturbed, at):.0f} s")

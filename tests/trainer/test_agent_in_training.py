@@ -27,7 +27,7 @@ PIPE_BYTES = 4096
 def test_killed_five_times_it_is_the_undisturbed_run(
     train: Call, train_command: Callable[[Path], list[str]], child_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    """Bit by bit, with and without processes that load its data: each life goes on within an generation."""
+    """Bit by bit, with and without processes that load its data: each life resumes within an epoch."""
     options = ("--max-steps", str(LAST), "--batch-size", "4", "--dropout", "0.1", "--eval-every", "0")
     options = (*options, "--checkpoint-every", str(EVERY), "--no-compile", "--keep-checkpoints", "2")
     whole = train(tmp_path / "whole", *options)
@@ -41,8 +41,8 @@ def test_killed_five_times_it_is_the_undisturbed_run(
 
     resumed = [life.events("resumed")[0]["step"] for life in (*lives[1:], last)]
     assert resumed == sorted(set(resumed))
-    generations = {event["step"]: event["generation"] for event in whole.events("step")}
-    assert all(generations[step] % 1 > 0 for step in resumed)
+    epochs = {event["step"]: event["epoch"] for event in whole.events("step")}
+    assert all(epochs[step] % 1 > 0 for step in resumed)
     losses = whole.losses()
     for life in (*lives, last):
         assert life.losses() == {step: losses[step] for step in life.losses()}

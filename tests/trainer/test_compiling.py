@@ -80,6 +80,7 @@ print("compiled" if 1 <= counters["stats"]["unique_graphs"] <= 2 else dict(count
 """
 
 
+@pytest.mark.timeout(300)
 def test_a_compiled_training_is_the_same_and_is_compiled(
     forked, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
