@@ -12,9 +12,16 @@ from rich.console import Console
 
 from orchestrator.checks.doctor import AREAS, areas_of, diagnose
 from orchestrator.fleet.readiness.doctor import NEEDED, WAVES, WAYS, Examination, apply_fix, examine, fixable
+from orchestrator.fleet.readiness.stages import ProbeTarget, Stage
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.render.examining import ExaminingView
-from orchestrator.specs.errors import CommandFailedError, EngineError, EngineRefusedError, NodeUnreachableError
+from orchestrator.specs.errors import (
+    CommandFailedError,
+    EngineError,
+    EngineRefusedError,
+    NodeUnreachableError,
+    OrchError,
+)
 from orchestrator.specs.facts import EngineFacts
 from orchestrator.specs.finding import Finding, Fix, Severity
 from orchestrator.specs.reach import Reach
@@ -93,6 +100,24 @@ def test_an_engine_that_answers_with_an_error_runs() -> None:
     here.nodes["beta"].engine.failures["containers"] = EngineRefusedError(why, node="beta")
     (found,) = (found for area in diagnose(look(here).nodes).values() for found in area)
     assert (found.id, found.node, found.message) == ("engine.silent", "beta", f"Docker does not serve: {why}")
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [(EngineError("no answer"), 2), (CommandFailedError("no output"), 2), (EngineRefusedError("no"), 1)],
+)
+def test_an_answer_that_is_lost_is_asked_for_once_more(error: OrchError, asked: int) -> None:
+    tries = []
+
+    def lose_the_first(target: ProbeTarget) -> dict[str, object]:
+        tries.append(target.name)
+        if tries.count(target.name) == 1:
+            raise error
+        return {}
+
+    seen = look(lan.lan("alpha"), waves=[[Stage(name="engine", ask=lose_the_first, deadline_s=5)]])
+    assert len(tries) == asked
+    assert bool(seen.nodes[0].engine_error) == (asked == 1)
 
 
 def test_an_engine_that_hangs_delays_nobody_for_longer_than_its_deadline() -> None:

@@ -38,6 +38,8 @@ class HeldEngine(FakeEngine):
     def __init__(self, node: str) -> None:
         super().__init__(node)
         self.inside: dict[str, list[int]] = {}
+        self.loses: list[str] = []
+        """Verbs whose next answer is lost, as by a busy engine."""
 
     def remove(self, container: str) -> None:
         super().remove(container)
@@ -50,9 +52,11 @@ class HeldEngine(FakeEngine):
         ran = subprocess.run((sys.executable, *argv[1:]), capture_output=True, text=True, check=False)
         if argv[3] == "listen":
             self.inside.setdefault(container, []).append(json.loads(ran.stdout)["pid"])
-        return Completed(
-            node=self.node, argv=tuple(argv), exit_code=ran.returncode, stdout=ran.stdout, stderr=ran.stderr
-        )
+        lost = argv[3] in self.loses
+        if lost:
+            self.loses.remove(argv[3])
+        out = "" if lost else ran.stdout
+        return Completed(node=self.node, argv=tuple(argv), exit_code=ran.returncode, stdout=out, stderr=ran.stderr)
 
 
 def loopback(name: str) -> NodeSpec:
@@ -107,6 +111,19 @@ def test_in_a_container_where_there_is_an_image(port: int) -> None:
     assert [call[0] for call in engine.calls] == ["create", "start", "execute", "execute", "remove"]
     assert engine.calls[0][1].startswith("lab-reach-alpha-")
     assert engine.made == {}
+
+
+@pytest.mark.parametrize("verb", ["listen", "dial"])
+def test_an_answer_that_the_engine_loses_is_asked_for_again(port: int, verb: str) -> None:
+    nodes = [host("alpha"), host("beta")]
+    engine = nodes[0].engine
+    assert isinstance(engine, HeldEngine)
+    engine.loses = [verb]
+    report = probe_pairs([loopback("alpha"), loopback("beta")], nodes, {"alpha": IMAGE}, port)
+    assert (report.silent, list(report.notes)) == ({}, ["beta"])
+    assert {path.ended for paths in report.paths.values() for path in paths} == {Ended.OK}
+    assert len(report.paths["beta"]) == 1 + RANDOM_PORTS
+    assert (engine.made, listeners()) == ({}, [])
 
 
 def test_the_container_is_confined_and_ends_by_itself(port: int) -> None:

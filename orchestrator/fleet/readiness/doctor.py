@@ -22,6 +22,7 @@ from orchestrator.fleet.readiness.stages import (
     failed,
 )
 from orchestrator.nodes.interface import Node
+from orchestrator.specs.errors import CommandFailedError, EngineError, EngineRefusedError
 from orchestrator.specs.finding import Finding, Fix
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.request import LaunchRequest
@@ -95,7 +96,7 @@ def _carry_out(stage: Stage, targets: Sequence[ProbeTarget], on_step: OnStep) ->
     def ask(target: ProbeTarget) -> Parts:
         on_step(target.name, stage.name, "asked")
         try:
-            told = stage.ask(target)
+            told = _ask_twice(stage, target)
         except Exception:
             on_step(target.name, stage.name, "failed")
             raise
@@ -108,6 +109,16 @@ def _carry_out(stage: Stage, targets: Sequence[ProbeTarget], on_step: OnStep) ->
         outcome.item.name: failed(stage, outcome.error) if outcome.error else outcome.value() for outcome in outcomes
     }
     return told, time.monotonic() - began
+
+
+def _ask_twice(stage: Stage, target: ProbeTarget) -> Parts:
+    """Ask again where the first answer was lost: a stage only reads, and a busy machine loses single answers."""
+    try:
+        return stage.ask(target)
+    except EngineRefusedError:
+        raise
+    except (EngineError, CommandFailedError):
+        return stage.ask(target)
 
 
 def _try_ways(targets: Sequence[ProbeTarget], on_step: OnStep) -> tuple[list[ProbeTarget], float]:

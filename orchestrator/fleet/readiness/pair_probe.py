@@ -111,7 +111,14 @@ class _Seat:
                 return
             self._enter()
             words = ("listen", self.address, str(port), str(RANDOM_PORTS), str(LISTENS_S), self.token)
-            answer = self._ask(words, timeout_s=OPENING_S)
+            try:
+                answer = self._ask(words, timeout_s=OPENING_S)
+            except CommandFailedError:
+                if not self.container:
+                    raise
+                self._discard()  # and with it a listener whose answer was lost
+                self._enter()
+                answer = self._ask(words, timeout_s=OPENING_S)
             self.listener = 0 if self.container else int(answer.get("pid", 0))
             self.asked = True
         if "error" in answer:
@@ -126,7 +133,11 @@ class _Seat:
         targets = [f"{address}:{port}" for address, seat in peers.items() for port in seat.ports]
         if not targets or not self.asked:
             return ()
-        answers = self._ask(("dial", self.token, *targets), timeout_s=DIALLING_S)
+        words = ("dial", self.token, *targets)
+        try:
+            answers = self._ask(words, timeout_s=DIALLING_S)
+        except CommandFailedError:  # a busy engine loses the output of a command now and then
+            answers = self._ask(words, timeout_s=DIALLING_S)
         return tuple(
             Path(
                 peer=peers[address].name,
