@@ -43,10 +43,15 @@ def test_none_is_slow_on_what_many_accept(piece: str) -> None:
 
 
 def assert_quick(piece: str) -> None:
+    """A slow pattern is slow every time; a garbage collection of the whole suite's objects is not."""
     line = (piece * (LONG // len(piece)))[: LONG - 1] + "\x01"
-    began = time.process_time()
-    classify(FailedRank(own=(line,), exit_code=1))
-    assert cpu_s(began) < BUDGET_S, piece
+
+    def seconds() -> float:
+        began = time.thread_time()
+        classify(FailedRank(own=(line,), exit_code=1))
+        return time.thread_time() - began
+
+    assert any(seconds() < BUDGET_S for _ in range(3)), piece
 
 
 def test_head_and_tail_of_a_line_are_kept() -> None:
