@@ -29,7 +29,7 @@ def model_of(run_dir: Path, step: int) -> torch.Tensor:
 
 def test_speeds_of_1_4_30_get_such_shares_and_the_gradient_of_one_process(observe: Observe, tmp_path: Path) -> None:
     options = {**BY_SPEED, "global_batch_size": 70, "batch_size": 70, "max_steps": 3}
-    speeds = {"sample_s": (0.030, 0.0075, 0.001), "room": 70}
+    speeds = {"sample_s": (0.120, 0.030, 0.004), "room": 70}  # far above the latency of a loaded computer
     three = observe(tmp_path / "three", 3, speeds, **options)
     assert three.code == 0, three.err
     shares = three.events("forecast")[0]["rows"][1]["shares"]
