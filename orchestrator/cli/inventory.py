@@ -27,7 +27,7 @@ _IMPORT_EXAMPLES = (
 )
 
 
-class Source(str, Enum):
+class SourceFormat(str, Enum):
     """Formats that `import` can read."""
 
     AUTO = "auto"
@@ -105,7 +105,7 @@ def validate(inventory: InventoryOption = None) -> None:
 
 def import_nodes(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, - for stdin, or names such as node[01-05].")],
-    kind: Annotated[Source, typer.Option("--from", help="What SOURCE is.")] = Source.AUTO,
+    kind: Annotated[SourceFormat, typer.Option("--from", help="What SOURCE is.")] = SourceFormat.AUTO,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; else stdout.")] = None,
     names: Annotated[
         list[str] | None,

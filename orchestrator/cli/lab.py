@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NodeArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names, or numbers from 1.")]
 
 
-class Engine(str, Enum):
+class LabEngine(str, Enum):
     """Kinds of node: a machine in Docker, or a process without containers."""
 
     docker = "docker"
@@ -44,7 +44,9 @@ def register(app: typer.Typer) -> None:
 def up(
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="How many machines.")] = 5,
     link: Annotated[str | None, typer.Option(help="Speed of every node's link: 1gbit, 100mbit, off.")] = None,
-    engine: Annotated[Engine, typer.Option(help="docker: machines; process: no containers at all.")] = Engine.docker,
+    engine: Annotated[
+        LabEngine, typer.Option(help="docker: machines; process: no containers at all.")
+    ] = LabEngine.docker,
     cpus: Annotated[float | None, typer.Option(min=0.1, help="Cores of each machine (default: all).")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each machine, e.g. 4g.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the lab on this engine.", show_default="lab")] = None,

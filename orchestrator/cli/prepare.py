@@ -16,7 +16,7 @@ from orchestrator.cli.context import load_inventory
 from orchestrator.cli.launching.command_words import WORDS_LAST, command_words, look_at
 from orchestrator.cli.options import InventoryOption, YesOption
 from orchestrator.cli.report import say
-from orchestrator.plan.prepare import Source
+from orchestrator.plan.prepare import SourcePath
 from orchestrator.specs.errors import EXIT_OK, ConfigError, OrchError, PreflightError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import DEFAULT_DATA
@@ -91,7 +91,7 @@ def _may_be_written(data: Path, words: Sequence[str], *, yes: bool) -> None:
             raise typer.Abort
 
 
-def _run(words: Sequence[str | Source], workload: str, data: Path, *, project: str, engine: str) -> None:
+def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, project: str, engine: str) -> None:
     """The container. A folder that was made for it goes where it fails."""
     from orchestrator.fleet.connect import connect
     from orchestrator.fleet.prepare import prepare as run_prepare
@@ -131,16 +131,16 @@ def _kind(engine: str) -> Literal["docker", "process"]:
     raise UsageError(f"--engine {engine}: expected docker or process")
 
 
-def with_sources(words: Sequence[str]) -> list[str | Source]:
+def with_sources(words: Sequence[str]) -> list[str | SourcePath]:
     """Each word that names something that is there, alone or after `--option=`, as what is to be brought along."""
-    found: list[str | Source] = []
+    found: list[str | SourcePath] = []
     for word in words:
         if word.partition("=")[0] == "--data-dir":
             raise UsageError(f"{word}: where prepared data goes is said before `--`: orch prepare --data DIR -- …")
         option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         path = Path(value).expanduser()
         here = bool(value) and path.exists()
-        found.append(Source(path=str(path.resolve()), option=option + equals, typed=value) if here else word)
+        found.append(SourcePath(path=str(path.resolve()), option=option + equals, typed=value) if here else word)
     return found
 
 

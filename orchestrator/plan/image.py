@@ -71,7 +71,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ImageVersions:
     """Labels of a finished image."""
 
     python: str
@@ -80,7 +80,7 @@ class Found:
     onednn: bool
 
 
-def labels(recipe: Recipe, found: Found, created: str) -> dict[str, str]:
+def labels(recipe: Recipe, found: ImageVersions, created: str) -> dict[str, str]:
     """The labels of a finished image: versions as found in it, not as hoped for."""
     return {
         "org.opencontainers.image.title": f"orch {recipe.profile}",

@@ -14,7 +14,7 @@ SOURCES = f"{CONTAINER_WORKSPACE}/sources"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class SourcePath:
     """A word of the command line that is a file or folder of the user's, by its absolute path."""
 
     path: str
@@ -28,7 +28,7 @@ def prepare_container(
     *,
     image: str,
     workload: str,
-    words: Sequence[str | Source],
+    words: Sequence[str | SourcePath],
     data_dir: str,
     user: str,
     environment: Mapping[str, str],
@@ -37,7 +37,7 @@ def prepare_container(
     inside_data = CONTAINER_DATA  # absolute, so that a process in place of a container finds it too
     inside, mounts = list[str](), [Mount(source=data_dir, target=inside_data)]
     for number, word in enumerate(words):
-        if isinstance(word, Source):
+        if isinstance(word, SourcePath):
             target = f"{SOURCES}/{number}/{word.path.rstrip('/').rpartition('/')[2]}"
             mounts.append(Mount(source=word.path, target=target, read_only=True))
             inside.append(f"{word.option}{target}")
@@ -54,9 +54,9 @@ def prepare_container(
     )
 
 
-def user_paths(text: str, spec: ContainerSpec, data: Path, words: Sequence[str | Source]) -> str:
+def user_paths(text: str, spec: ContainerSpec, data: Path, words: Sequence[str | SourcePath]) -> str:
     """Return output of the container with the paths that the user typed in place of those inside."""
-    typed = {word.path: word.typed or word.path for word in words if isinstance(word, Source)}
+    typed = {word.path: word.typed or word.path for word in words if isinstance(word, SourcePath)}
     for mount in sorted(spec.mounts, key=lambda mount: len(mount.target), reverse=True):
         shown = str(data) if mount.target == CONTAINER_DATA else typed.get(mount.source, mount.source)
         text = text.replace(mount.target, shown)

@@ -8,7 +8,16 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.fleet.images.build_context import source_files
-from orchestrator.plan.image import DEFAULT_BASE, Found, Recipe, labels, needed_wheels, pip_conf, proxies, redact
+from orchestrator.plan.image import (
+    DEFAULT_BASE,
+    ImageVersions,
+    Recipe,
+    labels,
+    needed_wheels,
+    pip_conf,
+    proxies,
+    redact,
+)
 
 FILES = {"images/Dockerfile": b"FROM x", "images/torch.txt": b"torch==2.13.0\nnumpy==2.4.6\n", "trainer/a.py": b"1"}
 RECIPE = Recipe(project="maize", profile="cpu", files=FILES, git_commit="c0ffee", version="1.2")
@@ -40,7 +49,7 @@ def test_the_hash_is_the_same_whoever_builds_it_and_when() -> None:
 
 
 def test_labels_say_what_was_found_inside() -> None:
-    found = Found(python="3.11.2", torch="2.13.0+cu130", cuda="13.0", onednn=True)
+    found = ImageVersions(python="3.11.2", torch="2.13.0+cu130", cuda="13.0", onednn=True)
     written = labels(RECIPE, found, "2026-01-01T00:00:00+00:00")
     assert written["orch.torch"] == "2.13.0+cu130"
     assert written["orch.cuda"] == "13.0"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.prepare import with_sources
-from orchestrator.plan.prepare import Source, prepare_container, user_paths
+from orchestrator.plan.prepare import SourcePath, prepare_container, user_paths
 from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import UsageError
 from tests.unit.conftest import Orch
@@ -19,8 +19,8 @@ def test_files_and_folders_among_the_words_are_brought_along(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     words = with_sources(["--images", "photos", "--csv=a b.csv", "--image-size", "64", "--grey", "demo"])
     assert words == [
-        "--images", Source(path=str(tmp_path / "photos"), typed="photos"),
-        Source(path=str(tmp_path / "a b.csv"), option="--csv=", typed="a b.csv"),
+        "--images", SourcePath(path=str(tmp_path / "photos"), typed="photos"),
+        SourcePath(path=str(tmp_path / "a b.csv"), option="--csv=", typed="a b.csv"),
         "--image-size", "64", "--grey", "demo",
     ]  # fmt: skip
 
@@ -38,8 +38,8 @@ def test_sources_are_read_only_under_their_own_names() -> None:
         workload="vision",
         words=[
             "--images",
-            Source(path="/home/ana/photos"),
-            Source(path="/home/ana/photos", option="--more="),
+            SourcePath(path="/home/ana/photos"),
+            SourcePath(path="/home/ana/photos", option="--more="),
             "--grey",
         ],
         data_dir="/home/ana/Data",
@@ -59,7 +59,7 @@ def test_sources_are_read_only_under_their_own_names() -> None:
 
 
 def test_what_the_container_says_is_told_in_the_users_paths() -> None:
-    words = ["--csv", Source(path="/home/ana/my texts/a.csv", typed="my texts/a.csv")]
+    words = ["--csv", SourcePath(path="/home/ana/my texts/a.csv", typed="my texts/a.csv")]
     spec = prepare_container(
         image="", workload="text", words=words, data_dir="/home/ana/mine/Data", user="1:1", environment={}
     )

@@ -17,7 +17,7 @@ from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, DEFAULT_DATA, LaunchOptions
 
 if TYPE_CHECKING:
-    from orchestrator.fleet.planning.look_ahead import Checked
+    from orchestrator.fleet.planning.look_ahead import CheckedWords
 
 WORDS_LAST = {"allow_interspersed_args": False}
 """Settings of a command that ends with a COMMAND: all that follows its first word belongs to it, as with docker."""
@@ -72,7 +72,7 @@ def default_data() -> Path | None:
     return DEFAULT_DATA if (DEFAULT_DATA / "manifest.json").is_file() else None
 
 
-def look_at(words: Sequence[str], **how: Any) -> Checked:
+def look_at(words: Sequence[str], **how: Any) -> CheckedWords:
     """Imported here, so that `orch launch --help` stays quick."""
     from orchestrator.fleet.planning.look_ahead import look_ahead
     from orchestrator.nodes.local import LocalNode

@@ -15,7 +15,7 @@ from orchestrator.fleet.images.base_image import Notify, ensure_base
 from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
 from orchestrator.fleet.images.distribute_image import distribute_image
 from orchestrator.nodes.interface import BuildRequest, Node, Progress
-from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, LABEL_CONTENT, Found, Recipe, labels, redact
+from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, LABEL_CONTENT, ImageVersions, Recipe, labels, redact
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 from orchestrator.specs.facts import ImageFacts
@@ -228,7 +228,7 @@ def _silent(node: str, progress: Progress) -> None:
     """Ignore progress: adding labels takes no time."""
 
 
-def _ask(node: Node, recipe: Recipe) -> Found:
+def _ask(node: Node, recipe: Recipe) -> ImageVersions:
     """Let the image say what is in it. An image without oneDNN, or with the wrong build of torch, ends here."""
     spec = ContainerSpec(
         name=f"orch-ask-{recipe.content[:12]}-{recipe.profile}",
@@ -241,7 +241,7 @@ def _ask(node: Node, recipe: Recipe) -> Found:
         cpus=1.0,
     )
     answer = node.engine.run_once(spec, timeout_s=120.0).check("asking the new image what is in it")
-    found = Found(**json.loads(answer.strip().rsplit("\n", 1)[-1]))
+    found = ImageVersions(**json.loads(answer.strip().rsplit("\n", 1)[-1]))
     if not found.onednn or bool(found.cuda) != (recipe.profile == "cuda"):
         raise EngineError(
             f"not an image of profile {recipe.profile}: {found}", node=node.name, hint="--no-cache, --wheels"

@@ -26,7 +26,7 @@ OWN_CODE = "orch launch --workdir . -- python train.py   # code of your own; for
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckedWords:
     """Words that the trainer takes."""
 
     help: str = ""
@@ -45,7 +45,7 @@ def look_ahead(
     data: Path | None = None,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Checked:
+) -> CheckedWords:
     """`data`: what a launch would bring; `folder`: the user's code. UsageError, ConfigError: what the trainer says."""
     own = {name: value for name, value in (environment or {}).items() if name.startswith("TRAINER_")}
     asked = {"words": list(command), "data": str(data.absolute()) if data else None, "environment": own, "prog": prog}
@@ -54,7 +54,7 @@ def look_ahead(
     try:
         answer = json.loads(ran.stdout)
         refused, hint, code = str(answer["refused"]), str(answer["hint"]), int(answer["code"])
-        checked = Checked(**{name: str(answer[name]) for name in ("help", "needs", "replaces")})
+        checked = CheckedWords(**{name: str(answer[name]) for name in ("help", "needs", "replaces")})
     except (ValueError, KeyError, TypeError):
         said = (ran.stderr.strip().splitlines() or ["its answer is not understood"])[-1]
         raise ConfigError(
