@@ -67,12 +67,12 @@ def _streamed(workers: int) -> Batches:
     def batches(given: argparse.Namespace, skip: int) -> Iterator[Any]:
         from torch.utils.data import DataLoader
 
-        from trainer.data.trace_stream import Reading, StreamedTraces
+        from trainer.data.trace_stream import StreamedTraces, StreamSettings
         from trainer.data.trace_tensors import TensorFile
 
         paths = sorted((given.data_dir / f"tensors-{given.traces}").glob("*.pt"))
         files = [(str(path), len(TensorFile(path))) for path in paths]
-        reading = Reading(seed=SEED, endless=True, skip=skip * given.batch_size, batch_size=given.batch_size)
+        reading = StreamSettings(seed=SEED, endless=True, skip=skip * given.batch_size, batch_size=given.batch_size)
         dataset = StreamedTraces(files, reading)
         yield from DataLoader(dataset, given.batch_size, num_workers=workers, collate_fn=dataset.collate)
 

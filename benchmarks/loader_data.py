@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.order import Indices
-from trainer.data.trace_shards import MappedTraces, Prepared, prepare
+from trainer.data.trace_shards import MappedTraces, PreparedTraces, prepare
 from trainer.data.traces import Traces
 
 FILES = 16
@@ -26,7 +26,7 @@ def mapped(folder: Path, traces: int) -> Path:
 
 
 def open_mapped(folder: Path, traces: int) -> MappedTraces:
-    return MappedTraces(Prepared.open(folder / f"mapped-{traces}"), "train", LONGEST)
+    return MappedTraces(PreparedTraces.open(folder / f"mapped-{traces}"), "train", LONGEST)
 
 
 def rows(folder: Path, traces: int) -> Iterator[tuple[int, int, np.ndarray[Any, np.dtype[np.int32]], float]]:

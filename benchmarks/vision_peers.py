@@ -52,11 +52,11 @@ def naive(given: argparse.Namespace) -> Measured:
     import torch
     from torch.utils.data import DataLoader
 
-    from trainer.models.resnet import PLANS, ResNet
+    from trainer.models.resnet import SHAPES, ResNet
 
     files = sorted(given.images.rglob("*.jpg"))[: given.batch_size * given.warmup]
     loader = DataLoader(Folder(files, given.image_size), given.batch_size, shuffle=True)  # type: ignore[arg-type]
-    model = ResNet(PLANS[given.model], 3, CLASSES).to(given.device)
+    model = ResNet(SHAPES[given.model], 3, CLASSES).to(given.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=1e-4)
 
     def step(pictures: Any, labels: Any) -> float:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from trainer import workloads
 from trainer.config import BACKENDS, RankInfo
-from trainer.errors import ConfigurationError, TrainerError, UsageError
+from trainer.errors import ConfigurationError, OptionError, TrainerError
 from trainer.option_layers import layered
 
 TOOLS = ("test-ddp", "monitor", "verify", "export")
@@ -59,10 +59,10 @@ def parse(
         words.insert(1, "train")
     known = (*workloads.WORKLOADS, *TOOLS)
     if words and not words[0].startswith("-") and words[0] not in known:
-        raise UsageError(f"no workload {words[0]!r}{_meant(words[0], known)}; there are {', '.join(known)}")
+        raise OptionError(f"no workload {words[0]!r}{_meant(words[0], known)}; there are {', '.join(known)}")
     given, unknown = build_parser(words[0] if words else "", prog).parse_known_args(words)
     if unknown:
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], given.options)}")
+        raise OptionError(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], given.options)}")
     if given.command in workloads.WORKLOADS and given.action == "train" and environ is not None:
         layered(given, workloads.train_parser(given.command, Parser), environ)
     return given
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
             options = list(self._option_string_actions)
             strange = [word for word in self._words if word.startswith("--") and word.partition("=")[0] not in options]
             message += "".join(f"; unknown is {word}{_meant(word, options)}" for word in strange)
-        raise UsageError(message)
+        raise OptionError(message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Note which options there are: what a mistyped one can have meant. The innermost parser speaks last."""

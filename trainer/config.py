@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contract import environment
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class RankInfo:
             events=environ.get(environment.EVENTS) == "1",
         )
         if not 0 <= place.rank < max(place.world_size, 1):
-            raise UsageError(f"RANK={place.rank} does not fit WORLD_SIZE={place.world_size}")
+            raise OptionError(f"RANK={place.rank} does not fit WORLD_SIZE={place.world_size}")
         if place.backend not in BACKENDS:
-            raise UsageError(f"{environment.BACKEND}={place.backend}: expected one of {', '.join(BACKENDS)}")
+            raise OptionError(f"{environment.BACKEND}={place.backend}: expected one of {', '.join(BACKENDS)}")
         return place
 
     @property
@@ -78,7 +78,7 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"{name}={text!r} in the environment: expected a whole number") from None
+        raise OptionError(f"{name}={text!r} in the environment: expected a whole number") from None
 
 
 OPTIMIZERS = ("adamw", "muon", "sgd")
@@ -233,19 +233,19 @@ class TrainOptions:
                 f" {self.sync_fragments} expected less than {max(1, most)}"
             )
         if wrong:
-            raise UsageError("\n".join(wrong))
+            raise OptionError("\n".join(wrong))
 
     def batches(self, world_size: int) -> int:
         """Samples in one optimizer step."""
         by_parts = self.batch_size * world_size * (self.grad_accum or 1)
         total = self.global_batch_size or by_parts
         if self.grad_accum and total != by_parts:
-            raise UsageError(
+            raise OptionError(
                 f"--global-batch-size {total} is not --batch-size {self.batch_size} × {world_size} ranks"
                 f" × --grad-accum {self.grad_accum} = {by_parts}: leave one of them out"
             )
         if total < world_size:
-            raise UsageError(f"--global-batch-size {total} leaves some of {world_size} ranks without a sample")
+            raise OptionError(f"--global-batch-size {total} leaves some of {world_size} ranks without a sample")
         return total
 
     def as_json(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class DriftError(TrainerError):
     """The ranks no longer train one model, for no fault of the command: from the last checkpoint they do again."""
 
 
-class UsageError(TrainerError):
+class OptionError(TrainerError):
     """The command line asks for something that cannot be."""
 
     exit_code = 2

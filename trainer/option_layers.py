@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trainer.config import OptionValue, TrainOptions
 from trainer.data.files import write_atomic
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 
 ENVIRONMENT = "TRAINER_"
 COMMAND_LINE = "command line"
@@ -37,7 +37,7 @@ def layered(given: argparse.Namespace, declared: argparse.ArgumentParser, enviro
     for origin, words in said:
         try:
             layer = declared.parse_args(words)
-        except UsageError as error:
+        except OptionError as error:
             wrong.append(f"{origin}: {error}")
             continue
         for name in names:

@@ -64,9 +64,9 @@ def _costs() -> tuple[int, tuple[SyncCost, ...]]:
     from trainer.engine.group import Group
     from trainer.engine.sync.buckets import Bucket
     from trainer.engine.sync.methods import ladder
-    from trainer.models.gpt2 import GPT2, Computation, Shape
+    from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
 
-    shape = Shape(vocab_size=50257, seq_len=1024, layers=12, heads=12, width=768)
+    shape = Gpt2Shape(vocab_size=50257, seq_len=1024, layers=12, heads=12, width=768)
     with torch.device("meta"):
         model = GPT2(shape, 0.0, Computation())
     five = Group(place=RankInfo(world_size=5), backend="gloo", device=torch.device("cpu"))

@@ -170,14 +170,14 @@ def scale(rig: Rig, task: Task, nodes: int) -> Scale:
 
 def parameters(data_dir: Path) -> int:
     """Parameters of the lab preset with this data's vocabulary."""
-    from trainer.data.shards import Prepared
-    from trainer.models.gpt2 import GPT2, Shape
+    from trainer.data.shards import PreparedTokens
+    from trainer.models.gpt2 import GPT2, Gpt2Shape
     from trainer.workloads.gpt2 import PRESETS
 
     lab = PRESETS["lab"]
-    shape = Shape(
+    shape = Gpt2Shape(
         layers=lab.layers, heads=lab.heads, width=lab.width, seq_len=lab.seq_len,
-        vocab_size=Prepared.open(data_dir).vocab_size,
+        vocab_size=PreparedTokens.open(data_dir).vocab_size,
     )  # fmt: skip
     return sum(parameter.numel() for parameter in GPT2(shape).parameters())
 

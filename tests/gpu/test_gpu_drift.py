@@ -7,9 +7,9 @@ import time
 import torch
 
 from trainer.engine.weights import apart, checksum
-from trainer.models.gpt2 import GPT2, Shape
+from trainer.models.gpt2 import GPT2, Gpt2Shape
 
-SHAPE = Shape(layers=2, heads=4, width=256, seq_len=64, vocab_size=1024)
+SHAPE = Gpt2Shape(layers=2, heads=4, width=256, seq_len=64, vocab_size=1024)
 
 
 def test_many_updates_on_a_gpu_and_on_a_cpu_are_no_drift() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.models.gpt2 import GPT2, Shape
+from trainer.models.gpt2 import GPT2, Gpt2Shape
 
-SHAPE = Shape(layers=2, heads=2, width=64, seq_len=64, vocab_size=512)
+SHAPE = Gpt2Shape(layers=2, heads=2, width=64, seq_len=64, vocab_size=512)
 
 
 def test_loss_and_gradients_are_the_cpus() -> None:

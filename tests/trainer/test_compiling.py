@@ -127,7 +127,7 @@ from trainer.models import resnet
 
 def trained(checkpointing, compiled):
     torch.manual_seed(0)
-    model = resnet.ResNet(resnet.PLANS["resnet-small"], 1, 3, checkpointing).train()
+    model = resnet.ResNet(resnet.SHAPES["resnet-small"], 1, 3, checkpointing).train()
     if compiled:
         assert compiling.compile_in_place(model, torch.device("cpu"), backend="aot_eager") == ""
     for _ in range(2):

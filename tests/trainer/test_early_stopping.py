@@ -8,7 +8,7 @@ import math
 import pytest
 
 from trainer.engine.early_stopping import Watch, lower_is_better
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_resumed_watch_goes_on_as_it_was() -> None:
 def test_an_unknown_metric_names_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match="no such figure; it has f1, loss"):
         Watch("f2", 3).update(10, {"loss": 1.0, "f1": 0.3})
-    with pytest.raises(UsageError, match="expected loss, loss:min or loss:max"):
+    with pytest.raises(OptionError, match="expected loss, loss:min or loss:max"):
         Watch("loss:down", 3)
-    with pytest.raises(UsageError, match="--patience -1"):
+    with pytest.raises(OptionError, match="--patience -1"):
         Watch("loss", -1)

@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.trainer.conftest import Call
 from tests.trainer.observed import Net, Wishes, same, state
-from trainer.models.gpt2 import GPT2, Shape
+from trainer.models.gpt2 import GPT2, Gpt2Shape
 from trainer.tools.export import told_apart
 
 SHORT: dict[str, Any] = {"batch_size": 4, "max_steps": 3}
@@ -48,7 +48,7 @@ def test_gpt2_of_another_program(train: Call, call: Call, tmp_path: Path) -> Non
     file = tmp_path / "gpt2.safetensors"
     assert call("export", str(tmp_path), "--to", str(file)).code == 0
     identity = json.loads(metadata(file)["identity"])
-    shape = Shape(**{name: identity[name] for name in ("layers", "heads", "width", "seq_len", "vocab_size")})
+    shape = Gpt2Shape(**{name: identity[name] for name in ("layers", "heads", "width", "seq_len", "vocab_size")})
     model = GPT2(shape)
     assert load_model(model, file) == (set(), [])
     assert same(dict(model.state_dict()), dict(state(tmp_path, 2)["model"]))

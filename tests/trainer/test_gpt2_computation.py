@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 from trainer.models.attention import must_have_kernel
-from trainer.models.gpt2 import GPT2, Computation, Shape
+from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
 from trainer.models.token_loss import CHUNK, chunk_for, token_loss
 
-SHAPE = Shape(layers=2, heads=2, width=16, seq_len=12, vocab_size=50)
+SHAPE = Gpt2Shape(layers=2, heads=2, width=16, seq_len=12, vocab_size=50)
 PLAIN = Computation(loss_chunk=0)
 
 
@@ -106,5 +106,5 @@ def test_attention_kernels_agree() -> None:
 def test_a_kernel_that_a_cpu_lacks_is_refused() -> None:
     must_have_kernel("math", "cpu")
     must_have_kernel("cudnn", "cuda")
-    with pytest.raises(UsageError, match="--sdpa cudnn: a CPU has only auto, flash, math"):
+    with pytest.raises(OptionError, match="--sdpa cudnn: a CPU has only auto, flash, math"):
         must_have_kernel("cudnn", "cpu")

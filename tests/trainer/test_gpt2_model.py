@@ -7,17 +7,17 @@ import math
 import torch
 from torch.nn import functional as F
 
-from trainer.models.gpt2 import GPT2, Shape
+from trainer.models.gpt2 import GPT2, Gpt2Shape
 from trainer.workloads.gpt2 import PRESETS
 
-SMALL = Shape(layers=2, heads=2, width=16, seq_len=8, vocab_size=50)
+SMALL = Gpt2Shape(layers=2, heads=2, width=16, seq_len=8, vocab_size=50)
 
 
 def test_the_124m_preset_has_gpt2_smalls_shapes() -> None:
     preset = PRESETS["124m"]
     with torch.device("meta"):
         model = GPT2(
-            Shape(layers=preset.layers, heads=preset.heads, width=preset.width, seq_len=1024, vocab_size=50257)
+            Gpt2Shape(layers=preset.layers, heads=preset.heads, width=preset.width, seq_len=1024, vocab_size=50257)
         )
     assert sum(p.numel() for p in model.parameters()) == 124_439_808
 

@@ -13,9 +13,9 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedT
 from trainer.data import tokenizer as bpe
 from trainer.errors import ConfigurationError
 from trainer.models import pretrained_gpt2
-from trainer.models.gpt2 import GPT2, Shape
+from trainer.models.gpt2 import GPT2, Gpt2Shape
 
-SHAPE = Shape(layers=2, heads=2, width=16, seq_len=12, vocab_size=300)
+SHAPE = Gpt2Shape(layers=2, heads=2, width=16, seq_len=12, vocab_size=300)
 TEXTS = ["En el principio era la palabra, y la palabra vino con ella.", "¿Qué vino? Toda cosa."]
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.models.generate import Choice, choose, generate
-from trainer.models.gpt2 import GPT2, Shape
+from trainer.models.generate import Sampling, choose, generate
+from trainer.models.gpt2 import GPT2, Gpt2Shape
 
-SHAPE = Shape(layers=2, heads=2, width=16, seq_len=8, vocab_size=50)
-LIKELIEST = Choice(temperature=0)
+SHAPE = Gpt2Shape(layers=2, heads=2, width=16, seq_len=8, vocab_size=50)
+LIKELIEST = Sampling(temperature=0)
 
 
 def a_model() -> GPT2:
@@ -59,7 +59,7 @@ def test_what_is_written_hangs_on_the_seed_and_the_model_trains_on() -> None:
     model, prompts = a_model().train(), torch.tensor([[1, 2]])
 
     def write(seed: int) -> list[int]:
-        return generate(model, prompts, 20, Choice(), seed)[0].tolist()
+        return generate(model, prompts, 20, Sampling(), seed)[0].tolist()
 
     assert len(write(1)) == 20
     assert write(1) == write(1) != write(2)
@@ -69,7 +69,7 @@ def test_what_is_written_hangs_on_the_seed_and_the_model_trains_on() -> None:
 def test_work_with_a_cache_does_not_grow_with_what_was_written() -> None:
     """Counted in tokens that pass through the model, not in seconds: a prompt of 4 and one for each token after it."""
     torch.manual_seed(0)
-    model = GPT2(Shape(layers=1, heads=2, width=16, seq_len=64, vocab_size=50))
+    model = GPT2(Gpt2Shape(layers=1, heads=2, width=16, seq_len=64, vocab_size=50))
     read = 0
 
     def count(_module: object, arguments: tuple[Tensor, ...]) -> None:
@@ -81,7 +81,7 @@ def test_work_with_a_cache_does_not_grow_with_what_was_written() -> None:
     assert read == 4 + 59
 
 
-def drawn(choice: Choice) -> dict[int, float]:
+def drawn(choice: Sampling) -> dict[int, float]:
     """How often each token is chosen where their probabilities are 0.5, 0.3, 0.15 and 0.05."""
     logits = torch.tensor([0.15, 0.5, 0.05, 0.3]).log().expand(4000, 4)
     found = Counter(choose(logits, choice, torch.Generator().manual_seed(0))[:, 0].tolist())
@@ -89,12 +89,12 @@ def drawn(choice: Choice) -> dict[int, float]:
 
 
 def test_top_k_top_p_and_temperature_cut_and_sharpen() -> None:
-    assert drawn(Choice()) == pytest.approx({0: 0.15, 1: 0.5, 2: 0.05, 3: 0.3}, abs=0.03)
-    assert drawn(Choice(top_k=2)) == pytest.approx({1: 0.625, 3: 0.375}, abs=0.03)
-    assert drawn(Choice(top_k=99)) == drawn(Choice())
+    assert drawn(Sampling()) == pytest.approx({0: 0.15, 1: 0.5, 2: 0.05, 3: 0.3}, abs=0.03)
+    assert drawn(Sampling(top_k=2)) == pytest.approx({1: 0.625, 3: 0.375}, abs=0.03)
+    assert drawn(Sampling(top_k=99)) == drawn(Sampling())
     # Up to that token with which the sum reaches P: 0.5 + 0.3 does, not yet 0.5.
-    assert drawn(Choice(top_p=0.7)) == pytest.approx({1: 0.625, 3: 0.375}, abs=0.03)
-    assert drawn(Choice(top_p=0.1)) == {1: 1.0}
+    assert drawn(Sampling(top_p=0.7)) == pytest.approx({1: 0.625, 3: 0.375}, abs=0.03)
+    assert drawn(Sampling(top_p=0.1)) == {1: 1.0}
     total = math.sqrt(0.5) + math.sqrt(0.3)
-    assert drawn(Choice(top_k=2, temperature=2))[3] == pytest.approx(math.sqrt(0.3) / total, abs=0.03)
+    assert drawn(Sampling(top_k=2, temperature=2))[3] == pytest.approx(math.sqrt(0.3) / total, abs=0.03)
     assert drawn(LIKELIEST) == {1: 1.0}

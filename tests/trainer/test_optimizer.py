@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from trainer.config import TrainOptions
 from trainer.engine.optimization.muon import Muon, orthogonal
 from trainer.engine.optimization.optimizer import Together, build_optimizer, usual_groups
-from trainer.errors import UsageError
-from trainer.models.gpt2 import GPT2, Shape
+from trainer.errors import OptionError
+from trainer.models.gpt2 import GPT2, Gpt2Shape
 
-SHAPE = Shape(layers=2, heads=2, width=16, seq_len=8, vocab_size=50)
+SHAPE = Gpt2Shape(layers=2, heads=2, width=16, seq_len=8, vocab_size=50)
 KINDS = ("adamw", "muon", "sgd")
 
 
@@ -126,7 +126,7 @@ def test_the_usual_groups_leave_first_and_last_layer_to_adamw() -> None:
 
 def test_muon_without_a_hidden_matrix_is_refused() -> None:
     model = nn.Linear(3, 2)
-    with pytest.raises(UsageError, match="no hidden matrices"):
+    with pytest.raises(OptionError, match="no hidden matrices"):
         build_optimizer(model, None, TrainOptions(optimizer="muon"), torch.float32)
 
 

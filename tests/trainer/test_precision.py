@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trainer.engine.hardware.precision import Gpu, choose_dtype, cpu_flags, has_native_bf16
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -66,12 +66,12 @@ def test_what_a_cpu_emulates_is_refused() -> None:
 @pytest.mark.parametrize("device", [CPU, GPU])
 def test_no_amp(device: torch.device) -> None:
     assert choose_dtype("auto", device, amp=False)[0] is torch.float32
-    with pytest.raises(UsageError, match="contradict"):
+    with pytest.raises(OptionError, match="contradict"):
         choose_dtype("bf16", device, amp=False)
 
 
 def test_an_unknown_precision() -> None:
-    with pytest.raises(UsageError, match="expected one of auto, fp32, bf16, fp16"):
+    with pytest.raises(OptionError, match="expected one of auto, fp32, bf16, fp16"):
         choose_dtype("fp8", CPU)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainer.agent.rank_exit import RankExit, classify_exception, from_values, read_rank_exit, root_cause
-from trainer.errors import ConfigurationError, TrainerError, UsageError
+from trainer.errors import ConfigurationError, OptionError, TrainerError
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "torchrun"
 
@@ -167,7 +167,7 @@ def test_no_rank_was_started() -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (UsageError("x"), "configuration"),
+        (OptionError("x"), "configuration"),
         (ConfigurationError("x"), "configuration"),
         (TrainerError("loss is not a number"), "user"),
         (OSError(errno.ENOSPC, "No space left on device"), "configuration"),

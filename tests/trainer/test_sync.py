@@ -13,7 +13,7 @@ import pytest
 from tests.trainer.conftest import MODEL, Call, Ranks
 from tests.trainer.sync_ranks import WAYS
 from trainer.config import TrainOptions
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 
 LARGEST_ERROR = {
     "fp32": 1e-6, "fp16": 1e-3, "int8": 0.02, "int4+8": 0.2, "int4": 0.2, "int2": 0.6, "topk": 0.6, "powersgd": 0.9,
@@ -161,5 +161,5 @@ def test_files_of_ranks_stay_as_long_as_their_checkpoints(
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(OptionError, match=said):
         TrainOptions(**wrong)

@@ -11,9 +11,9 @@ import transformers
 from torch.nn import functional as F
 
 from trainer.data import failure_texts, wordpiece
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 from trainer.models import pretrained
-from trainer.models.encoder import Dropout, Encoder, Shape
+from trainer.models.encoder import Dropout, Encoder, EncoderShape
 
 NONE = Dropout(hidden=0.0, attention=0.0, head=0.0)
 SMALL = {"vocab_size": 50, "max_position_embeddings": 40}
@@ -80,7 +80,7 @@ def test_last_layer_is_that_of_transformers(kind: Any, settings: dict[str, Any])
 
 def encoder(frozen: int = 0, dropout: Dropout | None = None) -> Encoder:
     torch.manual_seed(0)
-    shape = Shape(layers=3, attention_heads=4, width=32, inner_width=64, vocab_size=50, positions=40)
+    shape = EncoderShape(layers=3, attention_heads=4, width=32, inner_width=64, vocab_size=50, positions=40)
     return Encoder(shape, 6, dropout or NONE, frozen)
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_had_is_told_with_what_to_do(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigurationError, match=r"no such folder, and not to be had(.|\n)*random:mini"):
         pretrained.load("nadie/nada")
-    with pytest.raises(UsageError, match="expected random: and one of tiny, mini"):
+    with pytest.raises(OptionError, match="expected random: and one of tiny, mini"):
         pretrained.random_shape("random:huge", 100)
 
 

@@ -18,7 +18,7 @@ from trainer.data.order import BlockShuffled
 from trainer.data.trace_files import Trace, Vocabulary
 from trainer.data.trace_generator import generate
 from trainer.data.trace_recorder import record
-from trainer.data.trace_shards import MappedTraces, Prepared, Source, prepare
+from trainer.data.trace_shards import MappedTraces, PreparedTraces, TraceSource, prepare
 from trainer.data.traces import Traces, graphs, sequences
 from trainer.errors import ConfigurationError
 
@@ -91,7 +91,8 @@ def small_shards(count: int, folder: Path) -> tuple[MappedTraces, Traces]:
     source = generate(count, 3)
     chunks = list(source.chunks)
     prepared, new = prepare(
-        Source(description=source.description, chunks=chunks, events=source.events, features=source.features), folder
+        TraceSource(description=source.description, chunks=chunks, events=source.events, features=source.features),
+        folder,
     )
     assert new
     return MappedTraces(prepared, "train", 1000), chunks[0]
@@ -99,7 +100,7 @@ def small_shards(count: int, folder: Path) -> tuple[MappedTraces, Traces]:
 
 def test_shards_give_each_trace_as_it_was(tmp_path: Path) -> None:
     mapped, written = small_shards(3000, tmp_path)
-    kept = MappedTraces(Prepared.open(tmp_path), "validation", 1000)
+    kept = MappedTraces(PreparedTraces.open(tmp_path), "validation", 1000)
     assert len(mapped) + len(kept) == 3000
     assert 200 < len(kept) < 400
     chosen = np.array([5, 0, len(mapped) - 1, 5])
@@ -122,7 +123,7 @@ def test_many_shards_are_one_split(tmp_path: Path) -> None:
     # The same file under three entries: a split of three shards.
     three = {**big.manifest, "splits": {"train": {"shards": [shard] * 3}}}
     (tmp_path / "big" / "manifest.json").write_text(json.dumps(three))
-    tripled = MappedTraces(Prepared.open(tmp_path / "big"), "train", 50)
+    tripled = MappedTraces(PreparedTraces.open(tmp_path / "big"), "train", 50)
     indices = np.random.default_rng(0).integers(0, 3 * len(data), 500)
     expected = data.take(indices % len(data))
     found = tripled.take(indices)
@@ -138,22 +139,22 @@ def test_the_same_source_is_kept_and_a_broken_folder_is_made_anew(tmp_path: Path
     shard = next(tmp_path.glob("train-*"))
     shard.write_bytes(shard.read_bytes()[:-4])
     with pytest.raises(ConfigurationError, match=r"expected \d+ bytes, found"):
-        Prepared.open(tmp_path)
+        PreparedTraces.open(tmp_path)
     assert prepare(generate(500, 2), tmp_path)[1] is True
     assert len(list(tmp_path.glob("*.traces"))) == 2, "nothing is left of earlier preparations"
 
 
 def test_an_interrupted_preparation_leaves_what_was_there(tmp_path: Path) -> None:
     prepare(generate(500, 1), tmp_path)
-    before = Prepared.open(tmp_path).manifest
+    before = PreparedTraces.open(tmp_path).manifest
 
     def breaks() -> Iterator[Traces]:
         yield from generate(500, 2).chunks
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        prepare(Source(description={"other": 1}, chunks=breaks(), events=[], features=["duration_us"]), tmp_path)
-    assert Prepared.open(tmp_path).manifest == before
+        prepare(TraceSource(description={"other": 1}, chunks=breaks(), events=[], features=["duration_us"]), tmp_path)
+    assert PreparedTraces.open(tmp_path).manifest == before
 
 
 def test_memory_is_the_batchs_not_the_datas(tmp_path: Path) -> None:

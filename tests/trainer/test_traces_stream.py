@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from trainer.data.batch import Batch
-from trainer.data.trace_stream import PreprocessedGNNDataset, PreprocessedLSTMDataset, Reading, StreamedTraces
+from trainer.data.trace_stream import PreprocessedGNNDataset, PreprocessedLSTMDataset, StreamedTraces, StreamSettings
 from trainer.data.trace_tensors import open_folder
 from trainer.errors import ConfigurationError, TrainerError
 
@@ -66,7 +66,7 @@ def test_each_trace_comes_once_in_each_epoch_wherever(
         seen: Counter[int] = Counter()
         for part in range(parts):
             mine = TOTAL * (part + 1) // parts - TOTAL * part // parts
-            reading = Reading(buffer=10, rank=part, world_size=parts, endless=True)
+            reading = StreamSettings(buffer=10, rank=part, world_size=parts, endless=True)
             seen.update(
                 number(sample) for sample in islice(StreamedTraces(files, reading), epoch * mine, (epoch + 1) * mine)
             )
@@ -76,7 +76,7 @@ def test_each_trace_comes_once_in_each_epoch_wherever(
 
 def test_worker_processes_share_an_epoch(tmp_path: Path) -> None:
     files = write(tmp_path)
-    dataset = StreamedTraces(files, Reading(buffer=10))
+    dataset = StreamedTraces(files, StreamSettings(buffer=10))
     loader = DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=dataset.collate)
     first, second = numbers(iter(loader)), numbers(iter(loader))
     assert sorted(first) == sorted(second) == list(range(TOTAL))
@@ -85,7 +85,7 @@ def test_worker_processes_share_an_epoch(tmp_path: Path) -> None:
 
 def test_epochs_have_orders_of_their_own_and_a_seed_repeats_them(files: list[tuple[str, int]]) -> None:
     def order(seed: int) -> list[int]:
-        reading = Reading(buffer=1000, seed=seed, endless=True)
+        reading = StreamSettings(buffer=1000, seed=seed, endless=True)
         return [number(sample) for sample in islice(StreamedTraces(files, reading), 2 * TOTAL)]
 
     found = order(1)
@@ -96,14 +96,14 @@ def test_epochs_have_orders_of_their_own_and_a_seed_repeats_them(files: list[tup
 def test_the_buffer_is_bounded(tmp_path: Path) -> None:
     """From one file in order, no trace can come earlier than the buffer lets it."""
     files = write(tmp_path, (500,))
-    order = [number(sample) for sample in StreamedTraces(files, Reading(buffer=20))]
+    order = [number(sample) for sample in StreamedTraces(files, StreamSettings(buffer=20))]
     assert sorted(order) == list(range(500))
     assert order != sorted(order)
     assert all(trace <= place + 20 for place, trace in enumerate(order))
 
 
 def test_for_validation_the_order_is_the_files_own(files: list[tuple[str, int]]) -> None:
-    dataset = StreamedTraces(files, Reading(buffer=0))
+    dataset = StreamedTraces(files, StreamSettings(buffer=0))
     for _ in range(2):
         assert [number(sample) for sample in dataset] == list(range(TOTAL))
     assert [number(dataset.sample(at)) for at in range(TOTAL)] == list(range(TOTAL))
@@ -113,7 +113,7 @@ def test_for_validation_the_order_is_the_files_own(files: list[tuple[str, int]])
 @pytest.mark.parametrize("skip", [0, 1, 24, 59, 60, 61, 130, 259])
 def test_after_a_resume_the_very_next_trace_comes(files: list[tuple[str, int]], buffer: int, skip: int) -> None:
     def order(skip: int, count: int) -> list[int]:
-        reading = Reading(buffer=buffer, rank=1, world_size=2, endless=True, skip=skip)
+        reading = StreamSettings(buffer=buffer, rank=1, world_size=2, endless=True, skip=skip)
         return [number(sample) for sample in islice(StreamedTraces(files, reading), count)]
 
     assert order(skip, 70) == order(0, skip + 70)[skip:]
@@ -122,7 +122,7 @@ def test_after_a_resume_the_very_next_trace_comes(files: list[tuple[str, int]], 
 @pytest.mark.parametrize("done", [1, 2, 5])
 def test_a_resume_goes_on_with_the_worker_whose_turn_it_was(files: list[tuple[str, int]], done: int) -> None:
     def batches(skip: int, count: int) -> list[int]:
-        dataset = StreamedTraces(files, Reading(buffer=10, endless=True, skip=skip, batch_size=4))
+        dataset = StreamedTraces(files, StreamSettings(buffer=10, endless=True, skip=skip, batch_size=4))
         loader = DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=dataset.collate)
         return numbers(islice(iter(loader), count))
 
@@ -132,8 +132,10 @@ def test_a_resume_goes_on_with_the_worker_whose_turn_it_was(files: list[tuple[st
 def test_what_is_skipped_is_not_read(tmp_path: Path) -> None:
     """The first files may even be gone."""
     files = write(tmp_path, (50, 50, 50))
-    reading = Reading(buffer=5, endless=True, skip=140)
-    expected = [number(sample) for sample in islice(StreamedTraces(files, Reading(buffer=5, endless=True)), 140, 150)]
+    reading = StreamSettings(buffer=5, endless=True, skip=140)
+    expected = [
+        number(sample) for sample in islice(StreamedTraces(files, StreamSettings(buffer=5, endless=True)), 140, 150)
+    ]
     last = {path for path, _ in files if any(path == found for found in _files_of(files, expected))}
     for path, _ in files:
         if path not in last:
@@ -155,7 +157,7 @@ def test_only_one_file_is_open(files: list[tuple[str, int]]) -> None:
             self.opened = [*getattr(self, "opened", []), str(file.path)]  # type: ignore[attr-defined]
             return super()._sample(file, number)  # type: ignore[arg-type]
 
-    dataset = Watched(files, Reading(buffer=1000))
+    dataset = Watched(files, StreamSettings(buffer=1000))
     assert len(list(dataset)) == TOTAL
     changes = sum(a != b for a, b in zip(dataset.opened, dataset.opened[1:], strict=False))
     assert changes == len(files) - 1, "file after file, each once"
@@ -163,14 +165,14 @@ def test_only_one_file_is_open(files: list[tuple[str, int]]) -> None:
 
 def test_fewer_traces_than_workers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="fewer --num-workers"):
-        list(StreamedTraces(write(tmp_path, (2,)), Reading(rank=0, world_size=3)))
+        list(StreamedTraces(write(tmp_path, (2,)), StreamSettings(rank=0, world_size=3)))
 
 
 def test_a_file_that_went_away_is_named(tmp_path: Path) -> None:
     files = write(tmp_path, (3,))
     Path(files[0][0]).unlink()
     with pytest.raises(TrainerError, match=r"lstm-0\.pt: No such file"):
-        list(StreamedTraces(files, Reading()))
+        list(StreamedTraces(files, StreamSettings()))
 
 
 # ── Folders, and the seed's own classes ───────────────────────────────────────────────────────────

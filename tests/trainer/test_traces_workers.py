@@ -27,7 +27,7 @@ from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.reporting.events import Events
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 from trainer.workloads import traces
 from trainer.workloads.traces import Choices, TracesWorkload
 from trainer.workloads.traces_gnn import GnnTraces
@@ -100,7 +100,7 @@ def test_micro_batches_from_workers_are_those_of_this_process(folder: Path, kind
 
 
 def test_steps_that_ranks_cannot_share_evenly_are_refused(folder: Path) -> None:
-    with pytest.raises(UsageError, match="21 samples a step do not divide into 2 ranks; change --global-batch-size"):
+    with pytest.raises(OptionError, match="21 samples a step do not divide into 2 ranks; change --global-batch-size"):
         MicroBatchLoader(workload_of(folder), cut_into(4, per_step=21, world_size=2), 0, workers=0, pin=False)
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trainer.tools.monitor import CpuMeter, Gpu, Reading, as_line
+from trainer.tools.monitor import CpuMeter, GpuUsage, ResourceUsage, as_line
 
 
 def test_one_json_object_a_line(call) -> None:
@@ -27,9 +27,11 @@ def test_the_share_is_of_what_the_container_may_use() -> None:
 
 
 def test_a_line_for_people() -> None:
-    gpu = Gpu(
+    gpu = GpuUsage(
         index=0, name="GeForce", utilization_percent=None, memory_used_mib=100, memory_total_mib=4096,
         temperature_c=None,
     )  # fmt: skip
-    reading = Reading(t=0.0, node="beta", cpu_percent=51.0, cpus=2.0, ram_used_mib=10, ram_limit_mib=4096, gpus=(gpu,))
+    reading = ResourceUsage(
+        t=0.0, node="beta", cpu_percent=51.0, cpus=2.0, ram_used_mib=10, ram_limit_mib=4096, gpus=(gpu,)
+    )
     assert " beta  CPU  51.0 % of 2  RAM 10 / 4096 MiB  GPU 0 - % 100 / 4096 MiB - °C" in as_line(reading)

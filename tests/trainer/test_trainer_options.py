@@ -8,7 +8,7 @@ import pytest
 
 from trainer.cli import parse
 from trainer.config import RankInfo, TrainOptions
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 from trainer.options import train_options
 
 
@@ -63,7 +63,7 @@ def test_environment_of_torchrun_and_the_orchestrator() -> None:
     ],
 )
 def test_a_wrong_environment_is_named(environ: dict[str, str], word: str) -> None:
-    with pytest.raises(UsageError, match=word):
+    with pytest.raises(OptionError, match=word):
         RankInfo.from_environ(environ)
 
 
@@ -94,7 +94,7 @@ def test_sequences_per_step() -> None:
     assert TrainOptions(batch_size=4, grad_accum=3).batches(5) == 60
     assert TrainOptions(batch_size=4, global_batch_size=13).batches(5) == 13
     assert TrainOptions(batch_size=4, grad_accum=3, global_batch_size=60).batches(5) == 60
-    with pytest.raises(UsageError, match="leave one of them out"):
+    with pytest.raises(OptionError, match="leave one of them out"):
         TrainOptions(batch_size=4, grad_accum=3, global_batch_size=61).batches(5)
-    with pytest.raises(UsageError, match="without a sample"):
+    with pytest.raises(OptionError, match="without a sample"):
         TrainOptions(global_batch_size=4).batches(5)

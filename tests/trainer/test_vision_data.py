@@ -81,7 +81,7 @@ def test_all_bad_images_are_named_at_once(picture_folder: Path, tmp_path: Path) 
         image_store.prepare(from_folder(folder), data, FRAME)
     assert all(name in str(caught.value) for name in ("cut.png", "words.jpg", "empty.png", "3 of 39 files"))
     assert sorted(data.iterdir()) == before  # what was prepared earlier stays usable
-    image_store.Prepared.open(data)
+    image_store.PreparedImages.open(data)
 
 
 def test_prepare_is_idempotent_and_mends(picture_folder: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_prepare_is_idempotent_and_mends(picture_folder: Path, tmp_path: Path) -
     assert pixels.read_bytes() == content
     pixels.write_bytes(content[1:])
     with pytest.raises(ConfigurationError, match="expected"):
-        image_store.Prepared.open(tmp_path)
+        image_store.PreparedImages.open(tmp_path)
     other, new = image_store.prepare(gallery, tmp_path, Frame(stored=18, crop=16, channels=1))
     assert new
     assert other.content != first.content

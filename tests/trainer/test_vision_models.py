@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 from trainer.models import classifier
-from trainer.models.classifier import Classifier, Shape, build
+from trainer.models.classifier import Classifier, ClassifierShape, build
 from trainer.workloads.vision_training import in_memory
 
 
-def shape(model: str, image_size: int = 32, channels: int = 3) -> Shape:
-    return Shape(model=model, image_size=image_size, channels=channels, classes=7)
+def shape(model: str, image_size: int = 32, channels: int = 3) -> ClassifierShape:
+    return ClassifierShape(model=model, image_size=image_size, channels=channels, classes=7)
 
 
 @pytest.mark.parametrize("name", classifier.NAMES)
@@ -27,7 +27,7 @@ def test_every_model_names_classes(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "millions"), [("resnet18", 11.7), ("resnet34", 21.8), ("resnet50", 25.6)])
 def test_sizes_are_those_of_the_paper(name: str, millions: float) -> None:
-    model = build(Shape(model=name, image_size=224, channels=3, classes=1000))
+    model = build(ClassifierShape(model=name, image_size=224, channels=3, classes=1000))
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
 
 
@@ -111,11 +111,11 @@ def test_pictures_are_normalized_inside() -> None:
 
 
 def test_what_does_not_fit_is_told() -> None:
-    with pytest.raises(UsageError, match="resnet18"):
+    with pytest.raises(OptionError, match="resnet18"):
         build(shape("resnet19"))
-    with pytest.raises(UsageError, match="patches of 16"):
+    with pytest.raises(OptionError, match="patches of 16"):
         build(shape("vit-tiny", image_size=28))
-    with pytest.raises(UsageError, match="--pretrained"):
+    with pytest.raises(OptionError, match="--pretrained"):
         build(shape("resnet18"), pretrained=True)
 
 

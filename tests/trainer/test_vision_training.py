@@ -18,7 +18,7 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import BatchRequest
 from trainer.data.order import Shuffled, share
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 from trainer.workloads.vision_options import PRESETS, VisionOptions, choices
 from trainer.workloads.vision_training import Vision, open_pictures
 
@@ -188,7 +188,7 @@ def test_presets_can_be_changed() -> None:
 
 def test_all_wrong_values_are_told_at_once() -> None:
     words = ["--label-smoothing", "2", "--mixup", "-1", "--randaugment", "2,31", "--image-size", "4"]
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(OptionError) as caught:
         told(*words)
     assert all(word in str(caught.value) for word in words if word.startswith("--"))
 

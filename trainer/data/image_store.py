@@ -29,7 +29,7 @@ AT_ONCE = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared(PreparedFolder):
+class PreparedImages(PreparedFolder):
     kind = IMAGES
 
     @property
@@ -49,7 +49,7 @@ class Prepared(PreparedFolder):
 class StoredImages:
     """One split, mapped into memory: every process on the machine shares the same pages."""
 
-    def __init__(self, prepared: Prepared, split: str) -> None:
+    def __init__(self, prepared: PreparedImages, split: str) -> None:
         entry = prepared.manifest["splits"][split]
         self.labels: Indices = np.fromfile(prepared.folder / entry["labels"]["file"], "<i8").astype(np.int64)
         self._file = prepared.folder / entry["pixels"]["file"]
@@ -77,10 +77,10 @@ class StoredImages:
         return np.memmap(self._file, np.uint8, "r", shape=self._shape)
 
 
-def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[Prepared, bool]:
+def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[PreparedImages, bool]:
     """(data, True) if the folder was rebuilt from the gallery; (data, False) if it already holds that content."""
     fingerprint = hashlib.sha256(f"{IMAGES.format} {frame} {gallery.content} {gallery.classes}".encode()).hexdigest()
-    if there := Prepared.kept(folder, input_sha256=fingerprint):
+    if there := PreparedImages.kept(folder, input_sha256=fingerprint):
         return there, False
     folder.mkdir(parents=True, exist_ok=True)
     bad: list[str] = []
@@ -103,7 +103,7 @@ def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[Prepared, boo
         "input_sha256": fingerprint, "classes": list(gallery.classes),
         "frame": asdict(frame), "mean": statistics.mean(), "std": statistics.std(), "splits": splits,
     }  # fmt: skip
-    return Prepared.finish(folder, manifest), True
+    return PreparedImages.finish(folder, manifest), True
 
 
 class Statistics:
@@ -168,6 +168,6 @@ def _store_pixels(
 
 def _named_before(folder: Path) -> set[str]:
     try:
-        return {str(entry["file"]) for entry in Prepared.open(folder).files}
+        return {str(entry["file"]) for entry in PreparedImages.open(folder).files}
     except ConfigurationError:
         return set()

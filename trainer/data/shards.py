@@ -22,7 +22,7 @@ from trainer.data.order import Indices
 from trainer.data.prepared_folder import TOKENS, PreparedFolder, store
 from trainer.data.texts import Document
 from trainer.data.token_windows import must_hold_a_window
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 
 SHARD_TOKENS = 1 << 26
 VALIDATION_SHARE = 0.02
@@ -32,7 +32,7 @@ SHORTEST_SAMPLE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared(PreparedFolder):
+class PreparedTokens(PreparedFolder):
     kind = TOKENS
 
     @property
@@ -55,14 +55,14 @@ class Prepared(PreparedFolder):
 
 def prepare(
     documents: list[Document], folder: Path, vocab_size: int, tokenizer: Tokenizer | None = None
-) -> tuple[Prepared, bool]:
+) -> tuple[PreparedTokens, bool]:
     """Tokenizer, shards and manifest from texts; (data, False) if the folder holds just that already.
 
     `tokenizer`: instead of one that is trained on the texts."""
     if vocab_size < bpe.SMALLEST_VOCABULARY:
-        raise UsageError(f"--vocab-size {vocab_size}: the bytes alone need {bpe.SMALLEST_VOCABULARY}")
+        raise OptionError(f"--vocab-size {vocab_size}: the bytes alone need {bpe.SMALLEST_VOCABULARY}")
     fingerprint = _fingerprint(documents, tokenizer.to_str() if tokenizer else str(vocab_size))
-    if there := Prepared.kept(folder, input_sha256=fingerprint):
+    if there := PreparedTokens.kept(folder, input_sha256=fingerprint):
         return there, False
 
     train_pieces, validation_pieces = split(documents)
@@ -91,7 +91,7 @@ def prepare(
         "bytes_per_token": sum(s["bytes"] for s in splits.values()) / sum(s["tokens"] for s in splits.values()),
         "splits": splits,
     }
-    return Prepared.finish(folder, manifest), True
+    return PreparedTokens.finish(folder, manifest), True
 
 
 def _must_be_enough(encoded: Mapping[str, Sequence[Encoding]]) -> None:
@@ -146,7 +146,7 @@ def _fingerprint(documents: list[Document], vocabulary: str) -> str:
 class Windows:
     """Sample i: `length` tokens of a memory-mapped shard, and the token after them."""
 
-    def __init__(self, prepared: Prepared, split: str, length: int) -> None:
+    def __init__(self, prepared: PreparedTokens, split: str, length: int) -> None:
         dtype = np.dtype(prepared.manifest["dtype"])
         entries = prepared.manifest["splits"][split]["shards"]
         self.length = length

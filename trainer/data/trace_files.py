@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.trace_shards import Source
+from trainer.data.trace_shards import TraceSource
 from trainer.data.traces import UNKNOWN, Traces
 from trainer.errors import ConfigurationError
 
@@ -67,7 +67,7 @@ class Vocabulary:
         return found
 
 
-def source_of(description: dict[str, Any], traces: Iterator[Trace]) -> Source:
+def source_of(description: dict[str, Any], traces: Iterator[Trace]) -> TraceSource:
     """Named traces as `prepare` takes them; the first tells which features all must have."""
     ahead = list(islice(traces, 1))
     if not ahead:
@@ -83,7 +83,7 @@ def source_of(description: dict[str, Any], traces: Iterator[Trace]) -> Source:
             yield vocabulary.encode(chunk)
         names.extend(vocabulary.events)
 
-    return Source(description=description, chunks=chunks(), events=names, features=vocabulary.features)
+    return TraceSource(description=description, chunks=chunks(), events=names, features=vocabulary.features)
 
 
 def chunked(*parts: Iterable[Trace]) -> Iterator[list[Trace]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainer.data.trace_shards import Source
+from trainer.data.trace_shards import TraceSource
 from trainer.data.traces import Traces
 
 CHUNK = 8192
@@ -15,8 +15,8 @@ LONGEST = 96
 ANOMALIES = 0.1
 
 
-def generate(count: int, seed: int) -> Source:
-    return Source(
+def generate(count: int, seed: int) -> TraceSource:
+    return TraceSource(
         description={"generate": count, "seed": seed},
         chunks=_chunks(count, seed),
         events=[f"event-{number}" for number in range(1, EVENTS + 1)],

@@ -31,7 +31,7 @@ OPEN_SHARDS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class TraceSource:
     """Traces to prepare: each chunk is read when the one before is written."""
 
     description: dict[str, Any]
@@ -43,16 +43,16 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared(PreparedFolder):
+class PreparedTraces(PreparedFolder):
     kind = TRACES
 
     def split(self, name: str) -> dict[str, Any]:
         return dict(self.manifest["splits"][name])
 
 
-def prepare(source: Source, folder: Path) -> tuple[Prepared, bool]:
+def prepare(source: TraceSource, folder: Path) -> tuple[PreparedTraces, bool]:
     """Shards and manifest; (data, False) if the folder holds just that already."""
-    if there := Prepared.kept(folder, source=source.description):
+    if there := PreparedTraces.kept(folder, source=source.description):
         return there, False
     folder.mkdir(parents=True, exist_ok=True)
     writers = {name: _Writer(folder, name) for name in ("train", "validation")}
@@ -74,7 +74,7 @@ def prepare(source: Source, folder: Path) -> tuple[Prepared, bool]:
         "deviation": deviation,
         "splits": {name: writer.close() for name, writer in writers.items()},
     }
-    return Prepared.finish(folder, manifest), True
+    return PreparedTraces.finish(folder, manifest), True
 
 
 def _held_back(traces: Traces) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -140,7 +140,7 @@ class _Writer:
 class MappedTraces:
     """One split of prepared traces by number. Its memory is a few megabytes, whatever the size of the split."""
 
-    def __init__(self, prepared: Prepared, split: str, longest: int) -> None:
+    def __init__(self, prepared: PreparedTraces, split: str, longest: int) -> None:
         self._folder = prepared.folder
         self._entries = prepared.split(split)["shards"]
         self._ends = np.array(list(accumulate(int(entry["samples"]) for entry in self._entries)), np.int64)

@@ -37,7 +37,7 @@ class Reference(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class StreamSettings:
     """How a dataset is read."""
 
     buffer: int = BUFFER
@@ -81,7 +81,7 @@ class StreamedTraces(IterableDataset[Batch]):
 
     collate = staticmethod(pad)
 
-    def __init__(self, files: Files, reading: Reading) -> None:
+    def __init__(self, files: Files, reading: StreamSettings) -> None:
         self._files = list(files)
         self._reading = reading
         self._total = sum(traces for _, traces in self._files)
@@ -186,7 +186,7 @@ class PreprocessedLSTMDataset(StreamedTraces):
 
     def __init__(self, directory: str | Path, shuffle_buffer_size: int = BUFFER, split: str = "train") -> None:
         files: Files = getattr(open_folder(Path(directory), self.KIND), split)
-        super().__init__(files, Reading(buffer=shuffle_buffer_size))
+        super().__init__(files, StreamSettings(buffer=shuffle_buffer_size))
 
 
 class PreprocessedGNNDataset(StreamedGraphs):
@@ -196,7 +196,7 @@ class PreprocessedGNNDataset(StreamedGraphs):
 
     def __init__(self, directory: str | Path, shuffle_buffer_size: int = BUFFER, split: str = "train") -> None:
         files: Files = getattr(open_folder(Path(directory), self.KIND), split)
-        super().__init__(files, Reading(buffer=shuffle_buffer_size))
+        super().__init__(files, StreamSettings(buffer=shuffle_buffer_size))
 
 
 @dataclass(frozen=True, kw_only=True)

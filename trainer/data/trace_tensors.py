@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trainer.data.files import write_atomic
-from trainer.data.trace_shards import VALIDATION_SHARE, Measure, Source
+from trainer.data.trace_shards import VALIDATION_SHARE, Measure, TraceSource
 from trainer.data.traces import Traces
 from trainer.errors import ConfigurationError, TrainerError
 from trainer.out_of_memory import is_out_of_memory
@@ -256,7 +256,7 @@ def _survey(train: Sequence[Path], validation: Sequence[Path]) -> Folder:
     )
 
 
-def source_of(folder: Path, kind: str) -> Source:
+def source_of(folder: Path, kind: str) -> TraceSource:
     """The same traces for `prepare`, which writes them as shards."""
     files = tensor_files(folder, kind)
     if not files:
@@ -267,7 +267,7 @@ def source_of(folder: Path, kind: str) -> Source:
         for path in files:
             yield TensorFile(path).traces()
 
-    return Source(
+    return TraceSource(
         description={"files": [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]},
         chunks=chunks(),
         events=[],

@@ -20,7 +20,7 @@ from trainer.config import RankInfo
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.order import Order, span
 from trainer.engine.workload import Workload
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 
 PREFETCH = 2
 """Batches that each worker prepares ahead."""
@@ -149,7 +149,7 @@ def _loaded_here(workload: Workload, cut: BatchSplit, cursor: int) -> Iterator[B
 def _stream(workload: Workload, cut: BatchSplit, cursor: int) -> Iterable[Batch]:
     world_size = cut.place.world_size
     if cut.per_step % world_size:
-        raise UsageError(
+        raise OptionError(
             f"data that is streamed is shared evenly: {cut.per_step} samples a step do not divide into"
             f" {world_size} ranks; change --global-batch-size"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 
 LOWER_IS_BETTER = ("loss", "perplexity", "bits", "nats", "error", "mae", "mse", "rmse", "brier")
 
@@ -18,9 +18,9 @@ class Watch:
         self.metric, _, direction = metric.partition(":")
         if direction not in ("", "min", "max"):
             name = self.metric
-            raise UsageError(f"--early-stopping {metric}: expected {name}, {name}:min or {name}:max")
+            raise OptionError(f"--early-stopping {metric}: expected {name}, {name}:min or {name}:max")
         if patience < 0:
-            raise UsageError(f"--patience {patience}: expected 0 or more")
+            raise OptionError(f"--patience {patience}: expected 0 or more")
         self.lower = direction == "min" or (not direction and lower_is_better(self.metric))
         self.patience = patience
         self.best = math.inf if self.lower else -math.inf

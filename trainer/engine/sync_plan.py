@@ -19,7 +19,7 @@ from trainer.engine.autotune.measure import Own, Work, measure
 from trainer.engine.balance import better
 from trainer.engine.reporting.forecast_text import summary, table
 from trainer.engine.run import Run
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def _forecast(run: Run, own: Own) -> SyncChoice:
     try:
         found = choose_sync(measured, sync=wished_sync(options), equal=not by_speed(run))
     except CostModelError as error:
-        raise UsageError(str(error)) from error
+        raise OptionError(str(error)) from error
     if workload.streamed and len(found.chosen.ranks) < run.place.world_size and found.chosen.sync != ALONE:
         return choose_sync(measured, sync=found.chosen.sync, equal=True)  # its parts are cut for all ranks
     return found

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 
 KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -23,7 +23,7 @@ ON_CPU = ("auto", "flash", "math")
 def must_have_kernel(sdpa: str, device_type: str) -> None:
     """torch's own refusal comes in the first step and says no more than that there is none."""
     if device_type == "cpu" and sdpa not in ON_CPU:
-        raise UsageError(f"--sdpa {sdpa}: a CPU has only {', '.join(ON_CPU)}")
+        raise OptionError(f"--sdpa {sdpa}: a CPU has only {', '.join(ON_CPU)}")
 
 
 class Cache:

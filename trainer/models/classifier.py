@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 from trainer.models import resnet, vit
 
 TIMM = "timm:"
-NAMES = (*resnet.PLANS, *vit.PLANS)
+NAMES = (*resnet.SHAPES, *vit.SHAPES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ClassifierShape:
     """Shape of the pictures and number of their classes."""
 
     model: str
@@ -44,19 +44,19 @@ class Classifier(nn.Module):
         return logits
 
 
-def build(shape: Shape, *, checkpointing: bool = False, pretrained: bool = False) -> nn.Module:
+def build(shape: ClassifierShape, *, checkpointing: bool = False, pretrained: bool = False) -> nn.Module:
     if shape.model.startswith(TIMM):
         return _of_timm(shape, checkpointing=checkpointing, pretrained=pretrained)
     if pretrained:
-        raise UsageError(f"--pretrained: {shape.model} has no weights to start from; only {TIMM}NAME may have")
-    if shape.model in resnet.PLANS:
-        return resnet.ResNet(resnet.PLANS[shape.model], shape.channels, shape.classes, checkpointing)
-    if shape.model in vit.PLANS:
-        return vit.ViT(vit.PLANS[shape.model], shape.channels, shape.classes, shape.image_size, checkpointing)
-    raise UsageError(f"--model {shape.model}: expected one of {', '.join(NAMES)}, or {TIMM}NAME")
+        raise OptionError(f"--pretrained: {shape.model} has no weights to start from; only {TIMM}NAME may have")
+    if shape.model in resnet.SHAPES:
+        return resnet.ResNet(resnet.SHAPES[shape.model], shape.channels, shape.classes, checkpointing)
+    if shape.model in vit.SHAPES:
+        return vit.ViT(vit.SHAPES[shape.model], shape.channels, shape.classes, shape.image_size, checkpointing)
+    raise OptionError(f"--model {shape.model}: expected one of {', '.join(NAMES)}, or {TIMM}NAME")
 
 
-def _of_timm(shape: Shape, *, checkpointing: bool, pretrained: bool) -> nn.Module:
+def _of_timm(shape: ClassifierShape, *, checkpointing: bool, pretrained: bool) -> nn.Module:
     try:
         timm = importlib.import_module("timm")
     except ModuleNotFoundError as error:

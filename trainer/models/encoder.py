@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class EncoderShape:
     layers: int
     attention_heads: int
     width: int
@@ -52,7 +52,7 @@ class Dropout:
 class Embeddings(nn.Module):
     """Token types are missing: a single text is all of type 0, whose vector is part of every position's."""
 
-    def __init__(self, shape: Shape, dropout: float) -> None:
+    def __init__(self, shape: EncoderShape, dropout: float) -> None:
         super().__init__()
         self.first_position = shape.first_position
         self.dropout = dropout
@@ -67,7 +67,7 @@ class Embeddings(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, shape: Shape, dropout: Dropout) -> None:
+    def __init__(self, shape: EncoderShape, dropout: Dropout) -> None:
         super().__init__()
         self.heads = shape.attention_heads
         self.dropout = dropout
@@ -98,7 +98,7 @@ class Encoder(nn.Module):
     """Tokens, or what the frozen part made of them, to the logits of all heads side by side."""
 
     def __init__(
-        self, shape: Shape, classes: int, dropout: Dropout, frozen: int = 0, *, checkpointing: bool = False
+        self, shape: EncoderShape, classes: int, dropout: Dropout, frozen: int = 0, *, checkpointing: bool = False
     ) -> None:
         """`frozen` layers, and then the embeddings too, are not trained; 0: all is trained.
 

@@ -11,7 +11,7 @@ from trainer.models.gpt2 import GPT2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Sampling:
     """How the next token is chosen from what the model thinks of each."""
 
     temperature: float = 1.0
@@ -23,7 +23,7 @@ class Choice:
 
 
 @torch.no_grad()
-def generate(model: GPT2, prompts: Tensor, count: int, choice: Choice, seed: int) -> Tensor:
+def generate(model: GPT2, prompts: Tensor, count: int, sampling: Sampling, seed: int) -> Tensor:
     """`count` more tokens for each of `prompts` (batch, length).
 
     A full window drops its older half: positions are learned, so that with every token that leaves all others would
@@ -41,21 +41,21 @@ def generate(model: GPT2, prompts: Tensor, count: int, choice: Choice, seed: int
             for cache in caches:
                 cache.length = 0
             unread = tokens[:, -(window // 2 or 1) :]
-        following = choose(model.next_logits(unread, caches).float().cpu(), choice, chance)
+        following = choose(model.next_logits(unread, caches).float().cpu(), sampling, chance)
         unread = following.to(tokens.device)
         tokens = torch.cat([tokens, unread], dim=1)
     model.train(was_training)
     return tokens[:, prompts.shape[1] :]
 
 
-def choose(logits: Tensor, choice: Choice, chance: torch.Generator) -> Tensor:
+def choose(logits: Tensor, sampling: Sampling, chance: torch.Generator) -> Tensor:
     """(batch, 1) tokens of (batch, vocabulary) logits."""
-    if choice.temperature <= 0:
+    if sampling.temperature <= 0:
         return logits.argmax(dim=1, keepdim=True)
     vocabulary = logits.shape[1]
-    kept = min(choice.top_k, vocabulary) if choice.top_k > 0 else vocabulary
-    likeliest = torch.topk(logits / choice.temperature, kept)
+    kept = min(sampling.top_k, vocabulary) if sampling.top_k > 0 else vocabulary
+    likeliest = torch.topk(logits / sampling.temperature, kept)
     weights = likeliest.values.softmax(dim=1)
     # The first stays, however likely it is; a later one if those before it are not yet enough.
-    weights[weights.cumsum(dim=1) - weights >= choice.top_p] = 0.0
+    weights[weights.cumsum(dim=1) - weights >= sampling.top_p] = 0.0
     return likeliest.indices.gather(1, torch.multinomial(weights, 1, generator=chance))

@@ -16,7 +16,7 @@ from trainer.models.token_loss import chunk_for, logits, token_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class Gpt2Shape:
     layers: int
     heads: int
     width: int
@@ -35,8 +35,8 @@ class Computation:
     sdpa: str = "auto"
 
 
-class Block(nn.Module):
-    def __init__(self, shape: Shape, dropout: float, sdpa: str) -> None:
+class Gpt2Block(nn.Module):
+    def __init__(self, shape: Gpt2Shape, dropout: float, sdpa: str) -> None:
         super().__init__()
         self.dropout = dropout
         self.norm_1 = nn.LayerNorm(shape.width)
@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    def __init__(self, shape: Shape, dropout: float = 0.0, computation: Computation | None = None) -> None:
+    def __init__(self, shape: Gpt2Shape, dropout: float = 0.0, computation: Computation | None = None) -> None:
         super().__init__()
         self.shape = shape
         self.dropout = dropout
@@ -60,7 +60,7 @@ class GPT2(nn.Module):
         self._memory = torch.cuda.get_device_properties().total_memory if torch.cuda.is_available() else 0
         self.tokens = nn.Embedding(shape.vocab_size, shape.width)
         self.positions = nn.Embedding(shape.seq_len, shape.width)
-        blocks = [Block(shape, dropout, self.computation.sdpa) for _ in range(shape.layers)]
+        blocks = [Gpt2Block(shape, dropout, self.computation.sdpa) for _ in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(shape.width)
         self.apply(self._initialise)
@@ -83,7 +83,7 @@ class GPT2(nn.Module):
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """Matrices decay, biases and norms do not; Muon (engine/optimizing) takes those between hidden states."""
         matrices = [module for module in self.modules() if isinstance(module, nn.Linear)]
-        qkv = [block.attention.qkv.weight for block in self.blocks if isinstance(block, Block)]
+        qkv = [block.attention.qkv.weight for block in self.blocks if isinstance(block, Gpt2Block)]
         hidden = [m.weight for m in matrices if not any(m.weight is weight for weight in qkv)]
         return [
             {"params": hidden, "weight_decay": weight_decay, "muon": True},

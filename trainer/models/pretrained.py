@@ -13,22 +13,22 @@ from torch import Tensor
 
 from trainer.errors import ConfigurationError
 from trainer.models import sizes
-from trainer.models.encoder import ACTIVATIONS, Encoder, Shape
+from trainer.models.encoder import ACTIVATIONS, Encoder, EncoderShape
 
 Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
-    shape: Shape
+    shape: EncoderShape
     weights: Weights
     """As models/encoder.py names them; heads are not among them, nor always the pooling layer."""
     tokenizer: Tokenizer
 
 
-def random_shape(name: str, vocab_size: int) -> Shape:
+def random_shape(name: str, vocab_size: int) -> EncoderShape:
     layers, attention_heads, width = sizes.of(name)
-    return Shape(
+    return EncoderShape(
         layers=layers, attention_heads=attention_heads, width=width, inner_width=4 * width, vocab_size=vocab_size
     )
 
@@ -69,7 +69,7 @@ def load(name: str) -> Pretrained:
     return Pretrained(shape=shape, weights=weights, tokenizer=plain)
 
 
-def take_over(config: Any, state: Mapping[str, Tensor], name: str = "") -> tuple[Shape, Weights]:
+def take_over(config: Any, state: Mapping[str, Tensor], name: str = "") -> tuple[EncoderShape, Weights]:
     """The shape and the weights of a `transformers` BERT, RoBERTa or DistilBERT, as models/encoder.py has them."""
     if config.model_type not in LAYOUTS:
         raise ConfigurationError(
@@ -80,7 +80,7 @@ def take_over(config: Any, state: Mapping[str, Tensor], name: str = "") -> tuple
     if activation not in ACTIVATIONS:
         raise ConfigurationError(f"--model-name {name}: activation {activation}; known: {', '.join(ACTIVATIONS)}")
     roberta = config.model_type in ("roberta", "camembert", "xlm-roberta")
-    shape = Shape(
+    shape = EncoderShape(
         layers=config.num_hidden_layers,
         attention_heads=config.num_attention_heads,
         width=config.hidden_size,

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, GPT2Config, GPT2LMHeadModel,
 
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import ConfigurationError
-from trainer.models.gpt2 import GPT2, Shape
+from trainer.models.gpt2 import GPT2, Gpt2Shape
 
 # Their names for ours. They keep the matrices of a block transposed (`Conv1D`).
 ENDS = {"tokens": "wte", "positions": "wpe", "norm": "ln_f"}
@@ -37,7 +37,7 @@ AS_OURS: dict[str, tuple[Any, ...]] = {
 """Settings that are built into our model."""
 
 
-def shape_of(source: str, seq_len: int | None = None) -> Shape:
+def shape_of(source: str, seq_len: int | None = None) -> Gpt2Shape:
     """`source`: a folder, or a name on the hub. `seq_len`: of its positions only the first so many."""
     config = _loaded(AutoConfig, source)
     wrong = [
@@ -51,7 +51,7 @@ def shape_of(source: str, seq_len: int | None = None) -> Shape:
         wrong = [f"it has {config.n_positions} positions, too few for --seq-len {seq_len}"]
     if wrong:
         raise ConfigurationError(f"{source} is no GPT-2 that can be trained on here:\n  " + "\n  ".join(wrong))
-    return Shape(
+    return Gpt2Shape(
         layers=config.n_layer,
         heads=config.n_head,
         width=config.n_embd,
@@ -60,7 +60,7 @@ def shape_of(source: str, seq_len: int | None = None) -> Shape:
     )
 
 
-def weights_of(source: str, shape: Shape) -> dict[str, Tensor]:
+def weights_of(source: str, shape: Gpt2Shape) -> dict[str, Tensor]:
     """Under our names, for `GPT2.load_state_dict`."""
     theirs = _loaded(GPT2LMHeadModel, source, dtype=torch.float32)
     ours = ours_from_theirs(theirs.state_dict(), shape.layers)
@@ -81,7 +81,7 @@ def tokenizer_of(source: str) -> Tokenizer:
     return tokenizer
 
 
-def must_be_the_datas(source: str, shape: Shape, data_tokenizer: Tokenizer, data_dir: Path) -> None:
+def must_be_the_datas(source: str, shape: Gpt2Shape, data_tokenizer: Tokenizer, data_dir: Path) -> None:
     """With another tokenizer every token would mean another word to the model."""
     if _meaning(tokenizer_of(source)) != _meaning(data_tokenizer) or data_tokenizer.get_vocab_size() > shape.vocab_size:
         raise ConfigurationError(

@@ -12,7 +12,7 @@ INIT_STD = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ResNetShape:
     blocks: tuple[int, ...]
     """Blocks of each stage; every stage but the first halves the picture."""
     widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -22,33 +22,33 @@ class Plan:
     """Start with a 3×3 convolution at full size instead of 7×7 and pooling, which leave a quarter of the side."""
 
 
-PLANS = {
-    "resnet-small": Plan(blocks=(1, 1, 1), widths=(32, 64, 128), small_pictures=True),
-    "resnet18": Plan(blocks=(2, 2, 2, 2)),
-    "resnet34": Plan(blocks=(3, 4, 6, 3)),
-    "resnet50": Plan(blocks=(3, 4, 6, 3), expansion=4),
+SHAPES = {
+    "resnet-small": ResNetShape(blocks=(1, 1, 1), widths=(32, 64, 128), small_pictures=True),
+    "resnet18": ResNetShape(blocks=(2, 2, 2, 2)),
+    "resnet34": ResNetShape(blocks=(3, 4, 6, 3)),
+    "resnet50": ResNetShape(blocks=(3, 4, 6, 3), expansion=4),
 }
 
 
 class ResNet(nn.Module):
-    def __init__(self, plan: Plan, channels: int, classes: int, checkpointing: bool = False) -> None:
+    def __init__(self, shape: ResNetShape, channels: int, classes: int, checkpointing: bool = False) -> None:
         super().__init__()
-        first = plan.widths[0]
+        first = shape.widths[0]
         self.stem = nn.Sequential(
             nn.Conv2d(channels, first, 3, padding=1, bias=False)
-            if plan.small_pictures
+            if shape.small_pictures
             else nn.Conv2d(channels, first, 7, stride=2, padding=3, bias=False),
             nn.BatchNorm2d(first),
             nn.ReLU(inplace=True),
-            nn.Identity() if plan.small_pictures else nn.MaxPool2d(3, stride=2, padding=1),
+            nn.Identity() if shape.small_pictures else nn.MaxPool2d(3, stride=2, padding=1),
         )
         self.blocks = nn.ModuleList()
         inputs = first
-        for stage, (count, width) in enumerate(zip(plan.blocks, plan.widths, strict=True)):
+        for stage, (count, width) in enumerate(zip(shape.blocks, shape.widths, strict=True)):
             for number in range(count):
                 stride = 2 if stage and not number else 1
-                self.blocks.append(Block(inputs, width, stride, plan.expansion))
-                inputs = width * plan.expansion
+                self.blocks.append(ResidualBlock(inputs, width, stride, shape.expansion))
+                inputs = width * shape.expansion
         self.head = nn.Linear(inputs, classes)
         self.checkpointing = checkpointing
         self.apply(_initialize)
@@ -61,7 +61,7 @@ class ResNet(nn.Module):
         return logits
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int, expansion: int) -> None:
         super().__init__()
         outputs = width * expansion

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 
 RANDOM = "random:"
 SIZES = {
@@ -18,5 +18,5 @@ SIZES = {
 def of(name: str) -> tuple[int, int, int]:
     size = name.removeprefix(RANDOM)
     if size not in SIZES:
-        raise UsageError(f"--model-name {name}: expected {RANDOM} and one of {', '.join(SIZES)}")
+        raise OptionError(f"--model-name {name}: expected {RANDOM} and one of {', '.join(SIZES)}")
     return SIZES[size]

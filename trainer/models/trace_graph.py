@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GCNConv, GINConv, SAGEConv, global_max_pool, global_mean_pool
 
-from trainer.models.traces import Calls, Head, Shape
+from trainer.models.traces import Calls, Head, TraceModelShape
 
 
 class GraphModel(nn.Module):
     """Messages between callers and called, both ways; then all calls of a trace pooled."""
 
-    def __init__(self, shape: Shape, calls: Calls) -> None:
+    def __init__(self, shape: TraceModelShape, calls: Calls) -> None:
         super().__init__()
         self.calls = calls
         self.dropout = shape.dropout

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class TraceModelShape:
     event_kinds: int
     features: int
     width: int
@@ -23,7 +23,7 @@ class Shape:
 class Calls(nn.Module):
     """Embedding of single calls: (…) events and (…, features) numbers to (…, width)."""
 
-    def __init__(self, shape: Shape, mean: Sequence[float] = (), deviation: Sequence[float] = ()) -> None:
+    def __init__(self, shape: TraceModelShape, mean: Sequence[float] = (), deviation: Sequence[float] = ()) -> None:
         super().__init__()
         self.embedding = nn.Embedding(shape.event_kinds, shape.width)
         self.numbers = nn.Linear(shape.features, shape.width) if shape.features else None
@@ -50,7 +50,7 @@ class SequenceModel(nn.Module):
     lengths on a GPU.
     """
 
-    def __init__(self, shape: Shape, calls: Calls) -> None:
+    def __init__(self, shape: TraceModelShape, calls: Calls) -> None:
         super().__init__()
         self.calls = calls
         dropout = shape.dropout if shape.layers > 1 else 0.0
@@ -69,7 +69,7 @@ class SequenceModel(nn.Module):
 
 
 class Head(nn.Module):
-    def __init__(self, width: int, shape: Shape) -> None:
+    def __init__(self, width: int, shape: TraceModelShape) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(width, shape.width), nn.ReLU(), nn.Dropout(shape.dropout), nn.Linear(shape.width, 1)

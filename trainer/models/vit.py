@@ -8,39 +8,41 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 from trainer.models.rematerialize import rematerialized
 
 INIT_STD = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class VitShape:
     patch: int
     width: int
     layers: int
     heads: int
 
 
-PLANS = {
-    "vit-mini": Plan(patch=4, width=96, layers=6, heads=3),
-    "vit-tiny": Plan(patch=16, width=192, layers=12, heads=3),
-    "vit-small": Plan(patch=16, width=384, layers=12, heads=6),
-    "vit-base": Plan(patch=16, width=768, layers=12, heads=12),
+SHAPES = {
+    "vit-mini": VitShape(patch=4, width=96, layers=6, heads=3),
+    "vit-tiny": VitShape(patch=16, width=192, layers=12, heads=3),
+    "vit-small": VitShape(patch=16, width=384, layers=12, heads=6),
+    "vit-base": VitShape(patch=16, width=768, layers=12, heads=12),
 }
 """`vit-mini` is for pictures of 28 to 32 pixels."""
 
 
 class ViT(nn.Module):
-    def __init__(self, plan: Plan, channels: int, classes: int, image_size: int, checkpointing: bool = False) -> None:
+    def __init__(
+        self, shape: VitShape, channels: int, classes: int, image_size: int, checkpointing: bool = False
+    ) -> None:
         super().__init__()
-        if image_size % plan.patch:
-            raise UsageError(f"--image-size {image_size} does not divide into patches of {plan.patch} pixels")
-        self.patches = nn.Conv2d(channels, plan.width, plan.patch, stride=plan.patch)
-        self.positions = nn.Parameter(torch.zeros(1, (image_size // plan.patch) ** 2, plan.width))
-        self.blocks = nn.ModuleList(Block(plan.width, plan.heads) for _ in range(plan.layers))
-        self.norm = nn.LayerNorm(plan.width)
-        self.head = nn.Linear(plan.width, classes)
+        if image_size % shape.patch:
+            raise OptionError(f"--image-size {image_size} does not divide into patches of {shape.patch} pixels")
+        self.patches = nn.Conv2d(channels, shape.width, shape.patch, stride=shape.patch)
+        self.positions = nn.Parameter(torch.zeros(1, (image_size // shape.patch) ** 2, shape.width))
+        self.blocks = nn.ModuleList(VitBlock(shape.width, shape.heads) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+        self.head = nn.Linear(shape.width, classes)
         self.checkpointing = checkpointing
         nn.init.trunc_normal_(self.positions, std=INIT_STD)
         self.apply(_initialize)
@@ -53,7 +55,7 @@ class ViT(nn.Module):
         return logits
 
 
-class Block(nn.Module):
+class VitBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads

@@ -15,7 +15,7 @@ LENGTH = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CollectiveCheck:
     """One collective as this rank saw it."""
 
     name: str
@@ -27,7 +27,7 @@ class Checked:
     """Whether the backend has no such collective."""
 
 
-def check(group: Group) -> Iterator[Checked]:
+def check(group: Group) -> Iterator[CollectiveCheck]:
     """One collective after another, to be asked for by all ranks. Rank r's value is r + 1, so that no two ranks' are
     alike and none is 0."""
     ranks, rank = group.place.world_size, group.place.rank
@@ -56,21 +56,21 @@ def check(group: Group) -> Iterator[Checked]:
     # A group alone gets back what it gave, without torch's collectives.
     yield from (_judged(*case) for case in (cases[:1] if group.alone else cases))
     group.barrier()
-    yield Checked(name="barrier", words="barrier OK")
+    yield CollectiveCheck(name="barrier", words="barrier OK")
 
 
-def _judged(name: str, collective: Callable[[], Tensor], expected: Tensor) -> Checked:
+def _judged(name: str, collective: Callable[[], Tensor], expected: Tensor) -> CollectiveCheck:
     try:
         found = collective()
     except RuntimeError as error:
         if "not support" not in str(error):
             raise
-        return Checked(name=name, words=f"{name} lacking", lacking=True)
+        return CollectiveCheck(name=name, words=f"{name} lacking", lacking=True)
     right = bool(torch.equal(found, expected))
     first = int((found != expected).flatten().nonzero()[0]) if not right else 0
     got, wanted = float(found.flatten()[first]), float(expected.flatten()[first])
     words = f"{name} {got:g} (expected {wanted:g}) {'OK' if right else 'WRONG'}"
-    return Checked(
+    return CollectiveCheck(
         name=name,
         words=words if name == "all_reduce" or not right else f"{name} OK",
         wrong="" if right else f"{name} gave {got:g}, expected {wanted:g}",

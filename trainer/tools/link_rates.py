@@ -32,7 +32,7 @@ class Links:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
+class AllReduceRate:
     """One all-reduce of all ranks."""
 
     barrier_s: float
@@ -59,7 +59,7 @@ def measure_links(group: Group) -> Links:
     return Links(rates=rates.tolist(), latencies_s=latencies.tolist())
 
 
-def of_all_at_once(group: Group, links: Links) -> Together:
+def of_all_at_once(group: Group, links: Links) -> AllReduceRate:
     """To be called by all ranks, with the same `links`: the slowest decides how much is sent."""
     ranks = group.place.world_size
     copies = 2 * (ranks - 1) / ranks
@@ -67,7 +67,9 @@ def of_all_at_once(group: Group, links: Links) -> Together:
     values = int(min(LARGEST, max(SMALLEST, 2 * LONG_ENOUGH_S * slowest)) / 4)
     barrier_s = _all_reduce_s(group, 1)
     seconds = max(group.all_gather_scalar(_all_reduce_s(group, values, repeats=3)))
-    return Together(barrier_s=barrier_s, sent_bytes=4 * values, seconds=seconds, rate=copies * 4 * values / seconds)
+    return AllReduceRate(
+        barrier_s=barrier_s, sent_bytes=4 * values, seconds=seconds, rate=copies * 4 * values / seconds
+    )
 
 
 def _latency_s(group: Group, peer: int) -> float:

@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
+class GpuUsage:
     index: int
     name: str
     utilization_percent: int | None
@@ -27,7 +27,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ResourceUsage:
     t: float
     node: str
     cpu_percent: float
@@ -35,7 +35,7 @@ class Reading:
     cpus: float
     ram_used_mib: int
     ram_limit_mib: int
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuUsage, ...]
 
 
 def run(node: str, *, interval_s: float, count: int | None, as_json: bool) -> int:
@@ -44,8 +44,8 @@ def run(node: str, *, interval_s: float, count: int | None, as_json: bool) -> in
     try:
         while count is None or done < count:
             time.sleep(interval_s)
-            reading = read(node, meter)
-            print(json.dumps(asdict(reading)) if as_json else as_line(reading), flush=True)
+            usage = read(node, meter)
+            print(json.dumps(asdict(usage)) if as_json else as_line(usage), flush=True)
             done += 1
     except KeyboardInterrupt:  # the way to end it
         pass
@@ -76,11 +76,11 @@ class CpuMeter:
         return 100 * (used - used_before) / (now - before) / self.cpus
 
 
-def read(node: str, meter: CpuMeter) -> Reading:
+def read(node: str, meter: CpuMeter) -> ResourceUsage:
     memory = psutil.virtual_memory()
     limit, used = limits.memory_limit(), limits.memory_used()
     limited = limit is not None and limit < memory.total
-    return Reading(
+    return ResourceUsage(
         t=time.time(),
         node=node,
         cpu_percent=round(meter.percent(), 1),
@@ -91,7 +91,7 @@ def read(node: str, meter: CpuMeter) -> Reading:
     )
 
 
-def read_gpus() -> tuple[Gpu, ...]:
+def read_gpus() -> tuple[GpuUsage, ...]:
     """All NVIDIA GPUs, none where there is no driver. What a card does not tell (GeForce) is None."""
     try:
         pynvml.nvmlInit()
@@ -103,11 +103,11 @@ def read_gpus() -> tuple[Gpu, ...]:
         pynvml.nvmlShutdown()
 
 
-def _read_gpu(index: int) -> Gpu:
+def _read_gpu(index: int) -> GpuUsage:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     utilization = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    return Gpu(
+    return GpuUsage(
         index=index,
         name=str(_ask(pynvml.nvmlDeviceGetName, handle)),
         utilization_percent=utilization.gpu if utilization else None,
@@ -124,18 +124,18 @@ def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
-def as_line(reading: Reading) -> str:
+def as_line(usage: ResourceUsage) -> str:
     parts = [
-        time.strftime("%H:%M:%S", time.localtime(reading.t)) + (f" {reading.node}" if reading.node else ""),
-        f"CPU {reading.cpu_percent:5.1f} % of {reading.cpus:g}",
-        f"RAM {reading.ram_used_mib} / {reading.ram_limit_mib} MiB",
+        time.strftime("%H:%M:%S", time.localtime(usage.t)) + (f" {usage.node}" if usage.node else ""),
+        f"CPU {usage.cpu_percent:5.1f} % of {usage.cpus:g}",
+        f"RAM {usage.ram_used_mib} / {usage.ram_limit_mib} MiB",
     ]
-    for gpu in reading.gpus:
+    for gpu in usage.gpus:
         parts.append(
             f"GPU {gpu.index} {_or_dash(gpu.utilization_percent)} % {_or_dash(gpu.memory_used_mib)}"
             f" / {_or_dash(gpu.memory_total_mib)} MiB {_or_dash(gpu.temperature_c)} °C"
         )
-    return "  ".join(parts if reading.gpus else [*parts, "no GPU"])
+    return "  ".join(parts if usage.gpus else [*parts, "no GPU"])
 
 
 def _or_dash(value: int | None) -> str:

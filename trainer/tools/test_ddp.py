@@ -17,7 +17,7 @@ from trainer.engine.hardware.device import prepare_hardware
 from trainer.engine.process_group import expected_backend, join, leave
 from trainer.engine.reporting.events import Events
 from trainer.errors import TrainerError
-from trainer.tools.known_values import Checked, check
+from trainer.tools.known_values import CollectiveCheck, check
 from trainer.tools.link_rates import Links, measure_links, of_all_at_once
 
 
@@ -61,7 +61,7 @@ def judge(group: Group, events: Events) -> None:
     TrainerError: a value was wrong here.
     """
     place = group.place
-    found: list[Checked] = []
+    found: list[CollectiveCheck] = []
     for one in check(group):
         found.append(one)
         if one.wrong:
@@ -98,7 +98,7 @@ def _matrices(links: Links) -> dict[str, object]:
     }
 
 
-def _words(found: list[Checked]) -> str:
+def _words(found: list[CollectiveCheck]) -> str:
     return ", ".join(one.words for one in found)
 
 

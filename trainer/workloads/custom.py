@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.engine.workload import Outputs, Workload
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 from trainer.options import add_train_options, train_options
 from trainer.workloads import Actions
 
@@ -113,7 +113,7 @@ def _maker(given: argparse.Namespace, data_dir: Path) -> Callable[[], Workload]:
     try:
         inspect.signature(build).bind(**arguments)
     except TypeError as error:
-        raise UsageError(f"{given.module}{inspect.signature(build)}: {error}; --set NAME=VALUE gives them") from None
+        raise OptionError(f"{given.module}{inspect.signature(build)}: {error}; --set NAME=VALUE gives them") from None
 
     def make() -> Workload:
         built = build(**arguments)
@@ -136,7 +136,7 @@ def _settings(words: list[str], build: Callable[..., Any]) -> dict[str, Any]:
         try:
             settings[name] = scalar(value, str(arguments[name].annotation) if name in arguments else "")
         except ValueError as error:
-            raise UsageError(f"--set {name}={value}: {error}") from None
+            raise OptionError(f"--set {name}={value}: {error}") from None
     return settings
 
 
@@ -144,7 +144,7 @@ def _assigned(words: list[str]) -> dict[str, str]:
     pairs = [word.partition("=") for word in words]
     wrong = [f"--set {name}: expected NAME=VALUE" for name, equals, _ in pairs if not equals or not name.isidentifier()]
     if wrong:
-        raise UsageError("\n".join(wrong))
+        raise OptionError("\n".join(wrong))
     return {name: value for name, _, value in pairs}
 
 
@@ -158,13 +158,13 @@ def find(named: str | None) -> Callable[..., Any]:
         found = getattr(_module(name, file), function, None)
     except Exception as error:  # whatever a stranger's module does while it is imported
         if isinstance(error, ModuleNotFoundError) and error.name == name:
-            raise UsageError(f"--module {named}: no module {name} in {folder.absolute()} or installed") from None
+            raise OptionError(f"--module {named}: no module {name} in {folder.absolute()} or installed") from None
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigurationError(
             f"--module {named} cannot be imported: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
         ) from error
     if not callable(found):
-        raise UsageError(f"--module {named}: {name} has no function {function}")
+        raise OptionError(f"--module {named}: {name} has no function {function}")
     return found  # type: ignore[no-any-return]
 
 
@@ -181,10 +181,10 @@ def _named(named: str | None) -> tuple[str, str]:
     """Its two halves; a module that is a file is there."""
     module, _, function = (named or "").rpartition(":")
     if not module or not function:
-        raise UsageError(f"expected {EXPECTED}" + (f", not {named}" if named else ""))
+        raise OptionError(f"expected {EXPECTED}" + (f", not {named}" if named else ""))
     file = Path(module)
     if file.suffix == ".py" and not file.is_file():
-        raise UsageError(f"--module {named}: there is no {file.absolute()}")
+        raise OptionError(f"--module {named}: there is no {file.absolute()}")
     return module, function
 
 

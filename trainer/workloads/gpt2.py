@@ -14,7 +14,7 @@ from trainer.data.batch import Batch, BatchRequest
 from trainer.data.prepared_folder import TOKENS, read_manifest
 from trainer.data.token_windows import must_hold_a_window
 from trainer.engine.workload import Outputs, Workload
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 from trainer.options import add_train_options, number_or, train_options
 from trainer.workloads import Actions, gpt2_actions
 
@@ -28,7 +28,7 @@ CONTINUED_LR = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class Gpt2Preset:
     layers: int
     heads: int
     width: int
@@ -41,13 +41,13 @@ class Preset:
 
 
 PRESETS = {
-    "tiny": Preset(layers=2, heads=2, width=64, seq_len=64, batch_size=8, lr=2e-3),
+    "tiny": Gpt2Preset(layers=2, heads=2, width=64, seq_len=64, batch_size=8, lr=2e-3),
     # For five ranks on one small computer: with a vocabulary of 4096, words after a minute.
-    "lab": Preset(layers=2, heads=4, width=128, seq_len=64, batch_size=8, lr=6e-3, max_steps=300),
-    "mini": Preset(layers=4, heads=4, width=256, seq_len=128, batch_size=8, lr=1e-3),
-    "30m": Preset(layers=6, heads=6, width=384, seq_len=256, batch_size=8, lr=1e-3, warmup_steps=100),
-    "124m": Preset(layers=12, heads=12, width=768, seq_len=1024, batch_size=4, lr=6e-4, warmup_steps=700),
-    "350m": Preset(layers=24, heads=16, width=1024, seq_len=1024, batch_size=2, lr=3e-4, warmup_steps=700),
+    "lab": Gpt2Preset(layers=2, heads=4, width=128, seq_len=64, batch_size=8, lr=6e-3, max_steps=300),
+    "mini": Gpt2Preset(layers=4, heads=4, width=256, seq_len=128, batch_size=8, lr=1e-3),
+    "30m": Gpt2Preset(layers=6, heads=6, width=384, seq_len=256, batch_size=8, lr=1e-3, warmup_steps=100),
+    "124m": Gpt2Preset(layers=12, heads=12, width=768, seq_len=1024, batch_size=4, lr=6e-4, warmup_steps=700),
+    "350m": Gpt2Preset(layers=24, heads=16, width=1024, seq_len=1024, batch_size=2, lr=3e-4, warmup_steps=700),
 }
 
 
@@ -100,7 +100,7 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, dict[str, int], dict[str, Any]]:
-    """The options, the model's shape, and how it computes. UsageError where they cannot be."""
+    """The options, the model's shape, and how it computes. OptionError where they cannot be."""
     preset = PRESETS[given.preset or "124m"]
     wrong = [
         f"--{name.replace('_', '-')} {size}: expected 1 or more"
@@ -113,7 +113,7 @@ def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, di
     if given.init_from and any(getattr(given, name) for name in ("preset", "layers", "heads", "width")):
         wrong.append("--init-from brings its own shape: leave out --preset, --layers, --heads and --width")
     if wrong:
-        raise UsageError("\n".join(wrong))
+        raise OptionError("\n".join(wrong))
     own: dict[str, Any] = {name: getattr(preset, name) for name in ("batch_size", "lr", "warmup_steps")}
     own["eval_batches"] = 20
     if given.init_from:
@@ -123,7 +123,7 @@ def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, di
     options = train_options(given, own, place)
     shape = {name: getattr(preset, name) if getattr(given, name) is None else getattr(given, name) for name in SHAPE}
     if shape["width"] % shape["heads"]:
-        raise UsageError(f"--width {shape['width']} does not divide into --heads {shape['heads']}")
+        raise OptionError(f"--width {shape['width']} does not divide into --heads {shape['heads']}")
     how = {
         "dropout": dropout,
         "gradient_checkpointing": bool(given.gradient_checkpointing),
@@ -143,10 +143,10 @@ class Gpt2(Workload):
 
         from trainer.data import shards, tokenizer
         from trainer.models.attention import must_have_kernel
-        from trainer.models.gpt2 import GPT2, Computation, Shape
+        from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
 
         must_have_kernel(how["sdpa"], "cuda" if torch.cuda.is_available() else "cpu")
-        data = shards.Prepared.open(options.data_dir)
+        data = shards.PreparedTokens.open(options.data_dir)
         shape = {"vocab_size": data.vocab_size, **shape}
         self._windows = {"train": shards.Windows(data, "train", shape["seq_len"])}
         if options.eval_every:
@@ -155,7 +155,7 @@ class Gpt2(Workload):
         self._tokenizer = tokenizer.load(data.tokenizer_file)
         self._options = options
         computation = Computation(**{name: value for name, value in how.items() if name != "dropout"})
-        self._gpt2 = GPT2(Shape(**shape), how["dropout"], computation)
+        self._gpt2 = GPT2(Gpt2Shape(**shape), how["dropout"], computation)
         self.model = self._gpt2
         self.identity = {"workload": self.name, **shape, "tokenizer_sha256": data.tokenizer_sha256}
         self.attachments = {"tokenizer.json": data.tokenizer_file}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import RankInfo
 from trainer.data.token_windows import longest_window
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 from trainer.workloads import Actions
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
     tokenizer = None
     if given.tokenizer:
         if given.vocab_size:
-            raise UsageError("--tokenizer brings its own vocabulary: leave out --vocab-size")
+            raise OptionError("--tokenizer brings its own vocabulary: leave out --vocab-size")
         from trainer.models import pretrained_gpt2
 
         tokenizer = pretrained_gpt2.tokenizer_of(given.tokenizer)
@@ -99,7 +99,7 @@ def _sample(given: argparse.Namespace, _place: RankInfo) -> int:
     if not 0 < given.top_p <= 1:
         wrong.append(f"--top-p {given.top_p:g}: expected more than 0 and at most 1")
     if wrong:
-        raise UsageError("\n".join(wrong))
+        raise OptionError("\n".join(wrong))
     found, model = _model_of(given.checkpoint)
     wish = Wish(**{field.name: getattr(given, field.name) for field in fields(Wish)})
     print("\n\n".join(write_on(model, tokenizer.load(found.path / TOKENIZER), wish)))
@@ -119,14 +119,14 @@ def _model_of(path: Path) -> tuple[Checkpoint, GPT2]:
 
     from trainer.engine.checkpoints import checkpoint
     from trainer.engine.checkpoints.state_file import must_fit_in, read_state
-    from trainer.models.gpt2 import GPT2, Shape
+    from trainer.models.gpt2 import GPT2, Gpt2Shape
 
     found = checkpoint.locate(path, print)
     identity = found.manifest["identity"]
     if identity["workload"] != "gpt2":
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of gpt2")
     names = ("layers", "heads", "width", "seq_len", "vocab_size")
-    model = GPT2(Shape(**{name: identity[name] for name in names}))
+    model = GPT2(Gpt2Shape(**{name: identity[name] for name in names}))
     state = read_state(found.state_file)
     with must_fit_in(found.state_file):
         model.load_state_dict(state["model"])
@@ -151,9 +151,9 @@ def write_on(model: GPT2, tokenizer: Any, wish: Wish) -> list[str]:
     import torch
 
     from trainer.data.tokenizer import END_OF_TEXT
-    from trainer.models.generate import Choice, generate
+    from trainer.models.generate import Sampling, generate
 
     start = tokenizer.encode(wish.prompt).ids or [tokenizer.token_to_id(END_OF_TEXT)]
-    choice = Choice(temperature=wish.temperature, top_k=wish.top_k, top_p=wish.top_p)
+    choice = Sampling(temperature=wish.temperature, top_k=wish.top_k, top_p=wish.top_p)
     written = generate(model, torch.tensor([start] * wish.samples), wish.tokens, choice, wish.seed)
     return [str(tokenizer.decode([*start, *tokens])) for tokens in written.tolist()]

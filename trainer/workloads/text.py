@@ -62,7 +62,7 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _asked(given: argparse.Namespace, place: RankInfo, prepared: TextManifest) -> tuple[TextOptions, TrainOptions]:
-    """The options of this workload and of the engine. UsageError where they cannot be, with this data."""
+    """The options of this workload and of the engine. OptionError where they cannot be, with this data."""
     choice = text_options.choose(given, prepared)
     watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
     defaults: dict[str, Any] = {
@@ -85,7 +85,7 @@ class Text(Workload):
     def __init__(self, prepared: PreparedText, options: TrainOptions, choice: TextOptions, place: RankInfo) -> None:
         from trainer.data.text_prepared import SPLITS, Rows
         from trainer.models import pretrained
-        from trainer.models.encoder import Dropout, Encoder, Shape
+        from trainer.models.encoder import Dropout, Encoder, EncoderShape
 
         self._choice, self._run_dir, self._prepared = choice, options.run_dir, prepared
         self._rows = {split: Rows(prepared, split, choice.max_length) for split in SPLITS}
@@ -96,7 +96,7 @@ class Text(Workload):
         self.terms = dict(choice.heads)
         self.train_samples, self.validation_samples = (len(self._rows[split]) for split in SPLITS)
 
-        shape = Shape(**prepared.manifest["shape"])
+        shape = EncoderShape(**prepared.manifest["shape"])
         if choice.model_name != prepared.model_name:
             shape = pretrained.random_shape(choice.model_name, shape.vocab_size)
         dropout = Dropout(hidden=choice.dropout, attention=choice.dropout, head=choice.dropout)

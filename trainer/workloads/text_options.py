@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 from trainer.options import add_train_options
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def choose(given: argparse.Namespace, prepared: TextManifest) -> TextOptions:
     if not 3 <= max_length <= longest:
         wrong.append(f"--max-length {max_length}: expected 3 to {longest}, as far as {model_name} reads")
     if wrong:
-        raise UsageError("\n".join(wrong))
+        raise OptionError("\n".join(wrong))
     return TextOptions(
         heads=heads, class_weights=weighted, label_smoothing=smoothing, dropout=dropout, max_length=max_length,
         bucketing=_or(given.bucketing, True), model_name=model_name, freeze_layers=frozen,
@@ -137,15 +137,15 @@ def parse_heads(text: str, known: Mapping[str, float] = HEADS) -> dict[str, floa
         try:
             heads[name] = float(weight) if colon else None
         except ValueError:
-            raise UsageError(f"--heads {part}: expected NAME or NAME:WEIGHT") from None
+            raise OptionError(f"--heads {part}: expected NAME or NAME:WEIGHT") from None
     weights = [weight for weight in heads.values() if weight is not None]
     if "" in heads or any(weight <= 0 for weight in weights):
-        raise UsageError(f"--heads {text}: expected names, and weights above 0")
+        raise OptionError(f"--heads {text}: expected names, and weights above 0")
     if not weights:
         same = all(name in known for name in heads)
         return {name: known[name] if same else 1 / len(heads) for name in heads}
     if len(weights) < len(heads):
-        raise UsageError(f"--heads {text}: give each a weight, or none")
+        raise OptionError(f"--heads {text}: give each a weight, or none")
     return {name: weight for name, weight in heads.items() if weight is not None}
 
 

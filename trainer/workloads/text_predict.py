@@ -22,7 +22,7 @@ from trainer.data.tokenizer import load
 from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.errors import ConfigurationError
-from trainer.models.encoder import Dropout, Encoder, Shape
+from trainer.models.encoder import Dropout, Encoder, EncoderShape
 from trainer.models.pretrained import random_shape
 
 
@@ -64,7 +64,7 @@ def open_checkpoint(path: Path) -> Predictor:
     told = json.loads((found.path / "text.json").read_text("utf-8"))
     heads = {head["name"]: list(head["classes"]) for head in told["heads"]}
     classes = {name: heads[name] for name in str(identity["heads"]).split(",")}
-    shape = Shape(**told["shape"])
+    shape = EncoderShape(**told["shape"])
     if identity["model_name"] != told["model_name"]:
         shape = random_shape(identity["model_name"], shape.vocab_size)
     encoder = Encoder(shape, sum(map(len, classes.values())), Dropout())

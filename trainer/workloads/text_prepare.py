@@ -20,16 +20,16 @@ from trainer.data.files import write_atomic
 from trainer.data.labelled_text import LabelledText
 from trainer.data.prepared_folder import store
 from trainer.data.text_prepared import SPLITS, PreparedText, Rows
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 from trainer.models import pretrained, sizes
-from trainer.models.encoder import Shape
+from trainer.models.encoder import EncoderShape
 from trainer.models.pretrained import Pretrained
 from trainer.workloads import text_options
 
 
 def prepare(given: argparse.Namespace) -> int:
     if not 0 < given.validation_share < 1:
-        raise UsageError(f"--validation-share {given.validation_share:g}: expected more than 0 and less than 1")
+        raise OptionError(f"--validation-share {given.validation_share:g}: expected more than 0 and less than 1")
     source, text_column, heads = _source(given)
     rows = labelled_text.read_labelled(source, text_column, list(heads))
     if given.validation_csv:
@@ -137,7 +137,7 @@ def _model(given: argparse.Namespace, texts: Sequence[str]) -> Pretrained:
         return pretrained.load(given.model_name)
     sizes.of(given.model_name)  # a wrong name is told before the tokenizer is trained
     if given.vocab_size < len(wordpiece.SPECIAL) + 100:
-        raise UsageError(f"--vocab-size {given.vocab_size}: letters and marks alone need about 100")
+        raise OptionError(f"--vocab-size {given.vocab_size}: letters and marks alone need about 100")
     tokenizer = wordpiece.train(texts, given.vocab_size)
     shape = pretrained.random_shape(given.model_name, tokenizer.get_vocab_size())
     return Pretrained(shape=shape, weights={}, tokenizer=tokenizer)
@@ -166,7 +166,7 @@ def _lengths_of(prepared: PreparedText) -> np.typing.NDArray[np.int64]:
 
 def _longest(prepared: PreparedText) -> int:
     """Tokens of the longest text that the model takes."""
-    return Shape(**prepared.manifest["shape"]).longest
+    return EncoderShape(**prepared.manifest["shape"]).longest
 
 
 def _few(names: Sequence[str], shown: int = 8) -> str:

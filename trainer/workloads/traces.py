@@ -13,7 +13,7 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.prepared_folder import TRACES, read_manifest
 from trainer.engine.workload import Outputs, Workload
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 from trainer.options import add_train_options, train_options
 
 if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays quick
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays qu
     from trainer.data.trace_files import Vocabulary
     from trainer.data.trace_stream import StreamedTraces
     from trainer.data.traces import Traces
-    from trainer.models.traces import Calls, Shape
+    from trainer.models.traces import Calls, TraceModelShape
 
 LOADERS = ("auto", "mapped", "stream")
 VOCABULARY = "traces.json"
@@ -64,7 +64,7 @@ class Choices:
         if isinstance(self.pos_weight, float) and not self.pos_weight > 0:
             wrong.append(f"--pos-weight {self.pos_weight:g}: expected more than 0, or auto")
         if wrong:
-            raise UsageError("\n".join(wrong))
+            raise OptionError("\n".join(wrong))
 
 
 def add_options(train: argparse.ArgumentParser) -> None:
@@ -109,7 +109,7 @@ def train(kind: type[TracesWorkload], given: argparse.Namespace, place: RankInfo
 
 
 def _asked(kind: type[TracesWorkload], given: argparse.Namespace, place: RankInfo) -> tuple[Choices, TrainOptions]:
-    """The options of the workload and of the engine. UsageError where they cannot be."""
+    """The options of the workload and of the engine. OptionError where they cannot be."""
     own = {
         "loader": given.loader,
         "buffer": given.shuffle_buffer_size,
@@ -141,7 +141,7 @@ class TracesWorkload(Workload):
     """Each batch has another size."""
 
     def __init__(self, options: TrainOptions, choices: Choices) -> None:
-        from trainer.models.traces import Calls, Shape
+        from trainer.models.traces import Calls, TraceModelShape
 
         self._options, self._choices = options, choices
         self.streamed = is_stream(choices.loader, options.data_dir)
@@ -156,7 +156,7 @@ class TracesWorkload(Workload):
         sizes |= {"width": choices.width, "layers": choices.layers}
         if choices.convolution:
             sizes["convolution"] = choices.convolution
-        shape = Shape(**sizes, dropout=choices.dropout)
+        shape = TraceModelShape(**sizes, dropout=choices.dropout)
         self.model = self.build(shape, Calls(shape, about["mean"], about["deviation"]))
         self.identity = {"workload": self.name, **sizes, "max_length": choices.longest}
 
@@ -164,7 +164,7 @@ class TracesWorkload(Workload):
 
     @staticmethod
     @abstractmethod
-    def build(shape: Shape, calls: Calls) -> nn.Module:
+    def build(shape: TraceModelShape, calls: Calls) -> nn.Module:
         """The model."""
 
     @staticmethod
@@ -185,9 +185,9 @@ class TracesWorkload(Workload):
     # ── Data ──────────────────────────────────────────────────────────────────────────────────────
 
     def _open_shards(self) -> dict[str, Any]:
-        from trainer.data.trace_shards import MappedTraces, Prepared
+        from trainer.data.trace_shards import MappedTraces, PreparedTraces
 
-        prepared = Prepared.open(self._options.data_dir)
+        prepared = PreparedTraces.open(self._options.data_dir)
         manifest, splits = prepared.manifest, ("train", "validation")
         self.mapped = {name: MappedTraces(prepared, name, self._choices.longest) for name in splits}
         self.attachments = {VOCABULARY: prepared.folder / "manifest.json"}
@@ -201,11 +201,13 @@ class TracesWorkload(Workload):
         }
 
     def _open_folder(self) -> dict[str, Any]:
-        from trainer.data.trace_stream import Reading
+        from trainer.data.trace_stream import StreamSettings
         from trainer.data.trace_tensors import open_folder
 
         self._folder = open_folder(self._options.data_dir, self.kind)
-        self._held_back = self.dataset()(self._folder.validation, Reading(buffer=0, longest=self._choices.longest))
+        self._held_back = self.dataset()(
+            self._folder.validation, StreamSettings(buffer=0, longest=self._choices.longest)
+        )
         return {**vars(self._folder), "samples": {name: self._folder.samples(name) for name in ("train", "validation")}}
 
     def _refuse_one_class(self, positives: Mapping[str, int]) -> None:
@@ -223,9 +225,9 @@ class TracesWorkload(Workload):
         return self.to_batch(self.mapped[request.split].take(request.indices))
 
     def stream(self, rank: int, world_size: int, skip: int, share: int) -> Iterable[Batch]:
-        from trainer.data.trace_stream import Reading
+        from trainer.data.trace_stream import StreamSettings
 
-        reading = Reading(
+        reading = StreamSettings(
             buffer=self._choices.buffer,
             longest=self._choices.longest,
             seed=self._options.seed,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import RankInfo
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 from trainer.workloads import Actions
 from trainer.workloads.traces import VOCABULARY, TracesWorkload, vocabulary_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trainer.data.batch import Batch
-    from trainer.data.trace_shards import Source
+    from trainer.data.trace_shards import TraceSource
 
 BATCH = 256
 Kind = type[TracesWorkload]
@@ -66,7 +66,7 @@ def _prepare(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
 
     for name in ("record_own", "generate"):
         if getattr(given, name) is not None and getattr(given, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} {getattr(given, name)}: expected 1 or more")
+            raise OptionError(f"--{name.replace('_', '-')} {getattr(given, name)}: expected 1 or more")
     data, new = prepare(_source(kind, given), given.data_dir)
     train, validation = data.split("train"), data.split("validation")
     calls = train["calls"] + validation["calls"]
@@ -80,7 +80,7 @@ def _prepare(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
     return 0
 
 
-def _source(kind: Kind, given: argparse.Namespace) -> Source:
+def _source(kind: Kind, given: argparse.Namespace) -> TraceSource:
     from trainer.data import trace_files
 
     if given.input:
@@ -122,7 +122,7 @@ def _writer(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
         yield lambda row: print(json.dumps(row))
         return
     if path.suffix not in (".jsonl", ".csv"):
-        raise UsageError(f"--output {path}: expected a name ending in .jsonl or .csv")
+        raise OptionError(f"--output {path}: expected a name ending in .jsonl or .csv")
     with path.open("w", encoding="utf-8", newline="") as file:
         if path.suffix == ".jsonl":
             yield lambda row: print(json.dumps(row), file=file)
@@ -164,13 +164,15 @@ def _load(kind: Kind, path: Path) -> tuple[nn.Module, dict[str, Any], dict[str, 
 
     from trainer.engine.checkpoints import checkpoint
     from trainer.engine.checkpoints.state_file import must_fit_in, read_state
-    from trainer.models.traces import Calls, Shape
+    from trainer.models.traces import Calls, TraceModelShape
 
     found = checkpoint.locate(path, lambda line: print(line, file=sys.stderr))
     identity = found.manifest["identity"]
     if identity["workload"] != kind.name:
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of {kind.name}")
-    shape = Shape(**{name: value for name, value in identity.items() if name not in ("workload", "max_length")})
+    shape = TraceModelShape(
+        **{name: value for name, value in identity.items() if name not in ("workload", "max_length")}
+    )
     model = kind.build(shape, Calls(shape))
     state = read_state(found.state_file)
     with must_fit_in(found.state_file):
@@ -204,20 +206,20 @@ def _batches(
 def _prepared(kind: Kind, folder: Path, longest: int) -> Iterator[tuple[list[str], Batch]]:
     import numpy as np
 
-    from trainer.data.trace_shards import MappedTraces, Prepared
+    from trainer.data.trace_shards import MappedTraces, PreparedTraces
 
-    mapped = MappedTraces(Prepared.open(folder), "validation", longest)
+    mapped = MappedTraces(PreparedTraces.open(folder), "validation", longest)
     for at in range(0, len(mapped), BATCH):
         indices = np.arange(at, min(at + BATCH, len(mapped)))
         yield [str(index) for index in indices], kind.to_batch(mapped.take(indices))
 
 
 def _of_tensors(kind: Kind, path: Path, longest: int) -> Iterator[tuple[list[str], Batch]]:
-    from trainer.data.trace_stream import Reading
+    from trainer.data.trace_stream import StreamSettings
     from trainer.data.trace_tensors import TensorFile
 
     count = len(TensorFile(path))
-    dataset = kind.dataset()([(str(path), count)], Reading(buffer=0, longest=longest))
+    dataset = kind.dataset()([(str(path), count)], StreamSettings(buffer=0, longest=longest))
     for at in range(0, count, BATCH):
         numbers = range(at, min(at + BATCH, count))
         yield [f"{path.name}:{number}" for number in numbers], dataset.collate([dataset.sample(n) for n in numbers])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainer.data.order import Order
     from trainer.data.trace_stream import StreamedTraces
     from trainer.data.traces import Traces
-    from trainer.models.traces import Calls, Shape
+    from trainer.models.traces import Calls, TraceModelShape
 
 CONVOLUTIONS = ("gin", "sage", "gcn")
 
@@ -44,7 +44,7 @@ class GnnTraces(traces.TracesWorkload):
     layers = 3
 
     @staticmethod
-    def build(shape: Shape, calls: Calls) -> nn.Module:
+    def build(shape: TraceModelShape, calls: Calls) -> nn.Module:
         from trainer.models.trace_graph import GraphModel
 
         return GraphModel(shape, calls)

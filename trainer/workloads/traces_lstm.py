@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainer.data.order import Order
     from trainer.data.trace_stream import StreamedTraces
     from trainer.data.traces import Traces
-    from trainer.models.traces import Calls, Shape
+    from trainer.models.traces import Calls, TraceModelShape
 
 GROUP = 256
 """Traces of like length that stand together: a large step's, or those of some small ones."""
@@ -43,7 +43,7 @@ class LstmTraces(traces.TracesWorkload):
     layers = 1
 
     @staticmethod
-    def build(shape: Shape, calls: Calls) -> nn.Module:
+    def build(shape: TraceModelShape, calls: Calls) -> nn.Module:
         from trainer.models.traces import SequenceModel
 
         return SequenceModel(shape, calls)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.prepared_folder import IMAGES, read_manifest
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 from trainer.options import train_options
 from trainer.workloads import Actions
 from trainer.workloads.vision_options import PRESETS, ROOM, VisionOptions, add_training, choices
@@ -75,7 +75,7 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, VisionOptions]:
-    """The options of the engine and of this workload. UsageError where they cannot be."""
+    """The options of the engine and of this workload. OptionError where they cannot be."""
     preset = PRESETS[given.preset or "fashion"]
     own = {**SEED_DEFAULTS, "batch_size": preset.batch_size, "lr": preset.lr}
     if given.epochs is None and given.max_steps is None:
@@ -91,9 +91,9 @@ def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
     # Fashion-MNIST's pictures are as small as a crop: scaling them up would only blur them.
     stored = given.stored_size or (crop if fashion else round(ROOM * crop))
     if crop < 8 or stored < crop:
-        raise UsageError(f"--image-size {crop}, --stored-size {stored}: expected 8 or more, and to store no less")
+        raise OptionError(f"--image-size {crop}, --stored-size {stored}: expected 8 or more, and to store no less")
     if not 0 <= given.validation_share < 1:
-        raise UsageError(f"--validation-share {given.validation_share:g}: expected 0 or more and less than 1")
+        raise OptionError(f"--validation-share {given.validation_share:g}: expected 0 or more and less than 1")
     gallery = images.fashion_mnist(print) if fashion else images.from_folder(Path(given.images), given.validation_share)
     frame = images.Frame(stored=stored, crop=crop, channels=1 if given.grey or fashion else 3)
     data, new = image_store.prepare(gallery, given.data_dir, frame)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 from trainer.options import add_train_options
 
 ROOM = 1.15
@@ -50,11 +50,11 @@ class VisionOptions:
         if operations < 1 or not 0 <= magnitude <= 30:
             wrong.append(f"--randaugment {operations},{magnitude:g}: expected 1 operation or more, magnitude 0 to 30")
         if wrong:
-            raise UsageError("\n".join(wrong))
+            raise OptionError("\n".join(wrong))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class VisionPreset:
     options: VisionOptions
     epochs: int
     batch_size: int
@@ -63,11 +63,13 @@ class Preset:
 
 _AUGMENTED: dict[str, Any] = {"randaugment": (2, 9.0), "mixup": 0.2, "label_smoothing": 0.1}
 PRESETS = {
-    "tiny": Preset(options=VisionOptions(model="resnet-small", image_size=28), epochs=1, batch_size=32, lr=2e-3),
-    "fashion": Preset(options=VisionOptions(model="resnet-small", image_size=28), epochs=5, batch_size=128, lr=5e-3),
-    "small": Preset(options=VisionOptions(model="resnet18", **_AUGMENTED), epochs=30, batch_size=16, lr=1e-3),
-    "base": Preset(options=VisionOptions(model="resnet50", **_AUGMENTED), epochs=90, batch_size=64, lr=2e-3),
-    "vit": Preset(
+    "tiny": VisionPreset(options=VisionOptions(model="resnet-small", image_size=28), epochs=1, batch_size=32, lr=2e-3),
+    "fashion": VisionPreset(
+        options=VisionOptions(model="resnet-small", image_size=28), epochs=5, batch_size=128, lr=5e-3
+    ),
+    "small": VisionPreset(options=VisionOptions(model="resnet18", **_AUGMENTED), epochs=30, batch_size=16, lr=1e-3),
+    "base": VisionPreset(options=VisionOptions(model="resnet50", **_AUGMENTED), epochs=90, batch_size=64, lr=2e-3),
+    "vit": VisionPreset(
         options=VisionOptions(model="vit-small", erase=0.25, **_AUGMENTED), epochs=90, batch_size=64, lr=5e-4
     ),
 }

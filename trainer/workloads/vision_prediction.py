@@ -20,8 +20,8 @@ from trainer.data.images import Frame, open_image, pixels
 from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.hardware.device import Hardware, prepare_hardware
-from trainer.errors import ConfigurationError, UsageError
-from trainer.models.classifier import Classifier, Shape, build
+from trainer.errors import ConfigurationError, OptionError
+from trainer.models.classifier import Classifier, ClassifierShape, build
 from trainer.workloads import vision_quality
 from trainer.workloads.vision_training import in_memory, planes
 
@@ -48,7 +48,7 @@ def load(path: Path, place: RankInfo) -> Trained:
     if identity["workload"] != "vision":
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of vision")
     about: dict[str, Any] = json.loads((found.path / "classes.json").read_text("utf-8"))
-    shape = Shape(**{name: identity[name] for name in ("model", "image_size", "channels", "classes")})
+    shape = ClassifierShape(**{name: identity[name] for name in ("model", "image_size", "channels", "classes")})
     model = Classifier(build(shape), about["mean"], about["std"])
     state = read_state(found.state_file)
     with must_fit_in(found.state_file):
@@ -61,7 +61,7 @@ def load(path: Path, place: RankInfo) -> Trained:
 
 
 def evaluate(given: argparse.Namespace, place: RankInfo) -> int:
-    trained, data = load(given.checkpoint, place), image_store.Prepared.open(given.data_dir)
+    trained, data = load(given.checkpoint, place), image_store.PreparedImages.open(given.data_dir)
     if data.classes != trained.classes:
         raise ConfigurationError(
             f"{given.data_dir} has the classes {', '.join(data.classes)};"
@@ -87,7 +87,7 @@ def evaluate(given: argparse.Namespace, place: RankInfo) -> int:
 
 def predict(given: argparse.Namespace, place: RankInfo) -> int:
     if given.top < 1 or given.batch_size < 1:
-        raise UsageError(f"--top {given.top}, --batch-size {given.batch_size}: expected 1 or more")
+        raise OptionError(f"--top {given.top}, --batch-size {given.batch_size}: expected 1 or more")
     files = [file for path in given.images for file in _files(path)]
     trained = load(given.checkpoint, place)
     bad: list[str] = []

@@ -21,9 +21,9 @@ from trainer.data.images import Frame, from_folder
 from trainer.data.order import Indices, Shuffled, uniform
 from trainer.data.randaugment import RandAugment
 from trainer.engine.workload import Outputs, Workload
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 from trainer.models.classification_loss import ClassificationLoss, balanced, soft_labels
-from trainer.models.classifier import Classifier, Shape, build
+from trainer.models.classifier import Classifier, ClassifierShape, build
 from trainer.workloads import vision_quality
 from trainer.workloads.vision_options import ROOM, VisionOptions
 
@@ -50,7 +50,7 @@ class Pictures:
 def open_pictures(options: TrainOptions, choices: VisionOptions, size: int | None, place: RankInfo) -> Pictures:
     """Prepared ones, or those of a folder as it is. `size`: the crop that the user wants."""
     if choices.images is None:
-        data = image_store.Prepared.open(options.data_dir)
+        data = image_store.PreparedImages.open(options.data_dir)
         frame = Frame(**{**asdict(data.frame), **({"crop": size} if size else {})})
         return Pictures(
             splits={split: image_store.StoredImages(data, split) for split in data.manifest["splits"]},
@@ -99,7 +99,9 @@ class Vision(Workload):
             gamma=choices.focal_loss,
             weights=balanced(counts) if choices.class_weights == "balanced" else None,
         )
-        shape = Shape(model=choices.model, image_size=frame.crop, channels=frame.channels, classes=len(classes))
+        shape = ClassifierShape(
+            model=choices.model, image_size=frame.crop, channels=frame.channels, classes=len(classes)
+        )
         network = build(shape, checkpointing=choices.gradient_checkpointing, pretrained=choices.pretrained)
         self.memory_format = torch.channels_last if choices.channels_last else torch.contiguous_format
         self.model = in_memory(Classifier(network, pictures.mean, pictures.std), self.memory_format)
@@ -194,12 +196,12 @@ def augmentation(choices: VisionOptions, frame: Frame) -> Augmentation:
     if padding is None:
         padding = frame.crop // 8 if frame.stored == frame.crop else 0
     if frame.crop > frame.stored:
-        raise UsageError(
+        raise OptionError(
             f"--image-size {frame.crop} is larger than the {frame.stored} pixels that are stored:"
             f" `vision prepare --image-size {frame.crop}` stores more"
         )
     if not padding < frame.crop:
-        raise UsageError(f"--crop-padding {padding}: expected less than the crop's {frame.crop} pixels")
+        raise OptionError(f"--crop-padding {padding}: expected less than the crop's {frame.crop} pixels")
     drawn = choices.randaugment
     return Augmentation(
         crop=frame.crop,

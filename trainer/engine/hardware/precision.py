@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from trainer.errors import ConfigurationError, UsageError
+from trainer.errors import ConfigurationError, OptionError
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 NATIVE_BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -42,9 +42,9 @@ def choose_dtype(
 ) -> Chosen:
     """The last two are what the CPU and the GPU are capable of; None: asked of them."""
     if precision not in PRECISIONS:
-        raise UsageError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+        raise OptionError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
     if not amp and precision in ("bf16", "fp16"):
-        raise UsageError(f"--no-amp and --precision {precision} contradict each other: leave one of them out")
+        raise OptionError(f"--no-amp and --precision {precision} contradict each other: leave one of them out")
     if precision == "fp32" or not amp:
         return torch.float32, "asked for"
     if device.type == "cuda":

@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from trainer.config import TrainOptions
 from trainer.engine.optimization.muon import Muon
-from trainer.errors import UsageError
+from trainer.errors import OptionError
 
 MOMENTUM = 0.9
 """Momentum of SGD."""
@@ -33,7 +33,7 @@ def build_optimizer(model: nn.Module, groups: Groups | None, options: TrainOptio
         for_muon = own.pop("muon", False) and options.optimizer == "muon"
         (hidden if for_muon else others).append(own)
     if options.optimizer == "muon" and not hidden:
-        raise UsageError("--optimizer muon: this model has no hidden matrices, which Muon is for: give adamw")
+        raise OptionError("--optimizer muon: this model has no hidden matrices, which Muon is for: give adamw")
     # One pass over the weights instead of a dozen; on a CPU, too, it takes a fraction of the time.
     fused = True if options.fused is None else options.fused
     if options.optimizer == "sgd":
