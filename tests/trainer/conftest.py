@@ -91,8 +91,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parents[2]
 MODEL = ("--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16", "--lr", "3e-3")
-AS_ONE = ("--sync", "fp32", "--shares", "equal")
-"""What makes several ranks repeat what one does: nothing is measured, nothing compressed."""
+AS_ONE = ("--sync", "fp32", "--shares", "equal", "--no-compile")
+"""Options with which several ranks repeat one process: nothing is decided by a measured time, nothing compressed."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
