@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from contract.checkpoint import decode_manifest
 from contract.cost_model.forecast import read_forecast
 from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
@@ -32,7 +33,6 @@ from orchestrator.nodes.ssh_hosts import from_ssh_config
 from orchestrator.render.log_lines import log_json, log_line
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.times import stamp, started
-from orchestrator.specs.checkpoint import read_manifest
 from orchestrator.specs.connectivity import read_verdict
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
@@ -172,7 +172,7 @@ def readers() -> Mapping[str, Reader]:
             for n in range(4))]),
         "plan": Reader(read=lambda text: from_json(text, where="w"), texts=[to_json(lan.plan())]),
         "checkpoints": Reader(read=lambda text: list(checkpoint_probe.parse(text, node="alpha")), texts=[CHECKPOINT]),
-        "manifest": Reader(read=lambda text: read_manifest(text, step=7), declared=(ValueError,),
+        "manifest": Reader(read=lambda text: decode_manifest(text, step=7), declared=(ValueError,),
                            texts=[CHECKPOINT.rpartition("manifest=")[2]]),
         "nvidia-smi": Reader(read=_smi, texts=[*_of_files("tests/**/*.xml"), "0, GPU-1, RTX, 570.1, 6144, 1, 1, 1\n"]),
         "facts": Reader(read=lambda text: probe.parse(text, name="a", address="1.1.1.1", now=1.0), texts=[facts]),

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import pytest
 
+from contract.checkpoint import CheckpointManifest
 from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.checkpoint import Keep
 from trainer.errors import ConfigurationError, TrainerError
@@ -23,7 +24,9 @@ def save(root: Path, step: int, *, keep: int = 3, hours: float = 0, now: float =
     def weights(file: BinaryIO) -> None:
         file.write(b"weights" * 100)
 
-    saved = checkpoint.publish(checkpoint.write(root, {"step": step, "run_id": "r1"}, weights, {extra.name: extra}))
+    saved = checkpoint.publish(
+        checkpoint.write(root, CheckpointManifest(step=step, run_id="r1"), weights, {extra.name: extra})
+    )
     os.utime(saved.path, (now, now))
     checkpoint.prune(root, step, Keep(count=keep, hours=hours), clock=lambda: now)
     return saved
@@ -92,7 +95,7 @@ def test_a_failed_save_leaves_the_old_one_and_nothing_else(
                 raise RuntimeError(f"unexpected pos 704 vs 598 ({error.strerror})")
 
     with pytest.raises(TrainerError, match=f"{said}.*; the checkpoint of step 10 is kept"):
-        checkpoint.write(root, {"step": 20}, fails, {})
+        checkpoint.write(root, CheckpointManifest(step=20), fails, {})
     assert names(root) == ["step-00000010"]
 
 

@@ -9,24 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.nodes.probes import checkpoint_probe
-from orchestrator.specs.checkpoint import (
+from contract.checkpoint import (
     FILES_LIMIT,
+    MANIFEST_LIMIT,
     CheckpointFile,
-    changed,
+    CheckpointManifest,
+    decode_best,
+    decode_manifest,
+    encode_best,
+    encode_manifest,
     folder_name,
-    misfit,
-    read_manifest,
     step_of,
 )
+from orchestrator.nodes.probes import checkpoint_probe
 
 SHA = "ab" * 32
-SOUND = {"step": 12, "files": {"state.pt": {"bytes": 5, "sha256": SHA}}}
-PARTS = (CheckpointFile(name="state.pt", size=5, sha256=SHA),)
+SOUND: dict[str, Any] = {"step": 12, "files": {"state.pt": {"bytes": 5, "sha256": SHA}}}
+STATE = CheckpointFile(name="state.pt", size=5, sha256=SHA)
 
 
 def test_what_the_trainer_writes_is_read() -> None:
-    assert read_manifest(json.dumps({**SOUND, "options": {"lr": 1e-3}}), step=12) == PARTS
+    written = CheckpointManifest(
+        step=12, files=(STATE,), workload="gpt2", identity={"layers": 2}, run_id="r1", others={"options": {"lr": 1e-3}}
+    )
+    assert decode_manifest(encode_manifest(written), step=12) == written
+    assert decode_manifest(encode_manifest(written).encode()) == written
+    assert decode_best(encode_best(12)) == "step-00000012"
 
 
 @pytest.mark.parametrize(
@@ -42,11 +50,15 @@ def test_what_the_trainer_writes_is_read() -> None:
         (json.dumps({**SOUND, "step": 12.0}), "a different step"),
         (json.dumps({**SOUND, "step": "12"}), "a different step"),
         (json.dumps({**SOUND, "files": {f"f{n}": {} for n in range(FILES_LIMIT + 1)}}), "lists 257 files"),
+        (json.dumps({**SOUND, "files": {"more": SOUND["files"]["state.pt"]}}), "does not list state.pt"),
+        (json.dumps({**SOUND, "identity": "gpt2"}), "identity is of another type"),
+        (json.dumps({**SOUND, "run_id": None}), "run_id is of another type"),
+        (" " * MANIFEST_LIMIT + json.dumps(SOUND), "more than 1048576 bytes"),
     ],
 )
 def test_what_is_no_manifest(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        read_manifest(text, step=12)
+        decode_manifest(text, step=12)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +68,7 @@ def test_what_is_no_manifest(text: str, reason: str) -> None:
 )  # fmt: skip
 def test_names_that_lead_elsewhere(name: str) -> None:
     with pytest.raises(ValueError, match="a file that it must not"):
-        read_manifest(json.dumps({"step": 12, "files": {name: {"bytes": 5, "sha256": SHA}}}), step=12)
+        decode_manifest(json.dumps({"step": 12, "files": {name: {"bytes": 5, "sha256": SHA}}}), step=12)
 
 
 @pytest.mark.parametrize(
@@ -67,16 +79,14 @@ def test_names_that_lead_elsewhere(name: str) -> None:
 )  # fmt: skip
 def test_entries_of_the_wrong_kind(entry: Any) -> None:
     with pytest.raises(ValueError, match="no size and sha256"):
-        read_manifest(json.dumps({"step": 12, "files": {"state.pt": entry}}), step=12)
+        decode_manifest(json.dumps({"step": 12, "files": {"state.pt": entry}}), step=12)
 
 
 def test_what_is_missing_or_differs_is_named() -> None:
-    assert misfit(PARTS, {"state.pt": 5, "more": 1}) == ""
-    assert misfit(PARTS, {}) == "state.pt is missing"
-    assert misfit(PARTS, {"state.pt": 4}) == "state.pt has 4 bytes instead of 5"
-    assert changed(PARTS, {"state.pt": SHA}) == ""
-    assert changed(PARTS, {}) == "state.pt is missing"
-    assert "sha256 differs" in changed(PARTS, {"state.pt": "cd" * 32})
+    assert STATE.wrong_size(5) == STATE.wrong_content(SHA) == ""
+    assert STATE.wrong_size(None) == STATE.wrong_content(None) == "state.pt is missing"
+    assert STATE.wrong_size(4) == "state.pt has 4 bytes instead of 5"
+    assert "sha256 differs" in STATE.wrong_content("cd" * 32)
 
 
 def test_names_of_folders() -> None:

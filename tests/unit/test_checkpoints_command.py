@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from contract.checkpoint import CheckpointFile
 from orchestrator.cli import main
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import Answer
 from orchestrator.plan.checkpoints import Keeping, to_prune
-from orchestrator.specs.checkpoint import CheckpointCopy, CheckpointFile
+from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import NodeUnreachableError
 from tests import lan

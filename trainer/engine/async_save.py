@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from contract.checkpoint import CheckpointManifest
 from contract.events import CheckpointWritten
 from trainer.agent import heartbeat
 from trainer.engine.checkpoints import checkpoint, rank_state
@@ -109,10 +109,10 @@ class Saving:
         if one.aside:
             state = self._memory.take(state)
         stopped_s = time.perf_counter() - one.began if one.aside else None
-        about = self._about(one)
+        manifest = self._manifest(one)
         scratch = self._run.writer.submit(
             lambda: checkpoint.write(
-                self._root, about, lambda file: torch.save(state, file), self._run.workload.attachments
+                self._root, manifest, lambda file: torch.save(state, file), self._run.workload.attachments
             )
         )
         self._publish = lambda: self._published(scratch.result(), one, stopped_s)
@@ -145,17 +145,19 @@ class Saving:
         checkpoint.prune(self._root, one.step, Keep(count=options.keep_checkpoints, hours=options.keep_hours))
         events.say(f"checkpoint {saved.path}" + (" (the best so far)" if one.best else ""))
 
-    def _about(self, one: Save) -> Mapping[str, Any]:
+    def _manifest(self, one: Save) -> CheckpointManifest:
         run = self._run
-        return {
-            "format": 1,
-            "step": one.step,
-            "cursor": one.cursor,
-            "workload": run.workload.name,
-            "identity": dict(run.workload.identity),
-            "options": run.options.as_json(),
-            "precision": run.hardware.precision,
-            "run_id": run.place.run_id,
-            "attempt": run.place.attempt,
-            "torch": torch.__version__,
-        }
+        return CheckpointManifest(
+            step=one.step,
+            workload=run.workload.name,
+            identity=dict(run.workload.identity),
+            run_id=run.place.run_id,
+            torch=torch.__version__,
+            others={
+                "format": 1,
+                "cursor": one.cursor,
+                "options": run.options.as_json(),
+                "precision": run.hardware.precision,
+                "attempt": run.place.attempt,
+            },
+        )

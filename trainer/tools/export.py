@@ -26,8 +26,14 @@ def run(checkpoint: Path, to: Path) -> int:
         )
     weights: Mapping[str, Tensor] = torch.load(found.state_file, map_location="cpu", weights_only=True)["model"]
     tensors, twins = told_apart(weights)
-    about = {name: found.manifest.get(name, "") for name in ("step", "workload", "identity", "torch", "run_id")}
-    words = {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
+    manifest = found.manifest
+    words = {
+        "step": str(manifest.step),
+        "workload": manifest.workload,
+        "identity": json.dumps(manifest.identity),
+        "torch": manifest.torch,
+        "run_id": manifest.run_id,
+    }
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(to, save(tensors, {"format": "pt", **words, **twins}))

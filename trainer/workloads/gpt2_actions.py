@@ -122,7 +122,7 @@ def _model_of(path: Path) -> tuple[Checkpoint, GPT2]:
     from trainer.models.gpt2 import GPT2, Gpt2Shape
 
     found = checkpoint.locate(path, print)
-    identity = found.manifest["identity"]
+    identity = found.manifest.identity
     if identity["workload"] != "gpt2":
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of gpt2")
     names = ("layers", "heads", "width", "seq_len", "vocab_size")

@@ -58,7 +58,7 @@ def predict(given: argparse.Namespace) -> int:
 
 def open_checkpoint(path: Path) -> Predictor:
     found = checkpoint.locate(path, lambda line: print(line, file=sys.stderr))
-    identity = found.manifest["identity"]
+    identity = found.manifest.identity
     if identity["workload"] != "text":
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of text")
     told = json.loads((found.path / "text.json").read_text("utf-8"))

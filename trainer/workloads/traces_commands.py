@@ -167,7 +167,7 @@ def _load(kind: Kind, path: Path) -> tuple[nn.Module, dict[str, Any], dict[str, 
     from trainer.models.traces import Calls, TraceModelShape
 
     found = checkpoint.locate(path, lambda line: print(line, file=sys.stderr))
-    identity = found.manifest["identity"]
+    identity = dict(found.manifest.identity)
     if identity["workload"] != kind.name:
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of {kind.name}")
     shape = TraceModelShape(

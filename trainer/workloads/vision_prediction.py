@@ -44,7 +44,7 @@ class Trained:
 
 def load(path: Path, place: RankInfo) -> Trained:
     found = checkpoint.locate(path, print)
-    identity = found.manifest["identity"]
+    identity = found.manifest.identity
     if identity["workload"] != "vision":
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of vision")
     about: dict[str, Any] = json.loads((found.path / "classes.json").read_text("utf-8"))

@@ -7,14 +7,14 @@ checkpoint under its own name is complete."""
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
+from contract.checkpoint import CheckpointFile, encode_best
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
-from orchestrator.specs.checkpoint import CheckpointCopy, CheckpointFile
+from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.errors import CommandFailedError, OrchError, RunFailedError
 
 Notify = Callable[[str, Progress], None]
@@ -165,8 +165,7 @@ def copy_best(
         return
     if not same:
         copy_checkpoint(source, best, target, root, notify)
-    named = json.dumps({"step": best.step, "checkpoint": best.name}).encode()
-    target.run(["sh", "-c", _MARK, "sh", root], stdin=named).check("writing best.json")
+    target.run(["sh", "-c", _MARK, "sh", root], stdin=encode_best(best.step).encode()).check("writing best.json")
 
 
 TIMEOUT_S = 120.0

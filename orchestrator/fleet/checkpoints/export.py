@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from contract.checkpoint import CheckpointFile
 from orchestrator.fleet.checkpoints.copy import Notify, Relay, telling
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.plan.checkpoints import EXPORTED, export_container
-from orchestrator.specs.checkpoint import CheckpointCopy, CheckpointFile
+from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError, RunFailedError
 from orchestrator.specs.inventory import Limits
 

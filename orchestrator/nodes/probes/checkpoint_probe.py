@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
-from orchestrator.specs.checkpoint import (
+from contract.checkpoint import (
     FILES_LIMIT,
     MANIFEST,
     MANIFEST_LIMIT,
-    CheckpointCopy,
     CheckpointFile,
-    changed,
+    decode_best,
+    decode_manifest,
     folder_name,
-    is_run_id,
-    misfit,
-    read_manifest,
     step_of,
 )
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
+from orchestrator.specs.checkpoint import CheckpointCopy, is_run_id
 from orchestrator.specs.numbers import whole
 
 TIMEOUT_S = 30.0
@@ -89,7 +86,7 @@ def parse(text: str, *, node: str) -> Iterator[CheckpointCopy]:
         elif key == "run":
             run, step = value if is_run_id(PurePosixPath(value).name) else "", None
         elif key == "best":
-            best[run] = _named_best(value)
+            best[run] = decode_best(value)
         elif key == "step":
             step = step_of(value) if run else None
             if step is not None:
@@ -108,7 +105,8 @@ def hashed(node: Node, held: CheckpointCopy) -> CheckpointCopy:
     files = [f"{held.folder}/{part.name}" for part in held.parts]
     answer = node.run(["sha256sum", "--", *files], timeout_s=TRANSFER_TIMEOUT_S)
     hashes = {PurePosixPath(name.strip()).name: digest for digest, _, name in map(_parted, answer.stdout.split("\n"))}
-    return replace(held, problem=changed(held.parts, hashes), hashed=True)
+    problem = next(filter(None, (part.wrong_content(hashes.get(part.name)) for part in held.parts)), "")
+    return replace(held, problem=problem, hashed=True)
 
 
 def _parted(line: str) -> tuple[str, str, str]:
@@ -150,15 +148,8 @@ def _parts(found: _Found) -> tuple[tuple[CheckpointFile, ...], str]:
     if size > MANIFEST_LIMIT:
         return (), f"{MANIFEST} has {size} bytes, more than {MANIFEST_LIMIT}"
     try:
-        promised = read_manifest(found.manifest, step=found.step)
+        promised = decode_manifest(found.manifest, step=found.step).files
     except ValueError as error:
         return (), str(error)
-    return (*promised, CheckpointFile(name=MANIFEST, size=size, sha256=found.sha256)), misfit(promised, found.sizes)
-
-
-def _named_best(text: str) -> str:
-    try:
-        named = json.loads(text)
-        return str(named["checkpoint"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return ""
+    problem = next(filter(None, (part.wrong_size(found.sizes.get(part.name)) for part in promised)), "")
+    return (*promised, CheckpointFile(name=MANIFEST, size=size, sha256=found.sha256)), problem

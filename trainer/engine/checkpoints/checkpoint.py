@@ -1,4 +1,4 @@
-"""Checkpoints on the disk: RUN/checkpoints/step-00000300/{state.pt, manifest.json, attachments}.
+"""Checkpoints on the disk, as contract.checkpoint describes them.
 
 A checkpoint is there whole or not at all, and it is believed only while its hashes hold: a flipped bit loads
 without complaint otherwise. Nothing here needs torch, so that `verify` answers at once.
@@ -6,35 +6,44 @@ without complaint otherwise. Nothing here needs torch, so that `verify` answers 
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from contract.checkpoint import (
+    BEST,
+    MANIFEST,
+    MANIFEST_LIMIT,
+    STATE,
+    CheckpointFile,
+    CheckpointManifest,
+    decode_best,
+    decode_manifest,
+    encode_best,
+    encode_manifest,
+    folder_name,
+    step_of,
+)
 from trainer.data.files import no_room, sha256, sync_folder, write_atomic
-from trainer.engine.checkpoints.manifest import read_manifest
 from trainer.errors import ConfigurationError, TrainerError
 
-STATE = "state.pt"
-MANIFEST = "manifest.json"
-BEST = "best.json"
-"""Beside the checkpoints: which of them has the best evaluation."""
-_NAME = re.compile(r"step-([0-9]{1,18})")
 _SCRATCH = ".tmp-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     path: Path
-    step: int
     problem: str = ""
     """Why it must not be loaded; empty for a sound one."""
-    manifest: Mapping[str, Any]
+    manifest: CheckpointManifest
+
+    @property
+    def step(self) -> int:
+        return self.manifest.step
 
     @property
     def state_file(self) -> Path:
@@ -43,19 +52,21 @@ class Checkpoint:
 
 def examine(folder: Path) -> Checkpoint:
     """Read the manifest and compare every file's length and hash with it."""
-    found = _NAME.fullmatch(folder.name)
-    step = int(found.group(1)) if found else -1
+    step, path = step_of(folder.name), folder / MANIFEST
     try:
-        manifest = read_manifest(folder / MANIFEST, STATE)
-        problem = next((p for name, entry in manifest["files"].items() if (p := _differs(folder / name, entry))), "")
-        if not problem and found and manifest["step"] != step:
-            problem = f"its manifest speaks of step {manifest['step']}"
-        return Checkpoint(path=folder, step=manifest["step"], problem=problem, manifest=manifest)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise ValueError(f"{MANIFEST} is not a regular file")
+        with path.open("rb") as file:
+            manifest = decode_manifest(file.read(MANIFEST_LIMIT + 1), step=step)
+        problem = next(filter(None, (_problem(folder / listed.name, listed) for listed in manifest.files)), "")
+        return Checkpoint(path=folder, problem=problem, manifest=manifest)
     except FileNotFoundError:
         problem = f"{MANIFEST} is missing"
-    except (OSError, ValueError) as error:
-        problem = f"{MANIFEST} cannot be believed: {error}"
-    return Checkpoint(path=folder, step=step, problem=problem, manifest={})
+    except OSError as error:
+        problem = f"{MANIFEST} cannot be read: {error}"
+    except ValueError as error:
+        problem = str(error)
+    return Checkpoint(path=folder, problem=problem, manifest=CheckpointManifest(step=-1 if step is None else step))
 
 
 def survey(root: Path) -> list[Checkpoint]:
@@ -93,7 +104,7 @@ def locate(path: Path, say: Callable[[str], None]) -> Checkpoint:
         folder = path.parent / "checkpoints" / best
     if (folder / "checkpoints").is_dir():
         folder = folder / "checkpoints"
-    if _NAME.fullmatch(folder.name) or (folder / MANIFEST).exists():
+    if step_of(folder.name) is not None or (folder / MANIFEST).exists():
         checkpoint = examine(folder)
         if checkpoint.problem:
             raise ConfigurationError(f"{checkpoint.path}: {checkpoint.problem}")
@@ -115,15 +126,15 @@ class Keep:
 
 def write(
     root: Path,
-    about: Mapping[str, Any],
+    manifest: CheckpointManifest,
     write_state: Callable[[BinaryIO], None],
     attachments: Mapping[str, Path],
 ) -> Path:
-    """A folder beside the checkpoints with all that one has, on the disk: for `publish`.
+    """A folder beside the checkpoints with all that one has, on the disk: for `publish`. `manifest` is without files.
 
     TrainerError: it could not be written. Nothing is left of it then, and earlier checkpoints are as they were.
     """
-    scratch = root / f"{_SCRATCH}{_folder_name(about['step'])}"
+    scratch = root / f"{_SCRATCH}{folder_name(manifest.step)}"
     try:
         root.mkdir(parents=True, exist_ok=True)
         for leftover in root.glob(f"{_SCRATCH}*"):  # of a process that died while saving: one rank alone writes here
@@ -133,14 +144,16 @@ def write(
             write_state(file)
         for name, source in attachments.items():
             shutil.copyfile(source, scratch / name)
-        files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in scratch.iterdir()}
-        (scratch / MANIFEST).write_text(json.dumps({**about, "files": files}, indent=2), "utf-8")
+        files = tuple(
+            CheckpointFile(name=path.name, size=path.stat().st_size, sha256=sha256(path)) for path in scratch.iterdir()
+        )
+        (scratch / MANIFEST).write_text(encode_manifest(replace(manifest, files=files)), "utf-8")
         for path in scratch.iterdir():
             _sync(path)
         sync_folder(scratch)
     except (OSError, RuntimeError) as error:  # torch says RuntimeError where its writer meets an OSError
         shutil.rmtree(scratch, ignore_errors=True)
-        raise unwritten(f"the checkpoint of step {about['step']}", root, error) from error
+        raise unwritten(f"the checkpoint of step {manifest.step}", root, error) from error
     return scratch
 
 
@@ -182,20 +195,15 @@ def steps(root: Path) -> list[int]:
 
 def mark_best(root: Path, step: int) -> None:
     """RUN/best.json names this step from now on, which keeps its checkpoint."""
-    write_atomic(root.parent / BEST, json.dumps({"step": step, "checkpoint": _folder_name(step)}).encode())
+    write_atomic(root.parent / BEST, encode_best(step).encode())
 
 
 def _best(run: Path) -> str:
     """The name of the best checkpoint's folder, empty if there is none."""
     try:
-        name = str(json.loads((run / BEST).read_text("utf-8"))["checkpoint"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return decode_best((run / BEST).read_bytes())
+    except OSError:
         return ""
-    return name if _NAME.fullmatch(name) else ""
-
-
-def _folder_name(step: int) -> str:
-    return f"step-{step:08d}"
 
 
 def set_aside(folders: list[Path]) -> Path | None:
@@ -216,7 +224,7 @@ def _folders(root: Path) -> list[Path]:
     """Newest first."""
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+    found = [path for path in root.iterdir() if step_of(path.name) is not None and path.is_dir()]
     return sorted(found, key=_step, reverse=True)
 
 
@@ -229,14 +237,10 @@ def _put_away(folder: Path) -> Path:
     return folder.rename(folder.with_name(f"{_SCRATCH}old-{folder.name}"))
 
 
-def _differs(path: Path, entry: Mapping[str, Any]) -> str:
-    if not path.exists():
-        return f"{path.name} is missing"
-    if path.is_symlink() or not path.is_file():
-        return f"{path.name} is no plain file"
-    if path.stat().st_size != entry["bytes"]:
-        return f"{path.name} has {path.stat().st_size} bytes instead of {entry['bytes']}"
-    return "" if sha256(path) == entry["sha256"] else f"{path.name} has changed since it was written (sha256 differs)"
+def _problem(path: Path, listed: CheckpointFile) -> str:
+    if path.exists() and (path.is_symlink() or not path.is_file()):
+        return f"{path.name} is not a regular file"
+    return listed.wrong_size(path.stat().st_size if path.exists() else None) or listed.wrong_content(sha256(path))
 
 
 def _sync(path: Path) -> None:

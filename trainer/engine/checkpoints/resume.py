@@ -133,7 +133,7 @@ def choose(options: TrainOptions, place: RankInfo, say: Say) -> Checkpoint | Non
 
 
 def must_fit(chosen: Checkpoint, identity: Mapping[str, str | int]) -> None:
-    theirs = chosen.manifest.get("identity", {})
+    theirs = chosen.manifest.identity
     differing = [
         f"{key}: the checkpoint has {theirs.get(key)}, this run {value}"
         for key, value in identity.items()
@@ -149,7 +149,7 @@ def must_fit(chosen: Checkpoint, identity: Mapping[str, str | int]) -> None:
 def _own_progress(root: Path, place: RankInfo) -> Checkpoint | None:
     if not place.run_id:
         return None
-    own = [c for c in checkpoint.survey(root) if not c.problem and c.manifest.get("run_id") == place.run_id]
+    own = [c for c in checkpoint.survey(root) if not c.problem and c.manifest.run_id == place.run_id]
     return own[0] if own else None
 
 
