@@ -122,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
 
     order, per_step = workload.order(given.seed), given.global_batch_size
     share = [round(per_step * part / world) for part in (rank, rank + 1)]
-    tokens = workload.units(order.take(0, per_step))
+    tokens = workload.count_units(order.take(0, per_step))
     for step in range(1, given.max_steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, given.max_steps, options)
@@ -134,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
             batch = workload.batch(BatchRequest(split="train", indices=part, positions=part))
             model, more = peer.model, start + len(part) < len(mine)
             with model.no_sync() if more and isinstance(model, DistributedDataParallel) else nullcontext():
-                loss = workload.losses(model, batch).sum()
+                loss = workload.loss_sums(model, batch).sum()
                 (loss * world / tokens).backward()
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip)
@@ -161,13 +161,13 @@ def validated(workload: Gpt2, size: int) -> float:
     workload.model.eval()
     total = sum(
         float(
-            workload.losses(
+            workload.loss_sums(
                 workload.model, workload.batch(BatchRequest(split="validation", indices=part, positions=part))
             ).sum()
         )
         for part in parts
     )
-    return total / workload.units(indices)
+    return total / workload.count_units(indices)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -50,7 +50,7 @@ class Rows(Workload):
     def batch(self, portion: BatchRequest) -> Batch:
         return (torch.ones(len(portion), 1024, 2048),)
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         return model(batch[0]).square().mean((1, 2)).sum()[None]
 
 
@@ -84,7 +84,7 @@ def test_the_micro_batch_that_fits_leaves_room_for_the_optimizer_and_the_exchang
     for _ in range(3):
         for last in (False, True):
             with held.gradients(last=last):
-                workload.losses(held.model, (torch.ones(size, 1024, 2048, device="cuda"),)).sum().backward()
+                workload.loss_sums(held.model, (torch.ones(size, 1024, 2048, device="cuda"),)).sum().backward()
         held.finish()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

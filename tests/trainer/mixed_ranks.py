@@ -30,10 +30,10 @@ OVERFLOWS_AT = 2
 class Overflowing(Observed):
     """In one step float16 cannot hold a gradient."""
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         if not self.model.up.weight._backward_hooks:
             self.model.up.weight.register_hook(self._overflow)
-        return super().losses(model, batch)
+        return super().loss_sums(model, batch)
 
     def _overflow(self, gradient: Tensor) -> Tensor | None:
         overflows = DTYPE is torch.float16 and heartbeat._activity.step == OVERFLOWS_AT

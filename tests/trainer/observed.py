@@ -143,7 +143,7 @@ class Observed(Workload):
             torch.from_numpy(np.array(portion.positions)),
         )
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         x, y, weights, indices, positions = batch
         self._passes += 1
         if 0 < self._drifts_after == self._passes:
@@ -163,7 +163,7 @@ class Observed(Workload):
             file.write(json.dumps(told) + "\n")
         return (weights * (model(x).float() - y) ** 2).sum()[None]
 
-    def targets(self, split: str, indices: Indices) -> tuple[float, ...]:
+    def target_counts(self, split: str, indices: Indices) -> tuple[float, ...]:
         return (float(self._weights[indices].sum()),)
 
 

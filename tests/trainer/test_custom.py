@@ -78,7 +78,7 @@ def custom(loss) -> Custom:
 def test_a_loss_for_each_sample_and_their_mean_are_the_same(reduction: str, portion) -> None:
     torch.manual_seed(0)
     workload = custom(nn.MSELoss(reduction=reduction))
-    sums = workload.losses(workload.model, workload.batch(portion(5)))
+    sums = workload.loss_sums(workload.model, workload.batch(portion(5)))
     inputs, targets = workload.batch(portion(5))
     torch.testing.assert_close(sums, (workload.model(inputs) - targets).square().sum().reshape(1))
 
@@ -86,7 +86,7 @@ def test_a_loss_for_each_sample_and_their_mean_are_the_same(reduction: str, port
 def test_a_loss_of_another_shape_is_told(portion) -> None:
     workload = custom(lambda outputs, targets: outputs[:, None] - targets)
     with pytest.raises(ConfigurationError, match=r"shape \(4, 4\): expected \(4,\)"):
-        workload.losses(workload.model, workload.batch(portion(4)))
+        workload.loss_sums(workload.model, workload.batch(portion(4)))
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_workload_of_ones_own_is_taken_as_it_is(call, tmp_path: Path, monkeypa
         "        self.model = torch.nn.Linear(1, 1)\n"
         "    def batch(self, portion):\n"
         "        return (torch.from_numpy(portion.indices).float()[:, None] / 40,)\n"
-        "    def losses(self, model, batch):\n"
+        "    def loss_sums(self, model, batch):\n"
         "        return (model(batch[0]) - 3).square().sum()[None]\n"
         "def build(data_dir):\n"
         "    assert str(data_dir) == 'Elsewhere'\n"

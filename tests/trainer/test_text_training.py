@@ -107,7 +107,7 @@ def test_padding_to_the_full_length_gives_the_same_loss(folder: Path, tmp_path: 
     for one in (bucketed, padded):
         one.model.eval()
     torch.testing.assert_close(
-        bucketed.losses(bucketed.model, short), padded.losses(padded.model, long), rtol=1e-5, atol=1e-5
+        bucketed.loss_sums(bucketed.model, short), padded.loss_sums(padded.model, long), rtol=1e-5, atol=1e-5
     )
 
 
@@ -126,18 +126,18 @@ def test_weighted_heads_are_torchs_weighted_mean_however_a_step_is_cut(folder: P
     indices = np.arange(30)
     parts = [indices[:7], indices[7:10], indices[10:]]
     with torch.no_grad():
-        sums = sum(text.losses(text.model, text.batch(portion(part))) for part in parts)
+        sums = sum(text.loss_sums(text.model, text.batch(portion(part))) for part in parts)
         batch = text.batch(portion(indices))
         logits = text._by_head(text._logits(text.model, batch, "train"))
-    means = sums / torch.tensor(text.targets("train", indices))
+    means = sums / torch.tensor(text.target_counts("train", indices))
     expected = [
         F.cross_entropy(own, batch[0][:, at], weight=text._class_weights[at], label_smoothing=0.1)
         for at, own in enumerate(logits)
     ]
     torch.testing.assert_close(means, torch.stack(expected))
-    assert text.targets("train", indices)[2] == 30.0
-    assert text.targets("train", indices)[1] != 30.0
-    assert dict(text.terms) == {"modo": 0.1, "causa": 0.6, "prioridad": 0.3}
+    assert text.target_counts("train", indices)[2] == 30.0
+    assert text.target_counts("train", indices)[1] != 30.0
+    assert dict(text.loss_weights) == {"modo": 0.1, "causa": 0.6, "prioridad": 0.3}
 
 
 def test_balanced_classes_weigh_the_same_in_all(folder: Path, tmp_path: Path) -> None:
@@ -154,20 +154,20 @@ def test_rows_that_are_partly_kept_are_completed(folder: Path, tmp_path: Path, d
     plain = workload(folder, tmp_path / "plain", freeze_layers=1, cache_frozen=False)
     plain.model.load_state_dict(text.model.state_dict())
     first, all_of_them = portion(np.arange(3)), portion(np.array([5, 0, 4, 2, 1]))
-    text.losses(text.model, text.batch(first))
+    text.loss_sums(text.model, text.batch(first))
     mixed = text.batch(all_of_them)
     assert mixed[5][:, 0].tolist() == [False, True, False, True, True]
-    expected = plain.losses(plain.model, plain.batch(all_of_them))
-    torch.testing.assert_close(text.losses(text.model, mixed), expected, rtol=within, atol=within)
+    expected = plain.loss_sums(plain.model, plain.batch(all_of_them))
+    torch.testing.assert_close(text.loss_sums(text.model, mixed), expected, rtol=within, atol=within)
     whole = text.batch(all_of_them)
     assert whole[4].shape[1] == whole[2].shape[1]
     assert whole[5].shape[1] == 0
-    torch.testing.assert_close(text.losses(text.model, whole), expected, rtol=within, atol=within)
+    torch.testing.assert_close(text.loss_sums(text.model, whole), expected, rtol=within, atol=within)
 
 
 def test_other_frozen_weights_do_not_meet_kept_rows(folder: Path, tmp_path: Path) -> None:
     text = workload(folder, tmp_path, freeze_layers=1)
-    text.losses(text.model, text.batch(portion(np.arange(3))))
+    text.loss_sums(text.model, text.batch(portion(np.arange(3))))
     assert text.batch(portion(np.arange(3)))[4].shape[1] > 0
     changed = {
         name: value + 1 if name.startswith("layers.0") else value for name, value in text.model.state_dict().items()
@@ -263,7 +263,7 @@ FOUND = np.array([[0.0], [0.0], [1.0], [1.0], [1.0], [0.0]])
 
 
 def test_f1_and_accuracy_of_a_head() -> None:
-    figures = text_report.quality(CLASSES, FOUND, TRUE)
+    figures = text_report.metrics(CLASSES, FOUND, TRUE)
     assert figures == pytest.approx({"causa_f1": (2 / 3 + 0.8 + 0) / 3, "causa_accuracy": 4 / 6})
 
 
@@ -273,7 +273,7 @@ def test_table_and_picture_of_the_heads(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("\n".join(json.dumps(line) for line in lines) + "\n")
     known = text_report.history(tmp_path, ["causa"])
     assert known == {4: {"causa": 0.4}, 8: {"causa": 0.8}}
-    files = text_report.picture(CLASSES, FOUND, TRUE, known, tmp_path / "best")
+    files = text_report.save_report(CLASSES, FOUND, TRUE, known, tmp_path / "best")
     assert [file.name for file in files] == ["classes.csv", "classes.json", "heads.png"]
     with files[0].open() as file:
         rows = list(csv.DictReader(file))

@@ -16,7 +16,7 @@ from tests.trainer.conftest import Call, Result
 from trainer.cli import main
 from trainer.data.trace_files import Vocabulary, chunked
 from trainer.data.trace_recorder import record
-from trainer.workloads.traces_quality import measures
+from trainer.workloads.traces_metrics import measures
 
 SMALL = ("--width", "16", "--batch-size", "16", "--log-every", "1", "--no-amp")
 

@@ -130,12 +130,12 @@ class Cramped(LstmTraces):
 
     seen: ClassVar[list[int]] = []
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         if len(self.seen) >= 2 * SHARE and len(batch[-1]) > 5:
             del self.seen[len(self.seen) // SHARE * SHARE :]  # the step is done again
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         self.seen.extend(int(events[0]) for events in batch[0])
-        return super().losses(model, batch)
+        return super().loss_sums(model, batch)
 
 
 def test_a_halved_micro_batch_loses_and_repeats_no_trace(
@@ -218,10 +218,10 @@ from trainer.workloads import traces
 from trainer.workloads.traces_lstm import LstmTraces
 
 class Telling(LstmTraces):
-    def losses(self, model, batch):
+    def loss_sums(self, model, batch):
         with Path(sys.argv[1]).open("a") as file:
             file.writelines(f"{int(events[0])}\\n" for events in batch[0])
-        return super().losses(model, batch)
+        return super().loss_sums(model, batch)
 
 traces.train(Telling, parse(sys.argv[2:], os.environ), RankInfo.from_environ(os.environ))
 """

@@ -13,7 +13,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from trainer.models.classification_loss import ClassificationLoss, balanced, soft_labels
-from trainer.workloads import vision_quality
+from trainer.workloads import vision_metrics
 
 torch.manual_seed(0)
 LOGITS, LABELS = torch.randn(32, 5) * 2, torch.randint(0, 5, (32,))
@@ -65,7 +65,7 @@ def test_a_mixed_label_costs_as_both_of_its_parts() -> None:
 
 def test_outputs_tell_the_rank_of_the_right_class() -> None:
     logits = torch.tensor([[3.0, 2, 1], [1, 2, 3], [0, 0, 0]])
-    found = vision_quality.outputs_of(logits, torch.tensor([0, 0, 1]))
+    found = vision_metrics.outputs_of(logits, torch.tensor([0, 0, 1]))
     assert found.tolist() == [[0, 0, 0], [0, 2, 2], [1, 0, 1]]
 
 
@@ -74,17 +74,17 @@ OUTPUTS = np.array([[0, 0, 0], [0, 0, 0], [1, 1, 0], [1, 0, 1], [1, 2, 2]], np.f
 
 
 def test_figures_are_those_of_the_field() -> None:
-    found = vision_quality.figures(OUTPUTS, 3)
+    found = vision_metrics.figures(OUTPUTS, 3)
     assert found["accuracy"] == pytest.approx(0.6)
     assert found["macro_f1"] == pytest.approx((0.8 + 0.5 + 0) / 3)
     assert "top5" not in found
     many = np.array([[5, 1, 4], [5, 1, 5]], np.float64)
-    assert vision_quality.figures(many, 7)["top5"] == pytest.approx(0.5)
-    assert vision_quality.figures(np.empty((0, 3)), 3) == {}
+    assert vision_metrics.figures(many, 7)["top5"] == pytest.approx(0.5)
+    assert vision_metrics.figures(np.empty((0, 3)), 3) == {}
 
 
 def test_what_is_written_can_be_read(tmp_path: Path) -> None:
-    paths = vision_quality.write(OUTPUTS, ("uno", "dos", "trés"), tmp_path / "out")
+    paths = vision_metrics.write(OUTPUTS, ("uno", "dos", "trés"), tmp_path / "out")
     told = json.loads(paths[0].read_text())
     assert told["accuracy"] == pytest.approx(0.6)
     first = told["classes"][0]
@@ -100,4 +100,4 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
 def test_a_thousand_classes_still_make_a_picture() -> None:
     labels = np.arange(1000, dtype=np.float64)
     outputs = np.stack([labels, labels, np.zeros(1000)], 1)
-    assert vision_quality.confusion_picture(outputs, [str(n) for n in range(1000)]).startswith(b"\x89PNG")
+    assert vision_metrics.confusion_picture(outputs, [str(n) for n in range(1000)]).startswith(b"\x89PNG")

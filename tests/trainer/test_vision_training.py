@@ -120,7 +120,7 @@ def loss(workload: Vision) -> float:
     model = workload.model.train()
     order = Shuffled(workload.train_samples, 5)
     batch = workload.batch(BatchRequest(split="train", indices=order.take(0, 8), positions=np.arange(8)))
-    return float(workload.losses(model, batch).detach())
+    return float(workload.loss_sums(model, batch).detach())
 
 
 def test_options_of_the_loss_reach_it(vision: Build) -> None:

@@ -47,9 +47,9 @@ class Sizes(Observed):
 
     optimizer: Watched
 
-    def losses(self, model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def loss_sums(self, model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         self.optimizer.last = len(batch[0])
-        return super().losses(model, batch)
+        return super().loss_sums(model, batch)
 
 
 def bench(tmp_path: Path) -> tuple[Bench, Sizes, TrainOptions]:
@@ -100,8 +100,8 @@ def test_graphs_are_counted_as_traces_and_not_as_calls() -> None:
     calls, labels = torch.zeros(90, dtype=torch.int64), torch.zeros(3)
     graphs = (calls, torch.zeros(90, 2), torch.zeros(2, 87), calls, labels)
     sequences = (torch.zeros(3, 40), torch.zeros(3, 40, 2), torch.zeros(3), labels)
-    assert GnnTraces.samples(object.__new__(GnnTraces), graphs) == 3
-    assert LstmTraces.samples(object.__new__(LstmTraces), sequences) == 3
+    assert GnnTraces.count_samples(object.__new__(GnnTraces), graphs) == 3
+    assert LstmTraces.count_samples(object.__new__(LstmTraces), sequences) == 3
 
 
 def test_speed_is_per_sample_of_the_workload_whatever_a_batch_looks_like(tmp_path: Path) -> None:
@@ -112,10 +112,10 @@ def test_speed_is_per_sample_of_the_workload_whatever_a_batch_looks_like(tmp_pat
             x, *rest = super().batch(portion)
             return (x.repeat_interleave(10, dim=0), *rest)
 
-        def losses(self, model, batch):  # type: ignore[no-untyped-def]  # as Observed's
-            return super().losses(model, (batch[0][::10], *batch[1:]))
+        def loss_sums(self, model, batch):  # type: ignore[no-untyped-def]  # as Observed's
+            return super().loss_sums(model, (batch[0][::10], *batch[1:]))
 
-        def samples(self, batch) -> int:  # type: ignore[no-untyped-def]  # as Observed's
+        def count_samples(self, batch) -> int:  # type: ignore[no-untyped-def]  # as Observed's
             return len(batch[1])
 
     options = TrainOptions(run_dir=tmp_path)

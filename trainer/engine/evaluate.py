@@ -20,14 +20,14 @@ from trainer.engine.workload import Outputs, Workload
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     loss: float
-    quality: dict[str, float]
+    metrics: dict[str, float]
     outputs: Outputs
     """Outputs of all ranks, in the order of `indices`."""
     indices: Indices
 
     @property
     def figures(self) -> dict[str, float]:
-        return {"loss": self.loss, **self.quality}
+        return {"loss": self.loss, **self.metrics}
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def evaluate(
 ) -> Evaluation:
     everyones = chosen(workload.validation_samples, options)
     mine = share(everyones, group.place.rank, group.place.world_size)
-    sums = torch.zeros(len(workload.terms), device=hardware.device)
+    sums = torch.zeros(len(workload.loss_weights), device=hardware.device)
     judged: list[Tensor] = []
     # The bare model: ranks may have different numbers of batches, and none must wait for a peer here.
     model = workload.model
@@ -49,19 +49,21 @@ def evaluate(
         indices = mine[at : at + micro_batch]
         batch = workload.batch(BatchRequest(split="validation", indices=indices, positions=indices))
         with hardware.autocast():
-            losses, outputs = workload.judge(model, hardware.move(batch))
+            losses, outputs = workload.evaluate_batch(model, hardware.move(batch))
         sums += losses
         judged.append(outputs.double().cpu())
     model.train(was_training)
 
     totals = group.all_reduce_sum(sums.tolist())
-    targets = workload.targets("validation", everyones)
-    means = {name: total / count for name, total, count in zip(workload.terms, totals, targets, strict=True) if count}
+    targets = workload.target_counts("validation", everyones)
+    means = {
+        name: total / count for name, total, count in zip(workload.loss_weights, totals, targets, strict=True) if count
+    }
     outputs_of_all = group.all_gather_rows(torch.cat(judged) if judged else torch.empty(0, 0), len(everyones)).numpy()
-    loss = sum(weight * means.get(name, 0.0) for name, weight in workload.terms.items())
+    loss = sum(weight * means.get(name, 0.0) for name, weight in workload.loss_weights.items())
     return Evaluation(
         loss=loss,
-        quality=workload.quality(means, outputs_of_all, everyones),
+        metrics=workload.metrics(means, outputs_of_all, everyones),
         outputs=outputs_of_all,
         indices=everyones,
     )

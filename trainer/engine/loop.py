@@ -120,7 +120,7 @@ def _loop(begun: TrainingSetup | None) -> None:
     feed = MicroBatchLoader(workload, cut, start.cursor, workers=begun.workers, pin=hardware.on_gpu)
     order = workload.order(options.seed)
     buffers = Buffers(workload.model)
-    weights = torch.tensor(list(workload.terms.values()), device=hardware.device)
+    weights = torch.tensor(list(workload.loss_weights.values()), device=hardware.device)
     size = sum(parameter.numel() for parameter in workload.model.parameters())
     events.say(
         f"{thousands(size)} parameters, {thousands(workload.train_samples)} training samples,"
@@ -147,7 +147,7 @@ def _loop(begun: TrainingSetup | None) -> None:
             torch.manual_seed(dropout_seed(options.seed, step, place.rank))
             buffers.keep()
             everyones = order.take(cursor, run.per_step)
-            targets = workload.targets("train", everyones)
+            targets = workload.target_counts("train", everyones)
             # The mean over all targets of the step, for each term. Gradients are averaged over ranks, hence world_size:
             # a mean of the ranks' means is wrong once one has more targets (pytorch/pytorch#67253). A rank that steps
             # by its own gradients sees its share alone.
@@ -162,8 +162,8 @@ def _loop(begun: TrainingSetup | None) -> None:
                     with profile.part("data"):
                         batch = hardware.move(next(feed))
                     with sync.gradients(last=last):
-                        with profile.part("forward"), pace.part(workload.samples(batch)), hardware.autocast():
-                            sums = workload.losses(model, batch)
+                        with profile.part("forward"), pace.part(workload.count_samples(batch)), hardware.autocast():
+                            sums = workload.loss_sums(model, batch)
                         with profile.part("backward"):  # and, in the last one, the sum of gradients over the ranks
                             scaler.scale((sums * scale).sum()).backward()  # type: ignore[no-untyped-call]
                     local_sums += sums.detach()
@@ -197,8 +197,8 @@ def _loop(begun: TrainingSetup | None) -> None:
             saving.look(all_written=told.written)
             stopping, norm = told.stopping, told.norm
             means = [total / (count or 1.0) for total, count in zip(told.sums, targets, strict=True)]
-            losses = dict(zip(workload.terms, means, strict=True))
-            loss = sum(workload.terms[name] * mean for name, mean in losses.items())
+            losses = dict(zip(workload.loss_weights, means, strict=True))
+            loss = sum(workload.loss_weights[name] * mean for name, mean in losses.items())
 
             with profile.part("optimizer"):
                 verdict = guard.judge(step, loss, told.at_fault, None if scaler.is_enabled() else norm)
@@ -219,7 +219,7 @@ def _loop(begun: TrainingSetup | None) -> None:
                 must_be_alike(sync, group, step)
 
             # ── What people and the orchestrator see of it ────────────────────────────────────────
-            speed.count(workload.units(everyones))
+            speed.count(workload.count_units(everyones))
             if first and (step % options.log_every == 0 or step in (start.step + 1, final_step)):
                 per_s, (waiting, exchanging) = speed.read(feed.waited, sync.waited)
                 figures = {"loss": loss, "lr": lr, "per_s": per_s, "epoch": cursor / workload.train_samples}
@@ -275,7 +275,7 @@ def _loop(begun: TrainingSetup | None) -> None:
     if profile.ended_early:
         events.say(profile.outcome)
     if first and options.prompt is not None:
-        text = workload.sample(options.prompt)
+        text = workload.generate(options.prompt)
         events.emit(SampleWritten(text=text))
         events.say(f"sample: {text}")
     seconds, memory = time.perf_counter() - began, hardware.peak_bytes

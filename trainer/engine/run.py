@@ -64,7 +64,9 @@ class Run:
             self.events.emit(Evaluated(step=step, others=found.figures))
             self.events.say(f"evaluation at step {step}: {figures_text(found.figures)}")
             if improved:
-                for path in self.workload.picture(found.outputs, found.indices, self.options.run_dir / "evaluation"):
+                for path in self.workload.save_report(
+                    found.outputs, found.indices, self.options.run_dir / "evaluation"
+                ):
                     self.events.say(f"  {path}")
         return improved
 

@@ -105,7 +105,7 @@ def _forecast(run: Run, own: Own) -> SyncChoice:
     work = Work(
         model=workload.model,
         samples_per_step=run.per_step,
-        units_per_sample=workload.units(some) / run.per_step,
+        units_per_sample=workload.count_units(some) / run.per_step,
         unit=workload.unit,
     )
     measured = measure(own, work, options, run.group)

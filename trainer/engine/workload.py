@@ -1,10 +1,10 @@
-"""Interface that the engine requires of a workload. Everything else about training is the engine's own.
+"""Interface between the engine and a workload: model, data, loss and metrics. Everything else is the engine's.
 
-A workload is one subclass: its model, its data, and how a batch becomes a loss. What is not overridden below serves a
-classifier or any other model whose loss is one mean over samples.
+A subclass must set `name`, `model`, `identity` and `train_samples`, and define `batch` and `loss_sums`. The other
+methods have defaults that fit a classifier, or any other model with one loss that is a mean over samples.
 
-Importing this needs Python alone, not torch nor numpy: a workload's module also declares its options, which the
-controller checks before it starts anything (trainer/check.py).
+Importing this module needs neither torch nor numpy: the controller imports a workload's module to check its options
+before it starts a container (trainer/check.py).
 """
 
 from __future__ import annotations
@@ -24,94 +24,96 @@ if TYPE_CHECKING:
     from trainer.data.order import Indices, Order
 
 Outputs: TypeAlias = "NDArray[np.float64]"
-"""(samples, columns): what `judge` keeps of each validation sample for `quality`."""
+"""(samples, columns): values of each validation sample that `evaluate_batch` returns and `metrics` reads."""
 
 
 class Workload(ABC):
     name: str
     unit: str = "samples"
-    """Unit that speed is counted in, as people read it: `tokens`, `images`."""
-    terms: Mapping[str, float] = {"loss": 1.0}
-    """The loss is the weighted sum of these, each a mean over its own targets (a head, a penalty)."""
+    """Unit of the reported speed: `tokens`, `images`."""
+    loss_weights: Mapping[str, float] = {"loss": 1.0}
+    """Weight of each loss term by name. The loss is their weighted sum; each (a head, a penalty) is a mean over its own
+    targets."""
     compile_gain: float = 0.05
-    """How much faster torch.compile is known to make a step on a CPU: what `--compile auto` reckons with."""
+    """Measured speed-up of a step by torch.compile on a CPU (0.05: 5 %), by which `--compile auto` decides."""
 
     model: nn.Module
     identity: Mapping[str, str | int]
-    """Properties that a checkpoint must have in common with this run: shapes, tokenizer, classes."""
+    """Properties that must be equal in a checkpoint and in the run that loads it: shapes, tokenizer, classes."""
     attachments: Mapping[str, Path] = {}
-    """Files that a checkpoint carries along, so that it can be used where the data is not."""
+    """Files copied into each checkpoint, so that it can be used without the data."""
     train_samples: int
     validation_samples: int = 0
     streamed: bool = False
-    """Whether training samples cannot be asked for by number: they come from `stream`, not from `batch`."""
+    """Whether training samples come from `stream`, in its order, instead of from `batch`, by index."""
 
     @abstractmethod
     def batch(self, request: BatchRequest) -> Batch:
-        """The samples, on the CPU; the first dimension of each tensor is theirs. May run in a worker process."""
+        """Load samples as CPU tensors with samples as their first dimension. May run in a worker process."""
 
     @abstractmethod
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """(terms,): each term summed over the batch's targets. `model` is `self.model`, wrapped for this run."""
+    def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Compute (terms,): each loss term summed over the batch's targets. `model`: `self.model`, wrapped by DDP."""
 
-    def targets(self, split: str, indices: Indices) -> tuple[float, ...]:
-        """For each term how many targets these samples have, or the sum of their weights: what its sum is divided by.
-        Known without their content, so that every rank can count the whole step's without asking the others."""
-        return (float(len(indices)),) * len(self.terms)
+    def target_counts(self, split: str, indices: Indices) -> tuple[float, ...]:
+        """Return the divisor of each loss sum: the number of targets of these samples, or the sum of their weights.
+        Computed from the indices alone, so that each rank counts the whole step without communication."""
+        return (float(len(indices)),) * len(self.loss_weights)
 
-    def samples(self, batch: Batch) -> int:
-        """How many a batch holds, where the first dimension of its first tensor is not theirs."""
+    def count_samples(self, batch: Batch) -> int:
+        """Count a batch's samples. Override where the first tensor's first dimension is not the samples."""
         return len(batch[0])
 
-    def units(self, indices: Indices) -> int:
-        """How many of `unit` these training samples are."""
+    def count_units(self, indices: Indices) -> int:
+        """Count these training samples in `unit`."""
         return len(indices)
 
     def order(self, seed: int) -> Order:
-        """In which order training samples come."""
+        """Order of the training samples over all epochs."""
         from trainer.data.order import Shuffled
 
         return Shuffled(self.train_samples, seed)
 
     def stream(self, rank: int, world_size: int, skip: int, share: int) -> Iterable[Batch]:
-        """This rank's samples one by one, in a dataset that torch's DataLoader takes, without end, after `skip` samples
-        of this rank. Worker processes take turns: each reads the `share` samples of one step, whatever the
-        micro-batch, so that the position alone says how far each of them has come."""
-        raise TypeError(f"{self.name} says that its data is streamed, and so needs a `stream` of its own")
+        """Create an endless dataset for torch's DataLoader that yields this rank's samples one by one, after its first
+        `skip` samples. Worker processes take turns: each reads the `share` samples of one step, for any micro-batch
+        size, so that the position alone determines how far each of them has read."""
+        raise TypeError(f"{self.name}: `streamed` is set, so the workload must define `stream`")
 
     @property
     def stream_workers(self) -> int | None:
-        """How many processes can read `stream`, where the data itself says so (its number of files). None: measured."""
+        """Number of processes that read `stream`, where the data determines it (number of files). None: measured."""
         return None
 
     def collate(self, samples: list[Batch]) -> Batch:
-        """Samples of `stream` to a batch."""
+        """Combine samples of `stream` into a batch."""
         import torch
 
         return tuple(torch.stack(parts) for parts in zip(*samples, strict=True))
 
     # ── Validation ────────────────────────────────────────────────────────────────────────────────
 
-    def judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(terms,) loss sums as in `losses`, and (samples, columns) of what `quality` needs to know of each sample."""
+    def evaluate_batch(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Compute (terms,) loss sums as `loss_sums`, and (samples, columns) values of each sample for `metrics`."""
         import torch
 
-        return self.losses(model, batch), torch.empty(self.samples(batch), 0)
+        return self.loss_sums(model, batch), torch.empty(self.count_samples(batch), 0)
 
-    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
-        """The field's own measures. `outputs` are those of all `indices`, in this order, of all ranks."""
+    def metrics(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+        """Compute metrics by name: accuracy, F1. `outputs`: one row for each of `indices`, gathered from all ranks."""
         return {}
 
-    def picture(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
-        """Files that show the quality: a table per class, a confusion matrix. Drawn on rank 0 where it is the best."""
+    def save_report(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
+        """Write files about an evaluation (a table per class, a confusion matrix) and return their paths. Called on
+        rank 0 where an evaluation is the best."""
         return []
 
-    def sample(self, prompt: str) -> str:
-        """Something a person can judge the model by, written after `prompt`; empty where a model does not write."""
+    def generate(self, prompt: str) -> str:
+        """Generate text from `prompt`, as an example for people. Empty where the model generates nothing."""
         return ""
 
-    # ── What only some need ───────────────────────────────────────────────────────────────────────
+    # ── Optimizer ─────────────────────────────────────────────────────────────────────────────────
 
     def parameter_groups(self) -> list[dict[str, Any]] | None:
-        """For the optimizer, where the usual is not right: matrices decay, biases and norms do not."""
+        """Parameter groups of the optimizer. None: weight decay for matrices, none for biases and norms."""
         return None

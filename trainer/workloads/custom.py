@@ -217,27 +217,25 @@ class Custom(Workload):
         samples = self._task.train if request.split == "train" else self._task.validation
         return tuple(default_collate([samples[int(index)] for index in request.indices]))
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         *inputs, targets = batch
         return self._sum(self._task.loss(model(*inputs), targets), len(targets))
 
-    def judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    def evaluate_batch(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         import torch
 
         *inputs, targets = batch
         outputs = model(*inputs)
-        measured = [metric(outputs, targets).double().reshape(len(targets), 1) for metric in self._metrics]
+        measured = [
+            metric(outputs, targets).double().reshape(len(targets), 1) for metric in self._task.metrics.values()
+        ]
         table = torch.cat(measured, dim=1) if measured else torch.empty(len(targets), 0)
         return self._sum(self._task.loss(outputs, targets), len(targets)), table
 
-    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+    def metrics(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
         import numpy as np
 
         return dict(zip(self._task.metrics, np.mean(outputs, axis=0).tolist(), strict=True))
-
-    @property
-    def _metrics(self) -> list[Callable[[Any, Tensor], Tensor]]:
-        return list(self._task.metrics.values())
 
     def _sum(self, loss: Tensor, samples: int) -> Tensor:
         """(1,): the engine divides by the step's samples, over all ranks."""

@@ -179,18 +179,18 @@ class Gpt2(Workload):
         tokens = torch.from_numpy(self._windows[request.split].take(request.indices))
         return tokens[:, :-1], tokens[:, 1:]
 
-    def targets(self, split: str, indices: Indices) -> tuple[float, ...]:
-        return (float(self.units(indices)),)
+    def target_counts(self, split: str, indices: Indices) -> tuple[float, ...]:
+        return (float(self.count_units(indices)),)
 
-    def units(self, indices: Indices) -> int:
+    def count_units(self, indices: Indices) -> int:
         return len(indices) * self._windows["train"].length
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         tokens, following = batch
         loss: Tensor = model(tokens, following)
         return loss.unsqueeze(0)
 
-    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+    def metrics(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
         # A byte costs the same in any vocabulary; a token does not.
         loss = losses["loss"]
         return {
@@ -198,7 +198,7 @@ class Gpt2(Workload):
             "bits_per_byte": loss / math.log(2) / self._bytes_per_token,
         }
 
-    def sample(self, prompt: str) -> str:
+    def generate(self, prompt: str) -> str:
         wish = gpt2_actions.Wish(prompt=prompt, seed=self._options.seed)
         return gpt2_actions.write_on(self._gpt2, self._tokenizer, wish)[0]
 

@@ -93,7 +93,7 @@ class Text(Workload):
         self._columns = [list(prepared.heads).index(head) for head in choice.heads]
         self._class_weights = self._weights_of_classes()
         self._group = options.batches(place.world_size)
-        self.terms = dict(choice.heads)
+        self.loss_weights = dict(choice.heads)
         self.train_samples, self.validation_samples = (len(self._rows[split]) for split in SPLITS)
 
         shape = EncoderShape(**prepared.manifest["shape"])
@@ -152,10 +152,10 @@ class Text(Workload):
             return super().order(seed)
         return Bucketed(self._rows["train"].lengths, seed, self._group)
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._losses(self._logits(model, batch, "train"), batch[0])
 
-    def targets(self, split: str, indices: Indices) -> tuple[float, ...]:
+    def target_counts(self, split: str, indices: Indices) -> tuple[float, ...]:
         """With class weights their sum, as in torch's own weighted mean: exact for any number of ranks."""
         labels = self._rows[split].labels[indices][:, self._columns]
         return tuple(
@@ -163,23 +163,23 @@ class Text(Workload):
             for at, weights in enumerate(self._class_weights)
         )
 
-    def judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    def evaluate_batch(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         import torch
 
         logits = self._logits(model, batch, "validation")
         found = torch.stack([own.argmax(dim=1) for own in self._by_head(logits)], dim=1)
         return self._losses(logits, batch[0]), found
 
-    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+    def metrics(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
         from trainer.workloads import text_report
 
-        return text_report.quality(self.classes, outputs, self._labels(indices))
+        return text_report.metrics(self.classes, outputs, self._labels(indices))
 
-    def picture(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
+    def save_report(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
         from trainer.workloads import text_report
 
         history = text_report.history(self._run_dir, list(self.classes))
-        return text_report.picture(self.classes, outputs, self._labels(indices), history, folder)
+        return text_report.save_report(self.classes, outputs, self._labels(indices), history, folder)
 
     # ── The frozen part, the heads ────────────────────────────────────────────────────────────────
 

@@ -27,7 +27,7 @@ LEGIBLE = 24
 """Classes of a confusion matrix whose names are written at it."""
 
 
-def quality(classes: Classes, found: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, float]:
+def metrics(classes: Classes, found: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, float]:
     """F1 (every class counts the same, however rare) and accuracy of each head."""
     figures = {}
     for at, (head, names) in enumerate(classes.items()):
@@ -65,7 +65,7 @@ def history(run_dir: Path, heads: Sequence[str]) -> dict[int, dict[str, float]]:
     return dict(sorted(found.items()))
 
 
-def picture(
+def save_report(
     classes: Classes, found: NDArray[np.float64], labels: NDArray[np.int64], known: History, folder: Path
 ) -> list[Path]:
     from matplotlib.figure import Figure

@@ -246,15 +246,15 @@ class TracesWorkload(Workload):
     def collate(self, samples: list[Batch]) -> Batch:
         return self.dataset().collate(samples)
 
-    def samples(self, batch: Batch) -> int:
+    def count_samples(self, batch: Batch) -> int:
         return len(batch[-1])  # a batch of graphs holds their calls one after another
 
     # ── Loss and measures ─────────────────────────────────────────────────────────────────────────
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._loss(self.logits(model, batch), batch[-1])
 
-    def judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    def evaluate_batch(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         import torch
 
         logits = self.logits(model, batch)
@@ -268,13 +268,13 @@ class TracesWorkload(Workload):
         total = F.binary_cross_entropy_with_logits(logits.float(), labels, pos_weight=weight, reduction="sum")
         return total.reshape(1)
 
-    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
-        from trainer.workloads.traces_quality import measures
+    def metrics(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+        from trainer.workloads.traces_metrics import measures
 
         return measures(outputs)
 
-    def picture(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
-        from trainer.workloads.traces_quality import draw
+    def save_report(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
+        from trainer.workloads.traces_metrics import draw
 
         return draw(outputs, folder)
 

@@ -135,7 +135,7 @@ def _writer(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
 def _evaluate(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
     import numpy as np
 
-    from trainer.workloads.traces_quality import draw, measures
+    from trainer.workloads.traces_metrics import draw, measures
 
     rows = [row for _, scores, labels in _scored(kind, given) for row in zip(scores, labels, strict=True)]
     outputs = np.array(rows, np.float64).reshape(-1, 2)

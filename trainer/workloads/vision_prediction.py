@@ -22,7 +22,7 @@ from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.hardware.device import Hardware, prepare_hardware
 from trainer.errors import ConfigurationError, OptionError
 from trainer.models.classifier import Classifier, ClassifierShape, build
-from trainer.workloads import vision_quality
+from trainer.workloads import vision_metrics
 from trainer.workloads.vision_training import in_memory, planes
 
 
@@ -72,15 +72,15 @@ def evaluate(given: argparse.Namespace, place: RankInfo) -> int:
     for at in range(0, len(images), given.batch_size):
         indices = np.arange(at, min(at + given.batch_size, len(images)))
         logits = trained.logits(torch.from_numpy(middle(images, indices, trained.frame.crop)))
-        judged.append(vision_quality.outputs_of(logits, torch.from_numpy(images.labels[indices])))
+        judged.append(vision_metrics.outputs_of(logits, torch.from_numpy(images.labels[indices])))
     if not judged:
         raise ConfigurationError(f"{given.data_dir}: no images to validate with")
     outputs = torch.cat(judged).numpy()
-    print(vision_quality.table(vision_quality.per_class(outputs, trained.classes)))
-    found = vision_quality.figures(outputs, len(trained.classes))
+    print(vision_metrics.table(vision_metrics.per_class(outputs, trained.classes)))
+    found = vision_metrics.figures(outputs, len(trained.classes))
     print("  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.items()))
     if given.out:
-        for path in vision_quality.write(outputs, trained.classes, given.out):
+        for path in vision_metrics.write(outputs, trained.classes, given.out):
             print(path)
     return 0
 

@@ -24,7 +24,7 @@ from trainer.engine.workload import Outputs, Workload
 from trainer.errors import OptionError
 from trainer.models.classification_loss import ClassificationLoss, balanced, soft_labels
 from trainer.models.classifier import Classifier, ClassifierShape, build
-from trainer.workloads import vision_quality
+from trainer.workloads import vision_metrics
 from trainer.workloads.vision_options import ROOM, VisionOptions
 
 USUAL_MEAN, USUAL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -142,7 +142,7 @@ class Vision(Workload):
         views = torch.from_numpy(self._augmentation.views(images, indices, chance))
         return views, self._labels(images, indices), torch.from_numpy(chance.astype(np.float32))
 
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         pictures, target = self.seen(batch)
         return self._loss(model(pictures), target)[None]
 
@@ -167,18 +167,18 @@ class Vision(Workload):
 
     # ── Validation ────────────────────────────────────────────────────────────────────────────────
 
-    def judge(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    def evaluate_batch(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """By plain cross entropy, whatever the model learns from: figures of different runs can be compared."""
         views, labels = batch
         logits = model(planes(views).contiguous(memory_format=self.memory_format)).float()
         loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
-        return loss[None], vision_quality.outputs_of(logits, labels)
+        return loss[None], vision_metrics.outputs_of(logits, labels)
 
-    def quality(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
-        return vision_quality.figures(outputs, len(self._classes))
+    def metrics(self, losses: Mapping[str, float], outputs: Outputs, indices: Indices) -> dict[str, float]:
+        return vision_metrics.figures(outputs, len(self._classes))
 
-    def picture(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
-        return vision_quality.write(outputs, self._classes, folder)
+    def save_report(self, outputs: Outputs, indices: Indices, folder: Path) -> list[Path]:
+        return vision_metrics.write(outputs, self._classes, folder)
 
 
 def planes(views: Tensor) -> Tensor:

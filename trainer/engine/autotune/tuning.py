@@ -39,7 +39,7 @@ class Bench:
     def __init__(self, workload: Workload, hardware: Hardware, cut: BatchSplit, cursor: int, events: Events) -> None:
         self.cut = cut
         self._workload, self._hardware, self._cursor, self._events = workload, hardware, cursor, events
-        self._weights = torch.tensor(list(workload.terms.values()), device=hardware.device)
+        self._weights = torch.tensor(list(workload.loss_weights.values()), device=hardware.device)
 
     def choose_micro_batch(self, options: TrainOptions, optimizer: Optimizer, sync: Callable[[], Sync]) -> None:
         """Samples in one forward pass: on a GPU as many as fit, on a CPU the fastest number, up to the rank's share.
@@ -73,7 +73,7 @@ class Bench:
             while done == 0 or time.perf_counter() - began < seconds:
                 batch = next(batches)
                 self._compute(batch)
-                done += self._workload.samples(batch)
+                done += self._workload.count_samples(batch)
             return (time.perf_counter() - began) / done
 
         with self._nothing_learnt():
@@ -88,7 +88,7 @@ class Bench:
         next(batches)  # opens files
         done, began = 0, time.perf_counter()
         while done == 0 or time.perf_counter() - began < seconds:
-            done += self._workload.samples(next(batches))
+            done += self._workload.count_samples(next(batches))
         return done / (time.perf_counter() - began)
 
     def workers(self, options: TrainOptions, group: Group) -> int:
@@ -212,8 +212,8 @@ class Bench:
         heartbeat.part("trial")
         moved: Batch = self._hardware.move(batch)  # type: ignore[arg-type]  # what this very object loaded
         with self._hardware.autocast():
-            sums = self._workload.losses(model or self._workload.model, moved)
-        loss = (sums * self._weights).sum() / self._workload.samples(moved)
+            sums = self._workload.loss_sums(model or self._workload.model, moved)
+        loss = (sums * self._weights).sum() / self._workload.count_samples(moved)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
