@@ -4,7 +4,7 @@
 
 Brings up a lab of its own, image and data too, trains, opens so many connections a second at the port where the run's
 agents meet (silent, slow, with a wrong token, with rubbish, huge, half closed, reset), and takes the lab down.
-Ends with 1 where the run was disturbed. docs/adr/0028-the-agents-port.md
+Ends with 1 where the run was disturbed. docs/adr/0028-agent-authentication.md
 """
 
 from __future__ import annotations
