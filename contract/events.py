@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
+from contract.cost_model.forecast import Forecast, read_forecast
+from contract.cost_model.measurement import Measurement, read_measurement
 from contract.log_lines import EVENT_MARK
 
 MAX_EVENT_CHARS = 1024 * 1024
@@ -107,7 +109,7 @@ class Event:
     node: Text | None = None
     node_rank: RankNumber | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
-    """Values without a field: null, a newer trainer's, or a payload with a reader of its own."""
+    """Values without a field: null, or those of a newer trainer."""
 
     def __init_subclass__(cls, kind: str = "") -> None:
         if kind:
@@ -116,7 +118,10 @@ class Event:
 
     def values(self) -> dict[str, Any]:
         """All values but the kind, as sent: plain data."""
-        return {**{name: value for name, value in _plain(self).items() if name != "others"}, **self.others}
+        values = {name: value for name, value in _plain(self).items() if name not in ("others", "unknown_kind")}
+        if payload := _PAYLOADS.get(type(self)):
+            values |= asdict(values.pop(payload[0]))
+        return {**values, **self.others}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +129,6 @@ class UnknownEvent(Event):
     """An event of a newer trainer, or of a user's program."""
 
     unknown_kind: str = ""
-
-    def values(self) -> dict[str, Any]:
-        return {name: value for name, value in super().values().items() if name != "unknown_kind"}
 
 
 # ── Events of ranks ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,12 +158,16 @@ class GroupJoined(Event, kind="joined"):
 
 @dataclass(frozen=True, kw_only=True)
 class NodesMeasured(Event, kind="measured"):
-    """Rank 0 has measured nodes and links: `others` is the measurement."""
+    """Rank 0 has measured nodes and links."""
+
+    measurement: Measurement
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastMade(Event, kind="forecast"):
-    """Rank 0 has predicted the speed: `others` is the forecast."""
+    """Rank 0 has predicted the speed of the run."""
+
+    forecast: Forecast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +359,13 @@ _OLD_NAMES: tuple[tuple[type[Event], str, str], ...] = (
 """Kinds and names before 0.1.0: records of such runs stay readable."""
 
 
+_PAYLOADS: Mapping[type[Event], tuple[str, Callable[[Any], Any]]] = {
+    NodesMeasured: ("measurement", read_measurement),
+    ForecastMade: ("forecast", read_forecast),
+}
+"""Fields with fields of their own, which stand on the line beside those of the event; and their readers."""
+
+
 def encode_event(event: Event) -> str:
     """One line without its newline; NaN and infinities become null."""
     values = {"event": kind_of(event), **event.values()}
@@ -374,6 +387,8 @@ def decode_event(text: str, rank: int | None = None) -> Event | None:
                 values.setdefault(new, values.pop(old))
         values.setdefault("rank", rank)
         own = _fields(cls, values)
+        if payload := _PAYLOADS.get(cls):
+            return cls(**own, **{payload[0]: payload[1](values)})
     except (ValueError, RecursionError):
         return None
     others = {name: value for name, value in values.items() if name not in own and (name, value) != ("rank", None)}
@@ -429,5 +444,5 @@ def _fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 def _readers(cls: Any) -> dict[str, Callable[[Any], Any]]:
     """Field → its reader: the metadata of `Annotated[type, reader] | None`."""
     hints = get_type_hints(cls, include_extras=True)
-    names = [one.name for one in fields(cls) if one.name not in ("others", "unknown_kind")]
+    names = [one.name for one in fields(cls) if one.default is None]
     return {name: get_args(hints[name])[0].__metadata__[0] for name in names}

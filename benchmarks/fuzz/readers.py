@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from contract.checkpoint import decode_manifest
-from contract.cost_model.forecast import read_forecast
 from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
 from orchestrator.checks.hang import moment, places, sentences, who_waits
@@ -77,7 +76,6 @@ def _shown(text: str) -> None:
     if event:
         slow_ranks(event, ["alpha"])
         verdict_of(event)
-        read_forecast(event.others)
         read_verdict(event.others)
 
 

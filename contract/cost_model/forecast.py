@@ -1,4 +1,4 @@
-"""The `forecast` event: predicted speed of a run for each sync method."""
+"""The forecast that a run makes before its first step: predicted speed for each sync method."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LeftOutNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Values of a `forecast` event."""
+    """Predicted speed of a run with each sync method."""
 
     unit: str
     """Unit of speeds: tokens, samples, images."""
@@ -71,7 +71,7 @@ class Forecast:
 
 
 def forecast(choice: SyncChoice) -> Forecast:
-    """Return the event's values for a choice."""
+    """Return the forecast of a choice."""
     measured = choice.measured
     return Forecast(
         unit=measured.unit,
@@ -101,10 +101,9 @@ def _row(row: StepTime, *, chosen: bool) -> ForecastRow:
     )
 
 
-def read_forecast(values: Any) -> Forecast | None:
-    """Read the values of an event or of a file; None where they are no forecast. Unknown keys are ignored."""
-    try:
-        read = from_json(Forecast, values)
-    except ValueError:
-        return None
-    return read if any(row.chosen and row.nodes for row in read.rows) else None
+def read_forecast(values: Any) -> Forecast:
+    """Read the values of an event or of a file. Unknown keys are ignored. ValueError: they are no forecast."""
+    read = from_json(Forecast, values)
+    if not any(row.chosen and row.nodes for row in read.rows):
+        raise ValueError("not a forecast: no row is chosen")
+    return read

@@ -8,13 +8,12 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from contract.cost_model.choice import choose_sync
-from contract.cost_model.forecast import forecast, read_forecast
+from contract.cost_model.forecast import forecast
 from contract.events import CheckpointWritten, ForecastMade, RankFailed, StepDone, decode_event
 from contract.log_lines import split_rank
 from orchestrator.plan.command import brings_own_code
@@ -186,13 +185,12 @@ def test_a_forecast_is_understood() -> None:
     out = io.StringIO()
     (first, *_) = parts(("gpt2",))
     events = Events(RankInfo.from_environ(rank_environment(first, 0, 5)), out, clock=lambda: 7.0)
-    events.emit(ForecastMade(others=asdict(forecast(told))))
+    events.emit(ForecastMade(forecast=forecast(told)))
 
     event = decode_event(out.getvalue().rstrip())
 
-    assert event is not None
-    known = read_forecast(event.others)
-    assert known is not None
+    assert isinstance(event, ForecastMade)
+    known = event.forecast
     assert (known.chosen.sync, known.chosen.nodes) == (told.chosen.sync, ("alpha", "beta"))
     assert [(row.sync, row.nodes, row.step_s, row.per_s) for row in known.rows] == [
         (row.sync, row.nodes, row.step_s, row.per_s) for row in told.rows

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.cost_model.forecast import read_forecast
+from contract.cost_model.measurement import read_measurement
 from contract.events import (
     INT_LIMIT,
     Event,
@@ -25,6 +27,8 @@ from contract.events import (
     kind_of,
 )
 from contract.log_lines import EVENT_MARK, split_rank
+from tests import lan
+from tests.unit.measurements import measured
 
 
 @pytest.mark.parametrize(
@@ -111,6 +115,7 @@ def test_every_event_survives_its_encoding(cls: type[Event]) -> None:
         "Text": "a\nñ", "Flag": True, "Int": -7, "Float": 0.5, "StepNumber": 8, "RankNumber": 3, "Texts": ("beta", "c"),
         "Figures": {"alpha": 1.5, "beta": None},
         "StuckRanks": (StuckRank(rank=3, process=77, step=9, frames=("a.py:1 in f",), state="D"),),
+        "Measurement": read_measurement(measured()), "Forecast": read_forecast(lan.forecast()),
     }  # fmt: skip
     given = {one.name: examples[str(one.type).removesuffix(" | None")] for one in fields(cls) if one.name != "others"}
     event = cls(**given)  # type: ignore[arg-type]  # of the right types, by name

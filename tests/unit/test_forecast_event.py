@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from contract.cost_model.forecast import Forecast, read_forecast
+from contract.events import Event, decode_event
 from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.progress import LOOK_AHEAD, forecast_of
 from orchestrator.fleet.runs.records import RunRecord
@@ -24,9 +25,11 @@ from tests.unit.conftest import THREE, Orch, detached
 
 
 def forecast(**changes: object) -> Forecast:
-    known = read_forecast(lan.forecast(**changes))
-    assert known is not None
-    return known
+    return read_forecast(lan.forecast(**changes))
+
+
+def decoded(values: dict[str, object]) -> Event | None:
+    return decode_event(EVENT_MARK + json.dumps({"event": "forecast", **values}))
 
 
 def shown(known: Forecast) -> list[str]:
@@ -47,8 +50,10 @@ def test_an_event_is_read_and_what_is_new_in_it_ignored() -> None:
 @pytest.mark.parametrize(
     "changes", [{"rows": []}, {"rows": None}, {"unit": 3}, {"link_mbit_s": []}, {"rows": [{"chosen": True}]}]
 )
-def test_what_is_no_forecast_is_none(changes: dict[str, object]) -> None:
-    assert read_forecast(lan.forecast(**changes)) is None
+def test_what_is_no_forecast_is_an_ordinary_line(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"\w+: .+"):
+        read_forecast(lan.forecast(**changes))
+    assert decoded(lan.forecast(**changes)) is None
 
 
 @given(
@@ -57,8 +62,8 @@ def test_what_is_no_forecast_is_none(changes: dict[str, object]) -> None:
     )
 )
 def test_no_event_of_a_node_raises(values: dict[str, object]) -> None:
-    read_forecast(values)
-    read_forecast(lan.forecast(**values))
+    assert decoded(values) is None
+    decoded({**lan.forecast(), **values})
 
 
 def test_who_leads_is_the_first_that_trains() -> None:

@@ -68,8 +68,8 @@ def negotiate(run: Run, measure_own: Callable[[], Own], before: Mapping[str, Any
     around = of_all(own.around, run.group) if own.around else ()
     if run.place.rank == 0:
         whole = replace(found.measured, samples_per_epoch=run.workload.train_samples, around=around)
-        run.events.emit(NodesMeasured(others=asdict(whole)))
-        run.events.emit(ForecastMade(others=asdict(forecast(found))))
+        run.events.emit(NodesMeasured(measurement=whole))
+        run.events.emit(ForecastMade(forecast=forecast(found)))
     for line in [summary(found)] if run.place.events else table(found):  # who reads events draws its own table
         run.events.say(line)
     for out in found.left_out:

@@ -22,7 +22,7 @@ from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
-from orchestrator.specs.measurement import SavedMeasurement, core, read_saved
+from orchestrator.specs.measurement import SavedMeasurement, core
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 
@@ -95,17 +95,14 @@ def save_measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -
     event = next((one for one in probe.told if isinstance(one, NodesMeasured)), None)
     if event is None or probe.outcome.failure:
         return None
-    measurement = read_saved(
-        {
-            "time": plan.started_at,
-            "project": plan.project,
-            "nodes": [part.node for part in plan.nodes],
-            "command": list(command),
-            "measured": event.others,
-        }
+    measurement = SavedMeasurement(
+        time=plan.started_at,
+        project=plan.project,
+        nodes=tuple(part.node for part in plan.nodes),
+        command=tuple(command),
+        measured=event.measurement,
     )
-    if measurement:
-        keep(measurement)
+    keep(measurement)
     return measurement
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.live import Live
 
-from contract.cost_model.forecast import read_forecast
 from contract.events import ForecastMade
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.slow_ranks import slow_ranks
@@ -148,9 +147,8 @@ class Screen:
             if slow.label not in self._slow:
                 self._slow.add(slow.label)
                 say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id)}")
-        known = read_forecast(event.others) if isinstance(event, ForecastMade) and event.rank == 0 else None
-        if known and self._forecasts and not self._quiet:
-            self._err.print(forecast_view(known))
+        if isinstance(event, ForecastMade) and event.rank == 0 and self._forecasts and not self._quiet:
+            self._err.print(forecast_view(event.forecast))
         if (node := self._phases.leave_out(said)) and not self._live and not self._quiet:
             self._err.print(self._phases.line(node))
 

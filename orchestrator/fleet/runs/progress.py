@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import islice
 
-from contract.cost_model.forecast import Forecast, read_forecast
+from contract.cost_model.forecast import Forecast
 from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, TrainingStopped
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import said_of
@@ -46,7 +46,7 @@ def forecast_of(seated: Sequence[RunningContainer], record: RunRecord) -> Foreca
         if seat.node_rank == 0:
             for event in _events(seat, first=LOOK_AHEAD):
                 if isinstance(event, ForecastMade):
-                    return read_forecast(event.others)
+                    return event.forecast
                 if isinstance(event, ProgressEvent):
                     break
     return None

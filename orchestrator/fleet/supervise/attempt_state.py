@@ -6,7 +6,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from contract.cost_model.forecast import Forecast, read_forecast
+from contract.cost_model.forecast import Forecast
 from contract.events import (
     CheckpointWritten,
     Finished,
@@ -96,7 +96,7 @@ class AttemptReport:
                 self.verdict = event
             case GroupJoined():
                 self.samples_per_step = event.samples_per_step
-            case ForecastMade() if event.rank == 0 and (forecast := read_forecast(event.others)):
+            case ForecastMade(forecast=forecast) if event.rank == 0:
                 self.forecast = forecast
                 with suppress(OSError):  # a full disk was reported when the lines did not fit
                     self.record.save_forecast(forecast)  # at once: `orch status` shows it during the run
