@@ -11,8 +11,8 @@ from contract.cost_model.measurement import Measurement
 
 _SPEED_NEUTRAL = """
     epochs max-steps seed lr learning-rate min-lr schedule warmup-steps weight-decay betas clip max-norm resume run-dir
-    data-dir on-nan on-spike spike-factor log-every eval-every eval-batches early-stopping patience best
-    checkpoint-every keep-checkpoints keep-hours prompt sample-at-end sync shares backend
+    data-dir preprocessed-dir on-nan on-spike spike-factor log-every eval-every eval-batches early-stopping patience
+    best checkpoint-every keep-checkpoints keep-hours prompt sample-at-end sync shares backend outer-lr outer-momentum
 """
 SPEED_NEUTRAL = frozenset(f"--{name}" for name in _SPEED_NEUTRAL.split())
 """Options with a value that change neither the time of a sample nor the bytes that are sent: a measurement without them
