@@ -37,9 +37,9 @@ from orchestrator.specs.errors import OrchError
 from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_import import from_hostfile, from_hostlist, inventory_text
+from orchestrator.specs.labels import read_labels
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run_events import RunLine
-from orchestrator.specs.run_labels import read_labels
 from tests import lan
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
 from trainer.agent.messages import read_order, read_report

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.specs import run as labels
+from orchestrator.specs import labels
 from orchestrator.specs.finding import Finding
+from orchestrator.specs.labels import read_labels, understood
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.run import ContainerFacts, State
-from orchestrator.specs.run_labels import read_labels, understood
 
 MANY = 20
 

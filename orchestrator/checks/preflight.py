@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding
+from orchestrator.specs.labels import LABEL_CONTENT, LABEL_PROFILE
 
 CLOCK_WARN_S = 1.0
 CLOCK_ERROR_S = 30.0
@@ -46,7 +47,7 @@ def image_differs(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
         images = {facts.name: facts.image for facts in fleet if facts.image and _profile(facts) == profile}
         held = {name: image.id for name, image in images.items()}
         # `orch build --each-node` gives each node an id of its own, of the same content.
-        contents = {image.labels.get("orch.content", image.id) for image in images.values()}
+        contents = {image.labels.get(LABEL_CONTENT, image.id) for image in images.values()}
         if len(set(held.values())) > 1 and len(contents) > 1:
             table = ", ".join(f"{name} {id.removeprefix('sha256:')[:12]}" for name, id in held.items())
             yield Finding.of("image.differs", ", ".join(held), profile=profile or "images", table=table)
@@ -119,4 +120,4 @@ def _off(seconds: float) -> str:
 
 
 def _profile(facts: NodeFacts) -> str:
-    return facts.image.labels.get("orch.profile", "") if facts.image else ""
+    return facts.image.labels.get(LABEL_PROFILE, "") if facts.image else ""

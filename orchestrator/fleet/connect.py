@@ -13,7 +13,7 @@ from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.processes.engine import ProcessEngine, processes_folder
 from orchestrator.nodes.ssh import SshNode
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.run import LABEL_RUN
+from orchestrator.specs.labels import LABEL_RUN
 
 
 def connect(spec: NodeSpec) -> Node:

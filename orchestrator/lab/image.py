@@ -14,10 +14,10 @@ import docker
 from docker.errors import DockerException, ImageNotFound
 
 from orchestrator.specs.errors import EngineError
+from orchestrator.specs.labels import LABEL_CONTENT
 
 BASES = ("orch/base:bookworm", "debian:bookworm-slim")
 """Base images in order of preference: the one that `orch build` made, then the one it is made of."""
-CONTENT_LABEL = "orch.content"
 REPOSITORY = "orch/lab-node"
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
@@ -61,7 +61,7 @@ def _build(client: docker.DockerClient, folder: Path, tag: str, base: str) -> No
         custom_context=True,
         tag=tag,
         buildargs={"BASE": base, **proxies},
-        labels={CONTENT_LABEL: tag.partition(":")[2]},
+        labels={LABEL_CONTENT: tag.partition(":")[2]},
         rm=True,
         forcerm=True,
         decode=True,

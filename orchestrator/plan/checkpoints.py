@@ -10,6 +10,7 @@ from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Limits
+from orchestrator.specs.labels import LABEL_PURPOSE
 
 HOUR_S = 3600.0
 
@@ -94,7 +95,7 @@ def export_container(held: CheckpointCopy, *, image: str, user: str, limits: Lim
         image=image,
         command=("python", "-m", "trainer", "export", source, "--to", f"{out}/{EXPORTED}"),
         environment={},
-        labels={"orch.purpose": "export"},
+        labels={LABEL_PURPOSE: "export"},
         mounts=(Mount(source=held.folder, target=source, read_only=True), Mount(source=scratch, target=out)),
         user=user,
         network="none",

@@ -17,7 +17,7 @@ from orchestrator.plan.command import (
     is_own_script,
     torchrun_command,
 )
-from orchestrator.specs import run as labels
+from orchestrator.specs import labels
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec

@@ -7,8 +7,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.specs.gpus import LABEL_CUDA
-from orchestrator.specs.run import LABEL_PROJECT
+from orchestrator.specs.labels import (
+    LABEL_COMMIT,
+    LABEL_CONTENT,
+    LABEL_CUDA,
+    LABEL_PROFILE,
+    LABEL_PROJECT,
+    LABEL_PYTHON,
+    LABEL_TORCH,
+)
 
 PROFILES = ("cpu", "cuda")
 DEFAULT_BASE = "orch/base:bookworm"
@@ -17,12 +24,6 @@ DEFAULT_BASE_PYTHON = "cp311"
 DOCKERFILE = "images/Dockerfile"
 SITE = "images/site"
 """Folder of the build context that holds what is private to a site. No stage that reads it ends up in the image."""
-
-LABEL_CONTENT = "orch.content"
-LABEL_PROFILE = "orch.profile"
-LABEL_TORCH = "orch.torch"
-LABEL_PYTHON = "orch.python"
-LABEL_COMMIT = "orch.git_commit"
 
 _PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")

@@ -11,8 +11,8 @@ from orchestrator.plan.docker_run import run_words
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.plan import NodePlan, Plan
-from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import Secret, is_sensitive
 
 _HOME = "\0"

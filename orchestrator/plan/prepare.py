@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.plan.command import CONTAINER_DATA, CONTAINER_WORKSPACE
 from orchestrator.specs.container import ContainerSpec, Mount
+from orchestrator.specs.labels import LABEL_PURPOSE
 
 NAME = "orch-prepare"
 SOURCES = f"{CONTAINER_WORKSPACE}/sources"
@@ -48,7 +49,7 @@ def prepare_container(
         image=image,
         command=("python", "-m", "trainer", workload, "prepare", *inside, "--data-dir", inside_data),
         environment=environment,
-        labels={"orch.purpose": "prepare"},
+        labels={LABEL_PURPOSE: "prepare"},
         mounts=tuple(mounts),
         user=user,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts, SmiFault
 from orchestrator.specs.finding import Finding, Severity
+from orchestrator.specs.labels import LABEL_CUDA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,3 @@ class GpuReport:
     def unfit(self) -> bool:
         """An error was found: a launch would be refused."""
         return any(finding.severity is Severity.ERROR for finding in self.findings)
-
-
-LABEL_CUDA = "orch.cuda"
-"""Label of an image with the CUDA that its torch was built with."""

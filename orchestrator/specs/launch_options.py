@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import UsageError
-from orchestrator.specs.run_labels import MOST_NODES
+from orchestrator.specs.labels import MOST_NODES
 from orchestrator.specs.secret import NAME, Secret
 
 DEFAULT_COMMAND = ("gpt2",)

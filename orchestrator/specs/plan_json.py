@@ -14,10 +14,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.labels import LONGEST_NAME, MOST_ATTEMPTS, MOST_NODES
 from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import RUN_ID
-from orchestrator.specs.run_labels import LONGEST_NAME, MOST_ATTEMPTS, MOST_NODES
 from orchestrator.specs.secret import NAME, redacted
 
 

@@ -6,23 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-LABEL_RUN = "orch.run_id"
-LABEL_PROJECT = "orch.project"
-LABEL_NODE = "orch.node"
-LABEL_NODE_RANK = "orch.node_rank"
-LABEL_NNODES = "orch.nnodes"
-LABEL_FIRST_RANK = "orch.first_rank"
-LABEL_NPROC = "orch.nproc_per_node"
-LABEL_ATTEMPT = "orch.attempt"
-LABEL_USER = "orch.user"
-LABEL_STARTED = "orch.started_at"
-LABEL_COMMAND = "orch.command"
-LABEL_BACKEND = "orch.backend"
-LABEL_MASTER = "orch.master"
-LABEL_SECRETS = "orch.secrets"
-"""The folder of the node where this container's secrets lie; only where it has some."""
-
-
 RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 """A name, and so no way out of a folder: ids come from labels and plans of other machines."""
 

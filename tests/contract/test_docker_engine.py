@@ -18,8 +18,8 @@ from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.ssh import SshNode, docker_client_over
 from orchestrator.plan.container import secret_environment, secret_mounts, secrets_folder
 from orchestrator.specs.container import Mount
+from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.request import RunIdentity
-from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import Secret
 from tests import lan
 from tests.contract.base_image import IMAGE

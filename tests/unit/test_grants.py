@@ -22,10 +22,11 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.specs.container import Mount
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.labels import LABEL_ATTEMPT
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
-from orchestrator.specs.run import LABEL_ATTEMPT, State
+from orchestrator.specs.run import State
 from orchestrator.specs.secret import Secret
 from tests import lan
 from tests.lan import event

@@ -22,10 +22,10 @@ from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.container import secrets_folder
 from orchestrator.specs.errors import CommandFailedError, ConfigError, EngineError
+from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
-from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import REDACTED, Secret, is_sensitive, veil_over
 from tests import lan
 from tests.json_output import json_data

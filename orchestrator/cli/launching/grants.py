@@ -23,9 +23,9 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.launch_options import NUMBERS, LaunchOptions, RunSettings
 from orchestrator.specs.plan import NodePlan, Plan
-from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import REDACTED, is_sensitive
 
 

@@ -15,12 +15,13 @@ from orchestrator.fleet.images.base_image import Notify, ensure_base
 from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
 from orchestrator.fleet.images.distribute_image import distribute_image
 from orchestrator.nodes.interface import BuildRequest, Node, Progress
-from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, LABEL_CONTENT, ImageVersions, Recipe, labels, redact
+from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, ImageVersions, Recipe, labels, redact
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 from orchestrator.specs.facts import ImageFacts
 from orchestrator.specs.image import Delivery, Placed
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.labels import LABEL_CONTENT
 
 BUILD_TIMEOUT_S = 3600.0
 LAST_LINES = 15

@@ -16,7 +16,7 @@ from orchestrator.specs.errors import DeadlineError, EngineError
 from orchestrator.specs.facts import GpuFacts, ImageFacts, SmiFault
 from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, SmiAnswer, TorchAnswer
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.run import LABEL_NODE, LABEL_PROJECT
+from orchestrator.specs.labels import LABEL_NODE, LABEL_PROJECT
 
 PROBE_TIMEOUT_S = 120.0
 """Torch with its CUDA libraries takes long to load from a cold disk."""

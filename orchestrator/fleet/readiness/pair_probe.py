@@ -23,8 +23,8 @@ from orchestrator.nodes.probes import reach_program
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import CommandFailedError, ConflictError, NodeUnreachableError, OrchError
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.labels import LABEL_NODE, LABEL_PROJECT
 from orchestrator.specs.network import Ended, Path
-from orchestrator.specs.run import LABEL_NODE, LABEL_PROJECT
 
 RANDOM_PORTS = 4
 LISTENS_S = 45

@@ -16,7 +16,7 @@ from orchestrator.fleet.readiness.doctor import examine
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe
 from orchestrator.nodes.state_files import replace_file
-from orchestrator.specs import run as labels
+from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError, PortTakenError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding, Severity

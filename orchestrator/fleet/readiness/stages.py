@@ -15,10 +15,11 @@ from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import DeadlineError, EngineRefusedError, NodeUnreachableError, OrchError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.labels import LABEL_NODE, LABEL_PROJECT, LABEL_RUN
 from orchestrator.specs.node_report import Examined, OutOfReach
 from orchestrator.specs.reach import Reach
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.run import LABEL_NODE, LABEL_PROJECT, LABEL_RUN, State
+from orchestrator.specs.run import State
 
 Parts = Mapping[str, Any]
 """Fields of `Examined` by name."""

@@ -12,10 +12,10 @@ from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
-from orchestrator.specs import run as labels
+from orchestrator.specs import labels
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, PreflightError, UsageError
+from orchestrator.specs.labels import RunLabels, read_labels
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
-from orchestrator.specs.run_labels import RunLabels, read_labels
 
 TIMEOUT_S = 20.0
 CLOCKS_DIFFER = timedelta(days=1)

@@ -17,7 +17,7 @@ from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, bring, c
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets, require_values, secret_values, secrets_of
 from orchestrator.nodes.interface import Node
-from orchestrator.specs import run as labels
+from orchestrator.specs import labels
 from orchestrator.specs.errors import ConflictError, EngineError
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.plan_json import to_json

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.plan import NodePlan, Plan
-from orchestrator.specs.run import LABEL_SECRETS
 from orchestrator.specs.secret import REDACTED, Secret, Veil, hidden_of, is_sensitive, veil_over
 
 LARGEST = 512 * 1024

@@ -13,7 +13,7 @@ from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
-from orchestrator.specs import run as labels
+from orchestrator.specs import labels
 from orchestrator.specs.errors import UnkeptError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, State

@@ -15,8 +15,9 @@ from orchestrator.fleet.runs.read_logs import said_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import Node
-from orchestrator.specs import run as labels
+from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError
+from orchestrator.specs.labels import understood
 from orchestrator.specs.run import State
 from orchestrator.specs.run_events import (
     ContainerExited,
@@ -27,7 +28,6 @@ from orchestrator.specs.run_events import (
     RunEvent,
     Tick,
 )
-from orchestrator.specs.run_labels import understood
 
 PROBE_EVERY_S, PROBE_S = 10.0, 15.0
 """Seconds. A machine without power keeps its connection open for a quarter of an hour: only a probe finds out."""

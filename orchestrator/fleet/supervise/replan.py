@@ -20,13 +20,13 @@ from orchestrator.fleet.supervise.lost_steps import steps_lost
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.plan.global_batch import same_step
 from orchestrator.plan.launch import plan_launch
-from orchestrator.specs import run as labels
+from orchestrator.specs import labels
 from orchestrator.specs.errors import PreflightError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Severity
+from orchestrator.specs.labels import understood
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
-from orchestrator.specs.run_labels import understood
 
 CLEAR_S = 30.0
 

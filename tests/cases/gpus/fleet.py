@@ -15,8 +15,9 @@ from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import EngineError, NodeUnreachableError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
-from orchestrator.specs.gpus import LABEL_CUDA, GpuReport
+from orchestrator.specs.gpus import GpuReport
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.labels import LABEL_CUDA
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "nvidia_smi"
 CASES = Path(__file__).parent / "cases"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.plan import image
-from orchestrator.specs.gpus import LABEL_CUDA
+from orchestrator.specs.labels import LABEL_CUDA
 from tests.cases.gpus import fleet
 
 

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from orchestrator.fleet.runs.find_runs import find_runs
-from orchestrator.specs import run as labels
-from orchestrator.specs.run_labels import MOST_ATTEMPTS, MOST_NODES, read_labels
+from orchestrator.specs import labels
+from orchestrator.specs.labels import MOST_ATTEMPTS, MOST_NODES, read_labels
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached
 

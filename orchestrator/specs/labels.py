@@ -1,4 +1,7 @@
-"""The labels of a run's container, read with bounds: whoever may use Docker on a node can write any text there."""
+"""Names of the labels of containers and images, and a reader of a run's labels.
+
+It reads with bounds: whoever may use Docker on a node can write any text there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from orchestrator.specs import run as labels
+from orchestrator.specs.run import RUN_ID
+
+LABEL_RUN = "orch.run_id"
+LABEL_PROJECT = "orch.project"
+LABEL_NODE = "orch.node"
+LABEL_NODE_RANK = "orch.node_rank"
+LABEL_NNODES = "orch.nnodes"
+LABEL_FIRST_RANK = "orch.first_rank"
+LABEL_NPROC = "orch.nproc_per_node"
+LABEL_ATTEMPT = "orch.attempt"
+LABEL_USER = "orch.user"
+LABEL_STARTED = "orch.started_at"
+LABEL_COMMAND = "orch.command"
+LABEL_BACKEND = "orch.backend"
+LABEL_MASTER = "orch.master"
+LABEL_SECRETS = "orch.secrets"
+"""The folder of the node where this container's secrets lie; only where it has some."""
+
+LABEL_PURPOSE = "orch.purpose"
+"""Of a container that belongs to no run: prepare, export."""
+
+LABEL_CONTENT = "orch.content"
+LABEL_PROFILE = "orch.profile"
+LABEL_TORCH = "orch.torch"
+LABEL_CUDA = "orch.cuda"
+"""CUDA that its torch was built with."""
+LABEL_PYTHON = "orch.python"
+LABEL_COMMIT = "orch.git_commit"
 
 MOST_NODES = 4096
 MOST_ATTEMPTS = 1_000_000
@@ -33,20 +63,20 @@ class RunLabels:
 
 def read_labels(found: Mapping[str, str], *, latest: datetime | None = None) -> RunLabels:
     """ValueError, in words, for a label that no run of orch has. A run that begins after `latest` is none either."""
-    run_id = found.get(labels.LABEL_RUN, "")
-    if not re.fullmatch(labels.RUN_ID, run_id):
-        raise _unfit(labels.LABEL_RUN, run_id, "the id of a run")
-    nnodes = _number(found, labels.LABEL_NNODES, 1, MOST_NODES) if labels.LABEL_NNODES in found else None
+    run_id = found.get(LABEL_RUN, "")
+    if not re.fullmatch(RUN_ID, run_id):
+        raise _unfit(LABEL_RUN, run_id, "the id of a run")
+    nnodes = _number(found, LABEL_NNODES, 1, MOST_NODES) if LABEL_NNODES in found else None
     return RunLabels(
         run_id=run_id,
-        attempt=_number(found, labels.LABEL_ATTEMPT, 0, MOST_ATTEMPTS),
-        node_rank=_number(found, labels.LABEL_NODE_RANK, 0, (nnodes or MOST_NODES) - 1),
+        attempt=_number(found, LABEL_ATTEMPT, 0, MOST_ATTEMPTS),
+        node_rank=_number(found, LABEL_NODE_RANK, 0, (nnodes or MOST_NODES) - 1),
         nnodes=nnodes,
-        project=_text(found, labels.LABEL_PROJECT, LONGEST_NAME),
-        user=_text(found, labels.LABEL_USER, LONGEST_NAME),
+        project=_text(found, LABEL_PROJECT, LONGEST_NAME),
+        user=_text(found, LABEL_USER, LONGEST_NAME),
         started_at=_time(found, latest),
-        command=_text(found, labels.LABEL_COMMAND, LONGEST_COMMAND),
-        master=_text(found, labels.LABEL_MASTER, LONGEST_NAME),
+        command=_text(found, LABEL_COMMAND, LONGEST_COMMAND),
+        master=_text(found, LABEL_MASTER, LONGEST_NAME),
     )
 
 
@@ -73,17 +103,17 @@ def _text(found: Mapping[str, str], label: str, longest: int) -> str:
 
 
 def _time(found: Mapping[str, str], latest: datetime | None) -> str:
-    text = found.get(labels.LABEL_STARTED, "")
+    text = found.get(LABEL_STARTED, "")
     if not text:
         return ""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise _unfit(labels.LABEL_STARTED, text, "a time") from None
+        raise _unfit(LABEL_STARTED, text, "a time") from None
     if time.tzinfo is None:
-        raise _unfit(labels.LABEL_STARTED, text, "a time with its zone")
+        raise _unfit(LABEL_STARTED, text, "a time with its zone")
     if latest and time > latest:
-        raise _unfit(labels.LABEL_STARTED, text, "a time that has come")
+        raise _unfit(LABEL_STARTED, text, "a time that has come")
     return text
 
 
