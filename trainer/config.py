@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from contract import environment
 from trainer.errors import OptionError
+from trainer.options import option, out_of_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,21 +82,17 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
         raise OptionError(f"{name}={text!r} in the environment: expected a whole number") from None
 
 
-OPTIMIZERS = ("adamw", "muon", "sgd")
-SCHEDULES = ("cosine", "onecycle", "linear", "constant")
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 SYNCS = ("fp32", "fp16", "int8", "int4+8", "int4", "int2", "topk", "powersgd", "local", "diloco")
-"""How ranks keep one model in common: the way of each stands in trainer/engine/sync."""
+"""Sync methods: how ranks keep their weights equal. Implemented in trainer/engine/sync."""
 CODECS = ("fp32", "fp16", "int8", "int4+8", "int4", "int2", "topk")
-SDPA = ("auto", "flash", "efficient", "cudnn", "math")
 
 Every = int | Literal["epoch"]
-"""Steps, 0 for never, or at the end of each epoch."""
+"""Number of steps, 0 for never, or at the end of each epoch."""
 
 
 @dataclass(frozen=True)
 class OptionValue:
-    """An option's value, and who said so."""
+    """An option's value and its origin."""
 
     value: Any
     origin: str
@@ -110,123 +107,137 @@ WORKLOAD = "the workload's default"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """The options that every workload shares: what the engine needs to know. A workload has defaults of its own."""
+    """Options of every training. This declaration is the only one: see options.py."""
 
-    data_dir: Path = Path("Data")
-    run_dir: Path = Path()
-    resume: str = "auto"
+    data_dir: Path = option(Path("Data"), "prepared data", section="input and output", aliases=("--preprocessed-dir",))
+    run_dir: Path = option(Path(), "folder of checkpoints/, tensorboard/ and logs (default: $ORCH_RUN_DIR or .)")
+    resume: str = option(
+        "auto", "checkpoint to continue from (default: auto, the newest sound one of the run)",
+        metavar="auto|never|PATH", constants={"--from-scratch": "never"},
+    )  # fmt: skip
 
-    epochs: int | None = None
-    """None: as many as `max_steps` takes; one if that is not given either."""
-    max_steps: int | None = None
-    batch_size: int = 8
-    """Samples of one rank that one pass of `grad_accum` takes."""
-    micro_batch_size: int | Literal["auto"] | None = None
-    """Samples in one forward pass. None: batch_size. auto: what the memory holds, found by trial."""
-    grad_accum: int | None = None
-    global_batch_size: int | None = None
-    """Samples in one optimizer step, over all ranks. None: batch_size × world_size × grad_accum."""
+    epochs: int | None = option(
+        None, "passes through the data (default: 1, or as many as --max-steps takes)", section="length and batch size",
+        at_least=1,
+    )  # fmt: skip
+    max_steps: int | None = option(None, "stop after optimizer step N", at_least=1)
+    batch_size: int = option(8, "samples per rank and batch, before gradient accumulation", at_least=1, varies=True)
+    micro_batch_size: int | Literal["auto"] | None = option(
+        None, "samples per forward pass (default: --batch-size; auto: as many as the memory holds, measured)",
+        at_least=1,
+    )  # fmt: skip
+    grad_accum: int | None = option(
+        None, "batches per optimizer step (default: 1)", aliases=("--gradient-accumulation-steps",), at_least=1
+    )
+    global_batch_size: int | None = option(
+        None, "samples per optimizer step over all ranks (default: --batch-size × ranks × --grad-accum)", at_least=1
+    )
 
-    optimizer: str = "adamw"
-    lr: float = 6e-4
-    min_lr: float | None = None
-    """None: a tenth of `lr`."""
-    schedule: str = "cosine"
-    warmup_steps: int = 20
-    weight_decay: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip: float = 1.0
-    """Largest gradient norm; 0 turns clipping off."""
+    optimizer: str = option("adamw", "optimizer", section="optimization", choices=("adamw", "muon", "sgd"))
+    lr: float = option(6e-4, "highest learning rate", aliases=("--learning-rate",), at_least=0, varies=True)
+    find_lr: int = option(
+        0, "run a learning-rate range test of STEPS (100) instead of training", metavar="STEPS", without_value=100,
+        at_least=0,
+    )  # fmt: skip
+    min_lr: float | None = option(None, "learning rate at the end (default: a tenth of --lr)", at_least=0)
+    schedule: str = option(
+        "cosine", "learning rate after the warmup", choices=("cosine", "onecycle", "linear", "constant"), varies=True
+    )
+    warmup_steps: int = option(20, "steps until the highest learning rate", at_least=0, varies=True)
+    weight_decay: float = option(0.1, "weight decay of matrices", metavar="W", at_least=0, varies=True)
+    betas: tuple[float, float] = option(
+        (0.9, 0.95), "betas of AdamW", metavar="B1,B2", at_least=0, below=1, varies=True
+    )
+    clip: float = option(
+        1.0, "largest gradient norm, 0 disables clipping", aliases=("--max-norm",), metavar="NORM", at_least=0
+    )
 
-    amp: bool = True
-    precision: str = "auto"
-    """Of the matrix products; auto: what the hardware computes fast. The weights stay float32."""
-    tf32: bool = True
-    sdpa: str = "auto"
-    fused: bool | None = None
-    """The optimizer's fused kernels. None: where torch has them."""
-    compile: bool | Literal["auto"] = "auto"
-    static_graph: bool = True
-    """DDP's promise that every step uses the same parameters in the same order."""
-    num_workers: int | Literal["auto"] = "auto"
-    """Processes that load data. auto: measured at the start."""
+    precision: str = option(
+        "auto", "format of matrix products; weights stay float32 (default: auto: bf16 where the hardware has it, fp16"
+        " on older GPUs, otherwise fp32)", section="hardware", choices=("auto", "fp32", "bf16", "fp16"),
+    )  # fmt: skip
+    amp: bool = option(True, "mixed precision as --precision says; off: float32 everywhere", aliases=("--use-amp",))
+    tf32: bool = option(True, "use TF32 on GPUs from Ampere on")
+    sdpa: str = option(
+        "auto", "kernel of scaled dot-product attention", choices=("auto", "flash", "efficient", "cudnn", "math")
+    )
+    fused: bool | None = option(None, "fused kernels of the optimizer (default: where torch has them)")
+    compile: bool | Literal["auto"] = option(
+        "auto", "torch.compile (default: auto, where it saves time within the run)", aliases=("--use-compile",),
+        constants={"--no-compile": False},
+    )  # fmt: skip
+    static_graph: bool = option(True, "let DDP assume that every step uses the same weights in the same order")
+    num_workers: int | Literal["auto"] = option(
+        "auto", "processes that load data (default: auto, measured at the start)", at_least=0
+    )
 
-    seed: int = 1337
-    deterministic: bool = False
-    on_nan: Literal["stop", "skip"] = "stop"
-    on_spike: Literal["off", "warn", "skip", "stop"] = "warn"
-    spike_factor: float = 3.0
-    """A loss above this many times the median of the last ones is a spike."""
+    backend: str = option(
+        "auto", "of torch.distributed (default: $ORCH_BACKEND, or nccl if every rank has a GPU, otherwise gloo)",
+        section="distributed training", choices=BACKENDS,
+    )  # fmt: skip
+    sync: str = option(
+        "auto", "how gradients or weights are exchanged (default: auto, by measurement the fastest method whose loss is"
+        " that of fp32)", choices=("auto", *SYNCS),
+    )  # fmt: skip
+    shares: Literal["auto", "equal"] = option(
+        "auto", "each rank's share of a step's samples (default: auto, in proportion to measured speed)"
+    )
+    forecast: bool = option(False, "measure speeds and links, print how fast each sync method would be, and end")
+    sync_codec: str = option("int8", "encoding of what local, diloco and powersgd send", choices=CODECS)
+    sync_every: int = option(20, "local steps between two exchanges", metavar="H", at_least=1)
+    sync_warmup: int = option(0, "steps with averaged gradients before the first local step", at_least=0)
+    sync_fragments: int = option(1, "parts of the model that are exchanged one after another", metavar="F", at_least=1)
+    sync_delay: int = option(0, "steps that are computed while a fragment is sent", at_least=0)
+    sync_rank: int = option(4, "rank of PowerSGD's matrices", metavar="R", at_least=1)
+    sync_density: float = option(0.02, "share of the values that topk sends", metavar="D", above=0, at_most=1)
+    outer_lr: float = option(0.7, "learning rate of DiLoCo's outer optimizer", at_least=0)
+    outer_momentum: float = option(0.9, "momentum of DiLoCo's outer optimizer", at_least=0, below=1)
 
-    eval_every: Every = 100
-    eval_batches: int | None = None
-    """Batches of `batch_size`, spread over the validation split. None: all of it."""
-    early_stopping: str | None = None
-    """The metric to watch, `none` for not to stop."""
-    patience: int = 3
-    """Evaluations without a better value."""
-    best: str = "loss"
-    """The metric by which the best checkpoint is chosen, where `early_stopping` names none."""
-    checkpoint_every: Every = 100
-    checkpoint_async: bool = True
-    """Written from a copy in memory while the training goes on. Off: it stands still, and no copy is needed."""
-    keep_checkpoints: int = 3
-    keep_hours: float = 0.0
-    """Beside the newest `keep_checkpoints`, those that are younger than this."""
-    log_every: int = 10
-    profile: int = 0
-    """Steps to record."""
-    find_lr: int = 0
-    """Steps of the learning-rate range test, in place of training."""
-    prompt: str | None = None
+    seed: int = option(
+        1337, "seed of weights, sample order and noise", section="reproducibility and failures", at_least=0
+    )
+    deterministic: bool = option(False, "use only kernels whose results are equal bit for bit")
+    on_nan: Literal["stop", "skip"] = option("stop", "action after a loss that is NaN or infinite")
+    on_spike: Literal["off", "warn", "skip", "stop"] = option(
+        "warn", "action after a loss far above the last ones", varies=True
+    )
+    spike_factor: float = option(
+        3.0, "a loss above X times the median of the last ones is a spike", metavar="X", at_least=1
+    )
 
-    backend: str = "auto"
-    sync: str = "auto"
-    """One of SYNCS. auto: the fastest by the forecast, of those whose loss is known to be fp32's."""
-    sync_codec: str = "int8"
-    """What local steps send their weights in, and powersgd its factors."""
-    sync_every: int = 20
-    """Local steps between two exchanges."""
-    sync_warmup: int = 0
-    """Steps by the mean gradient before the first local one."""
-    sync_fragments: int = 1
-    """Parts of the model that are exchanged at times of their own."""
-    sync_delay: int = 0
-    """Steps that go on while a fragment is on its way."""
-    sync_rank: int = 4
-    """Of PowerSGD's matrices."""
-    sync_density: float = 0.02
-    """Share of the values that topk sends."""
-    outer_lr: float = 0.7
-    """Of DiLoCo's outer optimizer."""
-    outer_momentum: float = 0.9
-    shares: Literal["auto", "equal"] = "auto"
-    """Of a step's samples, by rank. auto: in proportion to measured speed."""
-    forecast: bool = False
-    """Measure, tell what every way would give, and end."""
+    log_every: int = option(
+        10, "steps between two progress lines", section="evaluation, checkpoints and logs", at_least=1
+    )
+    eval_every: Every = option(100, "steps between two evaluations, 0 disables them", at_least=0, varies=True)
+    eval_batches: int | None = option(
+        None, "batches of --batch-size samples in an evaluation (default: all, or the workload's)", at_least=1
+    )
+    early_stopping: str | None = option(
+        None, "end when METRIC has not improved for --patience evaluations", metavar="METRIC|none"
+    )
+    patience: int = option(3, "evaluations without a better value", at_least=1)
+    best: str = option(
+        "loss", "metric of the best checkpoint, unless --early-stopping names one", metavar="METRIC", varies=True
+    )
+    checkpoint_every: Every = option(
+        100, "steps between two checkpoints, 0: only one at the end", at_least=0, varies=True
+    )
+    checkpoint_async: bool = option(
+        True, "continue training while a checkpoint is written; off: needs no memory for a copy of the weights"
+    )
+    keep_checkpoints: int = option(3, "keep the newest K checkpoints, and the best", metavar="K", at_least=1)
+    keep_hours: float = option(0.0, "keep also all checkpoints of the last H hours", metavar="H", at_least=0)
+    profile: int = option(0, "write a trace and a summary of STEPS (10)", metavar="STEPS", without_value=10, at_least=0)
+    prompt: str | None = option(
+        None, "generate a sample from TEXT at the end", aliases=("--sample-at-end",), metavar="TEXT"
+    )
+
     said: Mapping[str, OptionValue] = field(default_factory=dict)
-    """What is not a default here, also of the workload's own options, and where it came from."""
+    """Values that are not a default of this class, also of the workload's own options, with their origin."""
 
     def __post_init__(self) -> None:
-        least = {
-            "epochs": 1, "max_steps": 1, "batch_size": 1, "micro_batch_size": 1, "global_batch_size": 1,
-            "grad_accum": 1, "lr": 0, "min_lr": 0, "warmup_steps": 0, "weight_decay": 0, "clip": 0, "seed": 0,
-            "num_workers": 0, "spike_factor": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1, "patience": 1,
-            "checkpoint_every": 0, "keep_checkpoints": 1, "keep_hours": 0, "profile": 0, "find_lr": 0,
-            "sync_every": 1, "sync_warmup": 0, "sync_fragments": 1, "sync_delay": 0, "sync_rank": 1,
-            "outer_lr": 0, "outer_momentum": 0,
-        }  # fmt: skip
-        wrong = [
-            f"--{name.replace('_', '-')} {value:g}: expected at least {smallest}"
-            for name, smallest in least.items()
-            if isinstance(value := getattr(self, name), int | float) and not value >= smallest
-        ]
-        wrong += [f"--betas {b:g}: expected 0 or more and less than 1" for b in self.betas if not 0 <= b < 1]
-        if not 0 < self.sync_density <= 1:
-            wrong.append(f"--sync-density {self.sync_density:g}: expected more than 0 and at most 1")
-        if not self.outer_momentum < 1:
-            wrong.append(f"--outer-momentum {self.outer_momentum:g}: expected less than 1")
-        most = self.sync_every // self.sync_fragments
+        wrong = out_of_range(self)
+        most = self.sync_every // self.sync_fragments if self.sync_fragments > 0 else 0
         if self.sync_delay >= max(1, most):
             wrong.append(
                 f"--sync-delay {self.sync_delay}: with --sync-every {self.sync_every} and --sync-fragments"

@@ -1,8 +1,8 @@
-"""Where the values of options come from beside the command line, and how a run tells and keeps them.
+"""Layers that the value of an option comes from, first to last: command line, environment (`TRAINER_GRAD_ACCUM=2`),
+file of `--config`, default of the workload (its preset), default in config.py.
 
-What the command line says goes first, then the environment (`TRAINER_GRAD_ACCUM=2`), then the file of `--config`, then
-the workload's own defaults (its preset), then those in config.py. A run prints what the user gave, with its origin, and
-keeps all of it in RUN/options.yaml, which is a file for `--config` again.
+A run prints the values that the user gave, each with its origin, and writes all values to RUN/options.yaml, which
+`--config` reads.
 """
 
 from __future__ import annotations
@@ -12,16 +12,34 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from trainer.config import OptionValue, TrainOptions
+from trainer.config import WORKLOAD, OptionValue, RankInfo, TrainOptions
 from trainer.data.files import write_atomic
 from trainer.errors import ConfigurationError, OptionError
+from trainer.options import add_options, declared
 
 ENVIRONMENT = "TRAINER_"
 COMMAND_LINE = "command line"
 KEPT = "options.yaml"
-_NOT_KEPT = {"said", "run_dir", "resume", "from_scratch", "config"}
-"""Which run it is, not how it is trained."""
+_NOT_KEPT = {"said", "run_dir", "resume", "config"}
+"""Options that identify the run, not how it is trained."""
+
+
+def add_train_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="YAML file of `option: value` lines; flags override it")
+    add_options(parser, TrainOptions)
+
+
+def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place: RankInfo) -> TrainOptions:
+    """Build the options from the given values, the workload's `defaults`, and the defaults of TrainOptions."""
+    chosen = {**defaults, "run_dir": Path(place.run_dir or "."), "backend": place.backend}
+    chosen |= {name: value for name, *_ in declared(TrainOptions) if (value := getattr(given, name, None)) is not None}
+    if chosen.get("early_stopping") == "none":
+        chosen["early_stopping"] = None
+    said = {name: OptionValue(value, WORKLOAD) for name, value in defaults.items()}
+    said |= {name: OptionValue(getattr(given, name), origin) for name, origin in getattr(given, "origins", {}).items()}
+    return TrainOptions(**chosen, said=said)
 
 
 def layered(given: argparse.Namespace, declared: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:

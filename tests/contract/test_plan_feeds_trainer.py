@@ -26,7 +26,7 @@ from trainer import cli
 from trainer.agent import options as survive
 from trainer.config import RankInfo
 from trainer.engine.reporting.events import Events
-from trainer.options import train_options
+from trainer.option_layers import train_options
 from trainer.workloads import WORKLOADS
 
 ALL_OPTIONS = (

@@ -11,7 +11,7 @@ import yaml
 from trainer import option_layers
 from trainer.cli import parse
 from trainer.config import RankInfo, TrainOptions
-from trainer.options import train_options
+from trainer.option_layers import train_options
 from trainer.workloads import WORKLOADS
 
 COMMON = ("--epochs", "3", "--lr", "0.01", "--betas", "0.8,0.9", "--no-amp", "--compile", "auto", "--no-fused",

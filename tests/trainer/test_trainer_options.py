@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trainer.cli import parse
+from trainer.cli import Parser, parse
 from trainer.config import RankInfo, TrainOptions
 from trainer.errors import OptionError
-from trainer.options import train_options
+from trainer.option_layers import add_train_options, train_options
 
 
 def options_of(*argv: str, environ: dict[str, str] | None = None) -> TrainOptions:
@@ -98,3 +100,40 @@ def test_sequences_per_step() -> None:
         TrainOptions(batch_size=4, grad_accum=3, global_batch_size=61).batches(5)
     with pytest.raises(OptionError, match="without a sample"):
         TrainOptions(global_batch_size=4).batches(5)
+
+
+def test_fragments_of_none_are_refused_like_any_other_value() -> None:
+    with pytest.raises(OptionError, match=r"^--sync-fragments 0: expected at least 1$"):
+        TrainOptions(sync_fragments=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"betas": (0.9, 1.0)}, "--betas 1: expected at least 0 and less than 1"),
+        ({"sync_density": 0.0}, "--sync-density 0: expected more than 0 and at most 1"),
+        ({"lr": math.nan}, "--lr nan: expected at least 0"),
+        ({"outer_momentum": 1.0}, "--outer-momentum 1: expected at least 0 and less than 1"),
+    ],
+)
+def test_a_value_beyond_its_declared_limits_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        TrainOptions(**values)
+    assert str(refused.value) == message
+
+
+def test_the_table_of_options_in_the_documentation_is_that_of_help() -> None:
+    parser = Parser()
+    add_train_options(parser)
+    lines = ["| option | meaning |", "|---|---|"]
+    for group in parser._action_groups:
+        if group._group_actions and group.title != "options":
+            lines.append(f"| **{group.title}** | |")
+        for action in group._group_actions:
+            if "--help" not in action.option_strings:
+                flags = ", ".join(f"`{flag}`" for flag in action.option_strings)
+                choices = f"{', '.join(map(str, action.choices))}: " if action.choices else ""
+                lines.append(f"| {flags} | {choices}{(action.help or '').replace('%%', '%')} |")
+    table = "\n".join(lines)
+    page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text("utf-8")
+    assert table in page, f"the table in docs/trainer.md should be:\n{table}"

@@ -19,7 +19,7 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.engine.workload import Outputs, Workload
 from trainer.errors import ConfigurationError, OptionError
-from trainer.options import add_train_options, train_options
+from trainer.option_layers import add_train_options, train_options
 from trainer.workloads import Actions
 
 if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays quick

@@ -15,7 +15,8 @@ from trainer.data.prepared_folder import TOKENS, read_manifest
 from trainer.data.token_windows import must_hold_a_window
 from trainer.engine.workload import Outputs, Workload
 from trainer.errors import OptionError
-from trainer.options import add_train_options, number_or, train_options
+from trainer.option_layers import add_train_options, train_options
+from trainer.options import number_or
 from trainer.workloads import Actions, gpt2_actions
 
 if TYPE_CHECKING:  # torch and numpy are imported by what needs them, so that --help stays quick

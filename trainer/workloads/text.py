@@ -13,7 +13,7 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.text_manifest import TextManifest
 from trainer.engine.workload import Outputs, Workload
-from trainer.options import train_options
+from trainer.option_layers import train_options
 from trainer.workloads import Actions, text_options
 from trainer.workloads.text_options import TextOptions
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import OptionError
-from trainer.options import add_train_options
+from trainer.option_layers import add_train_options
 
 if TYPE_CHECKING:
     from trainer.data.text_manifest import TextManifest

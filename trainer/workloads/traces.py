@@ -14,7 +14,7 @@ from trainer.data.batch import Batch, BatchRequest
 from trainer.data.prepared_folder import TRACES, read_manifest
 from trainer.engine.workload import Outputs, Workload
 from trainer.errors import ConfigurationError, OptionError
-from trainer.options import add_train_options, train_options
+from trainer.option_layers import add_train_options, train_options
 
 if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays quick
     from torch import Tensor, nn

@@ -9,7 +9,7 @@ from typing import Any
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.prepared_folder import IMAGES, read_manifest
 from trainer.errors import OptionError
-from trainer.options import train_options
+from trainer.option_layers import train_options
 from trainer.workloads import Actions
 from trainer.workloads.vision_options import PRESETS, ROOM, VisionOptions, add_training, choices
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import OptionError
-from trainer.options import add_train_options
+from trainer.option_layers import add_train_options
 
 ROOM = 1.15
 """How much larger than a crop pictures are kept, unless they are that small already."""
