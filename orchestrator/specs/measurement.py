@@ -17,7 +17,9 @@ _SPEED_NEUTRAL = """
 SPEED_NEUTRAL = frozenset(f"--{name}" for name in _SPEED_NEUTRAL.split())
 """Options with a value that change neither the time of a sample nor the bytes that are sent: a measurement without them
 is valid for a run with them. `sync` and `shares` are part of the query."""
-SPEED_NEUTRAL_FLAGS = frozenset({"--from-scratch", "--forecast", "--checkpoint-async", "--no-checkpoint-async"})
+SPEED_NEUTRAL_FLAGS = frozenset(
+    {"--from-scratch", "--forecast", "--no-forecast", "--checkpoint-async", "--no-checkpoint-async"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
