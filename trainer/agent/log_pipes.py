@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,15 +36,14 @@ def pipe(folder: Path, local_rank: int, name: str) -> Path:
 class RankPipes:
     """Both streams of each rank of a torchrun, as pipes in `folder`."""
 
-    def __init__(self, ranks: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="streams-"))
+    def __init__(self, ranks: int, folder: Path) -> None:
         self._kept: list[int] = []
         """A writer per pipe, so that no reader sees an end before the ranks start."""
         self.readers: list[tuple[int, str, IO[bytes]]] = []
         """(local rank, name, stream) of each pipe."""
         for local_rank in range(ranks):
             for name in (OUT, ERR):
-                path = pipe(self.folder, local_rank, name)
+                path = pipe(folder, local_rank, name)
                 os.mkfifo(path, 0o600)
                 reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise it waits for a writer
                 self._kept.append(os.open(path, os.O_WRONLY))
@@ -59,7 +56,6 @@ class RankPipes:
         """End the streams: readers see the end after the remaining lines, if no rank is left that could write."""
         while self._kept:
             os.close(self._kept.pop())
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def through_pipes(torchrun: Sequence[str], folder: Path) -> list[str]:

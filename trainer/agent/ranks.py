@@ -6,12 +6,10 @@ import contextlib
 import ctypes
 import io
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -29,6 +27,7 @@ from trainer.agent.heartbeat import Heartbeat
 from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, through_pipes
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit, read_rank_exit
+from trainer.agent.scratch_folder import ScratchFolder
 from trainer.agent.stacks import StackRequest
 
 KEPT_LINES = 400
@@ -65,18 +64,18 @@ class Ranks:
         self._asked: tuple[StackRequest, float] | None = None
         """A request for the stacks of the ranks, and the seconds without progress before it."""
         self._write = write
-        self._beats_folder = Path(tempfile.mkdtemp(prefix="beats-"))
-        self._pipes = RankPipes(ranks_of(options.command))
+        self._scratch = ScratchFolder()
+        self._pipes = RankPipes(ranks_of(options.command), self._scratch.path)
         self.is_done = False
         """Whether all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
         self._done_socket, done_end = socket.socketpair()
         self._done_socket.setblocking(False)
         self._process = subprocess.Popen(
-            torchrun_line(options.command, generation, self._pipes.folder, done_end.fileno()),
+            torchrun_line(options.command, generation, self._scratch.path, done_end.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(generation, self._beats_folder),
+            env=_environment(generation, self._scratch.path),
             start_new_session=True,
             pass_fds=(done_end.fileno(),),
         )
@@ -122,7 +121,7 @@ class Ranks:
         killed once its stack was asked for; torchrun sees it end."""
         now = time.monotonic()
         try:
-            beats = list(heartbeat.newest(self._beats_folder))
+            beats = list(heartbeat.newest(self._scratch.path))
             return self._answered(beats, now) if self._asked else self._noticed(beats, now)
         except (OSError, ValueError) as error:  # ranks write these files: their content must not end a run
             print(f"the position of the ranks is not known: {error}", file=sys.stderr)
@@ -135,7 +134,7 @@ class Ranks:
         if state and not state.hung:
             return Progressing(seconds=round(state.seconds))
         if state or silent_s:
-            self._asked = StackRequest(self._beats_folder, now), state.seconds if state else silent_s
+            self._asked = StackRequest(self._scratch.path, now), state.seconds if state else silent_s
         return None
 
     def _answered(self, beats: Sequence[Heartbeat], now: float) -> Hung | None:
@@ -183,10 +182,10 @@ class Ranks:
         self._process.wait()
         self._done_socket.close()
         self._pipes.close()
+        self._scratch.remove()
         deadline = time.monotonic() + LISTEN_S
         for pump in self._pumps:
             pump.join(max(0.0, deadline - time.monotonic()))
-        shutil.rmtree(self._beats_folder, ignore_errors=True)
 
     def _pump(self, stream: IO[bytes], out: IO[bytes], prefix: str, tail: deque[str]) -> None:
         """Pass on line by line, each with the prefix. A carriage return ends a line, too, as in a progress bar."""
