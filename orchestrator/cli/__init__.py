@@ -9,17 +9,19 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from logging import getLogger
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from orchestrator.cli.report import Invocation, installed_version, invocation, report_error
+from orchestrator.cli.help import plain_help, width
+from orchestrator.cli.options import note_output
+from orchestrator.cli.report import Invocation, installed_version, invocation, report_error, write_line
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 
 GROUPS = {
@@ -112,6 +114,7 @@ def _run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except _ClickError as error:
+        error.message = error.message.replace("Value error, ", "")  # type: ignore[attr-defined]  # as below
         error.show()  # type: ignore[attr-defined]  # ClickException, whose type depends on Typer's version
         return int(error.exit_code)  # type: ignore[attr-defined]
     except Exception as error:
@@ -141,13 +144,13 @@ def build_app(wanted: str | None) -> Any:
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": width()},
     )
     app.callback(invoke_without_command=True)(_root)
     everything = "_ORCH_COMPLETE" in os.environ
     for name, summary in COMMANDS.items():
         if name == "version":
-            app.command(name, help=summary, epilog="Example: orch version")(_show_version)
+            app.command(name, help=summary, epilog="orch version")(_show_version)
         elif everything or name == wanted:
             module = import_module(f"orchestrator.cli.{MODULES.get(name, name).replace('-', '_')}")
             module.register(app)
@@ -170,7 +173,7 @@ def _root(
 
 def _show_version() -> None:
     number = installed_version()
-    typer.echo(f"orch {number}" if number else "orch, not installed: run from its source")
+    write_line(f"orch {number}" if number else "orch, not installed: run from its source")
 
 
 def _not_loaded() -> None:
@@ -206,12 +209,23 @@ def _add_common_options(program: Any) -> None:
         ),
     ) -> None: ...
 
-    template = typer.Typer(add_completion=False)
-    template.command()(options)
-    common = [one for one in typer.main.get_command(template).params if one.name != "help"]
+    def json_only(
+        output: Literal["json"] | None = typer.Option(
+            None, "-o", "--output", metavar="json", callback=note_output, expose_value=False, help="As --json."
+        ),
+    ) -> None: ...
+
+    def parameters(function: Callable[..., None]) -> list[Any]:
+        template = typer.Typer(add_completion=False)
+        template.command()(function)
+        return [one for one in typer.main.get_command(template).params if one.name != "help"]
+
+    common, forms = parameters(options), parameters(json_only)
 
     def add(command: Any) -> None:
-        command.params.extend(common)
+        plain_help(command)
+        names = {name for one in command.params for name in one.opts}
+        command.params.extend([*(forms if "--json" in names and "-o" not in names else ()), *common])
         for inner in getattr(command, "commands", {}).values():
             add(inner)
 

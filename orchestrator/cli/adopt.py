@@ -9,13 +9,11 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.options import OutputMode, RunArgument
-from orchestrator.cli.report import say, write_json
+from orchestrator.cli.report import say, write_json, write_line
 from orchestrator.specs.errors import EXIT_OK
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch adopt RUN
-
 orch adopt RUN --detach
 """
 
@@ -45,7 +43,7 @@ def adopt(mode: OutputMode, run: RunArgument = None) -> int:
     if mode.as_json:
         write_json({"run_id": run_id})
     else:
-        typer.echo(run_id)
+        write_line(run_id)
     leave_to_a_watcher(plan, mode)
     say(how_to_go_on(run_id))
     return EXIT_OK

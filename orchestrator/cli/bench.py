@@ -9,15 +9,12 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
-from orchestrator.cli.options import InventoryOption, JsonOption, WorkloadArgument
+from orchestrator.cli.options import InventoryOption, JsonOption, OutputOption, WorkloadArgument
 from orchestrator.specs.launch_options import LaunchOptions
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch bench
-
 orch bench --nodes 5 -- gpt2 --batch-size 2 --seq-len 128
-
 orch bench --nodes alpha,beta --data ./Data --json -- vision --batch-size 64
 """
 
@@ -33,6 +30,7 @@ def bench(
     options: LaunchOptions,
     command: WorkloadArgument = None,
     inventory: InventoryOption = None,
+    output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Measure a training step of this workload on every node, all at once, and keep the figures for `orch plan`.
@@ -43,4 +41,4 @@ def bench(
     from orchestrator.cli.launching.measure import run_bench
 
     options = replace(options, command=command_words(context, command), name="bench")
-    return run_bench(load_inventory(inventory).inventory, options, as_json=as_json)
+    return run_bench(load_inventory(inventory).inventory, options, output, as_json=as_json)

@@ -12,23 +12,26 @@ import typer
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
-from orchestrator.cli.report import installed_version, report_error, say, write_json
+from orchestrator.cli.options import (
+    InventoryOption,
+    JsonOption,
+    LabelOption,
+    NodesOption,
+    Output,
+    OutputOption,
+    YesOption,
+)
+from orchestrator.cli.report import installed_version, report_error, say, write_json, write_names
 from orchestrator.plan.image import DEFAULT_BASE
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, PartialError, PreflightError, UsageError
 from orchestrator.specs.image import Placed
 from orchestrator.specs.selection import select_nodes
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch build
-
 orch build --profile cpu --nodes alpha,beta
-
 orch build --profile cuda --on gamma
-
 orch build --wheels ./wheels --ca-bundle /etc/ssl/certs/ca-certificates.crt
-
 PIP_INDEX_URL=https://packages.example/simple orch build
 """
 
@@ -64,6 +67,7 @@ def build(
         Path | None,
         typer.Option("--ca-bundle", metavar="FILE", help="Authorities for pip; else $PIP_CERT or $SSL_CERT_FILE."),
     ] = None,
+    output: OutputOption = None,
     as_json: JsonOption = False,
     yes: YesOption = False,
 ) -> int:
@@ -76,7 +80,7 @@ def build(
     from orchestrator.fleet.images.build import BuildOptions, provide_images
     from orchestrator.fleet.images.build_context import site_of
     from orchestrator.nodes.local import LocalNode
-    from orchestrator.render.console import print_table
+    from orchestrator.render.console import show
     from orchestrator.render.images import images_data, images_table
     from orchestrator.render.progress import ProgressView
 
@@ -110,8 +114,10 @@ def build(
         controller.close()
     if as_json:
         write_json(images_data(placed))
+    elif output is Output.NAME:
+        write_names(result.node for result in placed if not result.error)
     else:
-        print_table(images_table(placed))
+        show(images_table(placed, wide=output is Output.WIDE))
     return outcome(placed, quiet=as_json)
 
 

@@ -8,16 +8,15 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption
-from orchestrator.cli.report import say, write_json
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
+from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.specs.errors import EXIT_OK, PreflightError
-from orchestrator.specs.gpus import GpuReport
 from orchestrator.specs.selection import select_nodes
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("check-gpus", epilog="Examples: orch check-gpus; orch check-gpus --nodes gamma --json")(check_gpus)
+    app.command("check-gpus", epilog="orch check-gpus\norch check-gpus --nodes gamma --json")(check_gpus)
 
 
 def check_gpus(
@@ -28,6 +27,7 @@ def check_gpus(
         str | None, typer.Option("--image", metavar="TAG", help="Look into this image, not the project's CUDA image.")
     ] = None,
     no_container: Annotated[bool, typer.Option("--no-container", help="Ask the hosts only.")] = False,
+    output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Compare nvidia-smi on every node and inside its container.
@@ -37,6 +37,8 @@ def check_gpus(
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.readiness.check_gpus import GpuCheck
     from orchestrator.fleet.readiness.check_gpus import check_gpus as ask_all
+    from orchestrator.render.console import show
+    from orchestrator.render.gpus import gpu_data, gpu_report
 
     loaded = load_inventory(inventory)
     specs = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
@@ -49,16 +51,10 @@ def check_gpus(
     say(f"asking {len(specs)} node{'' if len(specs) == 1 else 's'} for GPUs")
     with connected(specs) as reached:
         report = ask_all(specs, reached, check)
-    _show(report, as_json=as_json)
-    return PreflightError.exit_code if report.unfit else EXIT_OK
-
-
-def _show(report: GpuReport, *, as_json: bool) -> None:
-    from orchestrator.render.console import stdout
-    from orchestrator.render.gpus import gpu_data, gpu_report
-
     if as_json:
         write_json(gpu_data(report))
-        return
-    # words are wrapped here; fixes, which are commands to be copied, are left whole for the terminal to wrap
-    stdout().print(gpu_report(report), crop=False, soft_wrap=False)
+    elif output is Output.NAME:
+        write_names(node.node for node in report.nodes if node.host and node.host.gpus)
+    else:
+        show(gpu_report(report, wide=output is Output.WIDE))
+    return PreflightError.exit_code if report.unfit else EXIT_OK

@@ -14,7 +14,7 @@ from orchestrator.specs.selection import select_nodes
 
 
 def register(app: typer.Typer) -> None:
-    app.command("clean", epilog="Example: orch clean")(clean)
+    app.command("clean", epilog="orch clean")(clean)
 
 
 def clean(

@@ -10,8 +10,8 @@ import typer
 
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption
-from orchestrator.cli.report import report_error, say, write_json
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
+from orchestrator.cli.report import report_error, say, write_json, write_names
 from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
 from orchestrator.specs.selection import select_nodes
 
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from orchestrator.render.findings import DoctorReport
     from orchestrator.specs.request import LaunchRequest
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch doctor
-
 orch doctor --nodes beta,gamma --only network,clock.skew
-
 orch doctor --fix
 """
 
@@ -43,6 +40,7 @@ def doctor(
     ] = "",
     fix: Annotated[bool, typer.Option("--fix", help="Fix what can be fixed safely, asking before each.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
+    output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Look at every node and every way between them; say what is wrong, why, and the line that fixes it.
@@ -51,6 +49,8 @@ def doctor(
     could not be looked at.
     """
     from orchestrator.fleet.connect import connected
+    from orchestrator.render.console import show
+    from orchestrator.render.findings import doctor_data, doctor_screen
     from orchestrator.specs.request import LaunchRequest
 
     if fix:
@@ -64,7 +64,12 @@ def doctor(
         if fix and (fixed := _apply_fixes(reached, report, loaded.path, asking=not yes)):
             say(f"{fixed} fixed; looking again")
             report = _look(reached, request, words, quiet=as_json)
-    _show(report, as_json=as_json)
+    if as_json:
+        write_json(doctor_data(report))
+    elif output is Output.NAME:
+        write_names(finding.id for finding in report.all_findings)
+    else:
+        show(doctor_screen(report, wide=output is Output.WIDE))
     return PreflightError.exit_code if report.unfit else EXIT_OK
 
 
@@ -137,14 +142,3 @@ def _apply_fixes(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *
         else:
             fixed += 1
     return fixed
-
-
-def _show(report: DoctorReport, *, as_json: bool) -> None:
-    from orchestrator.render.console import stdout
-    from orchestrator.render.findings import doctor_data, doctor_screen
-
-    if as_json:
-        write_json(doctor_data(report))
-    else:
-        # words are wrapped here; fixes, which are commands to be copied, are left whole for the terminal to wrap
-        stdout().print(doctor_screen(report), crop=False, soft_wrap=False)

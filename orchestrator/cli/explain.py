@@ -6,17 +6,14 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import JsonOption
-from orchestrator.cli.report import write_json
+from orchestrator.cli.options import JsonOption, Output, OutputOption
+from orchestrator.cli.report import write_json, write_names
 from orchestrator.specs.errors import EXIT_OK
 from orchestrator.specs.finding_pages import FindingPage, all_pages, find_page
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch explain clock.skew
-
 orch explain gpu
-
 orch explain
 """
 
@@ -30,41 +27,39 @@ def explain(
     id: Annotated[
         str, typer.Argument(metavar="[ID|AREA]", help="A finding such as clock.skew, or an area such as gpu.")
     ] = "",
+    output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Explain a finding of `orch doctor` or `orch launch`: its cause, what follows from it, how to fix it.
 
     Without an id, all findings are listed by area. Needs neither network nor inventory.
     """
-    pages = all_pages() if "." not in id else ()
-    chosen = [page for page in pages if id in ("", page.area)]
-    if chosen:
-        _list(chosen, as_json=as_json)
+    pages = [page for page in all_pages() if id in ("", page.area)] if "." not in id else []
+    found = pages or [find_page(id)]
+    data = [{"id": page.id, "area": page.area, "title": page.title} for page in found]
+    if as_json:
+        write_json(data if pages else {**data[0], "sections": found[0].sections})
+    elif output is Output.NAME:
+        write_names(page.id for page in found)
+    elif pages:
+        from orchestrator.render.console import show
+        from orchestrator.render.table import Column, Table
+
+        columns = (Column("area", 1), Column("finding"), Column("title", wraps=True))
+        show(Table(columns=columns, rows=[(page.area, page.id, page.title) for page in pages]))
     else:
-        _show(find_page(id), as_json=as_json)
+        _show(found[0])
     return EXIT_OK
 
 
-def _list(pages: list[FindingPage], *, as_json: bool) -> None:
-    if as_json:
-        write_json([{"id": page.id, "area": page.area, "title": page.title} for page in pages])
-        return
-    width = max(len(page.id) for page in pages)
-    area = ""
-    for page in pages:
-        if page.area != area:
-            typer.secho(f"{'' if not area else chr(10)}{page.area}", bold=True)
-            area = page.area
-        typer.echo(f"  {page.id:<{width}}  {page.title}")
+def _show(page: FindingPage) -> None:
+    """Print the page, with its headings in bold and its commands on lines of their own."""
+    from rich.text import Text
 
+    from orchestrator.render.console import show
 
-def _show(page: FindingPage, *, as_json: bool) -> None:
-    if as_json:
-        values = {"id": page.id, "area": page.area, "title": page.title, "sections": page.sections}
-        write_json(values)
-        return
     for line in page.text.splitlines():
         if line.startswith("#"):
-            typer.secho(line.lstrip("# "), bold=True)
+            show(Text(line.lstrip("# "), "bold"))
         elif not line.startswith("```"):
-            typer.echo(line)
+            show(Text(line))

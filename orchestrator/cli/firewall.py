@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
-from orchestrator.cli.report import report_error, say, write_json
+from orchestrator.cli.report import report_error, say, write_json, write_line
 from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, PreflightError
 from orchestrator.specs.selection import select_nodes
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
         help="Open the nodes' firewalls to each other, and to no other machine.",
-        epilog="Examples: orch firewall show; orch firewall apply --nodes beta",
+        epilog="orch firewall show\norch firewall apply --nodes beta",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
-    group.command("show", epilog="Example: orch firewall show")(show)
-    group.command("apply", epilog="Examples: orch firewall apply; orch firewall apply --nodes beta")(apply)
-    group.command("remove", epilog="Example: orch firewall remove --nodes beta")(remove)
+    group.command("show", epilog="orch firewall show")(show)
+    group.command("apply", epilog="orch firewall apply\norch firewall apply --nodes beta")(apply)
+    group.command("remove", epilog="orch firewall remove --nodes beta")(remove)
     app.add_typer(group, name="firewall")
 
 
@@ -89,7 +89,6 @@ def _firewall(
 def _tell(outcomes: Sequence[Outcome[Node, FirewallPlan]], *, as_json: bool, asked_for: bool) -> None:
     """How it is. Before something is done it is talk, and stdout is left for what comes of it."""
     from orchestrator.render.firewall import firewall_dict, firewall_lines
-    from orchestrator.render.printable import printable
 
     for outcome in outcomes:
         if outcome.error:
@@ -100,10 +99,7 @@ def _tell(outcomes: Sequence[Outcome[Node, FirewallPlan]], *, as_json: bool, ask
         return
     for plan in plans:
         for line in firewall_lines(plan):
-            if asked_for:
-                typer.echo(printable(line))
-            else:
-                say(line)
+            (write_line if asked_for else say)(line)
 
 
 def _question(commands: int) -> str:

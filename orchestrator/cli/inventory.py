@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption
-from orchestrator.cli.report import write_json
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
+from orchestrator.cli.report import write_json, write_line, write_names
 
 _EPILOG = (
     "Begin with `orch inventory import ~/.ssh/config --output inventory.yaml`, or copy the commented example of the "
     "repository. Keys and messages: docs/inventory.md."
 )
 _IMPORT_EXAMPLES = (
-    "Examples:",
     "orch inventory import ~/.ssh/config --only 'lab-*' --output inventory.yaml",
     "orch inventory import hosts.yml --output inventory.yaml",
     "orch inventory import hostfile --user ana",
@@ -40,11 +36,11 @@ class SourceFormat(str, Enum):
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=_EPILOG)
-    group.command("list", epilog="Example: orch inventory list --label room=lab")(list_nodes)
-    group.command("show", epilog="Example: orch inventory show alpha")(show)
-    group.command("validate", epilog="Example: orch inventory validate -i lab.yaml")(validate)
-    group.command("import", epilog="\n\n".join(_IMPORT_EXAMPLES))(import_nodes)
-    group.command("schema", epilog="Example: orch inventory schema > inventory.schema.json")(schema)
+    group.command("list", epilog="orch inventory list --label room=lab")(list_nodes)
+    group.command("show", epilog="orch inventory show alpha")(show)
+    group.command("validate", epilog="orch inventory validate -i lab.yaml")(validate)
+    group.command("import", epilog="\n".join(_IMPORT_EXAMPLES))(import_nodes)
+    group.command("schema", epilog="orch inventory schema > inventory.schema.json")(schema)
     app.add_typer(group, name="inventory", help="List, show, validate and import the machines.")
 
 
@@ -52,10 +48,12 @@ def list_nodes(
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
     label: LabelOption = None,
+    output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the machines in the order of ranks."""
     from orchestrator.cli.context import load_inventory
+    from orchestrator.render.console import show
     from orchestrator.render.inventory_table import nodes_table
     from orchestrator.specs.selection import select_nodes
 
@@ -63,8 +61,10 @@ def list_nodes(
     chosen = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
     if as_json:
         write_json([node.model_dump(mode="json") for node in chosen])
+    elif output is Output.NAME:
+        write_names(node.name for node in chosen)
     else:
-        _print(nodes_table(chosen))
+        show(nodes_table(chosen, wide=output is Output.WIDE))
 
 
 def show(
@@ -72,10 +72,12 @@ def show(
         str | None, typer.Argument(metavar="[NODE]", help="Name of a node; all of them where not given.")
     ] = None,
     inventory: InventoryOption = None,
+    output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show every key of a machine, the defaults filled in."""
     from orchestrator.cli.context import load_inventory
+    from orchestrator.render import console
     from orchestrator.render.inventory_table import node_table
     from orchestrator.specs.selection import select_nodes
 
@@ -85,10 +87,13 @@ def show(
         dumped = [one.model_dump(mode="json") for one in chosen]
         write_json(dumped if node is None else dumped[0])
         return
+    if output is Output.NAME:
+        write_names(one.name for one in chosen)
+        return
     for number, one in enumerate(chosen):
         if number:
-            typer.echo()
-        _print(node_table(one))
+            write_line()
+        console.show(node_table(one))
 
 
 def validate(inventory: InventoryOption = None) -> None:
@@ -100,7 +105,7 @@ def validate(inventory: InventoryOption = None) -> None:
 
     loaded = load_inventory(inventory)
     count = len(loaded.inventory.nodes)
-    typer.echo(f"{loaded.path}: {count} {'node' if count == 1 else 'nodes'}, no problems")
+    write_line(f"{loaded.path}: {count} {'node' if count == 1 else 'nodes'}, no problems")
 
 
 def import_nodes(
@@ -129,7 +134,7 @@ def import_nodes(
     for note in notes:
         say(f"note: {note}")
     if output is None:
-        typer.echo(text, nl=False)
+        write_line(text.rstrip())
         return
     write_new(output, text, force=force)
     say(f"wrote {output}; next: orch inventory list -i {output}")
@@ -139,10 +144,4 @@ def schema() -> None:
     """Print the JSON Schema of inventory.yaml, for editors."""
     from orchestrator.specs.inventory_files.inventory_schema import schema_text
 
-    typer.echo(schema_text(), nl=False)
-
-
-def _print(table: Table) -> None:
-    from orchestrator.render.console import print_table
-
-    print_table(table)
+    write_line(schema_text().rstrip())

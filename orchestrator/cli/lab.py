@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.options import JsonOption, YesOption
-from orchestrator.cli.report import say, write_json
+from orchestrator.cli.options import JsonOption, Output, OutputOption, YesOption
+from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
     """Add `lab` with its own commands."""
     lab = typer.Typer(
         help="A LAN in a box: simulated machines on this computer.",
-        epilog="Example: orch lab up --nodes 5 --link 1gbit; orch lab cut gamma; orch lab heal gamma; orch lab down",
+        epilog="orch lab up --nodes 5 --link 1gbit\norch lab cut gamma\norch lab heal gamma\norch lab down",
         no_args_is_help=True,
     )
     for command in (up, down, status, shell, cut, heal, kill, start, link):
@@ -51,6 +51,7 @@ def up(
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each machine, e.g. 4g.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the lab on this engine.", show_default="lab")] = None,
     base: Annotated[str | None, typer.Option(metavar="IMAGE", help="Debian image to build machines on.")] = None,
+    output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring up N machines and their inventory.
@@ -67,7 +68,7 @@ def up(
         nodes=nodes, name=name, engine=engine.value, link=link, size=size, base=base, make_base=_make_base
     )
     up_down.up(request, say)
-    _show(control.status(), as_json=as_json)
+    _show(control.status(), output, as_json=as_json)
     say(f"inventory: {inventory_file()}")
     first = "orch build   orch prepare" if engine.value == "docker" else "orch prepare --engine process"
     say(f"every command finds it while the lab is up\n  → {first}   orch launch --nodes {nodes}")
@@ -150,11 +151,11 @@ def _number(runs: Sequence[str]) -> str:
     return f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
 
 
-def status(as_json: JsonOption = False) -> None:
-    """Show how every machine is."""
+def status(output: OutputOption = None, as_json: JsonOption = False) -> None:
+    """Show the state of every machine."""
     from orchestrator.lab import control
 
-    _show(control.status(), as_json=as_json)
+    _show(control.status(), output, as_json=as_json)
 
 
 def shell(
@@ -228,17 +229,27 @@ def _tell(what: str, names: Sequence[str]) -> None:
     say(f"{what}: {', '.join(names) or 'no node, nothing to do'}")
 
 
-def _show(nodes: Sequence[NodeStatus], *, as_json: bool) -> None:
+def _show(nodes: Sequence[NodeStatus], output: Output | None, *, as_json: bool) -> None:
     if as_json:
         write_json({"nodes": [asdict(node) for node in nodes]})
         return
-    from rich.table import Table
+    if output is Output.NAME:
+        write_names(node.name for node in nodes)
+        return
+    from orchestrator.render.console import show
+    from orchestrator.render.table import Column, Table
 
-    from orchestrator.render.console import print_table
-
-    table = Table("#", "node", "address", "state", "engine", "containers", "link", box=None, pad_edge=False)
-    for number, node in enumerate(nodes, start=1):
-        table.add_row(
-            str(number), node.name, node.address, node.state, node.engine or "-", str(node.containers), node.link
-        )
-    print_table(table)
+    columns = (
+        Column("#", 3),
+        Column("node"),
+        Column("address", 2),
+        Column("state"),
+        Column("engine", 4),
+        Column("containers", 5),
+        Column("link", 1),
+    )
+    rows = [
+        (str(number), node.name, node.address, node.state, node.engine or "-", str(node.containers), node.link)
+        for number, node in enumerate(nodes, start=1)
+    ]
+    show(Table(columns=columns, rows=rows, wide=output is Output.WIDE))

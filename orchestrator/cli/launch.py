@@ -13,22 +13,14 @@ from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
 from orchestrator.cli.options import OutputMode
 from orchestrator.specs.launch_options import LaunchOptions
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch launch --nodes 5
-
 orch launch --nodes 5 --data ./Data -- gpt2 --epochs 1 --batch-size 2 --seq-len 128
-
 orch launch --nodes auto -- gpt2 --batch-size 2 --seq-len 128
-
 orch launch --nodes alpha,beta --workdir ./mine -- python train.py --lr 1e-3
-
 orch launch --nodes 5 --dry-run
-
 orch launch --nodes 5 --forecast -- gpt2 --batch-size 2 --seq-len 128
-
 orch launch --nodes 5 --min-nodes 3 --node-timeout 60 --detach
-
 orch launch --resume RUN
 """
 

@@ -19,12 +19,9 @@ from orchestrator.specs.selection import select_names
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.read_logs import LogSource
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch logs -f
-
 orch logs RUN -n gamma --tail 50
-
 orch logs RUN --rank 3 --since 10m --grep 'loss|error'
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -31,8 +32,40 @@ LabelOption = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="KEY=VALUE", help="Only nodes that have this label. Repeatable."),
 ]
+
+
+class Output(str, Enum):
+    """Forms of a list."""
+
+    WIDE = "wide"
+    JSON = "json"
+    NAME = "name"
+
+
+def note_output(context: typer.Context, value: str | None) -> str | None:
+    """Keep the form for `--json`, which is read later."""
+    context.meta["output"] = value
+    return value
+
+
+def _is_json(context: typer.Context, value: bool) -> bool:
+    """Whether `--json` or `-o json` was given: options that were given are read before those that were not."""
+    return value or context.meta.get("output") == Output.JSON
+
+
+OutputOption = Annotated[
+    Output | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="wide|json|name",
+        callback=note_output,
+        help="wide: all columns; json: as --json; name: one name per line.",
+    ),
+]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Write JSON to stdout (docs/json.md). It does not imply --yes.")
+    bool,
+    typer.Option("--json", callback=_is_json, help="Write JSON to stdout (docs/json.md). It does not imply --yes."),
 ]
 WorkloadArgument = Annotated[
     list[str] | None,

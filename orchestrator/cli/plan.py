@@ -10,15 +10,12 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
-from orchestrator.cli.options import InventoryOption, JsonOption, WorkloadArgument
+from orchestrator.cli.options import InventoryOption, JsonOption, OutputOption, WorkloadArgument
 from orchestrator.specs.launch_options import LaunchOptions
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch plan --nodes 5 -- gpt2 --batch-size 2 --seq-len 128
-
 orch plan --measure --epochs 3 -- gpt2 --batch-size 2
-
 orch plan --steps 10000 --json -- vision --batch-size 64 --sync int8
 """
 
@@ -38,6 +35,7 @@ def plan(
     epochs: Annotated[float | None, typer.Option("--epochs", min=0.001, help="The same, in epochs.")] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="The same, in samples.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure now, as `orch bench` does.")] = False,
+    output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Say what a training would take with 1, 2, … nodes under each way of synchronising, from what was measured.
@@ -49,4 +47,5 @@ def plan(
 
     options = replace(options, command=command_words(context, command), name="bench")
     length = Length(steps=steps, epochs=epochs, samples=samples)
-    return show_capacity(load_inventory(inventory).inventory, options, length, measures=measure, as_json=as_json)
+    loaded = load_inventory(inventory).inventory
+    return show_capacity(loaded, options, length, output, measures=measure, as_json=as_json)

@@ -21,14 +21,10 @@ from orchestrator.specs.errors import EXIT_OK, ConfigError, OrchError, Preflight
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import DEFAULT_DATA
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch prepare
-
 orch prepare --text ./books --text ./articles.txt --vocab-size 32000
-
 orch prepare -- vision --images ./photos --image-size 128
-
 orch prepare -- text --csv ./failures.csv --model-name random:small
 """
 NAMED_SOURCES = ("spanish",)

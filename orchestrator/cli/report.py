@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +76,17 @@ def write_json(data: Any) -> None:
     sys.stdout.write(json.dumps(envelope, indent=2) + "\n")
 
 
+def write_line(text: str = "") -> None:
+    """Write data to stdout and end the line. Text of nodes may be part of it."""
+    sys.stdout.write(_lines(text))
+
+
+def write_names(names: Iterable[str]) -> None:
+    """Write the names to stdout, each once and on a line of its own."""
+    for name in dict.fromkeys(names):
+        write_line(name)
+
+
 def installed_version() -> str:
     """The version of orch; empty where it runs from a source tree that is not installed."""
     from importlib.metadata import PackageNotFoundError, version
@@ -87,5 +98,9 @@ def installed_version() -> str:
 
 
 def _write(text: str) -> None:
-    sys.stderr.write("".join(f"{printable(line)}\n" for line in text.split("\n")))
+    sys.stderr.write(_lines(text))
     sys.stderr.flush()
+
+
+def _lines(text: str) -> str:
+    return "".join(f"{printable(line)}\n" for line in text.split("\n"))

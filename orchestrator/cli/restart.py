@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from orchestrator.specs.inventory import Inventory
     from orchestrator.specs.plan import Plan
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch restart
-
 orch restart RUN --nodes alpha,beta --detach
 """
 

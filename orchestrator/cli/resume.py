@@ -13,12 +13,9 @@ from orchestrator.cli.launching.command_words import WORDS_AFTER_AN_ARGUMENT, co
 from orchestrator.cli.options import OutputMode
 from orchestrator.specs.launch_options import LaunchOptions
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch resume RUN
-
 orch resume RUN --nodes alpha,beta
-
 orch resume RUN --min-nodes 2 -- gpt2 --epochs 5
 """
 

@@ -7,18 +7,23 @@ from dataclasses import asdict
 import typer
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption
-from orchestrator.cli.report import say, write_json
+from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption, Output, OutputOption
+from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError, PartialError
 
 EXIT_UNREACHABLE = NodeUnreachableError.exit_code
 
 
 def register(app: typer.Typer) -> None:
-    app.command("runs", epilog="Example: orch runs --json")(runs)
+    app.command("runs", epilog="orch runs\norch runs -o name")(runs)
 
 
-def runs(nodes: NodesOption = None, as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
+def runs(
+    nodes: NodesOption = None,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
     """List runs, newest first: those whose containers the nodes hold, then those that only this computer remembers.
 
     Exit code 0; 4 where no node answered, 5 where some did not: they may hold runs that are not listed.
@@ -27,10 +32,8 @@ def runs(nodes: NodesOption = None, as_json: JsonOption = False, inventory: Inve
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.find_runs import find_runs
     from orchestrator.fleet.runs.history import recorded_history
-    from orchestrator.render.console import print_table, stdout
-    from orchestrator.render.printable import printable
+    from orchestrator.render.console import show
     from orchestrator.render.runs import run_data, runs_table
-    from orchestrator.render.times import started
 
     specs = known_nodes(inventory, None, nodes)
     with connected(specs) as reached:
@@ -51,14 +54,13 @@ def runs(nodes: NodesOption = None, as_json: JsonOption = False, inventory: Inve
     if not found.runs and not past:
         say(_none(code))
         return code
-    if found.runs:
-        print_table(runs_table(found.runs))
+    if output is Output.NAME:
+        write_names((*(run.run_id for run in found.runs), *(one.run_id for one in past)))
+        return code
+    show(runs_table(found.runs, past, wide=output is Output.WIDE))
     for run in found.runs:
         if line := half_way(run):
             say(line)
-    for old in past:
-        line = f"{old.run_id}  {old.state}  {started(old.started_at)}  {old.command}  ({old.reason})"
-        stdout().print(printable(line), markup=False)
     return code
 
 

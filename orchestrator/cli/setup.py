@@ -12,20 +12,16 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
-from orchestrator.cli.report import report_error, say, write_json
+from orchestrator.cli.report import report_error, say, write_json, write_line
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, PartialError, PreflightError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.selection import select_nodes
 from orchestrator.specs.setup import SetUp, SetupPlan, Step
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch setup --dry-run
-
 orch setup
-
 orch setup --nodes gamma,delta --yes
-
 orch setup --nvidia-source https://packages.example/libnvidia-container
 """
 
@@ -107,11 +103,10 @@ def _plans(specs: Sequence[NodeSpec], nvidia_source: str) -> tuple[list[SetupPla
 
 
 def _show(plans: Sequence[SetupPlan], *, to_stderr: bool) -> None:
-    from orchestrator.render.printable import printable
     from orchestrator.render.setup import plan_text
 
     for line in plan_text(plans):
-        typer.echo(printable(line), err=to_stderr)
+        (say if to_stderr else write_line)(line)
 
 
 def _carry_out(plans: Sequence[SetupPlan], specs: Sequence[NodeSpec], *, quiet: bool) -> tuple[SetUp, ...]:

@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
-from orchestrator.cli.report import say, write_json
+from orchestrator.cli.options import InventoryOption, JsonOption, Output, OutputOption, RunArgument
+from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
 from orchestrator.specs.run import State
 
 if TYPE_CHECKING:
     from orchestrator.specs.past_run import PastRun
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch status
-
-orch status RUN --json
+orch status RUN -o wide
 """
 
 
@@ -29,6 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def status(
     run: RunArgument = None,
+    output: OutputOption = None,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
@@ -45,7 +44,7 @@ def status(
     from orchestrator.fleet.runs.progress import forecast_of, last_event
     from orchestrator.fleet.runs.read_logs import recorded_only
     from orchestrator.fleet.runs.records import RunRecord
-    from orchestrator.render.console import print_table
+    from orchestrator.render.console import show
     from orchestrator.render.runs import run_data, run_table
 
     with connected_for(known_nodes(inventory, run), run) as reached:
@@ -55,15 +54,17 @@ def status(
         for line in found.not_understood:
             say(f"note: {line}")
         if recorded := recorded_only(found, run):
-            return _of_the_record(past_run(recorded, found.unreachable), as_json=as_json)
+            return _of_the_record(past_run(recorded, found.unreachable), output, as_json=as_json)
         chosen = choose_run(found, run)
         seats = running_containers(chosen, {node.name: node for node in reached})
         forecast = forecast_of(seats, RunRecord(chosen.run_id))
         last = last_event(seats, forecast)
     if as_json:
         write_json(run_data(chosen, last, forecast))
+    elif output is Output.NAME:
+        write_names(member.node for member in chosen.members)
     else:
-        print_table(run_table(chosen, last, forecast))
+        show(run_table(chosen, last, forecast, wide=output is Output.WIDE))
         names = [member.node for member in chosen.members]
         for slow in slow_ranks(last, names) if chosen.state is State.RUNNING else ():
             say(f"! {slow.what}\n  → {slow.todo(chosen.run_id)}")
@@ -73,7 +74,7 @@ def status(
     return codes.get(chosen.state, EXIT_OK)
 
 
-def _of_the_record(past: PastRun, *, as_json: bool) -> int:
+def _of_the_record(past: PastRun, output: Output | None, *, as_json: bool) -> int:
     """Print the last that this computer heard of a run that no node shows."""
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
@@ -81,6 +82,8 @@ def _of_the_record(past: PastRun, *, as_json: bool) -> int:
 
     if as_json:
         write_json(past_data(past))
+    elif output is Output.NAME:
+        write_names(past.nodes)
     else:
         for line in past_lines(past):
             stdout().print(printable(line), markup=False)

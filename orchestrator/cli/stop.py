@@ -9,12 +9,9 @@ from orchestrator.cli.options import InventoryOption, JsonOption, RunToStopArgum
 from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch stop
-
 orch stop RUN --timeout 120
-
 orch stop RUN --timeout 0
 """
 

@@ -12,12 +12,9 @@ from orchestrator.cli.flags import expand
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.specs.launch_options import LaunchOptions
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch test
-
 orch test --nodes alpha,beta --backend gloo
-
 orch test --nodes 5 --json
 """
 

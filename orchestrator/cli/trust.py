@@ -23,7 +23,7 @@ TIMEOUT_S = 40.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("trust", epilog="Example: orch trust -n alpha,beta")(trust)
+    app.command("trust", epilog="orch trust -n alpha,beta")(trust)
 
 
 def trust(

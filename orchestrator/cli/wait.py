@@ -11,10 +11,8 @@ from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
 from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch wait
-
 orch wait RUN --timeout 3600 && orch logs RUN --tail 5
 """
 

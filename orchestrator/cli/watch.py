@@ -14,10 +14,8 @@ from orchestrator.specs.errors import PartialError
 
 A_DAY_S = 24 * 3600
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch supervise
-
 orch supervise RUN --json
 """
 

@@ -9,10 +9,8 @@ from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
 from orchestrator.cli.report import write_json
 from orchestrator.specs.errors import EXIT_OK
 
-EXAMPLES = """Examples:
-
+EXAMPLES = """\
 orch why
-
 orch why RUN --json
 """
 

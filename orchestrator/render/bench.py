@@ -10,9 +10,9 @@ from rich.text import Text
 from contract.cost_model.measurement import HostStats, Measurement, NodeSpeed
 from contract.cost_model.units import seconds
 from orchestrator.render.bars import bar
-from orchestrator.render.grid import grid
 from orchestrator.render.links import link_matrix
 from orchestrator.render.printable import printable
+from orchestrator.render.table import Column, Table
 
 GIB = 1 << 30
 TIGHT = 0.9
@@ -21,9 +21,9 @@ STARVED = 1.25
 """A dataloader is a bottleneck below this many times the samples that are computed."""
 
 
-def bench_view(measured: Measurement) -> RenderableType:
+def bench_view(measured: Measurement, *, wide: bool = False) -> RenderableType:
     """Return the table, the bars, the links, and remarks."""
-    return Group(*_table(measured), Text(), *_bars(measured), *_links(measured), *_remarks(measured))
+    return Group(_table(measured, wide=wide), Text(), *_bars(measured), *_links(measured), *_remarks(measured))
 
 
 def computed_per_s(node: NodeSpeed, measured: Measurement) -> float:
@@ -36,20 +36,31 @@ def _around(measured: Measurement) -> tuple[HostStats, ...]:
     return measured.around if len(measured.around) == len(measured.nodes) else (HostStats(),) * len(measured.nodes)
 
 
-def _table(measured: Measurement) -> Iterator[Text]:
-    units = [] if measured.unit == "samples" else [f"{measured.unit}/s"]
-    head = ["node", "a sample", "optimizer", "batch", "samples/s", *units, "loader/s", "memory", "disk write", "read"]
-    lines = [head]
+def _table(measured: Measurement, *, wide: bool) -> Table:
+    unit = "" if measured.unit == "samples" else f"{measured.unit}/s"
+    columns = (
+        Column("node"),
+        Column("a sample", 2, right=True),
+        Column("optimizer", 5, right=True),
+        Column("batch", 4, right=True),
+        Column("samples/s", right=True),
+        Column(unit, 1, right=True),
+        Column("loader/s", 6, right=True),
+        Column("memory", 3, right=True),
+        Column("disk write", 7, right=True),
+        Column("read", 8, right=True),
+    )
+    rows = []
     for node, around in zip(measured.nodes, _around(measured), strict=True):
         rate = computed_per_s(node, measured)
-        lines.append(
-            [
+        rows.append(
+            (
                 node.node, seconds(node.sample_s), seconds(node.step_s), str(node.micro_batch), _number(rate),
-                *[_number(rate * measured.units_per_sample) for _ in units], _number(around.loaded_per_s),
+                _number(rate * measured.units_per_sample) if unit else "", _number(around.loaded_per_s),
                 _memory(around), _rate(around.disk_write), _rate(around.disk_read),
-            ]
+            )
         )  # fmt: skip
-    yield from grid(lines, left=1, styles=["bold", *[""] * len(measured.nodes)])
+    return Table(columns=columns, rows=rows, wide=wide)
 
 
 def _bars(measured: Measurement) -> Iterator[Text]:
@@ -60,13 +71,13 @@ def _bars(measured: Measurement) -> Iterator[Text]:
         yield Text.assemble(head, bar(rate, max(rates), style="green"), f" {_number(rate)} {measured.unit}/s")
 
 
-def _links(measured: Measurement) -> Iterator[Text]:
+def _links(measured: Measurement) -> Iterator[RenderableType]:
     if len(measured.nodes) < 2:
         return
     if measured.links:
         yield Text()
         mbit_s = tuple(tuple(rate * 8 / 1e6 or None for rate in row) for row in measured.links)
-        yield from link_matrix([node.node for node in measured.nodes], mbit_s, (), "Mbit/s to")
+        yield link_matrix([node.node for node in measured.nodes], mbit_s, (), "Mbit/s to")
     yield Text(f"all nodes sent at once; one round takes {measured.latency_s * 1e3:.2g} ms", style="dim")
 
 

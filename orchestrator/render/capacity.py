@@ -12,47 +12,48 @@ from contract.cost_model.step_time import StepTime
 from contract.cost_model.units import seconds
 from orchestrator.render.bars import bar, stacked
 from orchestrator.render.forecast import CHOSEN, NAMED
-from orchestrator.render.grid import grid
 from orchestrator.render.printable import printable
+from orchestrator.render.table import Column, Table
 
 COMPUTE, EXCHANGE = ("█", "green"), ("░", "yellow")
 BAR = 30
 EFFECT = {"helps": "green", "hurts": "red"}
 
 
-def capacity_view(capacity: CapacityPlan) -> RenderableType:
+def capacity_view(capacity: CapacityPlan, *, wide: bool = False) -> RenderableType:
     """Return four tables and the warnings."""
-    return Group(
-        *_by_size(capacity), *_by_sync(capacity), *_members(capacity), *_larger(capacity), *_warnings(capacity)
+    parts = (_by_size, _by_sync, _members, _larger)
+    return Group(*(line for part in parts for line in part(capacity, wide=wide)), *_warnings(capacity))
+
+
+def _by_size(capacity: CapacityPlan, *, wide: bool) -> Iterator[RenderableType]:
+    chosen = capacity.chosen
+    columns = (
+        Column(""),
+        Column("nodes", wraps=True),
+        Column("sync", 2),
+        Column("step", right=True),
+        Column(f"{capacity.unit}/s", 1, right=True),
+        Column(f"x {capacity.alone.nodes[0]}", 3, right=True),
+        Column("exchange", 5, right=True),
+        Column("done in", 4, right=True),
+        Column(f"{COMPUTE[0]} compute {EXCHANGE[0]} exchange", 6),
     )
-
-
-def _by_size(capacity: CapacityPlan) -> Iterator[Text]:
-    chosen, unit = capacity.chosen, capacity.unit
-    finishes = capacity.samples is not None
-    head = ["", "nodes", "sync", "step", f"{unit}/s", f"x {capacity.alone.nodes[0]}", "exchange"]
-    lines = [head + ["done in"] * finishes]
+    most, rows = max(row.step_s for row in capacity.by_size), []
     for row in capacity.by_size:
         # The choice prefers a more exact method within 5 % of the fastest one, and replaces it here.
         shown = chosen if len(row.nodes) == len(chosen.nodes) else row
         finish = capacity.finish_s(shown)
-        lines.append([
+        rows.append((
             CHOSEN if shown is chosen else "", _names(shown.nodes), shown.sync, seconds(shown.step_s),
             f"{shown.per_s:,.0f}", f"{shown.speedup:.2f}", f"{shown.exchange_s / shown.step_s:.0%}",
-            *([_duration(finish)] if finish is not None else []),
-        ])  # fmt: skip
-    styles = ["bold", *("bold green" if line[0] else "" for line in lines[1:])]
+            "" if finish is None else _duration(finish), _bar(shown, most),
+        ))  # fmt: skip
     yield Text(f"a step of {capacity.samples_per_step} samples, by number of nodes", style="bold")
-    most = max(row.step_s for row in capacity.by_size)
-    bars = [Text(f"  {COMPUTE[0]} compute {EXCHANGE[0]} exchange")]
-    for row in capacity.by_size:
-        shown = chosen if len(row.nodes) == len(chosen.nodes) else row
-        bars.append(Text("  ") + _bar(shown, most))
-    for line, drawn in zip(grid(lines, left=3, styles=styles), bars, strict=True):
-        yield line + drawn
+    yield Table(columns=columns, rows=rows, styles=["bold green" if row[0] else "" for row in rows], wide=wide)
 
 
-def _by_sync(capacity: CapacityPlan) -> Iterator[Text]:
+def _by_sync(capacity: CapacityPlan, *, wide: bool) -> Iterator[RenderableType]:
     """Each sync method with its best number of nodes."""
     if not capacity.rows:
         return
@@ -60,53 +61,73 @@ def _by_sync(capacity: CapacityPlan) -> Iterator[Text]:
     for row in capacity.rows:
         if row.sync not in best or row.per_s > best[row.sync].per_s:
             best[row.sync] = row
-    lines = [["--sync", "nodes", "step", f"{capacity.unit}/s", f"x {capacity.alone.nodes[0]}", "sent a step"]]
-    for row in best.values():
-        sent = f"{row.sent_bytes / 1e6:,.3g} MB"
-        lines.append([
-            row.sync + ("" if row.proven else " ?"), _names(row.nodes), seconds(row.step_s), f"{row.per_s:,.0f}",
-            f"{row.speedup:.2f}", sent,
-        ])  # fmt: skip
+    columns = (
+        Column("--sync"),
+        Column("nodes", 1, wraps=True),
+        Column("step", right=True),
+        Column(f"{capacity.unit}/s", 2, right=True),
+        Column(f"x {capacity.alone.nodes[0]}", 3, right=True),
+        Column("sent a step", 4, right=True),
+        Column("", 5),
+    )
     most = max(row.step_s for row in best.values())
-    drawn = [Text(), *(Text("  ") + _bar(row, most) for row in best.values())]
+    rows = [
+        (row.sync + ("" if row.proven else " ?"), _names(row.nodes), seconds(row.step_s), f"{row.per_s:,.0f}",
+         f"{row.speedup:.2f}", f"{row.sent_bytes / 1e6:,.3g} MB", _bar(row, most))
+        for row in best.values()
+    ]  # fmt: skip
     yield from (Text(), Text("by sync method, each with its best nodes", style="bold"))
-    styles = ["bold", *("" if row.proven else "dim" for row in best.values())]
-    for line, tail in zip(grid(lines, left=2, styles=styles), drawn, strict=True):
-        yield line + tail
+    yield Table(columns=columns, rows=rows, styles=["" if row.proven else "dim" for row in best.values()], wide=wide)
     if not all(row.proven for row in best.values()):
         yield Text("? its loss is not known to stay within 0.5 % of fp32's: taken only where asked for", style="dim")
 
 
-def _members(capacity: CapacityPlan) -> Iterator[Text]:
-    lines = [["node", "", "with it", "without", "alone", "share", "passes of"]]
-    for member in capacity.members:
-        lines.append([
-            member.node, member.effect, seconds(member.with_s), seconds(member.without_s) if member.without_s else "–",
-            seconds(member.alone_s), *_share(member),
-        ])  # fmt: skip
+def _members(capacity: CapacityPlan, *, wide: bool) -> Iterator[RenderableType]:
+    columns = (
+        Column("node"),
+        Column(""),
+        Column("with it", 1, right=True),
+        Column("without", 2, right=True),
+        Column("alone", 3, right=True),
+        Column("share", 4, right=True),
+        Column("passes of", 5, right=True),
+    )
+    rows = [
+        (member.node, member.effect, seconds(member.with_s), seconds(member.without_s) if member.without_s else "–",
+         seconds(member.alone_s), *_share(member))
+        for member in capacity.members
+    ]  # fmt: skip
     yield from (Text(), Text("each node: a step with and without it, and its share so that all finish together",
                              style="bold"))  # fmt: skip
-    styles = ["bold", *(EFFECT.get(member.effect, "") for member in capacity.members)]
-    yield from grid(lines, left=2, styles=styles)
+    styles = [EFFECT.get(member.effect, "") for member in capacity.members]
+    yield Table(columns=columns, rows=rows, styles=styles, wide=wide)
 
 
 def _share(member: NodeEffect) -> tuple[str, str]:
     return (str(member.share), f"{member.passes} × {member.micro_batch}") if member.taken else ("–", "–")
 
 
-def _larger(capacity: CapacityPlan) -> Iterator[Text]:
-    yield from (Text(), Text("a larger step (--global-batch-size): the exchange stays the same", style="bold"))
-    lines = [["", "samples", "nodes", "sync", "step", f"{capacity.unit}/s", "of all speeds"]]
+def _larger(capacity: CapacityPlan, *, wide: bool) -> Iterator[RenderableType]:
+    columns = (
+        Column(""),
+        Column("samples", right=True),
+        Column("nodes", 2, right=True),
+        Column("sync", 3),
+        Column("step", 1, right=True),
+        Column(f"{capacity.unit}/s", right=True),
+        Column("of all speeds", 4, right=True),
+        Column("", 5),
+    )
+    most, rows = max(each.row.per_s for each in capacity.larger), []
     for each in capacity.larger:
         row = each.row
-        lines.append([
+        rows.append((
             "enough" if each.samples_per_step == capacity.enough else "", str(each.samples_per_step),
             str(len(row.nodes)), row.sync, seconds(row.step_s), f"{row.per_s:,.0f}", f"{each.efficiency:.0%}",
-        ])  # fmt: skip
-    most = max(each.row.per_s for each in capacity.larger)
-    drawn = [Text(), *(Text("  ") + bar(each.row.per_s, most, width=BAR, style="green") for each in capacity.larger)]
-    for line, tail in zip(grid(lines, left=4, styles=["bold", *[""] * len(capacity.larger)]), drawn, strict=True):
-        yield line + tail
+            bar(row.per_s, most, width=BAR, style="green"),
+        ))  # fmt: skip
+    yield from (Text(), Text("a larger step (--global-batch-size): the exchange stays the same", style="bold"))
+    yield Table(columns=columns, rows=rows, wide=wide)
 
 
 def _warnings(capacity: CapacityPlan) -> Iterator[Text]:

@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.text import Text
-
-from orchestrator.render.grid import grid
+from orchestrator.render.table import Column, Table
 from orchestrator.specs.checkpoint import CheckpointCopy
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
-def checkpoint_lines(held: Sequence[CheckpointCopy], copies: Mapping[tuple[int, str], int]) -> Iterator[Text]:
-    """Newest first, run by run, a line for each node that holds one."""
-    head = ("run", "node", "state", "step", "size", "age", "copies")
-    lines = [
-        (
-            one.run_id,
-            one.node,
-            state(one),
-            str(one.step),
-            size(one.size),
-            age(one.age_s),
-            str(copies[one.identity]) if not one.problem else "-",
-        )
+def checkpoint_table(
+    held: Sequence[CheckpointCopy], copies: Mapping[tuple[int, str], int], *, wide: bool = False
+) -> Table:
+    """One line for each node that holds one."""
+    columns = (
+        Column("run"),
+        Column("node", 1),
+        Column("state"),
+        Column("step", right=True),
+        Column("size", 3, right=True),
+        Column("age", 4, right=True),
+        Column("copies", 2, right=True),
+        Column("folder", wide=True),
+    )
+    rows = [
+        (one.run_id, one.node, state(one), str(one.step), size(one.size), age(one.age_s),
+         "-" if one.problem else str(copies[one.identity]), one.folder)
         for one in held
-    ]
-    return grid([head, *lines], left=3, styles=["bold", *("bold red" if one.problem else "" for one in held)])
+    ]  # fmt: skip
+    return Table(columns=columns, rows=rows, styles=["bold red" if one.problem else "" for one in held], wide=wide)
 
 
 def in_order(held: Sequence[CheckpointCopy]) -> list[CheckpointCopy]:

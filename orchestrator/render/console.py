@@ -1,11 +1,10 @@
-"""Where output goes: data to stdout, talk to stderr; colour only on a terminal (`NO_COLOR` is honoured by rich)."""
+"""Where output goes: data to stdout, messages to stderr; colour only on a terminal (`NO_COLOR` is honoured by rich)."""
 
 from __future__ import annotations
 
 import os
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 UNBOUNDED = 100_000
 """Columns."""
@@ -13,20 +12,25 @@ UNBOUNDED = 100_000
 
 def stdout() -> Console:
     """For data."""
-    return Console(highlight=False, soft_wrap=True)
-
-
-def print_table(table: Table) -> None:
-    """Print a table to stdout: as wide as its cells where nothing says how wide the output is, as in a pipe."""
-    console = stdout()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = UNBOUNDED
-    console.print(table)
+    return _console(stderr=False)
 
 
 def stderr() -> Console:
-    """For talk: progress, phases, notes."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    """For messages: progress, phases, notes."""
+    return _console(stderr=True)
+
+
+def show(view: RenderableType) -> None:
+    """Print to stdout. Words are wrapped here; commands to be copied stay whole, for the terminal to wrap."""
+    stdout().print(view, crop=False, soft_wrap=False)
+
+
+def _console(*, stderr: bool) -> Console:
+    """A console as wide as the terminal or $COLUMNS, and without a limit in a pipe or a file."""
+    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNBOUNDED
+    return console
 
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")

@@ -47,10 +47,13 @@ class DoctorReport:
         return bool(self.not_checked) or any(finding.severity is Severity.ERROR for finding in self.all_findings)
 
 
-def doctor_screen(report: DoctorReport) -> RenderableType:
-    """A line for each area, then the findings of each with cause and fix, then one line for all."""
+def doctor_screen(report: DoctorReport, *, wide: bool = False) -> RenderableType:
+    """A line for each area, then the findings of each with cause and fix, then one line for all.
+
+    The same finding of several nodes is shown once, with `wide` once for each node.
+    """
     lines = [_area_line(report, area, found) for area, found in report.findings.items()]
-    blocks = [block for area, found in report.findings.items() if found for block in _block(area, found)]
+    blocks = [block for area, found in report.findings.items() if found for block in _block(area, found, wide=wide)]
     return Group(*lines, *blocks, Text(), _closing(report))
 
 
@@ -91,10 +94,11 @@ def _by_reason(gaps: Mapping[str, str]) -> dict[str, list[str]]:
     return names
 
 
-def _block(area: str, found: Sequence[Finding]) -> Iterator[RenderableType]:
+def _block(area: str, found: Sequence[Finding], *, wide: bool) -> Iterator[RenderableType]:
     yield Text()
     yield Text(area, style="bold underline")
-    for names, finding in fold(found):
+    each = [((one.node,) if one.node else (), one) for one in found]
+    for names, finding in each if wide else fold(found):
         said = Text(printable(sentence(names, finding)), style="bold")
         said.append(f"  [{finding.id}]", style="not bold dim")
         yield _hanging(Text(f"{MARKS[finding.severity]} ", style=STYLES[finding.severity]), said)

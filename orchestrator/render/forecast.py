@@ -9,8 +9,8 @@ from rich.text import Text
 
 from contract.cost_model.forecast import Forecast, ForecastRow
 from contract.cost_model.units import seconds
-from orchestrator.render.grid import grid
 from orchestrator.render.printable import printable
+from orchestrator.render.table import Column, Table
 
 CHOSEN = "▶"
 NAMED = 3
@@ -19,7 +19,7 @@ NAMED = 3
 
 def forecast_view(forecast: Forecast) -> RenderableType:
     """Return the table, the links, the nodes that are left out, and the warnings."""
-    return Group(*_table(forecast), *_below(forecast))
+    return Group(_table(forecast), *_below(forecast))
 
 
 def forecast_line(forecast: Forecast, achieved: object = None) -> str:
@@ -32,12 +32,21 @@ def forecast_line(forecast: Forecast, achieved: object = None) -> str:
     return told + (f", achieved {achieved * 100:.0f} %" if isinstance(achieved, int | float) else "")
 
 
-def _table(forecast: Forecast) -> Iterator[Text]:
-    figures = ("step", "compute", "exchange", "sent", f"{forecast.unit}/s", f"x {forecast.best_node}")
-    everyone = len(forecast.link_mbit_s)
-    lines = [("", "sync", "nodes", *figures), *(_cells(row, everyone=everyone) for row in forecast.rows)]
-    styles = ["bold", *("bold green" if row.chosen else "" if row.proven else "dim" for row in forecast.rows)]
-    yield from grid(lines, left=3, styles=styles)
+def _table(forecast: Forecast) -> Table:
+    columns = (
+        Column(""),
+        Column("sync"),
+        Column("nodes", 1),
+        Column("step", 2, right=True),
+        Column("compute", 4, right=True),
+        Column("exchange", 5, right=True),
+        Column("sent", 6, right=True),
+        Column(f"{forecast.unit}/s", right=True),
+        Column(f"x {forecast.best_node}", 3, right=True),
+    )
+    styles = ["bold green" if row.chosen else "" if row.proven else "dim" for row in forecast.rows]
+    rows = [_cells(row, everyone=len(forecast.link_mbit_s)) for row in forecast.rows]
+    return Table(columns=columns, rows=rows, styles=styles)
 
 
 def _cells(row: ForecastRow, *, everyone: int) -> tuple[str, ...]:

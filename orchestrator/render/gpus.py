@@ -6,23 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from orchestrator.render.findings import MARKS, STYLES, WORDS, fold
 from orchestrator.render.printable import printable
+from orchestrator.render.table import Column, Table
 from orchestrator.specs.facts import GpuFacts
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, TorchAnswer
 
 
-def gpu_report(report: GpuReport) -> RenderableType:
+def gpu_report(report: GpuReport, *, wide: bool = False) -> RenderableType:
     """The table, the findings, and one closing line."""
-    return Group(_table(report.nodes), *_findings(report.findings), _closing(report))
+    columns = (Column("node"), Column("host", wraps=True), Column("container", wraps=True))
+    table = Table(columns=columns, rows=list(_folded_rows(report.nodes, wide=wide)), spaced=True, wide=wide)
+    return Group(table, Text(), *_findings(report.findings), _closing(report))
 
 
 def gpu_data(report: GpuReport) -> dict[str, Any]:
@@ -30,27 +30,17 @@ def gpu_data(report: GpuReport) -> dict[str, Any]:
     return {**asdict(report), "unfit": report.unfit}
 
 
-def _table(nodes: Sequence[NodeGpus]) -> Table:
-    table = Table(box=box.ROUNDED, show_lines=True, header_style="bold", expand=False)
-    table.add_column("node", no_wrap=True)
-    table.add_column("host", ratio=3)
-    table.add_column("container", ratio=2)
-    for names, host, container in _folded_rows(nodes):
-        table.add_row(", ".join(names), _safe(host), _safe(container))
-    return table
-
-
-def _folded_rows(nodes: Sequence[NodeGpus]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Nodes without a GPU often say the same: one row for all of them. A GPU is never folded: its UUID is its own."""
+def _folded_rows(nodes: Sequence[NodeGpus], *, wide: bool) -> Iterator[tuple[str, str, str]]:
+    """A row for each GPU, and one for all nodes without a GPU that say the same (with `wide`, one for each)."""
     same: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         if node.host and node.host.gpus:
             for gpu in node.host.gpus:
-                yield (f"{node.node} {gpu.index}",), _gpu(gpu), _container(node, gpu)
+                yield f"{node.node} {gpu.index}", _gpu(gpu), _container(node, gpu)
         else:
-            same.setdefault((_without_gpu(node), "–"), []).append(node.node)
-    for (host, container), names in same.items():
-        yield tuple(names), host, container
+            same.setdefault((_without_gpu(node), node.node if wide else ""), []).append(node.node)
+    for (host, _), names in same.items():
+        yield ", ".join(names), host, "–"
 
 
 def _gpu(gpu: GpuFacts) -> str:
@@ -135,11 +125,6 @@ def _closing(report: GpuReport) -> Text:
     text = f"{_count(len(report.nodes), 'node')}, {_count(gpus, 'GPU')}: "
     text += f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if errors or warnings else "all fit"
     return Text(text, style="bold red" if errors else "bold")
-
-
-def _safe(cell: str) -> str:
-    """Words of a node, such as the name of a process, neither move the cursor nor are markup."""
-    return escape("\n".join(printable(line) for line in cell.splitlines()))
 
 
 def _indented(text: Text) -> Padding:

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
+from rich.text import Text
 
+from orchestrator.render.table import Cell, Column, Table
 from orchestrator.specs.image import Placed
 
 MB = 1_000_000
 
 
-def images_table(placed: Sequence[Placed]) -> Table:
+def images_table(placed: Sequence[Placed], *, wide: bool = False) -> Table:
     """One row for each node, in their order."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("NODE", "IMAGE", "ID", "BUILT BY"):
-        table.add_column(heading)
-    for heading in ("SIZE", "MOVED", "TIME"):
-        table.add_column(heading, justify="right")
-    for result in placed:
-        table.add_row(result.node, result.tag, *_cells(result))
-    return table
+    columns = (
+        Column("node"),
+        Column("image"),
+        Column("id", 2),
+        Column("built by", 3),
+        Column("size", 4, right=True),
+        Column("moved", 1, right=True),
+        Column("time", 5, right=True),
+        Column("content", wide=True),
+    )
+    rows = [(result.node, result.tag, *_cells(result), result.content) for result in placed]
+    return Table(columns=columns, rows=rows, wide=wide)
 
 
 def images_data(placed: Sequence[Placed]) -> list[dict[str, Any]]:
@@ -43,9 +48,9 @@ def images_data(placed: Sequence[Placed]) -> list[dict[str, Any]]:
     ]
 
 
-def _cells(result: Placed) -> tuple[str, ...]:
+def _cells(result: Placed) -> tuple[Cell, ...]:
     if result.delivery is None:
-        return ("[red]missing[/red]", result.builder, "", "", "")
+        return (Text("missing", "red"), result.builder, "", "", "")
     return (
         result.delivery.image_id.removeprefix("sha256:")[:12],
         result.builder,

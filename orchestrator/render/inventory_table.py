@@ -4,45 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
+from orchestrator.render.table import Column, Table
 from orchestrator.specs.inventory import NodeSpec
 
 
-def nodes_table(nodes: Sequence[NodeSpec]) -> Table:
-    """One line a node, in the order of ranks; columns that say the same for none are left out."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    columns: dict[str, list[str]] = {
-        "#": [str(rank) for rank in range(len(nodes))],
-        "node": [node.name for node in nodes],
-        "reached at": [_reached(node) for node in nodes],
-        "device": [node.device for node in nodes],
-        "ranks": [str(node.nproc_per_node) for node in nodes],
-        "cpus": [f"{node.limits.cpus:g}" for node in nodes],
-        "memory": [size(node.limits.memory_mib) for node in nodes],
-        "labels": [" ".join(f"{key}={value}" for key, value in node.labels.items()) for node in nodes],
-    }
-    shown = {title: cells for title, cells in columns.items() if any(cells)}
-    for title in shown:
-        table.add_column(title, justify="right" if title in ("#", "cpus", "memory") else "left", overflow="fold")
-    for row in zip(*shown.values(), strict=True):
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def nodes_table(nodes: Sequence[NodeSpec], *, wide: bool = False) -> Table:
+    """One line a node, in the order of ranks."""
+    columns = (
+        Column("#", 4, right=True),
+        Column("node"),
+        Column("reached at", 1),
+        Column("device", 2),
+        Column("ranks", 5),
+        Column("cpus", 6, right=True),
+        Column("memory", 3, right=True),
+        Column("labels", 7, wraps=True),
+        Column("engine", wide=True),
+        Column("workspace", wide=True),
+        Column("reserved", right=True, wide=True),
+        Column("shm", right=True, wide=True),
+    )
+    rows = [
+        (
+            str(rank), node.name, _reached(node), node.device, str(node.nproc_per_node), f"{node.limits.cpus:g}",
+            size(node.limits.memory_mib), _labels(node), node.engine, node.workspace,
+            size(node.limits.memory_reservation_mib), size(node.limits.shm_mib),
+        )
+        for rank, node in enumerate(nodes)
+    ]  # fmt: skip
+    return Table(columns=columns, rows=rows, wide=wide)
 
 
 def node_table(node: NodeSpec) -> Table:
     """Every key of one node, the defaults filled in."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for key, value in node.model_dump(exclude={"limits", "labels"}).items():
-        table.add_row(key, Text("-" if value is None else str(value)))
-    table.add_row("labels", Text(" ".join(f"{key}={value}" for key, value in node.labels.items()) or "-"))
-    for key, text in limits(node).items():
-        table.add_row(f"limits.{key}", text)
-    return table
+    values = {key: "-" if value is None else str(value) for key, value in
+              node.model_dump(exclude={"limits", "labels"}).items()}  # fmt: skip
+    values["labels"] = _labels(node) or "-"
+    values |= {f"limits.{key}": text for key, text in limits(node).items()}
+    rows = [(Text(key, "bold"), value) for key, value in values.items()]
+    return Table(columns=(Column(""), Column("", wraps=True)), rows=rows)
+
+
+def _labels(node: NodeSpec) -> str:
+    return " ".join(f"{key}={value}" for key, value in node.labels.items())
 
 
 def _reached(node: NodeSpec) -> str:

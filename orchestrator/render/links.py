@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from orchestrator.checks.slow_links import SlowLinks
-from orchestrator.render.grid import grid
 from orchestrator.render.printable import printable
+from orchestrator.render.table import Column, Table
 from orchestrator.specs.connectivity import Matrix, Verdict
 
 SLOW = "!"
@@ -20,17 +20,17 @@ def verdict_view(verdict: Verdict, slow: SlowLinks) -> RenderableType:
     return Group(*_collectives(verdict), *_matrices(verdict, slow), *_in_words(verdict, slow))
 
 
-def link_matrix(nodes: Sequence[str], matrix: Matrix, marked: Sequence[tuple[int, int]], head: str) -> Iterator[Text]:
+def link_matrix(nodes: Sequence[str], matrix: Matrix, marked: Sequence[tuple[int, int]], head: str) -> Table:
     """From row to column. `marked` pairs bear a mark, both ways."""
     found = {pair for first, second in marked for pair in ((first, second), (second, first))}
-    lines = [[head, *nodes]]
+    rows = []
     for row, (node, cells) in enumerate(zip(nodes, matrix, strict=True)):
-        told = (
+        values = (
             "–" if cell is None else f"{SLOW if (row, column) in found else ''}{_short(cell)}"
             for column, cell in enumerate(cells)
         )
-        lines.append([node, *told])
-    yield from grid(lines, left=1, styles=["bold", *[""] * len(nodes)])
+        rows.append((node, *values))
+    return Table(columns=(Column(head), *(Column(node, right=True) for node in nodes)), rows=rows)
 
 
 def _collectives(verdict: Verdict) -> Iterator[Text]:
@@ -46,14 +46,14 @@ def _collectives(verdict: Verdict) -> Iterator[Text]:
         )
 
 
-def _matrices(verdict: Verdict, slow: SlowLinks) -> Iterator[Text]:
+def _matrices(verdict: Verdict, slow: SlowLinks) -> Iterator[RenderableType]:
     if len(verdict.nodes) < 2:
         return
     of_nodes = [pair for pair in verdict.pairs() if set(pair) & set(slow.nodes)]
     yield Text()
-    yield from link_matrix(verdict.nodes, verdict.mbit_s, [*slow.pairs, *of_nodes], "Mbit/s to")
+    yield link_matrix(verdict.nodes, verdict.mbit_s, [*slow.pairs, *of_nodes], "Mbit/s to")
     yield Text()
-    yield from link_matrix(verdict.nodes, verdict.latency_ms, slow.late, "ms there and back")
+    yield link_matrix(verdict.nodes, verdict.latency_ms, slow.late, "ms there and back")
 
 
 def _in_words(verdict: Verdict, slow: SlowLinks) -> Iterator[Text]:

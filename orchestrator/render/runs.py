@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from contract.cost_model.forecast import Forecast
@@ -15,8 +14,9 @@ from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
+from orchestrator.render.table import Cell, Column, Table
 from orchestrator.render.times import stamp, started, zone
-from orchestrator.specs.past_run import PastRun
+from orchestrator.specs.past_run import HistoryEntry, PastRun
 from orchestrator.specs.run import Member, Run, State
 
 STYLES = {
@@ -28,7 +28,7 @@ STYLES = {
 }
 
 
-def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = None) -> Table:
+def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = None, *, wide: bool = False) -> Table:
     """One run: its state as title, below it what was forecast and what is achieved, a line per node."""
     title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]), f"  {_progress(last)}")
     if forecast:
@@ -40,39 +40,61 @@ def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = 
         if run.state is State.RUNNING
     }
     left_out = {out.node: f"left out: {out.why}" for out in forecast.left_out} if forecast else {}
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in ("rank", "node", "state", "exit", f"started ({zone()})", "restarts", "why"):
-        table.add_column(column, justify="right" if column in ("rank", "exit", "restarts") else "left")
+    columns = (
+        Column("rank", 4, right=True),
+        Column("node"),
+        Column("state"),
+        Column("exit", 1, right=True),
+        Column(f"started ({zone()})", 3),
+        Column("restarts", 2, right=True),
+        Column("why", wraps=True),
+        Column("container", wide=True),
+        Column("image", wide=True),
+    )
+    rows = []
     for member in run.members:
         container = member.container
-        table.add_row(
-            str(member.node_rank),
-            Text(member.node, colour_of(member.node_rank)),
-            Text(member.state.value, STYLES[member.state]),
-            "" if container is None or container.exit_code is None else str(container.exit_code),
-            started(container.started_at) if container else "",
-            str(container.restarts) if container else "",
-            _plain(_why(member) or left_out.get(member.node, "") or slow.get(member.node, "")),
+        rows.append(
+            (
+                str(member.node_rank),
+                Text(member.node, colour_of(member.node_rank)),
+                Text(member.state.value, STYLES[member.state]),
+                "" if container is None or container.exit_code is None else str(container.exit_code),
+                started(container.started_at) if container else "",
+                str(container.restarts) if container else "",
+                _why(member) or left_out.get(member.node, "") or slow.get(member.node, ""),
+                container.id[:12] if container else "",
+                container.image.removeprefix("sha256:")[:12] if container else "",
+            )
         )
-    return table
+    return Table(title=title, columns=columns, rows=rows, wide=wide)
 
 
-def runs_table(runs: tuple[Run, ...]) -> Table:
-    """Many runs, a line each."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("run", "state", "nodes", "by", f"started ({zone()})", "command"):
-        table.add_column(column)
+def runs_table(runs: Sequence[Run], history: Sequence[HistoryEntry] = (), *, wide: bool = False) -> Table:
+    """Many runs, a line each; then those that are only on record on this computer."""
+    columns = (
+        Column("run"),
+        Column("state"),
+        Column("nodes", 3),
+        Column("by", 5),
+        Column(f"started ({zone()})", 2),
+        Column("command", 1, wraps=True),
+        Column("from the record", 4, wraps=True),
+        Column("attempt", right=True, wide=True),
+        Column("rank 0", wide=True),
+        Column("project", wide=True),
+    )
+    rows: list[tuple[Cell, ...]] = []
     for run in runs:
         running = sum(member.state is State.RUNNING for member in run.members)
-        table.add_row(
-            _plain(run.run_id),
-            Text(run.state.value, STYLES[run.state]),
-            f"{running}/{run.nnodes} up" if running else str(run.nnodes),
-            _plain(run.user),
-            started(run.started_at),
-            _plain(run.command),
-        )
-    return table
+        up = f"{running}/{run.nnodes} up" if running else str(run.nnodes)
+        state = Text(run.state.value, STYLES[run.state])
+        rows.append((run.run_id, state, up, run.user, started(run.started_at), run.command, "", str(run.attempt),
+                     run.master, run.project))  # fmt: skip
+    for past in history:
+        rows.append((past.run_id, past.state, "", "", started(past.started_at), past.command,
+                     past.reason, "", "", ""))  # fmt: skip
+    return Table(columns=columns, rows=rows, wide=wide)
 
 
 def past_lines(past: PastRun) -> Iterator[str]:
@@ -177,8 +199,3 @@ def _why(member: Member) -> str:
     if member.container and member.container.oom_killed:
         return "out of memory: its container reached its limit"
     return member.reason or (member.container.error if member.container else "")
-
-
-def _plain(words: str) -> Text:
-    """Text of a label or an engine, without markup: a command may hold `[/b]`."""
-    return Text(printable(words))

@@ -26,3 +26,14 @@ class PastRun:
     forecast: Forecast | None
     unreachable: Mapping[str, OrchError]
     """Nodes that gave no answer: the run may be there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryEntry:
+    """A recorded run in the list of `orch runs`."""
+
+    run_id: str
+    state: str
+    reason: str
+    started_at: str
+    command: str

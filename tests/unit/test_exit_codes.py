@@ -7,11 +7,10 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orchestrator.cli import build_app, main
+from orchestrator.cli import main
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import LogLine
@@ -202,55 +201,6 @@ def test_7_no_answer_in_time(orch: Orch) -> None:
     ran = orch("launch", on=here)
     assert (ran.code, here.containers) == (7, {})
     assert "error: beta: no answer in 120 s" in ran.err
-
-
-NOTHING_TO_REACH = {"version", "explain", "prepare", "plan", "checkpoints push", "trust"}
-"""Commands that ask no node before they have found something else, and `trust`, which opens its own connections: see
-tests/contract/test_ssh.py. `lab` and `inventory` ask none either."""
-WORDS = {"resume": ("RUN",), "checkpoints prune": ("RUN", "--keep", "1"), "inventory import": ("hostfile",)}
-"""Arguments that a command requires."""
-
-
-def each_command() -> Iterator[str]:
-    """Every command of the program."""
-
-    def walk(command: Any, path: str) -> Iterator[str]:
-        for name, inner in getattr(command, "commands", {}).items():
-            full = f"{path} {name}".strip()
-            yield from walk(inner, full) if hasattr(inner, "commands") else [full]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("_ORCH_COMPLETE", "all commands are loaded")
-        yield from walk(build_app(None), "")
-
-
-EVERY = sorted(each_command())
-ASKING = [one for one in EVERY if one not in NOTHING_TO_REACH and one.split()[0] not in ("lab", "inventory")]
-
-
-@pytest.mark.parametrize("command", ASKING)
-def test_4_all_nodes_out_of_reach(orch: Orch, command: str) -> None:
-    here = lan.Lan({name: lan.silent(name) for name in THREE})
-    for node in here.nodes.values():
-        node.answers[("*",)] = NodeUnreachableError("no answer in 5 s", node=node.name)
-    ran = orch(*command.split(), *WORDS.get(command, ()), on=here)
-    assert ran.code == 4, ran.err
-    assert "answer" in ran.out + ran.err
-
-
-@pytest.mark.parametrize("command", [one for one in EVERY if one != "resume"])  # its COMMAND may have any option
-def test_2_an_option_that_no_command_has(orch: Orch, command: str) -> None:
-    ran = orch(*command.split(), "--no-such-option")
-    assert (ran.code, ran.out) == (2, "")
-
-
-@pytest.mark.parametrize("command", [*ASKING, "plan", "inventory list", "inventory show", "inventory validate"])
-def test_3_no_inventory(orch: Orch, command: str) -> None:
-    for words in ((*command.split(), *WORDS.get(command, ()), "-i", "nowhere.yaml"),
-                  ("-i", "nowhere.yaml", *command.split(), *WORDS.get(command, ()))):  # fmt: skip
-        ran = orch(*words)
-        assert (ran.code, ran.out) == (3, ""), ran.err
-        assert "no nowhere.yaml (given by -i)" in ran.err
 
 
 @dataclass

@@ -95,8 +95,11 @@ def test_no_line_of_the_table_is_broken_by_a_narrow_terminal() -> None:
     names = ("a-workstation-with-a-long-name", "and-another-one")
     rows = [{**lan.forecast()["rows"][2], "nodes": names}]
     out = io.StringIO()
-    Console(file=out, width=40, soft_wrap=True).print(forecast_view(forecast(rows=rows)))
+    Console(file=out, width=80, soft_wrap=True).print(forecast_view(forecast(rows=rows)))
     assert ", ".join(names) in out.getvalue()
+    out.truncate(0)
+    Console(file=out, width=40, soft_wrap=True).print(forecast_view(forecast(rows=rows)))
+    assert "workstation" not in out.getvalue()  # the column is dropped
 
 
 def test_many_nodes_are_counted_and_words_of_a_node_are_no_markup() -> None:

@@ -12,18 +12,14 @@ from orchestrator.cli.checkpoints.pruning import prune
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
         help="The checkpoints that the nodes hold: see, verify, fetch, bring back, remove and export them.",
-        epilog="Examples: orch checkpoints ls; orch checkpoints pull RUN",
+        epilog="orch checkpoints ls\norch checkpoints pull RUN",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
-    group.command("ls", epilog="Examples: orch checkpoints ls; orch checkpoints ls RUN --verify --json")(ls)
-    group.command("verify", epilog="Example: orch checkpoints verify RUN")(verify)
-    group.command("pull", epilog="Examples: orch checkpoints pull; orch checkpoints pull RUN --step 300 --to ./kept")(
-        pull
-    )
-    group.command("push", epilog="Examples: orch checkpoints push RUN --from ./kept; orch checkpoints push --to beta")(
-        push
-    )
-    group.command("prune", epilog="Example: orch checkpoints prune RUN --keep 2 --older-than 24")(prune)
-    group.command("export", epilog="Example: orch checkpoints export RUN --to model.safetensors")(export)
+    group.command("ls", epilog="orch checkpoints ls\norch checkpoints ls RUN --verify --json")(ls)
+    group.command("verify", epilog="orch checkpoints verify RUN")(verify)
+    group.command("pull", epilog="orch checkpoints pull\norch checkpoints pull RUN --step 300 --to ./kept")(pull)
+    group.command("push", epilog="orch checkpoints push RUN --from ./kept\norch checkpoints push --to beta")(push)
+    group.command("prune", epilog="orch checkpoints prune RUN --keep 2 --older-than 24")(prune)
+    group.command("export", epilog="orch checkpoints export RUN --to model.safetensors")(export)
     app.add_typer(group, name="checkpoints")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_nodes, hashed
-from orchestrator.cli.options import InventoryOption, JsonOption
-from orchestrator.cli.report import say, write_json
+from orchestrator.cli.options import InventoryOption, JsonOption, Output, OutputOption
+from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.specs.errors import EXIT_OK, ConfigError, PartialError, RunFailedError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def ls(
     run: Annotated[str | None, typer.Argument(help="Run id or its beginning; all runs otherwise.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Hash every file; else sizes decide.")] = False,
+    output: OutputOption = None,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
@@ -34,14 +35,18 @@ def ls(
         chosen = run_meant(asked.held, run) if run else ""
         held = in_order([one for one in asked.held if one.run_id == chosen or not chosen])
         looked = hashed(asked.nodes, held, as_json=as_json) if verify else held
-    _show(looked, as_json=as_json)
+    _show(looked, output, as_json=as_json)
     if not looked and not as_json:
         say("no checkpoints yet\n  → orch launch")
     return RunFailedError.exit_code if verify and any(one.problem for one in looked) else EXIT_OK
 
 
 def verify(
-    run: RunArgument = None, step: StepOption = None, as_json: JsonOption = False, inventory: InventoryOption = None
+    run: RunArgument = None,
+    step: StepOption = None,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
 ) -> int:
     """Hash every file of a run's checkpoints, on the nodes that hold them, and compare it with its manifest.
 
@@ -55,7 +60,7 @@ def verify(
         if not wanted:
             raise ConfigError(f"no checkpoint of step {step} of run {chosen}", hint=f"orch checkpoints ls {chosen}")
         looked = hashed(asked.nodes, wanted, as_json=as_json)
-    _show(looked, as_json=as_json)
+    _show(looked, output, as_json=as_json)
     damaged = [one for one in looked if one.problem]
     if damaged:
         raise RunFailedError(
@@ -68,15 +73,17 @@ def verify(
     return EXIT_OK
 
 
-def _show(held: Sequence[CheckpointCopy], *, as_json: bool) -> None:
+def _show(held: Sequence[CheckpointCopy], output: Output | None, *, as_json: bool) -> None:
     from orchestrator.plan.checkpoints import copies
-    from orchestrator.render.checkpoints import checkpoint_data, checkpoint_lines, damage
-    from orchestrator.render.console import stdout
+    from orchestrator.render.checkpoints import checkpoint_data, checkpoint_table, damage
+    from orchestrator.render.console import show
 
     counted = copies(held)
     if as_json:
         write_json({"checkpoints": [checkpoint_data(one, counted) for one in held]})
-    for line in checkpoint_lines(held, counted) if held and not as_json else ():
-        stdout().print(line)
+    elif output is Output.NAME:
+        write_names(f"{one.node}:{one.folder}" for one in held)
+    elif held:
+        show(checkpoint_table(held, counted, wide=output is Output.WIDE))
     for words in damage(held):
         say(words)

@@ -30,7 +30,7 @@ def prune(
     from orchestrator.fleet.checkpoints.copy import remove_all
     from orchestrator.fleet.checkpoints.survey import newest_sound
     from orchestrator.plan.checkpoints import HOUR_S, Keeping, copies, to_prune
-    from orchestrator.render.checkpoints import checkpoint_data, checkpoint_lines, in_order
+    from orchestrator.render.checkpoints import checkpoint_data, checkpoint_table, in_order
     from orchestrator.render.console import stderr
 
     with asked_nodes(inventory, run) as asked:
@@ -42,8 +42,8 @@ def prune(
                                  hint=f"orch checkpoints verify {chosen}")  # fmt: skip
         keeping = Keeping(newest=keep, younger_than_s=older_than * HOUR_S)
         doomed = in_order(to_prune(held, keeping, sound[0].step))
-        for line in checkpoint_lines(doomed, copies(held)) if doomed else ():
-            stderr().print(line)
+        if doomed:
+            stderr().print(checkpoint_table(doomed, copies(held)))
         going = doomed if doomed and agreed(f"Remove {number(doomed)}?", yes=yes) else []
         outcomes = remove_all(asked.nodes, going)
     failed = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}

@@ -11,7 +11,8 @@ from contract.cost_model.measurement import CostModelError
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.measure import measure
 from orchestrator.cli.launching.request import chosen_nodes, with_engine
-from orchestrator.cli.report import say, write_json
+from orchestrator.cli.options import Output
+from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.fleet.planning.measurements import recall
 from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
@@ -44,7 +45,13 @@ class Length:
 
 
 def show_capacity(
-    inventory: Inventory, options: LaunchOptions, length: Length, *, measures: bool, as_json: bool
+    inventory: Inventory,
+    options: LaunchOptions,
+    length: Length,
+    output: Output | None,
+    *,
+    measures: bool,
+    as_json: bool,
 ) -> int:
     """Show on which nodes the training is fastest and how long it takes."""
     measurement = measured_before(inventory, options)
@@ -63,10 +70,13 @@ def show_capacity(
         finish = {"finish_s": capacity.finish_s(capacity.chosen)}
         write_json(told | finish)
         return EXIT_OK
+    if output is Output.NAME:
+        write_names(capacity.chosen.nodes)
+        return EXIT_OK
     from orchestrator.render.capacity import capacity_view
-    from orchestrator.render.console import stdout
+    from orchestrator.render.console import show
 
-    stdout().print(capacity_view(capacity))
+    show(capacity_view(capacity, wide=output is Output.WIDE))
     say(f"measured {measurement.time} on {', '.join(measurement.nodes)}; measure again: --measure")
     return EXIT_OK
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from orchestrator.cli.report import say
+from orchestrator.cli.report import say, write_line
 from orchestrator.plan.command import CONTAINER_DATA, brings_own_code, is_own_script
 from orchestrator.plan.launchers import without_launcher
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -38,7 +38,7 @@ def command_words(context: typer.Context, command: Sequence[str] | None) -> tupl
     if note:
         say(note)
     if kept and not is_own_script(kept) and {"-h", "--help"} & set(kept):
-        typer.echo(look_at(kept, prog=f"orch {context.command.name} --").help.rstrip())
+        write_line(look_at(kept, prog=f"orch {context.command.name} --").help.rstrip())
         raise typer.Exit
     return kept
 

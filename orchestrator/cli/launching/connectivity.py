@@ -114,10 +114,10 @@ def _show(plan: Plan, outcome: RunOutcome, verdict: Verdict | None, *, as_json: 
         }
         write_json(told)
     elif verdict and slow:
-        from orchestrator.render.console import stdout
+        from orchestrator.render.console import show
         from orchestrator.render.links import verdict_view
 
-        stdout().print(verdict_view(verdict, slow))
+        show(verdict_view(verdict, slow))
     elif failure:
         from orchestrator.cli.launching.view import tell_failure
 

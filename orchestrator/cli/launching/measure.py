@@ -11,8 +11,8 @@ from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.own_code import own_code
 from orchestrator.cli.launching.request import build_request, with_engine
-from orchestrator.cli.options import OutputMode
-from orchestrator.cli.report import report_error, say, write_json
+from orchestrator.cli.options import Output, OutputMode
+from orchestrator.cli.report import report_error, say, write_json, write_names
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
@@ -27,7 +27,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 
 
-def run_bench(inventory: Inventory, options: LaunchOptions, *, as_json: bool) -> int:
+def run_bench(inventory: Inventory, options: LaunchOptions, output: Output | None, *, as_json: bool) -> int:
     """Measure and show a table."""
     try:
         measurement = measure(inventory, options, quiet=as_json)
@@ -37,10 +37,13 @@ def run_bench(inventory: Inventory, options: LaunchOptions, *, as_json: bool) ->
     if as_json:
         write_json(asdict(measurement))
         return EXIT_OK
-    from orchestrator.render.bench import bench_view
-    from orchestrator.render.console import stdout
+    if output is Output.NAME:
+        write_names(measurement.nodes)
+    else:
+        from orchestrator.render.bench import bench_view
+        from orchestrator.render.console import show
 
-    stdout().print(bench_view(measurement.measured))
+        show(bench_view(measurement.measured, wide=output is Output.WIDE))
     say(f"saved; next: orch plan{_nodes_option(options)} -- {' '.join(core(measurement.command))}")
     return EXIT_OK
 

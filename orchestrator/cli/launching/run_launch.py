@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-import typer
-
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.launching.auto_nodes import with_best_nodes
 from orchestrator.cli.launching.checked_plan import PreviousAttempt, check_and_plan, earlier_attempt, new_identity
@@ -19,7 +17,7 @@ from orchestrator.cli.launching.own_code import may_be_copied, own_code
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.supervise import Attended, leave_to_a_watcher, see_through
 from orchestrator.cli.options import OutputMode
-from orchestrator.cli.report import say, write_json
+from orchestrator.cli.report import say, write_json, write_line
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.runs.launch import launch as start_all
 from orchestrator.fleet.runs.secrets import require_values
@@ -60,7 +58,7 @@ def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *
             if mode.as_json:
                 write_json(to_data(plan))
             else:
-                typer.echo("\n".join(plan_lines(plan, specs)))
+                write_line("\n".join(plan_lines(plan, specs)))
             return EXIT_OK
         if previous:
             previous.must_be_over(plan)
@@ -134,7 +132,7 @@ def _run(
         if mode.as_json:
             write_json({"run_id": plan.run_id})
         else:
-            typer.echo(plan.run_id)
+            write_line(plan.run_id)
         leave_to_a_watcher(plan, mode)
         say(how_to_go_on(plan.run_id))
         return EXIT_OK

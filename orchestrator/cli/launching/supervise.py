@@ -11,12 +11,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import typer
-
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.options import OutputMode
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_error, say, write_line
 from orchestrator.fleet.checkpoints.copy import Notify
 from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.connect import connected
@@ -154,11 +152,10 @@ def spawning_by(other: Spawn) -> Iterator[None]:
 
 def tell_line(told: Update) -> None:
     """Print an action of the supervisor to stdout, for followers without a screen."""
-    from orchestrator.render.printable import printable
     from orchestrator.render.recovery import recovery_line
 
     if line := recovery_line(told):
-        typer.echo(printable(line))
+        write_line(line)
         sys.stdout.flush()
 
 

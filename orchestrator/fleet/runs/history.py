@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
 from orchestrator.fleet.runs.progress import LOOK_BACK, newest_progress
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.past_run import PastRun
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryEntry:
-    """A recorded run in the list of `orch runs`."""
-
-    run_id: str
-    state: str
-    reason: str
-    started_at: str
-    command: str
+from orchestrator.specs.past_run import HistoryEntry, PastRun
 
 
 def recorded_history() -> list[HistoryEntry]:
