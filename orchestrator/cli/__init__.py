@@ -63,10 +63,8 @@ GROUPS = {
 }
 """Commands by group, in the order of use, with their summaries."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-MODULES = {"supervise": "watch"}
-"""Modules whose name is not the command's (with `_` for `-`)."""
 ALIASES = {"watch": "supervise"}
-"""Other names of commands, not in the help."""
+"""Other names of commands; the help of the command names them."""
 
 EPILOG = "Begin with `orch lab up --nodes 5`, or write inventory.yaml and run `orch build`, `orch launch --nodes 5`."
 
@@ -152,7 +150,7 @@ def build_app(wanted: str | None) -> Any:
         if name == "version":
             app.command(name, help=summary, epilog="orch version")(_show_version)
         elif everything or name == wanted:
-            module = import_module(f"orchestrator.cli.{MODULES.get(name, name).replace('-', '_')}")
+            module = import_module(f"orchestrator.cli.{name.replace('-', '_')}")
             module.register(app)
         else:
             app.command(name, help=summary)(_not_loaded)
@@ -190,7 +188,7 @@ def _add_common_options(program: Any) -> None:
 
     def options(
         quiet: bool = typer.Option(
-            False, "-q", "--quiet", callback=note, expose_value=False, help="Write errors and data only."
+            False, "-q", "--quiet", callback=note, expose_value=False, help="Print errors and data only."
         ),
         verbose: bool = typer.Option(
             False,
@@ -243,8 +241,11 @@ def _set_common(option: str) -> None:
 
 
 def _current_names(arguments: Sequence[str]) -> list[str]:
-    """The words with the documented name where an alias stands: of a command, and `--node` of `doctor` and `logs`."""
+    """The words, with aliases replaced: of commands, `--node` of `doctor` and `logs`, and `help COMMAND`."""
     words, named = list(arguments), _named_command(arguments)
+    if named == "help":
+        words.remove("help")
+        return [*words, "--help"]
     if named in ALIASES:
         words[words.index(named)] = ALIASES[named]
     if named in ("doctor", "logs"):

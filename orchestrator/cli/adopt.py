@@ -24,9 +24,9 @@ def register(app: typer.Typer) -> None:
 
 @expand(only=("as_json", "detach", "no_watch", "inventory", "engine"))
 def adopt(mode: OutputMode, run: RunArgument = None) -> int:
-    """Finish a launch that was interrupted (laptop closed, controller dead), and follow the run.
+    """Finish a launch that was interrupted (laptop closed, power lost), and follow the run.
 
-    Missing containers are created, created ones are started. To end the run instead: orch stop RUN
+    Missing containers are created and all are started. To end the run instead: orch stop RUN
     """
     from orchestrator.cli.launching.supervise import leave_to_a_watcher, rejoined, see_through, tell_line
     from orchestrator.cli.launching.view import how_to_go_on

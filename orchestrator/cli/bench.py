@@ -33,10 +33,10 @@ def bench(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Measure a training step of this workload on every node, all at once, and keep the figures for `orch plan`.
+    """Measure a training step of a workload on all nodes at once, and save the result for `orch plan`.
 
-    Seconds of a sample and of the optimizer, memory against its limit, the disk, the input pipeline, and what each
-    link carries, in the image and on the interfaces of a launch. Nothing is trained, and nothing is left on the nodes.
+    Measures the time per sample and of the optimizer, memory, disk, dataloader and links, in the image and on the
+    interfaces of a launch. Nothing is trained, and nothing is left on the nodes.
     """
     from orchestrator.cli.launching.measure import run_bench
 

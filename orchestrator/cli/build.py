@@ -1,4 +1,4 @@
-"""`orch build`: the images that the nodes' devices need, built once and brought to every node that lacks them."""
+"""`orch build`: build the images that the nodes need, and copy them to nodes without them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PIP_INDEX_URL=https://packages.example/simple orch build
 
 
 class Profile(str, Enum):
-    """Which image."""
+    """Images by device."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -49,32 +49,41 @@ def register(app: typer.Typer) -> None:
 
 
 def build(
-    profile: Annotated[Profile, typer.Option("--profile", help="auto: what each node's device needs.")] = Profile.AUTO,
+    profile: Annotated[
+        Profile, typer.Option("--profile", metavar="auto|cpu|cuda", help="auto: by each node's device.")
+    ] = Profile.AUTO,
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
     label: LabelOption = None,
     on: Annotated[
-        str, typer.Option("--on", metavar="NODE|controller", help="Who builds; else this computer where it can.")
+        str,
+        typer.Option(
+            "--on", metavar="NODE|controller", help="Machine that builds (default: this computer, if it can)."
+        ),
     ] = "",
-    each_node: Annotated[bool, typer.Option("--each-node", help="Build on every node, move no image.")] = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build even what is there already.")] = False,
-    base: Annotated[str, typer.Option("--base", metavar="IMAGE", help="Debian image to stand on.")] = DEFAULT_BASE,
+    each_node: Annotated[bool, typer.Option("--each-node", help="Build on every node, transfer no image.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build again even if the image exists.")] = False,
+    base: Annotated[str, typer.Option("--base", metavar="IMAGE", help="Debian base image.")] = DEFAULT_BASE,
     wheels: Annotated[
         Path | None,
-        typer.Option("--wheels", metavar="DIR", help="Folder of wheels to prefer to the index; else $PIP_FIND_LINKS."),
+        typer.Option(
+            "--wheels", metavar="DIR", help="Folder of wheels to prefer over the index (default: $PIP_FIND_LINKS)."
+        ),
     ] = None,
     ca_bundle: Annotated[
         Path | None,
-        typer.Option("--ca-bundle", metavar="FILE", help="Authorities for pip; else $PIP_CERT or $SSL_CERT_FILE."),
+        typer.Option(
+            "--ca-bundle", metavar="FILE", help="CA certificates for pip (default: $PIP_CERT or $SSL_CERT_FILE)."
+        ),
     ] = None,
     output: OutputOption = None,
     as_json: JsonOption = False,
     yes: YesOption = False,
 ) -> int:
-    """Build the CPU or CUDA image and bring it to every node.
+    """Build the CPU or CUDA image and copy it to every node.
 
-    pip's and proxy settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_TRUSTED_HOST, https_proxy, …) are handed through;
-    none of them stays in the image. Nodes that have the image cost nothing; others get the layers that they lack.
+    pip and proxy settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_TRUSTED_HOST, https_proxy and so on) are passed to
+    the build and are not kept in the image. Nodes that have the image are skipped; the others get the missing layers.
     """
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.images.build import BuildOptions, provide_images
@@ -122,7 +131,7 @@ def build(
 
 
 def outcome(placed: Sequence[Placed], *, quiet: bool) -> int:
-    """Every node's error is said; a node without the image is never passed over."""
+    """Report the error of every node and return the exit code."""
     failed = [result for result in placed if result.error]
     for result in failed:
         if result.error and not quiet:

@@ -1,4 +1,4 @@
-"""`orch check-gpus`: nvidia-smi on every node and inside its container, side by side, and what is wrong."""
+"""`orch check-gpus`: nvidia-smi on every node and inside its container."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def check_gpus(
     nodes: NodesOption = None,
     label: LabelOption = None,
     image: Annotated[
-        str | None, typer.Option("--image", metavar="TAG", help="Look into this image, not the project's CUDA image.")
+        str | None, typer.Option("--image", metavar="TAG", help="Image to check (default: the project's CUDA image).")
     ] = None,
-    no_container: Annotated[bool, typer.Option("--no-container", help="Ask the hosts only.")] = False,
+    no_container: Annotated[bool, typer.Option("--no-container", help="Check the hosts only.")] = False,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Compare nvidia-smi on every node and inside its container.
+    """Compare the GPUs that nvidia-smi shows on every node and inside its container.
 
-    Exit code 4 where something would refuse a launch, and what to do about it; nodes without a GPU are no fault.
+    Exit code 4: a launch would be refused; each problem is shown with its fix. Nodes without a GPU are not a problem.
     """
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.readiness.check_gpus import GpuCheck

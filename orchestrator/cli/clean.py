@@ -25,10 +25,10 @@ def clean(
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Remove the containers of ended runs from all nodes; their logs are kept on this computer.
+    """Remove the containers of ended runs from all nodes. Their logs stay on this computer.
 
-    Active runs are not touched, nor are checkpoints, data and images. What is left of a run that was stopped from this
-    computer while a node was away is stopped there, and removed.
+    Active runs, checkpoints, data and images are not touched. If a run was stopped while a node was out of reach, its
+    containers there are stopped and removed.
     """
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.stop import clean as clean_nodes

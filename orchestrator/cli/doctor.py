@@ -1,4 +1,4 @@
-"""`orch doctor`: all that can be wrong before a run, found at once, with the line that fixes it."""
+"""`orch doctor`: every problem that would break a run, with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def doctor(
     nodes: NodesOption = None,
     label: LabelOption = None,
     only: Annotated[
-        str, typer.Option("--only", metavar="AREA|ID,…", help="Only these findings: network, or clock.skew.")
+        str,
+        typer.Option("--only", metavar="AREA|ID,...", help="Only these areas or findings, e.g. network or clock.skew."),
     ] = "",
-    fix: Annotated[bool, typer.Option("--fix", help="Fix what can be fixed safely, asking before each.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes, asking before each.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Look at every node and every way between them; say what is wrong, why, and the line that fixes it.
+    """Check every node and every network path; report each problem, its cause and the command that fixes it.
 
-    Nothing is changed without --fix. Exit code 4 where something would refuse a run or make it fail, and where a node
-    could not be looked at.
+    Nothing is changed without --fix. Exit code 4: a launch would be refused or fail, or a node could not be checked.
     """
     from orchestrator.fleet.connect import connected
     from orchestrator.render.console import show

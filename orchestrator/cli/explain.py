@@ -30,9 +30,9 @@ def explain(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Explain a finding of `orch doctor` or `orch launch`: its cause, what follows from it, how to fix it.
+    """Explain a finding of `orch doctor` or `orch launch`: its cause, its effect and how to fix it.
 
-    Without an id, all findings are listed by area. Needs neither network nor inventory.
+    Without an id, lists all findings by area. Needs no network and no inventory.
     """
     pages = [page for page in all_pages() if id in ("", page.area)] if "." not in id else []
     found = pages or [find_page(id)]

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def show(
     nodes: NodesOption = None, label: LabelOption = None, inventory: InventoryOption = None, as_json: JsonOption = False
 ) -> int:
-    """Which firewall each node has, whom rules of ours let in, and what `apply` would run. Changes nothing."""
+    """Show each node's firewall, the addresses it is open to, and the commands that `apply` would run."""
     return _firewall("show", nodes, label, inventory, as_json=as_json, yes=False)
 
 
@@ -48,7 +48,7 @@ def apply(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Let all TCP in among the inventory's addresses, in each node's own firewall. Shows every command, then asks."""
+    """Allow TCP between the inventory's addresses in each node's firewall. Shows every command and asks first."""
     return _firewall("apply", nodes, label, inventory, as_json=as_json, yes=yes)
 
 
@@ -59,7 +59,7 @@ def remove(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Take away the rules that `apply` made, and no other. Shows every command, then asks."""
+    """Remove the rules that `apply` added, and no others. Shows every command and asks first."""
     return _firewall("remove", nodes, label, inventory, as_json=as_json, yes=yes)
 
 

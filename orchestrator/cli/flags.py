@@ -77,7 +77,14 @@ def _annotation(each: Field[Any], flag: Flag, hint: Any) -> Any:
     most = flag.most if each.default is None else None  # any other number is bounded where a plan is read
     return Annotated[
         kind | None,
-        typer.Option(flag.name, metavar=flag.metavar, min=flag.least, max=most, help=text, show_default=False),
+        typer.Option(
+            flag.name,
+            metavar=flag.metavar or flag.name.lstrip("-").upper(),
+            min=flag.least,
+            max=most,
+            help=text,
+            show_default=False,
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""`orch inventory`: the machines, listed, shown, checked, and taken over from what other tools know."""
+"""`orch inventory`: list, show and check the machines, and import them from other tools' files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import typer
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
 from orchestrator.cli.report import write_json, write_line, write_names
 
-_EPILOG = (
-    "Begin with `orch inventory import ~/.ssh/config --output inventory.yaml`, or copy the commented example of the "
-    "repository. Keys and messages: docs/inventory.md."
-)
+_EPILOG = "orch inventory import ~/.ssh/config --output inventory.yaml\norch inventory list"
 _IMPORT_EXAMPLES = (
     "orch inventory import ~/.ssh/config --only 'lab-*' --output inventory.yaml",
     "orch inventory import hosts.yml --output inventory.yaml",
@@ -51,7 +48,7 @@ def list_nodes(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the machines in the order of ranks."""
+    """List the machines in rank order."""
     from orchestrator.cli.context import load_inventory
     from orchestrator.render.console import show
     from orchestrator.render.inventory_table import nodes_table
@@ -68,14 +65,12 @@ def list_nodes(
 
 
 def show(
-    node: Annotated[
-        str | None, typer.Argument(metavar="[NODE]", help="Name of a node; all of them where not given.")
-    ] = None,
+    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Name of a node (default: all).")] = None,
     inventory: InventoryOption = None,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show every key of a machine, the defaults filled in."""
+    """Show every key of a machine, including defaults."""
     from orchestrator.cli.context import load_inventory
     from orchestrator.render import console
     from orchestrator.render.inventory_table import node_table
@@ -97,9 +92,9 @@ def show(
 
 
 def validate(inventory: InventoryOption = None) -> None:
-    """Check the file and name all its problems.
+    """Check the inventory and report all its problems.
 
-    Each comes with its line and what was expected. Exit code 3 if there is any, 0 otherwise.
+    Each problem is shown with its line and the expected value. Exit code 3 if there are any, otherwise 0.
     """
     from orchestrator.cli.context import load_inventory
 
@@ -110,21 +105,27 @@ def validate(inventory: InventoryOption = None) -> None:
 
 def import_nodes(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, - for stdin, or names such as node[01-05].")],
-    kind: Annotated[SourceFormat, typer.Option("--from", help="What SOURCE is.")] = SourceFormat.AUTO,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; else stdout.")] = None,
+    kind: Annotated[
+        SourceFormat, typer.Option("--from", metavar="FORMAT", help="auto, ssh-config, ansible, hostfile or hostlist.")
+    ] = SourceFormat.AUTO,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write (default: stdout).")
+    ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="PATTERN", help="Machines whose names match, such as 'lab-*'; repeatable."),
+        typer.Option(
+            "--only", metavar="PATTERN", help="Only machines with matching names, such as 'lab-*'. Repeatable."
+        ),
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="SSH user of nodes without one of their own.")] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="NAME", help="SSH user for machines without one.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Make an inventory of what other tools know.
+    """Convert an SSH configuration, Ansible inventory, hostfile or list of names to an inventory.
 
-    Reads an SSH configuration, an Ansible inventory (YAML, INI or JSON), a DeepSpeed hostfile, or names such as
-    node[01-05].
-
-    What could not be taken over is said on stderr.
+    Reads ~/.ssh/config, an Ansible inventory (YAML, INI or JSON), a DeepSpeed hostfile, or names such as node[01-05].
+    Entries that cannot be converted are reported on stderr.
     """
     from orchestrator.cli.inventory_source import read_source, write_new
     from orchestrator.cli.report import say

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -19,7 +19,7 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
 if TYPE_CHECKING:
     from orchestrator.lab.node import NodeStatus
 
-NodeArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names, or numbers from 1.")]
+NodeArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names, or positions from 1.")]
 
 
 class LabEngine(str, Enum):
@@ -32,32 +32,39 @@ class LabEngine(str, Enum):
 def register(app: typer.Typer) -> None:
     """Add `lab` with its own commands."""
     lab = typer.Typer(
-        help="A LAN in a box: simulated machines on this computer.",
+        help="Simulate a LAN of machines on this computer.",
         epilog="orch lab up --nodes 5 --link 1gbit\norch lab cut gamma\norch lab heal gamma\norch lab down",
         no_args_is_help=True,
     )
-    for command in (up, down, status, shell, cut, heal, kill, start, link):
-        lab.command()(command)
+    for command, examples in EXAMPLES.items():
+        lab.command(epilog=examples)(command)
     app.add_typer(lab, name="lab")
 
 
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="How many machines.")] = 5,
-    link: Annotated[str | None, typer.Option(help="Speed of every node's link: 1gbit, 100mbit, off.")] = None,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Number of machines.")] = 5,
+    link: Annotated[
+        str | None, typer.Option(metavar="SPEED", help="Speed of every link: 1gbit, 100mbit, or off for unlimited.")
+    ] = None,
     engine: Annotated[
-        LabEngine, typer.Option(help="docker: machines; process: no containers at all.")
+        LabEngine,
+        typer.Option(metavar="docker|process", help="docker: machines in containers; process: no containers at all."),
     ] = LabEngine.docker,
-    cpus: Annotated[float | None, typer.Option(min=0.1, help="Cores of each machine (default: all).")] = None,
+    cpus: Annotated[
+        float | None, typer.Option(metavar="N", min=0.1, help="Cores of each machine (default: all).")
+    ] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each machine, e.g. 4g.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the lab on this engine.", show_default="lab")] = None,
-    base: Annotated[str | None, typer.Option(metavar="IMAGE", help="Debian image to build machines on.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the lab (default: lab).", show_default=False)
+    ] = None,
+    base: Annotated[str | None, typer.Option(metavar="IMAGE", help="Debian base image of the machines.")] = None,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring up N machines and their inventory.
+    """Start N simulated machines and write their inventory.
 
-    Each has its own sshd, Docker Engine, address and disk. A second `up` keeps what is there and switches on what is
-    off. Every command finds the inventory while the lab is up.
+    Each machine has its own sshd, Docker Engine, address and disk. A second `up` keeps the machines that exist and
+    powers on those that are off. While the lab is up, every command uses its inventory by default.
     """
     from orchestrator.lab import control, up_down
     from orchestrator.lab.inventory import MachineSize
@@ -89,14 +96,17 @@ def _make_base() -> None:
 
 def down(
     name: Annotated[
-        str | None, typer.Option(help="Remove the lab of this name, whoever brought it up.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Remove the lab with this name, even if another folder started it.", show_default=False
+        ),
     ] = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Remove the lab and its disks; images stay.
+    """Remove the lab and its disks, but not the images.
 
-    Asks where runs have left checkpoints on them: to keep one, orch checkpoints pull RUN.
+    Asks first if the machines hold checkpoints. To keep one on this computer: orch checkpoints pull RUN
     """
     from orchestrator.lab.up_down import down as take_down
 
@@ -125,7 +135,7 @@ def _may_be_lost(name: str | None, *, yes: bool) -> bool:
         lost += _kept_there(inventory_file())
     for line in lost:
         say(line)
-    return not lost or agreed("Remove the lab with all that lies on it?", yes=False)
+    return not lost or agreed("Remove the lab and everything on its machines?", yes=False)
 
 
 def _kept_there(inventory: Path) -> list[str]:
@@ -137,14 +147,14 @@ def _kept_there(inventory: Path) -> list[str]:
     try:
         lab = load_inventory(inventory).inventory
     except ConfigError as error:
-        return [f"what lies on its machines is not known: {error.message}"]
+        return [f"whether its machines hold checkpoints is unknown: {error.message}"]
     with connected(lab.nodes) as nodes:
         found = survey(nodes, places_in(lab.nodes, lab.project))
     runs = list(dict.fromkeys(one.run_id for one in found.held))
     lines = [f"{_number(runs)} with checkpoints on its machines: {', '.join(runs)}"] if runs else []
     lines += [f"  → to keep one on this computer: orch checkpoints pull {runs[0]}"] if runs else []
     silent = ", ".join(found.unreachable)
-    return lines + ([f"what lies on {silent} is not known: no answer"] if silent else [])
+    return lines + ([f"whether {silent} holds checkpoints is unknown: no answer"] if silent else [])
 
 
 def _number(runs: Sequence[str]) -> str:
@@ -152,17 +162,19 @@ def _number(runs: Sequence[str]) -> str:
 
 
 def status(output: OutputOption = None, as_json: JsonOption = False) -> None:
-    """Show the state of every machine."""
+    """Show address, state, engine, containers and link of every machine."""
     from orchestrator.lab import control
 
     _show(control.status(), output, as_json=as_json)
 
 
 def shell(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Name, or number from 1.")],
-    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="Run this instead.")] = None,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name, or position from 1.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Command to run instead of a login shell.")
+    ] = None,
 ) -> None:
-    """Log in on a machine."""
+    """Log in to a machine over SSH, or run a command there."""
     from orchestrator.lab.control import shell_command
 
     argv = shell_command(node, command or ())
@@ -173,9 +185,9 @@ def shell(
 
 
 def cut(nodes: NodeArgument) -> None:
-    """Pull network cables.
+    """Disconnect machines from the network, as if their cables were unplugged.
 
-    Nothing comes in or goes out any more, and neither end is notified: no reset, no refusal.
+    Packets are dropped in both directions, without a TCP reset or an ICMP error.
     """
     from orchestrator.lab import control
 
@@ -183,34 +195,48 @@ def cut(nodes: NodeArgument) -> None:
 
 
 def heal(nodes: NodeArgument) -> None:
-    """Plug network cables in again."""
+    """Reconnect machines to the network."""
     from orchestrator.lab import control
 
     _tell("back on the network", control.heal(nodes))
 
 
 def kill(nodes: NodeArgument) -> None:
-    """Cut the power of machines."""
+    """Power machines off at once, as in a power failure."""
     from orchestrator.lab import control
 
     _tell("powered off", control.kill(nodes))
 
 
 def start(nodes: NodeArgument) -> None:
-    """Switch machines on again."""
+    """Power machines on again and wait for them."""
     from orchestrator.lab import control
 
     _tell("on again", control.start(nodes, say))
 
 
 def link(
-    speed: Annotated[str, typer.Argument(metavar="SPEED", help="1gbit, 100mbit, 500kbit, or off.")],
-    nodes: Annotated[list[str] | None, typer.Argument(metavar="NODE...", help="All, where none is named.")] = None,
+    speed: Annotated[str, typer.Argument(metavar="SPEED", help="1gbit, 100mbit, 500kbit, or off for unlimited.")],
+    nodes: Annotated[list[str] | None, typer.Argument(metavar="NODE...", help="Machines (default: all).")] = None,
 ) -> None:
-    """Change the speed of network links, live."""
+    """Change the speed of network links while the machines run."""
     from orchestrator.lab import control
 
     _tell(f"link {speed}", control.set_link(speed, nodes or ()))
+
+
+EXAMPLES: dict[Callable[..., int | None], str] = {
+    up: "orch lab up\norch lab up --nodes 3 --link 100mbit --cpus 2 --memory 4g\norch lab up --engine process",
+    down: "orch lab down",
+    status: "orch lab status\norch lab status -o name",
+    shell: "orch lab shell alpha\norch lab shell 2 -- docker ps",
+    cut: "orch lab cut gamma",
+    heal: "orch lab heal gamma",
+    kill: "orch lab kill gamma delta",
+    start: "orch lab start gamma delta",
+    link: "orch lab link 100mbit\norch lab link 1gbit gamma",
+}
+"""Commands in the order of the help."""
 
 
 def _size_mib(text: str | None) -> int | None:

@@ -36,8 +36,8 @@ def register(app: typer.Typer) -> None:
             "-n",
             "--nodes",
             metavar="NODES|auto",
-            help="A number of nodes, or a list: alpha,beta or node[01-05] or 'lab*'; '!gamma' excludes; auto: what "
-            "`orch plan` finds best. Default: all.",
+            help="A number of nodes, or names: alpha,beta or node[01-05] or 'lab*'; '!gamma' excludes one; auto: the "
+            "fastest set by `orch plan` (default: all).",
         ),
     ]
 )
@@ -47,14 +47,16 @@ def launch(
     mode: OutputMode,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND…]", help="A workload of the trainer with its options, or python SCRIPT …"),
+        typer.Argument(
+            metavar="[-- COMMAND...]", help="A workload of the trainer with its options, or your own: python SCRIPT ..."
+        ),
     ] = None,
 ) -> int:
     """Start a training run on several nodes and follow it.
 
-    NODE_RANK, MASTER_ADDR, MASTER_PORT, NNODES and GPUS_PER_NODE are set in every container; torchrun is started for
-    you. All containers start, or none. Ctrl-C leaves the run active and prints the commands for it. Failed ranks
-    restart from the last checkpoint; a lost node ends the run, or with --min-nodes the run continues without it.
+    Starts torchrun in one container per node, with NODE_RANK, MASTER_ADDR, MASTER_PORT, NNODES and GPUS_PER_NODE set.
+    Either all containers start or none. Failed ranks restart from the last checkpoint. A lost node ends the run; with
+    --min-nodes the run continues without it. Ctrl-C stops following; the run continues.
     """
     from orchestrator.cli.launching.run_launch import run_launch
 

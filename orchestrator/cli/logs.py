@@ -32,22 +32,27 @@ def register(app: typer.Typer) -> None:
 
 def logs(
     run: RunArgument = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines as the ranks write them.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new lines.")] = False,
     nodes: NodesOption = None,
-    rank: Annotated[int | None, typer.Option("--rank", help="Only this global rank.")] = None,
-    since: Annotated[str, typer.Option("--since", metavar="TIME|10m", help="Only lines after this.")] = "",
-    tail: Annotated[int | None, typer.Option("--tail", min=0, help="Only the last lines of each node.")] = None,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this global rank.")] = None,
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since", metavar="TIME|10m", help="Only lines since a time, or from the last 10 minutes (s, m, h, d)."
+        ),
+    ] = "",
+    tail: Annotated[
+        int | None, typer.Option("--tail", min=0, metavar="N", help="Only the last N lines of each node.")
+    ] = None,
     grep: Annotated[str, typer.Option("--grep", metavar="REGEX", help="Only lines that match.")] = "",
-    timestamps: Annotated[
-        bool, typer.Option("-t", "--timestamps", help="Each line with its time, in your zone.")
-    ] = False,
+    timestamps: Annotated[bool, typer.Option("-t", "--timestamps", help="Show the local time of each line.")] = False,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Show what the ranks of a run wrote, in order of time, each line with its node.
+    """Show the output of a run's ranks, merged by time, each line with its node.
 
-    What ranks write that only lost another is one line; --nodes, --rank and --json show all of it. Ctrl-C ends the
-    following, not the run.
+    Tracebacks of ranks that merely lost a peer are folded into one line; --nodes, --rank and --json show them in full.
+    Ctrl-C stops following; the run continues.
     """
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs

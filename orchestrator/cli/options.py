@@ -15,7 +15,7 @@ InventoryOption = Annotated[
         "-i",
         "--inventory",
         metavar="FILE",
-        help="Inventory file. Default: $ORCH_INVENTORY, or the lab's while a lab is up, or ./inventory.yaml.",
+        help="Inventory file (default: $ORCH_INVENTORY, the lab's while a lab is up, or ./inventory.yaml).",
         show_default=False,
     ),
 ]
@@ -25,7 +25,7 @@ NodesOption = Annotated[
         "-n",
         "--nodes",
         metavar="NODES",
-        help="A number of nodes, or a list: alpha,beta or node[01-05] or 'lab*'; '!gamma' excludes. Default: all.",
+        help="A number of nodes, or names: alpha,beta or node[01-05] or 'lab*'; '!gamma' excludes one (default: all).",
     ),
 ]
 LabelOption = Annotated[
@@ -65,17 +65,21 @@ OutputOption = Annotated[
 ]
 JsonOption = Annotated[
     bool,
-    typer.Option("--json", callback=_is_json, help="Write JSON to stdout (docs/json.md). It does not imply --yes."),
+    typer.Option("--json", callback=_is_json, help="Write JSON to stdout (docs/json.md). Does not imply --yes."),
 ]
 WorkloadArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- WORKLOAD…]", help="A workload of the trainer with its options, as for `orch launch`."),
+    typer.Argument(
+        metavar="[-- WORKLOAD...]", help="A workload of the trainer with its options, as for `orch launch`."
+    ),
 ]
 EngineOption = Annotated[
     str,
     typer.Option("--engine", metavar="docker|process", help="process: no containers, all ranks on this computer."),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Required where there is no terminal.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Answer all questions with yes. Required without a terminal.")
+]
 RunArgument = Annotated[
     str | None, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: the newest run).")
 ]
@@ -84,23 +88,21 @@ RunToStopArgument = Annotated[
     typer.Argument(metavar="RUN", help="Run id, or its first characters (default: your only active run)."),
 ]
 TimeoutToStopOption = Annotated[
-    int, typer.Option("--timeout", min=0, metavar="SECONDS", help="Time for the last checkpoint.")
+    int, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait for the last checkpoint.")
 ]
 DetachOption = Annotated[
-    bool, typer.Option("--detach", "-d", help="Do not follow the run; a supervisor watches it in the background.")
+    bool, typer.Option("--detach", "-d", help="Do not follow the run; supervise it in the background.")
 ]
-NoWatchOption = Annotated[
-    bool, typer.Option("--no-watch", help="Do not start a supervisor for a run that is not followed.")
-]
+NoWatchOption = Annotated[bool, typer.Option("--no-watch", help="Do not supervise a run that is not followed.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputMode:
     """The options of one invocation: nothing of them is kept with the run."""
 
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False
     forecast: Annotated[
-        bool, typer.Option("--forecast", help="Measure for seconds, show how fast the run would be, and end.")
+        bool, typer.Option("--forecast", help="Measure for some seconds, show the expected speed, and exit.")
     ] = False
     """Whether to measure only, and to leave nothing on the nodes."""
     as_json: JsonOption = False

@@ -31,17 +31,19 @@ def plan(
     options: LaunchOptions,
     command: WorkloadArgument = None,
     inventory: InventoryOption = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Length of the training, in steps.")] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", min=0.001, help="The same, in epochs.")] = None,
-    samples: Annotated[int | None, typer.Option("--samples", min=1, help="The same, in samples.")] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Measure now, as `orch bench` does.")] = False,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, metavar="N", help="Length of the training in steps.")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option("--epochs", min=0.001, metavar="N", help="Length in epochs.")] = None,
+    samples: Annotated[int | None, typer.Option("--samples", min=1, metavar="N", help="Length in samples.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Run `orch bench` first.")] = False,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Say what a training would take with 1, 2, … nodes under each way of synchronising, from what was measured.
+    """Predict how long a training takes with each number of nodes and each sync method.
 
-    Which nodes help and which hurt, each one's share of a step, and how much a larger step would give. It reckons with
-    the newest measurement of this workload that this computer keeps (`orch bench`), and asks no node.
+    Shows which nodes make a step faster or slower, the share of a step that each node computes, and the speed with a
+    larger step. The prediction uses the newest `orch bench` measurement of this workload and asks no node.
     """
     from orchestrator.cli.launching.capacity import Length, show_capacity
 

@@ -1,4 +1,4 @@
-"""`orch prepare`: texts, pictures or traces into what training reads, once, for all nodes."""
+"""`orch prepare`: convert text, pictures or traces to training data, once for all nodes."""
 
 from __future__ import annotations
 
@@ -40,24 +40,27 @@ def prepare(
     context: typer.Context,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- WORKLOAD …]", help="For another workload than gpt2, with its `prepare` options."),
+        typer.Argument(metavar="[-- WORKLOAD...]", help="Workload other than gpt2, with its `prepare` options."),
     ] = None,
     text: Annotated[
         list[str] | None,
-        typer.Option("--text", metavar="spanish|PATH", help="A file or folder of text; repeat for more."),
+        typer.Option("--text", metavar="spanish|FILE|DIR", help="File or folder of text. Repeatable."),
     ] = None,
-    data: Annotated[Path, typer.Option("--data", help="Where the prepared data goes.")] = DEFAULT_DATA,
-    vocab_size: Annotated[int | None, typer.Option("--vocab-size", min=300, help="Entries of the tokenizer.")] = None,
-    engine: Annotated[str, typer.Option("--engine", help="docker, or process: no container.")] = "docker",
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Folder for the prepared data.")] = DEFAULT_DATA,
+    vocab_size: Annotated[
+        int | None, typer.Option("--vocab-size", min=300, metavar="N", help="Vocabulary size of the tokenizer.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="docker|process", help="process: without a container.")
+    ] = "docker",
     inventory: InventoryOption = None,
     yes: YesOption = False,
 ) -> int:
-    """Turn text into memory-mapped tokens in ./Data, in the image that will train; or other data, after `--`.
+    """Convert text to memory-mapped tokens in ./Data, or other data for another workload after `--`.
 
-    Without --text it fetches real Spanish text from Debian's packages. After `--` stands a workload of the trainer with
-    the options of its own `prepare`; files and folders among them are brought into the container, read-only. `orch
-    launch` copies ./Data to every node that lacks it. What is prepared already is kept; data of another workload is
-    replaced only where you agree.
+    Runs in the training image. Without --text, Spanish text is downloaded from Debian packages. After `--`, give a
+    workload and the options of its `prepare`; files and folders among them are mounted read-only. `orch launch` copies
+    ./Data to nodes without it. Prepared data is kept; data of another workload is replaced only if you agree.
     """
     words = list(command_words(context, command))
     if words and (text or vocab_size):

@@ -37,10 +37,10 @@ def restart(
     run: RunToStopArgument = None,
     timeout: TimeoutToStopOption = 75,
 ) -> int:
-    """Stop a run as `orch stop` does, then resume it as `orch resume` does.
+    """Stop a run like `orch stop`, then resume it like `orch resume`.
 
-    Checks, plan and question come while the run is active: a refusal leaves it active. If a node cannot be stopped,
-    nothing is started.
+    Checks, plan and confirmation come first, while the run is active: if anything is refused, the run continues. If a
+    node cannot be stopped, nothing is started.
     """
     from orchestrator.cli.launching.run_launch import earlier_plan, run_launch
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped

@@ -27,17 +27,18 @@ def register(app: typer.Typer) -> None:
 @expand(omit=("name", "resume", "forecast"))
 def resume(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(help="Run id or its beginning.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its first characters.")],
     options: LaunchOptions,
     mode: OutputMode,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND…]", help="Another command than before.")
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="New command (default: the one of the last attempt)."),
     ] = None,
 ) -> int:
-    """Resume a run from its newest checkpoint: the same run, its next attempt.
+    """Resume a run from its newest checkpoint, as the next attempt of the same run.
 
-    Options that are not given keep their values, code and data too: nodes that lack them get a copy. Rank 0 goes to a
-    node that holds the newest valid checkpoint; if none of the chosen nodes does, it is copied to the node of rank 0.
+    Options that are not given keep their values. Code and data are copied to nodes without them. Rank 0 goes to a node
+    with the newest intact checkpoint; if none of the chosen nodes has it, it is copied to the node of rank 0.
     """
     from orchestrator.cli.launching.run_launch import run_launch
 

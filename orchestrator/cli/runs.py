@@ -24,9 +24,9 @@ def runs(
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """List runs, newest first: those whose containers the nodes hold, then those that only this computer remembers.
+    """List runs, newest first: those with containers on the nodes, then those on record on this computer.
 
-    Exit code 0; 4 where no node answered, 5 where some did not: they may hold runs that are not listed.
+    Exit code 4: no node answered; 5: some did not answer and may have runs that are not listed.
     """
     from orchestrator.cli.launching.stopping import half_way
     from orchestrator.fleet.connect import connected, stand_ins

@@ -45,12 +45,11 @@ def setup(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Install and configure Docker Engine, and on nodes with an NVIDIA driver the NVIDIA Container Toolkit.
+    """Install Docker Engine, and the NVIDIA Container Toolkit on nodes with an NVIDIA driver.
 
-    For Debian and Ubuntu. The toolkit comes from the source that you name: NVIDIA's installation guide has its address,
-    and a mirror will do; the key that signs it is checked. Every command is shown before anything is done, and nothing
-    is done unless you agree. Needs root or a sudo that asks for no password there; where it does not, the commands are
-    shown to be pasted. What is done already is left alone: a second call does nothing.
+    For Debian and Ubuntu. Every command is shown first, and nothing runs until you agree; steps that are already done
+    are skipped. Needs root or passwordless sudo on the nodes; without it, the commands are shown for you to paste. The
+    toolkit is installed from --nvidia-source (see NVIDIA's installation guide, or a mirror); its key is checked.
     """
     if nvidia_source and not _ADDRESS.fullmatch(nvidia_source):
         raise UsageError(

@@ -31,10 +31,10 @@ def status(
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Show how a run is, node by node, its last step, and how near it comes to its forecast.
+    """Show the state of a run on each node, its last step, and its speed against the forecast.
 
-    A run is as healthy as its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are lost.
-    A run that no node shows is reported from the record on this computer, with its time.
+    The state of a run is that of its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are
+    lost. A run that no node knows is shown from the record on this computer, with the time of the record.
     """
     from orchestrator.checks.slow_ranks import slow_ranks
     from orchestrator.cli.launching.stopping import half_way

@@ -27,10 +27,10 @@ def stop(
     yes: YesOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Stop a run: SIGTERM to all ranks together, a checkpoint by rank 0, containers removed, logs kept here.
+    """Stop a run: send SIGTERM to all ranks, wait for a last checkpoint, save the logs, remove the containers.
 
-    Ranks that have not ended after --timeout are killed. Without RUN: your only active run.
-    Another user's run is stopped only after a question, or with --yes. Continue later with: orch resume RUN
+    Ranks that are still running after --timeout are killed. Another user's run is stopped only after a question, or
+    with --yes. To continue later: orch resume RUN
     """
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped
 

@@ -1,4 +1,4 @@
-"""`orch test`: a run in miniature on the very nodes, interfaces and backend that a launch would use."""
+"""`orch test`: a short run on the nodes, interfaces and backend that a launch would use."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ def register(app: typer.Typer) -> None:
 def run_test(
     options: LaunchOptions,
     inventory: InventoryOption = None,
-    backend: Annotated[str, typer.Option("--backend", help="auto (as a launch would), gloo or nccl.")] = "auto",
+    backend: Annotated[
+        str, typer.Option("--backend", metavar="auto|gloo|nccl", help="auto: the backend a launch would use.")
+    ] = "auto",
     as_json: JsonOption = False,
 ) -> int:
-    """Test every collective, every link and the whole way of a launch, in the training image.
+    """Test all collectives and all links in the training image, with the settings of a launch.
 
-    Known values are summed, spread and gathered, and compared on every rank; then each two nodes measure the way
-    between them. A node that does not come along is named, and the rest is stopped. Nothing is left on the nodes.
-    Exit code 0, 1 where something came out wrong, 4 where a node is out of reach.
+    Every rank runs each collective on known values and checks the result; then every pair of nodes measures its link.
+    If a node does not join, it is named and the others are stopped. Nothing is left on the nodes.
+    Exit code 0: passed; 1: a result was wrong; 4: a node is out of reach.
     """
     from orchestrator.cli.launching.connectivity import run_connectivity_test
 

@@ -32,10 +32,10 @@ def trust(
     inventory: InventoryOption = None,
     yes: YesOption = False,
 ) -> int:
-    """Show the host key of each node and put it on record if you accept it.
+    """Show the SSH host key of each node, and save it if you accept it.
 
-    A key that has changed is always refused, also where only its type has: remove the old line by hand if you know why.
-    Exit code 5 where some nodes could not be trusted, 4 where none could.
+    A changed key is always refused, even if only its type changed: remove the old line from known_hosts yourself if you
+    know why. Exit code 4: no node could be trusted; 5: some could not.
     """
     from orchestrator.fleet.fan_out import fan_out
 

@@ -24,14 +24,14 @@ def register(app: typer.Typer) -> None:
 def wait(
     run: RunArgument = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, metavar="S", help="At most so many seconds.")
+        float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Longest time to wait.")
     ] = None,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Wait until a run has ended. Exit code: the run's (0 done or stopped, 1 failed); 7 if --timeout passes first.
+    """Wait until a run has ended.
 
-    Ctrl-C ends the waiting, not the run.
+    Exit code 0: done or stopped; 1: failed; 7: --timeout passed first. Ctrl-C stops waiting; the run continues.
     """
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.read_logs import resolve_logs

@@ -24,10 +24,10 @@ def why(
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Say why a run failed, or what it waits for: node, rank, time, evidence, and what to do.
+    """Explain why a run failed or what it is waiting for: node, rank, time, evidence and what to do.
 
-    Needs only the logs that this computer collected; where the nodes answer, they add exit codes, memory and their
-    kernel's words. Exit code 0 whatever the answer is; 3 where no such run is known.
+    Uses the logs collected on this computer, plus exit codes, memory and kernel messages of the nodes that answer. Exit
+    code 0 for every answer; 3: unknown run.
     """
     from orchestrator.checks.postmortem import tell
     from orchestrator.fleet.connect import connected_for

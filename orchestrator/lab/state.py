@@ -79,7 +79,7 @@ def require_lab() -> Lab:
     """The lab that is up."""
     lab = load_lab()
     if lab is None:
-        raise UsageError("no lab is up", hint="orch lab up --nodes 5")
+        raise ConfigError("no lab is up", hint="orch lab up --nodes 5")
     return lab
 
 

@@ -30,7 +30,9 @@ STYLES = {
 
 def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = None, *, wide: bool = False) -> Table:
     """One run: its state as title, below it what was forecast and what is achieved, a line per node."""
-    title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]), f"  {_progress(last)}")
+    title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]))
+    if progress := _progress(last):
+        title.append(f"  {progress}")
     if forecast:
         title.append(f"\n{forecast_line(forecast, _achieved(last))}")
     names = [member.node for member in run.members]

@@ -186,7 +186,7 @@ def test_a_lab_that_holds_models_says_which_and_how_to_keep_them(orch: Orch, tmp
     assert (asked.code, steps()) == (130, [20, 40])
     assert f"1 run with checkpoints on its machines: {RUN}\n" in asked.err
     assert f"→ to keep one on this computer: orch checkpoints pull {RUN}\n" in asked.err
-    assert asked.asked == ("Remove the lab with all that lies on it?",)
+    assert asked.asked == ("Remove the lab and everything on its machines?",)
     gone = orch("lab", "down", "--yes", on=here, says=None)
     assert (gone.code, lab_folder().exists()) == (0, False)
 
@@ -202,7 +202,7 @@ def test_a_machine_of_the_lab_that_does_not_answer_may_hold_one(orch: Orch) -> N
     assert orch("lab", "up", "--nodes", "1", "--engine", "process").code == 0
     gone = orch("lab", "down", on=lan.Lan({"alpha": lan.silent("alpha")}), says=None)
     assert (gone.code, lab_folder().exists()) == (2, True)
-    assert "what lies on alpha is not known: no answer" in gone.err
+    assert "whether alpha holds checkpoints is unknown: no answer" in gone.err
 
 
 def test_it_is_granted_without_a_question() -> None:

@@ -225,7 +225,7 @@ def test_130_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(orch: Orch, w
     assert "→ orch logs -f mine-" in ran.err
     assert sorted(here.containers) == sorted(THREE)
     (watcher,) = watchers
-    assert watcher[2:4] == ("orchestrator", "watch")
+    assert watcher[2:4] == ("orchestrator", "supervise")
 
     ran = orch("logs", "-f", on=here)
     assert ran.code == 130

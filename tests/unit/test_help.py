@@ -29,6 +29,12 @@ def test_help_lists_every_command(orch: Orch) -> None:
         assert summary in " ".join(ran.out.split())
 
 
+def test_help_and_another_name_of_a_command(orch: Orch) -> None:
+    help_of = {words: orch(*words.split()).out for words in ("supervise --help", "help supervise", "watch --help")}
+    assert set(help_of.values()) == {help_of["supervise --help"]}
+    assert "orch watch" in help_of["supervise --help"]
+
+
 def _fresh(program: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
     """A process of its own: what is imported here says nothing there."""
     return subprocess.run(

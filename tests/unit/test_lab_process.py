@@ -101,12 +101,6 @@ def test_no_engine_is_said_with_what_to_do(folder: Path, capsys: pytest.CaptureF
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("command", [("status",), ("shell", "alpha"), ("cut", "alpha"), ("link", "1gbit")])
-def test_without_a_lab_there_is_a_hint(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", *command]) == 2
-    assert "orch lab up --nodes 5" in capsys.readouterr().err
-
-
 def test_two_commands_do_not_build_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder.parent.mkdir()
     handle = os.open(folder.parent, os.O_RDONLY)

@@ -49,7 +49,7 @@ def half_launched(here: lan.Lan) -> str:
 def test_a_detached_run_has_a_watcher_of_its_own(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
     run_id = detached(orch, lan.lan(*THREE, ends_with=None))
     (watcher,) = watchers
-    assert watcher[1:4] == ("-m", "orchestrator", "watch")
+    assert watcher[1:4] == ("-m", "orchestrator", "supervise")
     assert watcher[4:] == (run_id, "-i", str(Path("inventory.yaml").absolute()))
 
 

@@ -1,4 +1,4 @@
-"""`orch checkpoints`: which there are on the nodes, whether they are sound, and what is to become of them."""
+"""`orch checkpoints`: list, verify, copy, remove and export the checkpoints on the nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.cli.checkpoints.pruning import prune
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        help="The checkpoints that the nodes hold: see, verify, fetch, bring back, remove and export them.",
+        help="List, verify, pull, push, prune and export the checkpoints on the nodes.",
         epilog="orch checkpoints ls\norch checkpoints pull RUN",
         no_args_is_help=True,
         rich_markup_mode=None,

@@ -23,9 +23,15 @@ if TYPE_CHECKING:
     from orchestrator.specs.inventory import Inventory
 
 RunArgument = Annotated[
-    str | None, typer.Argument(help="Run id or its beginning; that of the youngest checkpoint otherwise.")
+    str | None,
+    typer.Argument(
+        metavar="RUN", help="Run id, or its first characters (default: the run with the newest checkpoint)."
+    ),
 ]
-StepOption = Annotated[int | None, typer.Option("--step", min=0, help="This step; the newest sound one otherwise.")]
+StepOption = Annotated[
+    int | None,
+    typer.Option("--step", min=0, metavar="N", help="Step of the checkpoint (default: the newest intact one)."),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +84,7 @@ def hashed(nodes: Sequence[Node], held: Sequence[CheckpointCopy], *, as_json: bo
     from orchestrator.fleet.checkpoints.survey import verify as hash_all
 
     if held and not as_json:
-        say(f"hashing {number(held)}, {sum(one.size for one in held) / 1e6:.1f} MB, where they lie")
+        say(f"hashing {number(held)}, {sum(one.size for one in held) / 1e6:.1f} MB, on the nodes")
     return hash_all(nodes, held)
 
 

@@ -1,4 +1,4 @@
-"""`orch checkpoints ls` and `verify`: which there are, and whether they are sound."""
+"""`orch checkpoints ls` and `verify`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ if TYPE_CHECKING:
 
 
 def ls(
-    run: Annotated[str | None, typer.Argument(help="Run id or its beginning; all runs otherwise.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Hash every file; else sizes decide.")] = False,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: all runs).")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Hash every file. Without it, only sizes are compared.")
+    ] = False,
     output: OutputOption = None,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """List checkpoints: run, step, size, age, on which nodes, and on how many a sound copy lies.
+    """List the checkpoints on all nodes: run, step, size, age and number of intact copies.
 
-    `complete`: its manifest is there and every file has the size that it says. `sound`: the hashes are right too.
+    States: `complete`: the manifest exists and every file has the size it lists. `sound`: the hashes match, too (with
+    --verify). `damaged`: something is missing or differs. `best`: the checkpoint with the best evaluation.
     """
     from orchestrator.plan.checkpoints import run_meant
     from orchestrator.render.checkpoints import in_order
@@ -48,9 +53,9 @@ def verify(
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Hash every file of a run's checkpoints, on the nodes that hold them, and compare it with its manifest.
+    """Hash every file of a run's checkpoints on the nodes, and compare the hashes with the manifest.
 
-    Exit code 1: some copy is damaged; 5: some nodes did not answer.
+    Exit code 1: a copy is damaged; 5: some nodes did not answer.
     """
     from orchestrator.render.checkpoints import in_order
 
@@ -65,11 +70,11 @@ def verify(
     if damaged:
         raise RunFailedError(
             f"{len(damaged)} of {len(looked)} checkpoints are damaged",
-            hint="a resumed run passes them over; a new copy of the newest is made at its next checkpoint",
+            hint="a resumed run skips them; the newest is copied again at the run's next checkpoint",
         )
     if asked.unreachable:
-        raise PartialError(f"{', '.join(asked.unreachable)} did not answer: what lies there was not looked at")
-    say(f"✓ run {chosen}: {len(looked)} checkpoint{'' if len(looked) == 1 else 's'}, every file as it was written")
+        raise PartialError(f"{', '.join(asked.unreachable)} did not answer: the checkpoints there were not verified")
+    say(f"✓ run {chosen}: {len(looked)} checkpoint{'' if len(looked) == 1 else 's'}, every file matches its hash")
     return EXIT_OK
 
 

@@ -1,4 +1,4 @@
-"""`orch checkpoints pull`, `push` and `export`: to this computer, back to a node, and as weights alone."""
+"""`orch checkpoints pull`, `push` and `export`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 def pull(
     run: RunArgument = None,
     step: StepOption = None,
-    to: Annotated[Path, typer.Option("--to", help="Folder; they come to TO/runs/RUN/checkpoints.")] = Path(),
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="Folder on this computer; files go to DIR/runs/RUN/checkpoints.")
+    ] = Path(),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Bring a run's newest sound checkpoint to this computer. What is here already, sound, is not brought again."""
+    """Copy a run's newest intact checkpoint to this computer. A copy that is already here is not transferred again."""
     from orchestrator.fleet.checkpoints.pull_push import pull as bring
     from orchestrator.render.progress import ProgressView
 
@@ -33,25 +35,30 @@ def pull(
     if as_json:
         write_json({"run_id": came.held.run_id, "step": came.held.step, "from": came.held.node,
                                "folder": str(came.folder), "moved": came.moved})  # fmt: skip
-    how = f"from {came.held.node}, every file verified" if came.moved else "was here already, every file verified"
+    how = f"from {came.held.node}, every file verified" if came.moved else "already here, every file verified"
     say(f"✓ step {came.held.step} of run {came.held.run_id}: {came.folder} ({how})")
     return EXIT_OK
 
 
 def push(
-    run: Annotated[str | None, typer.Argument(help="Run id or its beginning; that of the youngest otherwise.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help="Run id, or its first characters (default: the newest run in --from)."),
+    ] = None,
     step: StepOption = None,
     origin: Annotated[
         Path,
-        typer.Option("--from", metavar="FOLDER", help="What `pull --to` was given; runs/RUN/checkpoints is in it."),
+        typer.Option(
+            "--from", metavar="DIR", help="Folder that contains runs/RUN/checkpoints, as given to `pull --to`."
+        ),
     ] = Path(),
-    to: Annotated[str, typer.Option("--to", metavar="NODE", help="Where to; rank 0's node of the run otherwise.")] = "",
+    to: Annotated[str, typer.Option("--to", metavar="NODE", help="Target node (default: the node of rank 0).")] = "",
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Bring a checkpoint that lies on this computer to a node, so that `orch resume` continues from it.
+    """Copy a checkpoint from this computer to a node, for `orch resume` to continue from.
 
-    The newest sound one of the run, every file verified here and once more there.
+    Takes the newest intact checkpoint of the run; every file is verified before and after the transfer.
     """
     from orchestrator.fleet.checkpoints.pull_push import kept_here, newer
     from orchestrator.fleet.checkpoints.pull_push import push as bring
@@ -62,7 +69,7 @@ def push(
     kept = kept_here(origin, run or "", step, note)
     plan = RunRecord(kept.run_id).plan()
     if plan is None and not to:
-        raise UsageError(f"this computer has not launched run {kept.run_id}: where is its checkpoint to go?",
+        raise UsageError(f"run {kept.run_id} was not launched from this computer: its nodes are unknown",
                          hint="name a node: --to NODE")  # fmt: skip
     name = to or (plan.master if plan else "")
     with asked_nodes(inventory, kept.run_id) as asked, ProgressView(quiet=as_json) as view:
@@ -74,13 +81,13 @@ def push(
     if as_json:
         write_json({"run_id": kept.run_id, "step": kept.step, "to": name, "moved": moved,
                                "newer": rather.step if rather else None})  # fmt: skip
-    how = "every file verified" if moved else "was there already, every file verified"
+    how = "every file verified" if moved else "already there, every file verified"
     say(f"✓ step {kept.step} of run {kept.run_id}: on {name} ({how})")
     if rather:
         say(f"note: {rather.node} holds step {rather.step}: orch resume continues from that one")
     elif plan and name not in folders and name not in plan.away:
         names = ",".join((*(part.node for part in plan.nodes), name))
-        say(f"  → orch resume {kept.run_id} --nodes {names}   # {name} was no node of this run")
+        say(f"  → orch resume {kept.run_id} --nodes {names}   # {name} was not a node of this run")
     else:
         say(f"  → orch resume {kept.run_id}")
     return EXIT_OK
@@ -89,13 +96,16 @@ def push(
 def export(
     run: RunArgument = None,
     step: StepOption = None,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE.safetensors", help="The file to write here.")] = Path(
-        "model.safetensors"
-    ),
+    to: Annotated[
+        Path, typer.Option("--to", metavar="FILE.safetensors", help="File to write on this computer.")
+    ] = Path("model.safetensors"),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Write a checkpoint's weights as safetensors: made in the training image on a node that holds it, brought here."""
+    """Export a checkpoint's weights as a safetensors file.
+
+    A node that holds the checkpoint converts it in the training image; the file is then copied here.
+    """
     from orchestrator.fleet.checkpoints.export import export as write
     from orchestrator.fleet.checkpoints.export import image_for
     from orchestrator.fleet.checkpoints.survey import newest_sound
@@ -106,12 +116,12 @@ def export(
     if to.suffix != ".safetensors":
         raise UsageError(f"--to {to}: expected a name that ends in .safetensors")
     if to.exists():
-        raise UsageError(f"{to} is there already; nothing was written", hint="another name: --to")
+        raise UsageError(f"{to} already exists; nothing was written", hint="choose another name with --to")
     with asked_nodes(inventory, run) as asked, ProgressView(quiet=as_json) as view:
         chosen, held = asked.of(run)
         sound = newest_sound(asked.nodes, held, step)
         if not sound:
-            raise RunFailedError(f"no sound checkpoint of run {chosen}" + (f" of step {step}" if step else ""),
+            raise RunFailedError(f"no intact checkpoint of run {chosen}" + (f" of step {step}" if step else ""),
                                  hint=f"orch checkpoints verify {chosen}")  # fmt: skip
         one, plan = sound[0], RunRecord(chosen).plan()
         node = next(node for node in asked.nodes if node.name == one.node)

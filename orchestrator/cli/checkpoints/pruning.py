@@ -1,4 +1,4 @@
-"""`orch checkpoints prune`: older ones away, from all nodes."""
+"""`orch checkpoints prune`: remove older checkpoints from all nodes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
 
 
 def prune(
-    run: Annotated[str, typer.Argument(help="Run id or its beginning.")],
-    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest steps stay.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its first characters.")],
+    keep: Annotated[int, typer.Option("--keep", min=1, metavar="N", help="Number of newest steps to keep.")],
     older_than: Annotated[
-        float, typer.Option("--older-than", min=0, metavar="HOURS", help="Only what is older.")
+        float, typer.Option("--older-than", min=0, metavar="HOURS", help="Remove only checkpoints older than this.")
     ] = 0.0,
     yes: YesOption = False,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """Remove a run's older checkpoints from all its nodes. Shows which, then asks.
+    """Remove a run's older checkpoints from all its nodes. Shows them and asks first.
 
-    Never the newest sound one, nor the one with the best evaluation (best.json).
+    The newest intact checkpoint and the one with the best evaluation (best.json) are always kept.
     """
     from orchestrator.fleet.checkpoints.copy import remove_all
     from orchestrator.fleet.checkpoints.survey import newest_sound
@@ -35,10 +35,10 @@ def prune(
 
     with asked_nodes(inventory, run) as asked:
         chosen, held = asked.of(run)
-        say("reading the newest checkpoint, which must be sound before others may go")
+        say("verifying the newest checkpoint before any other is removed")
         sound = newest_sound(asked.nodes, held)
         if not sound:
-            raise RunFailedError(f"no sound checkpoint of run {chosen} was found: nothing is removed",
+            raise RunFailedError(f"no intact checkpoint of run {chosen}: nothing was removed",
                                  hint=f"orch checkpoints verify {chosen}")  # fmt: skip
         keeping = Keeping(newest=keep, younger_than_s=older_than * HOUR_S)
         doomed = in_order(to_prune(held, keeping, sound[0].step))

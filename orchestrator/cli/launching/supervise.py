@@ -117,7 +117,7 @@ def leave_to_a_watcher(plan: Plan, mode: OutputMode) -> None:
     log = RunRecord(plan.run_id).folder / LOG
     inventory = ("-i", str(mode.inventory)) if mode.inventory else ()
     engine = ("--engine", mode.engine) if mode.engine else ()
-    command = [sys.executable, "-m", "orchestrator", "watch", plan.run_id, *inventory, *engine]
+    command = [sys.executable, "-m", "orchestrator", "supervise", plan.run_id, *inventory, *engine]
     _spawn.get()(command, log, concealed(plan.environment))
     say(f"  watched in the background; what is done for it stands in {log}")
 

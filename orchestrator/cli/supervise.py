@@ -21,27 +21,31 @@ orch supervise RUN --json
 
 
 def register(app: typer.Typer) -> None:
-    app.command("supervise", epilog=EXAMPLES)(watch)
+    app.command("supervise", epilog=EXAMPLES)(supervise)
 
 
 @expand(only=("as_json", "inventory", "engine"))
-def watch(
+def supervise(
     mode: OutputMode,
     run: RunArgument = None,
     out_of_sight: Annotated[
-        int, typer.Option("--out-of-sight", min=1, metavar="S", help="Seconds without any node before it gives up.")
+        int,
+        typer.Option(
+            "--out-of-sight", min=1, metavar="SECONDS", help="Give up when no node has answered for this long."
+        ),
     ] = A_DAY_S,
 ) -> int:
-    """Follow a run until it ends: containers that were killed are restarted, lost nodes are given up.
+    """Supervise a run until it ends: restart killed containers and continue without lost nodes.
 
-    Prints each action, not the ranks' own lines (orch logs -f). `orch launch --detach` starts a supervisor in the
-    background. It may be killed and restarted at any time; at most one per computer supervises a run.
+    Prints each action, but not the output of the ranks (see `orch logs -f`). `orch launch --detach` starts a supervisor
+    in the background. It can be killed and started again at any time; each computer has at most one per run.
+    Alias: orch watch
     """
     from orchestrator.cli.launching.supervise import rejoined, see_through, tell_line
     from orchestrator.fleet.runs.records import RunRecord
 
     loaded = load_inventory(mode.inventory)
-    mode = replace(mode, confirmed=True, no_watch=True)  # Ctrl-C ends this watcher and starts no other in its place
+    mode = replace(mode, confirmed=True, no_watch=True)  # Ctrl-C ends this supervisor and starts no other in its place
     told = (lambda _told: None) if mode.as_json else tell_line
     with rejoined(loaded.inventory, run, mode.engine, told, ask=not mode.as_json) as attended:
         plan = attended.plan
