@@ -1,4 +1,4 @@
-"""How much arithmetic a step is, and how much this machine can do: both sides of a utilisation."""
+"""Operations of a training step, and the peak rate of this machine: the two sides of utilization."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def utilisation(flops_per_s: float) -> dict[str, float | str]:
 
 
 def gemm_rate(dtype: Any, device: str, size: int, trials: int = 7) -> float:
-    """FLOP/s of the best trial: what others take of the machine can only lower it."""
+    """FLOP/s of the best trial: other load on the machine can only lower it."""
     import torch
 
     from benchmarks.stopwatch import synchronize

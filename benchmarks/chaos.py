@@ -1,12 +1,12 @@
-"""Break a run of a lab, again and again: what broke, how soon it trained again, and that nothing was lost.
+"""Inject faults into a run of a lab: measure the time to the next step after each, and verify that no step is lost.
 
     python -m benchmarks.chaos --seed 1 --minutes 10
     python -m benchmarks.chaos --nodes 5 --only 'rank killed' 'cut off' 'machine off and on' --times 10
 
-Brings up a lab of its own, image and data too, breaks one thing after the other, checks after each what must hold
-(docs/faults.md), trains as many steps undisturbed, compares all losses, and takes the lab down. Exits with 1 at the
-first thing that does not hold. The same seed breaks the same things; with an odd one the disk of rank 0's machine gets
-full, with an even one that machine is switched off.
+Start a lab with image and data, inject one fault after another, check the guarantees of docs/faults.md after each,
+train the same number of steps without faults, compare all losses, and remove the lab. The exit code is 1 at the first
+violation. The same seed injects the same faults; an odd seed fills the disk of rank 0's machine, an even one switches
+it off.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.lab.conftest import NAMES, Orch, a_lab
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=5.0, help="of breaking, all kinds in an order of chance")
-    parser.add_argument("--times", type=int, help="instead: each kind so many times")
-    parser.add_argument("--only", nargs="+", metavar="KIND", help="with --times; what there is: tests/lab/chaos.py")
+    parser.add_argument("--minutes", type=float, default=5.0, help="to inject faults, all kinds in random order")
+    parser.add_argument("--times", type=int, help="instead: each kind this many times")
+    parser.add_argument("--only", nargs="+", metavar="KIND", help="with --times; the kinds are in tests/lab/chaos.py")
     parser.add_argument("--nodes", type=int, default=3, choices=range(2, len(NAMES) + 1))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder, a_lab(Path(folder), given.nodes, say) as orch:
@@ -58,7 +58,7 @@ def counted(chaos: Chaos, only: Sequence[str] | None, times: int) -> Iterator[st
 
 
 def table(faults: Sequence[Fault]) -> Iterator[str]:
-    yield "| fault | times | next step after, median | worst | steps taken again, at most |"
+    yield "| fault | times | time to the next step, median | maximum | steps repeated, at most |"
     yield "|---|---|---|---|---|"
     for what in sorted({fault.what for fault in faults}):
         these = [fault for fault in faults if fault.what == what]

@@ -1,10 +1,10 @@
-"""How long a checkpoint stops the training: written from a copy while it continues, or while it stands still.
+"""Pause of a training at a checkpoint: written asynchronously from a copy, or synchronously.
 
     python -m benchmarks.checkpoint                    # GPT-2 124M and the largest model of the lab
-    python -m benchmarks.checkpoint --preset lab       # one alone
-    python -m benchmarks.checkpoint --quick            # does everything run? A tiny model, one round
+    python -m benchmarks.checkpoint --preset lab       # this model only
+    python -m benchmarks.checkpoint --quick            # test that everything runs: a tiny model, one round
 
-Both ways are the trainer's own, as a user starts it, in turns; what they took is what their `checkpoint` events say.
+Both are the trainer's own, started as a user starts it, interleaved; times are those of its `checkpoint` events.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 from benchmarks.gpt2 import standard_library
 from benchmarks.side_by_side import ROOT
 
-WAYS = {"while it stands still": "--no-checkpoint-async", "from a copy, while training continues": "--checkpoint-async"}
+WAYS = {"while it stands still": "--no-checkpoint-async", "asynchronously, from a copy": "--checkpoint-async"}
 SAVES = 4
-"""In each run. The last is not counted: nothing is trained after it, and no copy is made."""
+"""Per run. The last one is not counted: it is written without a copy, because no training follows."""
 EVERY = {"tiny": 20, "lab": 60, "124m": 12}
-"""Steps between two, which should take longer than a checkpoint does to be written."""
+"""Steps between two checkpoints, which should take longer than writing one."""
 VOCABULARY = {"tiny": 1024, "lab": 4096, "124m": 50257}
 
 
@@ -38,10 +38,10 @@ class Saved:
     preset: str
     way: str
     number: int
-    """In its run; the first of them touches memory that no earlier copy has."""
+    """Index in its run; the first one allocates the copy."""
     stopped_s: float
     seconds: float
-    """Until it is on the disk and has been read back."""
+    """Seconds until it is on the disk and verified."""
     mib: float
 
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def prepared(folder: Path, vocabulary: int) -> Path:
-    """The standard library's own sources as tokens: what is read is of no matter here."""
+    """The standard library's source files as tokens: their content does not matter here."""
     data = folder / f"data-{vocabulary}"
     text = folder / "text"
     text.mkdir(exist_ok=True)
@@ -78,7 +78,7 @@ def prepared(folder: Path, vocabulary: int) -> Path:
 
 
 def saved(preset: str, way: str, data: Path, run_dir: Path) -> list[Saved]:
-    """Train a little and save now and then; the run's folder is removed."""
+    """Train for some steps with checkpoints; the run's folder is removed."""
     every = EVERY[preset]
     words = ["gpt2", "--preset", preset, "--data-dir", str(data), "--batch-size", "1", "--seq-len", "128"]
     words += ["--max-steps", str(every * (SAVES - 1) + 1), "--checkpoint-every", str(every), "--eval-every", "0"]
@@ -102,7 +102,7 @@ def saved(preset: str, way: str, data: Path, run_dir: Path) -> list[Saved]:
 
 def table(found: Sequence[Saved]) -> str:
     rows = [
-        "| model | checkpoint | written | the training stands still | the first one | until it is verified |",
+        "| model | size | written | pause | pause of the first one | time until verified |",
         "|---|---|---|---|---|---|",
     ]
     for preset in dict.fromkeys(one.preset for one in found):

@@ -53,7 +53,7 @@ def _text(value: float | str) -> str:
 
 
 def measure_revision(rev: str) -> Figures:
-    """The figures of a revision. CalledProcessError: there is no such revision."""
+    """Measure a revision. Raises CalledProcessError if it does not exist."""
     packed = subprocess.run(("git", "archive", rev), cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(("tar", "-x", "-C", folder), input=packed, check=True)
@@ -61,7 +61,7 @@ def measure_revision(rev: str) -> Figures:
 
 
 def measure(root: Path, packages: Iterable[str] = PACKAGES) -> Figures:
-    """All figures of a source tree, by name."""
+    """All measures of a source tree, by name."""
     texts = {
         path.relative_to(root): path.read_text("utf-8") for name in packages for path in root.glob(f"{name}/**/*.py")
     }
@@ -137,7 +137,7 @@ def called_once(tree: ast.Module) -> set[str]:
 
 
 def imported(tree: ast.AST, modules: Set[str]) -> set[str]:
-    """Those of the modules that are imported, inside functions too. Imports are absolute: relative ones are ignored."""
+    """Modules that are imported, inside functions too. Imports are absolute: relative ones are ignored."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

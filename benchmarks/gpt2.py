@@ -1,12 +1,12 @@
-"""GPT-2 from scratch: our trainer beside HF Trainer, Lightning and plain loops.
+"""GPT-2 from scratch: compare our trainer with HF Trainer, Lightning and plain loops.
 
     python -m benchmarks.gpt2                 # 124M; on a CPU batches of 4 × 256 tokens, on CUDA of 16 × 1024
-    python -m benchmarks.gpt2 --quick         # does everything run? A tiny model, one round
+    python -m benchmarks.gpt2 --quick         # test that everything runs: a tiny model, one round
     python -m benchmarks.gpt2 --table memory --memory-gib 4     # as on a laptop's card
 
-All read the same prepared tokens: by default the standard library's own sources, which every Python has, since speed
-asks only for real words. Equal settings mean the same shape, batch, precision, optimizer and clipping, no dropout;
-"as shipped" leaves what a peer does by default as it is.
+All read the same prepared tokens: by default the standard library's source files, which every Python has. Equal
+settings mean the same shape, batch, precision, optimizer and clipping, no dropout; "as shipped" means a peer's
+defaults.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 from benchmarks import gpt2_peers
 from benchmarks.ours import steps_of
 from benchmarks.report import Table
-from benchmarks.side_by_side import ROOT, Comparison, Contestant, compare
+from benchmarks.side_by_side import ROOT, Candidate, Comparison, compare
 from benchmarks.stopwatch import Measured, Stopwatch
 
 
 def ours(*flags: str) -> Callable[[argparse.Namespace], Measured]:
-    """The trainer with these options beside those that say what work is to be done."""
+    """The trainer with these options in addition to those that define the work."""
 
     def measure(given: argparse.Namespace) -> Measured:
         gpt2_peers.limit_memory(given)
@@ -41,12 +41,12 @@ def ours(*flags: str) -> Callable[[argparse.Namespace], Measured]:
 
 
 CONTESTANTS = (
-    Contestant(name="ours", measure=ours(), note="the trainer as it chooses by itself"),
-    Contestant(name="ours-fp32", measure=ours("--no-amp", "--no-compile"), note="float32, not compiled"),
-    Contestant(name="ours-amp", measure=ours("--no-compile"), note="the precision that it chooses, not compiled"),
-    Contestant(name="ours-compiled", measure=ours("--compile"), note="and compiled, on a CPU too"),
-    Contestant(name="ours-checkpointing", measure=ours("--use-gradient-checkpointing")),
-    Contestant(name="ours-muon", measure=ours("--optimizer", "muon")),
+    Candidate(name="ours", measure=ours(), note="the trainer with its default options"),
+    Candidate(name="ours-fp32", measure=ours("--no-amp", "--no-compile"), note="float32, not compiled"),
+    Candidate(name="ours-amp", measure=ours("--no-compile"), note="its default precision, not compiled"),
+    Candidate(name="ours-compiled", measure=ours("--compile"), note="and compiled, on a CPU too"),
+    Candidate(name="ours-checkpointing", measure=ours("--use-gradient-checkpointing")),
+    Candidate(name="ours-muon", measure=ours("--optimizer", "muon")),
     *gpt2_peers.CONTESTANTS,
 )
 
@@ -63,7 +63,7 @@ TABLES = (
     ),
     Table(
         name="ladder",
-        title="Ladder: one thing more in each row",
+        title="Ladder: one more optimization per row",
         names=("plain", "ours-fp32", "ours-amp", "ours-compiled"),
         baseline="plain",
         ladder=True,
@@ -74,7 +74,7 @@ TABLES = (
         names=("ours-amp", "ours", "ours-checkpointing", "hf-trainer-tuned"),
         baseline="ours-amp",
     ),
-    Table(name="optimizer", title="Optimizer: what a step costs", names=("ours", "ours-muon"), baseline="ours"),
+    Table(name="optimizer", title="Optimizer: time of a step", names=("ours", "ours-muon"), baseline="ours"),
 )  # fmt: skip
 
 
@@ -85,9 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocab-size", type=int, metavar="N", help="default 50257, GPT-2's; with --quick 1024")
     parser.add_argument("--warmup", type=int, metavar="N", help="steps before the timed ones")
     parser.add_argument("--steps", type=int, metavar="N", help="that are timed; a multiple of --warmup")
-    parser.add_argument("--memory-gib", type=float, metavar="GIB", help="CUDA memory that each contestant may take")
+    parser.add_argument("--memory-gib", type=float, metavar="GIB", help="limit of CUDA memory per candidate")
     parser.add_argument("--text", type=Path, metavar="PATH", help="instead of the standard library's sources")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="prepared tokens; made where missing")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="prepared tokens; created if missing")
 
 
 def settle(given: argparse.Namespace) -> None:
@@ -116,7 +116,7 @@ def prepare(given: argparse.Namespace) -> None:
 
 
 def standard_library() -> str:
-    """Its own sources, without its tests and what is installed beside it: some 10 MB."""
+    """The standard library's source files, without tests and site-packages: about 10 MB."""
     root = Path(sysconfig.get_path("stdlib"))
     files = (path for path in sorted(root.rglob("*.py")) if not {"site-packages", "test", "tests"} & set(path.parts))
     return "\n".join(path.read_text("utf-8", errors="ignore").replace("\0", "") for path in files)
@@ -125,7 +125,7 @@ def standard_library() -> str:
 COMPARISON = Comparison(
     title="Training GPT-2",
     module="benchmarks.gpt2",
-    contestants=CONTESTANTS,
+    candidates=CONTESTANTS,
     tables=TABLES,
     arguments=add_arguments,
     settle=settle,

@@ -1,4 +1,4 @@
-"""The others that train GPT-2: each does what its own documentation tells, with transformers' GPT2LMHeadModel."""
+"""Other systems that train GPT-2, each according to its documentation, with transformers' GPT2LMHeadModel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.arithmetic import GptShape, utilisation
-from benchmarks.side_by_side import Contestant
+from benchmarks.side_by_side import Candidate
 from benchmarks.stopwatch import Measured, Stopwatch
 
 LR, BETAS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 0.1, 1.0
@@ -31,7 +31,7 @@ def shape_of(given: argparse.Namespace) -> GptShape:
 
 
 def limit_memory(given: argparse.Namespace) -> None:
-    """As on a card with so much memory: what goes beyond fails as it would there."""
+    """Limit the GPU memory: larger allocations fail as on a GPU of this size."""
     if given.memory_gib:
         import torch
 
@@ -43,7 +43,7 @@ def with_more(measured: Measured, more: Mapping[str, float | str]) -> Measured:
     return replace(measured, more={**measured.more, **more})
 
 
-# ── What all of them share: the work ──────────────────────────────────────────────────────────────
+# ── The work, shared by all ─────────────────────────────────────────────────────────────────────
 
 
 class Tokens:
@@ -89,7 +89,7 @@ def hf_model(given: argparse.Namespace, *, dropout: bool, attention: str = "sdpa
 
 
 def native_bf16(given: argparse.Namespace) -> bool:
-    """Whether bfloat16 is faster than float32 here and not the other way round."""
+    """Whether bfloat16 is faster than float32 on this machine."""
     if given.device == "cuda":
         import torch
 
@@ -108,8 +108,8 @@ def result(given: argparse.Namespace, watch: Stopwatch, loss: float) -> Measured
 
 
 def hf_trainer(kind: str) -> Callable[[argparse.Namespace], Measured]:
-    """`shipped`: its defaults. `equal`: our optimizer's settings, no dropout. `tuned`: what its guide to speed on one
-    GPU turns on as well."""
+    """`shipped`: its defaults. `equal`: our optimizer's settings, no dropout. `tuned`: in addition, what its
+    performance guide for one GPU enables."""
 
     def measure(given: argparse.Namespace) -> Measured:
         limit_memory(given)
@@ -212,7 +212,7 @@ def lightning(kind: str) -> Callable[[argparse.Namespace], Measured]:
 
 
 def plain(given: argparse.Namespace) -> Measured:
-    """As a first script is written: float32, attention spelled out, the usual dropout, the loss read each step."""
+    """A simple script: float32, explicit attention, the usual dropout, the loss read in each step."""
     limit_memory(given)
     watch = Stopwatch(given.warmup, given.steps)
     import torch
@@ -234,7 +234,7 @@ def plain(given: argparse.Namespace) -> Measured:
 
 
 def plain_tuned(given: argparse.Namespace) -> Measured:
-    """The same by someone who knows torch: autocast, SDPA, fused AdamW, no dropout, no waiting; compiled on CUDA."""
+    """The same, optimized: autocast, SDPA, fused AdamW, no dropout, no synchronization; compiled on CUDA."""
     limit_memory(given)
     watch = Stopwatch(given.warmup, given.steps)
     import torch
@@ -261,36 +261,41 @@ def plain_tuned(given: argparse.Namespace) -> Measured:
 
 HF = ("transformers", "accelerate")
 CONTESTANTS = (
-    Contestant(
+    Candidate(
         name="hf-trainer",
         measure=hf_trainer("shipped"),
         needs=HF,
         note="TrainingArguments' defaults; its loss: the mean of all steps",
     ),
-    Contestant(
+    Candidate(
         name="hf-trainer-equal",
         measure=hf_trainer("equal"),
         needs=HF,
         note="float32, no dropout, our optimizer settings: what ours-fp32 does",
     ),
-    Contestant(
+    Candidate(
         name="hf-trainer-tuned",
         measure=hf_trainer("tuned"),
         needs=HF,
         note="bf16 where it is native, fused AdamW, SDPA; on CUDA TF32, torch_compile, workers, pinned memory",
     ),
-    Contestant(
+    Candidate(
         name="lightning",
         measure=lightning("shipped"),
         needs=("lightning", "transformers"),
         note="Trainer's defaults, AdamW, clipping",
     ),
-    Contestant(
+    Candidate(
         name="lightning-tuned",
         measure=lightning("tuned"),
         needs=("lightning", "transformers"),
         note="bf16-mixed where it is native, fused AdamW, no dropout; on CUDA TF32, torch.compile, workers",
     ),
-    Contestant(name="plain", measure=plain, needs=("transformers",), note="a first script: the seed's before"),
-    Contestant(name="plain-tuned", measure=plain_tuned, needs=("transformers",), note="a loop by hand, all turned on"),
+    Candidate(name="plain", measure=plain, needs=("transformers",), note="a simple script, as in the original guide"),
+    Candidate(
+        name="plain-tuned",
+        measure=plain_tuned,
+        needs=("transformers",),
+        note="a hand-written loop with all optimizations",
+    ),
 )

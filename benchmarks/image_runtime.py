@@ -1,8 +1,8 @@
 """Which OpenMP runtime and which allocator train fastest in the image: `python benchmarks/image_runtime.py IMAGE`.
 
 Steps of a small GPT in containers of two cores, one after the other and interleaved, so that a busy machine slows all
-variants alike. Prints the first decile and the median of all step times and the peak memory of each variant; the ratio
-is of the first deciles, since what other programs take can only add. The load beside them says how far to trust it.
+variants equally. Prints the first decile and the median of all step times and the peak memory of each variant; the
+ratio compares first deciles, because other load can only add time. The machine's load is printed to judge the figures.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ VARIANTS = {
     "libomp": "libomp.so.5",
     "tcmalloc+libomp": "libtcmalloc_minimal.so.4 libomp.so.5",
 }
-"""Preloaded libraries; the wheel's own libgomp serves where no other OpenMP runtime is."""
+"""Preloaded libraries; without another OpenMP runtime, the wheel's own libgomp is used."""
 
 KEEP = "dirty_decay_ms:-1,muzzy_decay_ms:-1"
-"""MALLOC_CONF of a jemalloc that never gives pages back to the kernel."""
+"""MALLOC_CONF of a jemalloc that never returns pages to the kernel."""
 
 SIZES = {"small": (8192, 192, 4), "larger": (16384, 384, 6)}
 """Vocabulary, width, depth."""

@@ -1,7 +1,7 @@
-"""`orch launch` from command to all containers started, against bare parallel `ssh NODE docker run` of the same.
+"""Time of `orch launch` until all containers are started, relative to a parallel `ssh NODE docker run` of the same.
 
-Needs a lab that is up and holds the image (`orch lab up --nodes 5`, `orch build`). The two take turns, A B A B; the
-ratio is taken pair by pair, and its median is what counts.
+Needs a running lab with the image (`orch lab up --nodes 5`, `orch build`). The two are interleaved, A B A B; the result
+is the median of the ratios of all pairs.
 
     python -m benchmarks.launch_overhead [--pairs 7]
 """
@@ -35,7 +35,7 @@ def main() -> int:
     specs = {spec.name: spec for spec in load_inventory(None).inventory.nodes}
     plan = _plan()
     ratios, ours, bare = [], [], []
-    for number in range(pairs + 1):  # the first pair warms caches up and is not counted
+    for number in range(pairs + 1):  # the first pair warms up caches and is not counted
         a, b = _launch(specs), _bare(plan, specs)
         if number:
             ours.append(a)
@@ -81,7 +81,7 @@ def _ssh(spec: NodeSpec, argv: tuple[str, ...]) -> str:
 
 
 def _clear(specs: dict[str, NodeSpec]) -> None:
-    """Nothing of a pair runs while the next is timed."""
+    """Wait until nothing of a pair runs any more."""
     with ThreadPoolExecutor(len(specs)) as pool:
         list(pool.map(lambda spec: _ssh(spec, ("docker", "rm", "-f", "orch-run")), specs.values()))
     json.loads(subprocess.run([*ORCH, "clean", "--json"], capture_output=True, check=True).stdout)

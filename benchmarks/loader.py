@@ -1,6 +1,6 @@
-"""Loaders of traces side by side: batches for the LSTM a second, the time to resume, and memory as data grows.
+"""Compare trace loaders: batches per second for the LSTM, the time to resume, and memory as the data grows.
 
-All read the same records from local files and give the same batches: padded events and features, lengths, labels.
+All read the same records from local files and return the same batches: padded events and features, lengths, labels.
 
     python -m benchmarks.loader [--data-dir DIR] [--traces N]
 """
@@ -17,12 +17,12 @@ from typing import Any
 
 from benchmarks import loader_data
 from benchmarks.report import Table
-from benchmarks.side_by_side import Comparison, Contestant, compare
+from benchmarks.side_by_side import Candidate, Comparison, compare
 from benchmarks.stopwatch import Measured, Stopwatch
 
 SEED = 1
 Batches = Callable[[argparse.Namespace, int], Iterator[Any]]
-"""From the options and how many batches to leave out, as after a resume, to batches without end."""
+"""Function of the options and the number of batches to skip (as after a resume) that yields endless batches."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,11 +79,11 @@ def _streamed(workers: int) -> Batches:
     return batches
 
 
-# ── The others. Where a loader cannot resume, what was seen is read again. ────────────────────────
+# ── The others. A loader that cannot resume reads earlier batches again. ──────────────────────────
 
 
 def _seeds(workers: int) -> Batches:
-    """An IterableDataset as the guide describes it: files dealt out to workers, a buffer of 1000, trace by trace."""
+    """An IterableDataset as in the original guide: files distributed to workers, a buffer of 1000, trace by trace."""
 
     def batches(given: argparse.Namespace, skip: int) -> Iterator[Any]:
         import random
@@ -149,7 +149,7 @@ def _litdata(workers: int) -> Batches:
         loader = StreamingDataLoader(dataset, batch_size=given.batch_size, num_workers=workers, collate_fn=collate)
         per_epoch = -(-len(dataset) // given.batch_size)
         if skip % per_epoch:
-            # Its own way to resume: the state of one that was stopped there.
+            # Its own resume: the state of a loader that was stopped there.
             loader.load_state_dict(
                 {
                     "dataset": dataset.state_dict(skip % per_epoch * given.batch_size, workers, given.batch_size),
@@ -189,8 +189,8 @@ def _speed(batches: Batches) -> Callable[[argparse.Namespace], Measured]:
 
 
 def _memory(times: int) -> Callable[[argparse.Namespace], Measured]:
-    """All of the data once, as long as it is: the most memory that was ever resident, and what of it is the process's
-    own at the end. The rest are pages of the mapped files, which the system takes back when it needs them."""
+    """Read all data once: peak resident memory, and private memory at the end. The rest are pages of the mapped files,
+    which the kernel can reclaim."""
 
     def measure(given: argparse.Namespace) -> Measured:
         import torch
@@ -221,7 +221,7 @@ def _memory(times: int) -> Callable[[argparse.Namespace], Measured]:
 
 
 def _status_mib(key: str) -> float:
-    """A value for this process alone: `ru_maxrss` starts from what its parent had."""
+    """Value of this process only: `ru_maxrss` begins with that of its parent."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
     return int(line.split()[1]) / 1024
 
@@ -242,12 +242,12 @@ NEEDS = {"webdataset": ("webdataset",), "litdata": ("litdata",)}
 COMPARISON = Comparison(
     title="Loaders of traces",
     module="benchmarks.loader",
-    contestants=(
+    candidates=(
         *(
-            Contestant(name=name, measure=_speed(batches), needs=NEEDS.get(name.split("-")[0], ()))
+            Candidate(name=name, measure=_speed(batches), needs=NEEDS.get(name.split("-")[0], ()))
             for name, batches in SPEED.items()
         ),
-        *(Contestant(name=f"mapped-x{times}", measure=_memory(times)) for times in (1, 10, 100)),
+        *(Candidate(name=f"mapped-x{times}", measure=_memory(times)) for times in (1, 10, 100)),
     ),
     tables=(
         Table(

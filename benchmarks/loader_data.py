@@ -1,4 +1,4 @@
-"""The same traces in the form that each loader reads, under one folder."""
+"""The same traces in each loader's format, in one folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows(folder: Path, traces: int) -> Iterator[tuple[int, int, np.ndarray[Any, 
 
 
 def write_tensors(folder: Path, traces: int) -> Path:
-    """As the seed has them: a list of small dictionaries in each file."""
+    """As in the original guide: a list of small dictionaries per file."""
     import torch
 
     target = folder / f"tensors-{traces}"
@@ -85,7 +85,7 @@ def write_chunks(folder: Path, traces: int) -> Path:
 
 
 def joined(parts: list[tuple[bytes, int]]) -> Traces:
-    """A batch of records as bytes, with no work for single traces that NumPy can do for all."""
+    """A batch from records as bytes, with NumPy on all traces at once."""
     calls = np.frombuffer(b"".join(part for part, _ in parts), np.int32).reshape(-1, WORDS)
     lengths: Indices = np.array([len(part) for part, _ in parts], np.int64) // (4 * WORDS)
     return Traces(calls=calls, lengths=lengths, labels=np.array([label for _, label in parts], np.float32))

@@ -1,12 +1,12 @@
-"""How many tokens Muon needs to the loss that AdamW reaches, each at its best learning rate of those tried.
+"""Tokens that Muon needs to reach AdamW's loss, each at the best of several learning rates.
 
-    python -m benchmarks.muon --data-dir Data            # some 20 minutes on two cores
-    python -m benchmarks.muon --data-dir Data --quick    # does everything run?
+    python -m benchmarks.muon --data-dir Data            # about 20 minutes on two cores
+    python -m benchmarks.muon --data-dir Data --quick    # test that everything runs
     python -m benchmarks.muon --data-dir Data --steps 4000 --rates 3e-4 6e-4 1.2e-3 -- --preset 124m    # on a GPU
 
-AdamW trains for all steps. Muon trains for shares of them, each a run of its own with its schedule brought to its end:
-a loss read off in the middle of a longer run would be one at a rate not yet lowered. Both see the same batches, and
-what stands after `--` goes to every run of the trainer.
+AdamW trains for all steps, Muon for several fractions of them, each in a separate run with a complete schedule: in the
+middle of a longer run the learning rate would not have decayed yet. Both train on the same batches; options after `--`
+are passed to every run of the trainer.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def _best_rate(losses: Losses, optimizer: str) -> float:
 
 
 def tokens_needed(losses: Losses, best: dict[str, float], seed: int, shares: Sequence[float]) -> float | None:
-    """The share of AdamW's tokens at which Muon reaches its loss, on the line between two of the shares tried; None
-    where all of them are not enough, and the smallest share where that is already."""
+    """Fraction of AdamW's tokens at which Muon reaches its loss, interpolated between two of the fractions. None: it
+    needs more than all of them. The smallest fraction if that is enough."""
     wanted = losses[Trial(optimizer="adamw", lr=best["adamw"], seed=seed)]
     before: tuple[float, float] | None = None
     for share in shares:
@@ -128,7 +128,7 @@ def _markdown(
     for optimizer in ("adamw", "muon"):
         found = [losses[Trial(optimizer=optimizer, lr=lr, seed=first)] for lr in given.rates]
         rows.append(f"| {optimizer} | " + " | ".join(f"{loss:.4f}" for loss in found) + " |")
-    rows += ["", "| share of the tokens | AdamW | " + " | ".join(f"Muon {share:g}" for share in given.shares) + " |"]
+    rows += ["", "| fraction of the tokens | AdamW | " + " | ".join(f"Muon {share:g}" for share in given.shares) + " |"]
     rows += ["|---" * (len(given.shares) + 2) + "|"]
     for seed in given.seeds:
         found = [losses[Trial(optimizer="adamw", lr=best["adamw"], seed=seed)]]

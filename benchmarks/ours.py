@@ -18,11 +18,11 @@ PREFIX = "@orch "
 
 
 class Enough(BaseException):
-    """All is measured. Not an Exception: the engine must not take it for a failure and write about it."""
+    """The measurement is complete. Not an Exception, so that the engine does not report a failure."""
 
 
 class EventsHeard(io.TextIOBase):
-    """A stdout that takes the time at each `step` event, and ends the run at the last."""
+    """Replacement of stdout that records the time of each `step` event and ends the run at the last."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
@@ -42,9 +42,9 @@ class EventsHeard(io.TextIOBase):
 
 
 def steps_of(watch: Stopwatch, words: Sequence[str]) -> dict[str, Any]:
-    """Run `python -m trainer WORDS` in this process until the watch has all it wants; the last step's event.
+    """Run `python -m trainer WORDS` in this process until the watch is done; return the last step's event.
 
-    Nothing is evaluated and no checkpoint is written in between: peers do neither.
+    There are no evaluations and no checkpoints: peers do neither.
     """
     from trainer.cli import main
 

@@ -1,4 +1,4 @@
-"""Photographs of nothing: JPEG files with a folder for each class, that cost to decode what photographs cost."""
+"""Generated JPEG files, one folder per class, that take as long to decode as photographs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ QUALITY = 90
 
 
 def make(folder: Path, count: int, side: int) -> None:
-    """`count` pictures, somewhat larger than `side`; the same ones every time. What is there already is kept."""
+    """Write `count` images, slightly larger than `side`; deterministic. Existing files are kept."""
     import numpy as np
     from PIL import Image
 
@@ -20,7 +20,7 @@ def make(folder: Path, count: int, side: int) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         chance = np.random.default_rng(number)
         height, width = chance.integers(int(1.2 * side), int(1.8 * side), size=2)
-        # Coarse shapes with fine grain on them: about as many bytes a pixel as a camera's files have.
+        # Coarse shapes with fine grain: about as many bytes per pixel as a camera's files.
         coarse = Image.fromarray(chance.integers(0, 256, (8, 8, 3), dtype=np.uint8))
         shapes = np.asarray(coarse.resize((int(width), int(height)), Image.Resampling.BICUBIC), np.int16)
         grain = chance.integers(-12, 13, shapes.shape, dtype=np.int16)

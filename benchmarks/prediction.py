@@ -1,12 +1,12 @@
-"""Step times that `orch plan` predicts, beside those of real runs: models, link speeds, sync methods.
+"""Compare step times predicted by `orch plan` with those of real runs: models, link speeds, sync methods.
 
-Needs a lab that is up, with image and data, whose machines have processors of their own, or less than that:
+Needs a running lab with image and data, whose machines together have at most this computer's cores:
 
     orch lab up --nodes 5 --cpus 0.36 && orch build && orch prepare --vocab-size 2048
     python -m benchmarks.prediction [--links 100mbit 1gbit off] [--models lab tiny] [--sync fp32 int8] [--steps 40]
 
-For each link and model: `orch bench`, `orch plan`, then a run with each way on all nodes, whose steps are timed by its
-own words, from the third on.
+For each link and model: `orch bench`, `orch plan`, then a run with each sync method on all nodes, whose step times are
+read from its events, from the third step on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ORCH = (sys.executable, "-m", "orchestrator")
 MODEL = ("gpt2", "--batch-size", "8", "--precision", "fp32", "--no-compile", "--num-workers", "0")
 QUIET = ("--eval-every", "0", "--checkpoint-every", "0", "--log-every", "1", "--shares", "auto", "--prompt", "")
 SKIPPED = 3
-"""Steps in which memory and connections are made."""
+"""Steps that allocate memory and open connections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def _measured_s(nodes: str, words: Sequence[object], units: float) -> float:
-    """Seconds of a step, on average, by the speeds that the run tells."""
+    """Mean seconds of a step, from the speeds that the run reports."""
     told = json.loads(_orch("launch", "--yes", "--json", "--nodes", nodes, "--", *words))["data"]
     lines = [json.loads(line) for line in _orch("logs", told["run_id"], "--json").splitlines()]
     speeds = [_speed(line["event"]) for line in lines if (line.get("event") or {}).get("kind") == "step"]

@@ -12,7 +12,7 @@ from benchmarks.stopwatch import Measured
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One contestant, once: measured, or why not."""
+    """One run of a candidate: measured, or the reason why not."""
 
     measured: Measured | None = None
     problem: str = ""
@@ -29,11 +29,11 @@ class Table:
     name: str
     title: str
     names: tuple[str, ...]
-    """Contestants, in the order of rows."""
+    """Candidates, in the order of rows."""
     baseline: str
-    """Contestant that ratios are relative to."""
+    """Candidate that ratios are relative to."""
     ladder: bool = False
-    """Each row is the one above and one thing more: its gain over that row is shown as well."""
+    """Each row adds one optimization to the row above: its gain over that row is shown as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Result:
     began: float
     seconds: float
     load: tuple[Sequence[float], Sequence[float]]
-    """Averages over 1, 5 and 15 minutes before and after: how far to trust the figures."""
+    """Load averages over 1, 5 and 15 minutes, before and after, to judge the figures."""
     tables: tuple[Table, ...]
     rounds: Mapping[str, Sequence[Round]]
     notes: Mapping[str, str]
@@ -74,7 +74,7 @@ def spread(rounds: Sequence[Round], figure: str) -> Spread | None:
 
 
 def ratio(rounds: Sequence[Round], to: Sequence[Round], figure: str = "units_per_s") -> Spread | None:
-    """Round by round, since both have then met the same state of the machine."""
+    """Per round, because both then ran in the same state of the machine."""
     pairs = [
         (getattr(a.measured, figure), getattr(b.measured, figure))
         for a, b in zip(rounds, to, strict=False)
@@ -129,7 +129,7 @@ def markdown(result: Result) -> str:
             "",
             f"Machine: {machine}. Load before {before}, after {after}.",
             f"Settings: {settings}.",
-            "Medians (least–most) over the rounds; ratios are taken round by round.",
+            "Medians (minimum–maximum) over the rounds; ratios are computed per round.",
             *(line for table in result.tables for line in ("", *_table(table, result))),
             *_notes(result),
         ]
@@ -193,7 +193,7 @@ def _safe(cell: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count, or all before the point."""
+    """Three significant digits, or all digits before the decimal point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

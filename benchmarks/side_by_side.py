@@ -1,14 +1,14 @@
-"""The harness of the training benchmarks: contestants side by side in one run.
+"""Harness of the training benchmarks: compare candidates in one run.
 
-Each contestant is measured in a process of its own, so that one's settings cannot leak into another, and they take
-turns, A B C A B C: whatever slows the machine for a while slows all alike. Ratios are taken round by round.
+Each candidate is measured in its own process, so that its settings cannot affect another, and they are interleaved,
+A B C A B C, so that a temporary slowdown of the machine affects all of them. Ratios are computed per round.
 
-A benchmark is a module with its contestants and
+A benchmark is a module with its candidates and
 
     if __name__ == "__main__":
         sys.exit(compare(COMPARISON, sys.argv[1:]))
 
-A contestant is a function from the parsed options to a `Measured`; a `Stopwatch` makes one. Its module imports torch
+A candidate is a function from the parsed options to a `Measured`; a `Stopwatch` makes one. Its module imports torch
 and the peers' packages inside such functions only.
 """
 
@@ -32,15 +32,15 @@ from benchmarks.stopwatch import Measured
 
 ROOT = Path(__file__).parents[1]
 LAST_WORDS = 6
-"""Lines of stderr that are kept of a contestant that failed."""
+"""Lines of stderr that are kept of a candidate that failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contestant:
+class Candidate:
     name: str
     measure: Callable[[argparse.Namespace], Measured]
     needs: tuple[str, ...] = ()
-    """Packages without which it cannot take part."""
+    """Packages that it needs."""
     only_on: str = ""
     """`cuda` or `cpu`; empty: both."""
     note: str = ""
@@ -52,15 +52,15 @@ class Contestant:
 class Comparison:
     title: str
     module: str
-    """As `python -m` takes it: how a contestant's own process is started."""
-    contestants: tuple[Contestant, ...]
+    """Name for `python -m`, which starts a candidate's process."""
+    candidates: tuple[Candidate, ...]
     tables: tuple[Table, ...]
     arguments: Callable[[argparse.ArgumentParser], None] | None = None
     """Adds the benchmark's own options."""
     settle: Callable[[argparse.Namespace], None] | None = None
-    """Fills in options that follow from others (`--quick`, `--device`); called in each process alike."""
+    """Derives options from others (`--quick`, `--device`); called in each process."""
     prepare: Callable[[argparse.Namespace], None] | None = None
-    """Once before the first round, in the harness's process: data that all contestants read."""
+    """Prepares data for all candidates, once before the first round, in the harness's process."""
 
 
 def compare(comparison: Comparison, argv: Sequence[str]) -> int:
@@ -72,10 +72,10 @@ def compare(comparison: Comparison, argv: Sequence[str]) -> int:
     shown = [table for table in comparison.tables if not given.table or table.name in given.table]
     in_tables = [name for table in shown for name in table.names]
     wanted = [name for name in in_tables if not given.only or name in given.only]
-    chosen = [contestant for contestant in comparison.contestants if contestant.name in wanted]
+    chosen = [candidate for candidate in comparison.candidates if candidate.name in wanted]
 
-    def run(contestant: Contestant) -> Round:
-        return _in_own_process(comparison, contestant, argv, given)
+    def run(candidate: Candidate) -> Round:
+        return _in_own_process(comparison, candidate, argv, given)
 
     load_before = os.getloadavg()
     began = time.time()
@@ -90,7 +90,7 @@ def compare(comparison: Comparison, argv: Sequence[str]) -> int:
         load=(load_before, os.getloadavg()),
         tables=tuple(replace(table, names=tuple(n for n in table.names if n in wanted)) for table in shown),
         rounds=rounds,
-        notes={contestant.name: contestant.note for contestant in chosen if contestant.note},
+        notes={candidate.name: candidate.note for candidate in chosen if candidate.note},
     )
     text = json.dumps(as_json(result), indent=1)
     if given.out:
@@ -100,47 +100,48 @@ def compare(comparison: Comparison, argv: Sequence[str]) -> int:
 
 
 def interleave(
-    contestants: Sequence[Contestant],
+    candidates: Sequence[Candidate],
     repeats: int,
     device: str,
-    run: Callable[[Contestant], Round],
+    run: Callable[[Candidate], Round],
     say: Callable[[str], None],
 ) -> dict[str, list[Round]]:
-    """A B C A B C. Who cannot take part, or has failed once, is not asked again, and is not forgotten either."""
-    rounds: dict[str, list[Round]] = {contestant.name: [] for contestant in contestants}
+    """Interleave the candidates. One that cannot run, or has failed once, is not started again, but stays in the
+    report."""
+    rounds: dict[str, list[Round]] = {candidate.name: [] for candidate in candidates}
     for number in range(1, repeats + 1):
-        for contestant in contestants:
-            mine = rounds[contestant.name]
+        for candidate in candidates:
+            mine = rounds[candidate.name]
             if mine and mine[-1].problem:
                 continue
-            problem = cannot_take_part(contestant, device)
-            mine.append(Round(problem=problem) if problem else run(contestant))
-            say(f"round {number} of {repeats}: {contestant.name}: {mine[-1].in_short()}")
+            problem = cannot_take_part(candidate, device)
+            mine.append(Round(problem=problem) if problem else run(candidate))
+            say(f"round {number} of {repeats}: {candidate.name}: {mine[-1].in_short()}")
     return rounds
 
 
-def cannot_take_part(contestant: Contestant, device: str) -> str:
-    missing = [package for package in contestant.needs if find_spec(package) is None]
+def cannot_take_part(candidate: Candidate, device: str) -> str:
+    missing = [package for package in candidate.needs if find_spec(package) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
-    if contestant.only_on and contestant.only_on != device:
-        return f"needs {contestant.only_on}"
+    if candidate.only_on and candidate.only_on != device:
+        return f"needs {candidate.only_on}"
     return ""
 
 
-# ── A contestant in its own process ───────────────────────────────────────────────────────────────
+# ── A candidate in its own process ────────────────────────────────────────────────────────────────
 
 
 def _in_own_process(
-    comparison: Comparison, contestant: Contestant, argv: Sequence[str], given: argparse.Namespace
+    comparison: Comparison, candidate: Candidate, argv: Sequence[str], given: argparse.Namespace
 ) -> Round:
-    command = [sys.executable, "-m", comparison.module, *argv, "--measure", contestant.name]
+    command = [sys.executable, "-m", comparison.module, *argv, "--measure", candidate.name]
     environ = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "OMP_NUM_THREADS": str(given.threads),
         "MKL_NUM_THREADS": str(given.threads),
         **({"CUDA_VISIBLE_DEVICES": ""} if given.device == "cpu" else {}),
-        **(contestant.environ or {}),
+        **(candidate.environ or {}),
     }
     try:
         ran = subprocess.run(
@@ -152,7 +153,7 @@ def _in_own_process(
 
 
 def told(code: int, out: str, err: str) -> Round:
-    """A contestant's last line is its measurement; without one it failed, and its last words say how."""
+    """Parse a candidate's measurement from its last line; without one it failed, and its last lines say why."""
     lines = out.strip().splitlines()
     if code == 0 and lines:
         return Round(measured=Measured(**json.loads(lines[-1])))
@@ -161,9 +162,9 @@ def told(code: int, out: str, err: str) -> Round:
 
 
 def _measure(comparison: Comparison, given: argparse.Namespace) -> int:
-    (contestant,) = (one for one in comparison.contestants if one.name == given.measure)
-    with contextlib.redirect_stdout(sys.stderr):  # what packages print must not be taken for the measurement
-        measured = contestant.measure(given)
+    (candidate,) = (one for one in comparison.candidates if one.name == given.measure)
+    with contextlib.redirect_stdout(sys.stderr):  # output of packages must not be parsed as the measurement
+        measured = candidate.measure(given)
     print(json.dumps(asdict(measured)))
     return 0
 
@@ -174,17 +175,17 @@ _HARNESS_ONLY = {"measure", "out", "json", "only", "table"}
 
 
 def _parse(comparison: Comparison, argv: Sequence[str]) -> argparse.Namespace:
-    names = [contestant.name for contestant in comparison.contestants]
+    names = [candidate.name for candidate in comparison.candidates]
     parser = argparse.ArgumentParser(prog=f"python -m {comparison.module}", description=comparison.title)
     parser.add_argument("--repeats", type=int, metavar="N", help="rounds (default 5; with --quick 1)")
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--table", nargs="+", choices=[table.name for table in comparison.tables], help="default: all")
-    parser.add_argument("--quick", action="store_true", help="small and short: does everything run?")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
-    parser.add_argument("--threads", type=int, metavar="N", help="of each contestant (default: the cores it may use)")
-    parser.add_argument("--timeout-s", type=int, default=1800, metavar="S", help="of one contestant's one run")
+    parser.add_argument("--quick", action="store_true", help="small and short, to test that everything runs")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if available")
+    parser.add_argument("--threads", type=int, metavar="N", help="per candidate (default: all usable cores)")
+    parser.add_argument("--timeout-s", type=int, default=1800, metavar="S", help="of one run of a candidate")
     parser.add_argument("--json", action="store_true", help="print the JSON instead of the Markdown")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON there too")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write JSON to this file")
     parser.add_argument("--measure", choices=names, metavar="NAME", help=argparse.SUPPRESS)
     if comparison.arguments:
         comparison.arguments(parser)

@@ -1,6 +1,6 @@
-"""Self-measurement of a contestant: the time of its steps, its memory, the machine as it sees it.
+"""Measurement of a candidate in its own process: time of its steps, memory, hardware.
 
-torch is imported by the contestant, never here at the start: what is set before torch loads is the contestant's own.
+torch is imported by the candidate, not by this module: settings before the import belong to the candidate.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ Figures = Mapping[str, float | str]
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One contestant's one run."""
+    """One run of one candidate."""
 
     units_per_s: float
     unit: str
     step_s: float | None = None
     cpu_s: float | None = None
-    """CPU seconds of one step: excludes other processes of a shared machine, includes OMP threads that spin."""
+    """CPU seconds of one step: excludes other processes of a shared machine, includes spinning OMP threads."""
     start_s: float | None = None
-    """From the start of the contestant to the first timed step: imports, building, compiling, warm-up steps."""
+    """From the start of the candidate to the first timed step: imports, building, compiling, warm-up steps."""
     peak_mib: float | None = None
-    """On CUDA the most that was allocated, else the most resident memory of the process."""
+    """On CUDA the peak of allocated memory, otherwise the peak resident memory of the process."""
     reserved_mib: float | None = None
-    """On CUDA what the allocator held at most: what must fit on the card."""
+    """On CUDA the peak of reserved memory, which must fit on the GPU."""
     loss: float | None = None
     more: Figures = field(default_factory=dict)
-    """Columns of this benchmark alone."""
+    """Additional columns of this benchmark."""
     machine: Figures = field(default_factory=dict)
 
 
 class Stopwatch:
-    """Times `steps` steps of any loop after `warmup` others; the device is waited for at both ends, not in between.
+    """Times `steps` steps of any loop after `warmup` others; synchronizes the device at both ends, not in between.
 
     `after` is called with the number of each step that has ended, `measured` at the end.
     """
@@ -54,11 +54,11 @@ class Stopwatch:
 
     @property
     def last(self) -> int:
-        """How many steps the contestant has to make in all."""
+        """Total number of steps that the candidate has to run."""
         return self.warmup + self.steps
 
     def after(self, step: int) -> bool:
-        """Whether all is measured."""
+        """Whether the measurement is complete."""
         if step == self.warmup:
             synchronize()
             self._began, self._cpu_began = self._clock(), time.process_time()
@@ -72,7 +72,7 @@ class Stopwatch:
         self, units_per_step: float, unit: str, *, loss: float | None = None, more: Figures | None = None
     ) -> Measured:
         if not self._ended or not self._began:
-            raise RuntimeError(f"the contestant ended before step {self.last}: nothing was measured")
+            raise RuntimeError(f"the candidate ended before step {self.last}: nothing was measured")
         step_s = (self._ended - self._began) / self.steps
         return Measured(
             units_per_s=units_per_step / step_s,

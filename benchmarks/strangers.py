@@ -1,10 +1,10 @@
-"""Strangers at the agents' port of a run in a lab: does it lose a step, and how much slower is it meanwhile?
+"""Flood the agents' port of a run in a lab with connections: count lost steps, and measure the slowdown.
 
     python -m benchmarks.strangers --rate 100 --seconds 60
 
-Brings up a lab of its own, image and data too, trains, opens so many connections a second at the port where the run's
-agents meet (silent, slow, with a wrong token, with rubbish, huge, half closed, reset), and takes the lab down.
-Ends with 1 where the run was disturbed. docs/adr/0028-agent-authentication.md
+Start a lab with image and data, train, open the given number of connections per second to the agents' port of the run
+(silent, slow, with a wrong token, with garbage, huge, half closed, reset), and remove the lab. The exit code is 1 if
+the run was disturbed. See docs/adr/0028-agent-authentication.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.strangers import attack
 
 WORDS = (*EXACT, "--no-compile", "--schedule", "constant", "--log-every", "1", "--checkpoint-every", "50")
 SETTLED = 30
-"""Steps, before anything is measured."""
+"""Steps before the measurement."""
 CALM_S = 20.0
 """Seconds of measuring before the attack."""
 
@@ -62,7 +62,7 @@ def attacked(orch: Orch, record: Record, rate: float, seconds: float) -> None:
 
     told = record.events("step")
     steps = [int(one.values["step"]) for one in told]
-    require(steps == list(range(1, len(steps) + 1)), "steps are missing, or were taken twice")
+    require(steps == list(range(1, len(steps) + 1)), "steps are missing or were repeated")
     broken = [one.kind for one in record.events("restarting", "resumed", "stalled", "waiting") if one.at > calm_from]
     require(not broken, f"it was disturbed: {broken}")
     require(became.answers <= {b'{"asked": '}, f"strangers received {became.answers}")
@@ -70,8 +70,8 @@ def attacked(orch: Orch, record: Record, rate: float, seconds: float) -> None:
     opened = sum(became.begun.values())
     say(f"{opened} connections in {became.seconds:.0f} s ({', '.join(f'{n} {k}' for k, n in became.begun.items())})")
     say(f"{became.cut_off} cut off, {became.stayed} not, {became.refused} not even opened")
-    say(f"{len(steps)} steps, none lost or taken twice, no restart")
-    say(f"a step took {calm:.3f} s before, {under:.3f} s meanwhile (medians)")
+    say(f"{len(steps)} steps, none lost or repeated, no restart")
+    say(f"a step took {calm:.3f} s before, {under:.3f} s during the attack (medians)")
 
 
 def step_s(told: Sequence[Told], since: float, until: float) -> float:
@@ -81,7 +81,7 @@ def step_s(told: Sequence[Told], since: float, until: float) -> float:
 
 @contextmanager
 def a_run(orch: Orch, nodes: Sequence[str]) -> Iterator[Record]:
-    """Without end; nothing of it is left."""
+    """Connect until stopped; all connections are closed."""
     words = ("--nodes", ",".join(nodes), "--master", nodes[0], "--name", "strangers", "--detach", "--yes")
     launched = orch("launch", *words, "--", *WORDS, "--max-steps", "1000000")
     require(launched.code == 0, launched.err)

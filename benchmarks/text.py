@@ -1,12 +1,12 @@
-"""Texts with three heads: ours beside HF Trainer with fixed padding, and a plain loop as a first script has it.
+"""Text classification with three heads: compare ours with HF Trainer with fixed padding and with a plain loop.
 
-    python -m benchmarks.text                 # a BERT of 4 × 512; on CUDA one of 12 × 768
-    python -m benchmarks.text --table frozen  # what frozen layers save, computed each time and kept
-    python -m benchmarks.text --quick         # does everything run?
+    python -m benchmarks.text                 # a BERT with 4 layers of width 512; on CUDA 12 × 768
+    python -m benchmarks.text --table frozen  # effect of frozen layers, recomputed and cached
+    python -m benchmarks.text --quick         # test that everything runs
 
-All read the same prepared tokens, cut at --max-length, with the same shape, dropout, heads, weights and optimizer. What
-is timed is one whole epoch, since with bucketing steps differ in length; before it come some steps, or where frozen
-layers are kept one more epoch, which computes them.
+All read the same prepared tokens, truncated to --max-length, with the same shape, dropout, heads, weights and
+optimizer. One whole epoch is timed, because with bucketing steps differ in length, after a few warm-up steps, or with
+cached frozen layers after one epoch that computes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks import text_peers
 from benchmarks.ours import steps_of
 from benchmarks.report import Table
-from benchmarks.side_by_side import ROOT, Comparison, Contestant, compare
+from benchmarks.side_by_side import ROOT, Candidate, Comparison, compare
 from benchmarks.stopwatch import Measured, Stopwatch
 
 
@@ -46,28 +46,28 @@ BUCKETED = "--no-amp --no-compile"
 FREEZE = "--freeze-layers {freeze}"
 CONTESTANTS = (
     *text_peers.CONTESTANTS,
-    Contestant(name="ours", measure=ours(""), note="the trainer as it chooses by itself"),
-    Contestant(name="ours-padded", measure=ours(PLAIN), note="all padded to --max-length, float32, not compiled"),
-    Contestant(name="ours-fp32", measure=ours(BUCKETED), note="texts of like length together, float32"),
-    Contestant(name="+amp", measure=ours("--no-compile"), note="and the precision that it chooses"),
-    Contestant(
+    Candidate(name="ours", measure=ours(""), note="the trainer with its default options"),
+    Candidate(name="ours-padded", measure=ours(PLAIN), note="all padded to --max-length, float32, not compiled"),
+    Candidate(name="ours-fp32", measure=ours(BUCKETED), note="texts grouped by length, float32"),
+    Candidate(name="+amp", measure=ours("--no-compile"), note="and its default precision"),
+    Candidate(
         name="+accumulation",
         measure=ours("--no-compile --batch-size {quarter} --grad-accum 4"),
-        note="and the batch in four parts: for memory, not for speed",
+        note="and the batch in four micro-batches: saves memory, not time",
     ),
-    Contestant(
+    Candidate(
         name="+freeze", measure=ours(f"--no-compile {FREEZE} --no-cache-frozen"), note="and the lower layers frozen"
     ),
-    Contestant(
+    Candidate(
         name="+cache",
         measure=ours(f"--no-compile {FREEZE}", epoch_before=True),
-        note="and what they make of a text kept: from the second epoch on",
+        note="and their outputs cached: from the second epoch on",
     ),
-    Contestant(name="ours-frozen-fp32", measure=ours(f"{BUCKETED} {FREEZE} --no-cache-frozen"), note="frozen, float32"),
-    Contestant(
+    Candidate(name="ours-frozen-fp32", measure=ours(f"{BUCKETED} {FREEZE} --no-cache-frozen"), note="frozen, float32"),
+    Candidate(
         name="ours-kept-fp32",
         measure=ours(f"{BUCKETED} {FREEZE}", epoch_before=True),
-        note="frozen and kept, float32: from the second epoch on",
+        note="frozen with cached outputs, float32: from the second epoch on",
     ),
 )
 
@@ -80,7 +80,7 @@ TABLES = (
     ),
     Table(
         name="ladder",
-        title="Ladder: one thing more in each row",
+        title="Ladder: one more optimization per row",
         names=("plain", "ours-padded", "ours-fp32", "+amp", "+accumulation", "+freeze", "+cache"),
         baseline="plain",
         ladder=True,
@@ -99,9 +99,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-length", type=int, default=128, metavar="N", help="default 128")
     parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="texts in a step (default 16)")
     parser.add_argument("--freeze-layers", type=int, metavar="N", help="default: 10 of 12, or as many in proportion")
-    parser.add_argument("--rows", type=int, metavar="N", help="made-up reports of failures")
+    parser.add_argument("--rows", type=int, metavar="N", help="synthetic failure reports")
     parser.add_argument("--warmup", type=int, metavar="N", help="steps before the timed epoch")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="prepared texts; made where missing")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="prepared texts; created if missing")
 
 
 def settle(given: argparse.Namespace) -> None:
@@ -115,7 +115,7 @@ def settle(given: argparse.Namespace) -> None:
             setattr(given, name, value)
     if given.freeze_layers is None:
         given.freeze_layers = max(sizes.of(given.model_name)[0] * 10 // 12, 1)
-    given.steps = given.rows * 9 // 10 // given.batch_size  # a tenth is held back
+    given.steps = given.rows * 9 // 10 // given.batch_size  # a tenth is held out
     if given.data_dir is None:
         name = f"orch-benchmark-text-{given.model_name.replace(':', '-')}-{given.rows}"
         given.data_dir = Path(tempfile.gettempdir()) / name
@@ -131,9 +131,9 @@ def prepare(given: argparse.Namespace) -> None:
 
 
 COMPARISON = Comparison(
-    title="Training a classifier of texts with three heads",
+    title="Training a text classifier with three heads",
     module="benchmarks.text",
-    contestants=CONTESTANTS,
+    candidates=CONTESTANTS,
     tables=TABLES,
     arguments=add_arguments,
     settle=settle,

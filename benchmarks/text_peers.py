@@ -1,4 +1,4 @@
-"""The others that classify texts with three heads: transformers' BertModel, in HF Trainer and in a plain loop."""
+"""Other systems that classify texts with three heads: transformers' BertModel, in HF Trainer and in a plain loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.gpt2_peers import native_bf16
-from benchmarks.side_by_side import Contestant
+from benchmarks.side_by_side import Candidate
 from benchmarks.stopwatch import Measured, Stopwatch
 
 LR, BETAS, WEIGHT_DECAY, CLIP = 5e-5, (0.9, 0.999), 0.01, 1.0
@@ -54,7 +54,7 @@ def together(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def three_heads(given: argparse.Namespace, *, attention: str = "sdpa", frozen: int = 0) -> Any:
-    """As the seed has it: BERT, dropout, a linear layer for each head, losses weighted, the classes of causa too."""
+    """As in the original guide: BERT, dropout, a linear layer per head, weighted losses, class weights for causa."""
     import numpy as np
     import torch
     from torch import nn
@@ -100,7 +100,7 @@ def three_heads(given: argparse.Namespace, *, attention: str = "sdpa", frozen: i
 
 
 def hf_trainer(*, tuned: bool = False, frozen: bool = False) -> Callable[[argparse.Namespace], Measured]:
-    """With fixed padding; `tuned`: what its guides turn on, among it texts grouped by length."""
+    """Fixed padding; `tuned`: the options of its performance guides, including texts grouped by length."""
 
     def measure(given: argparse.Namespace) -> Measured:
         watch = Stopwatch(given.warmup, given.steps)
@@ -140,7 +140,7 @@ def hf_trainer(*, tuned: bool = False, frozen: bool = False) -> Callable[[argpar
 
 
 def plain(given: argparse.Namespace) -> Measured:
-    """The seed's first script: float32, all padded, attention spelled out, the loss read at each step."""
+    """The original guide's script: float32, all padded, explicit attention, the loss read in each step."""
     watch = Stopwatch(given.warmup, given.steps)
     import torch
     from torch.utils.data import DataLoader
@@ -164,34 +164,34 @@ def plain(given: argparse.Namespace) -> Measured:
 
 HF = ("transformers", "accelerate")
 CALM = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""As our trainer sets it: else a busy machine would slow the peers by threads that spin, and flatter us."""
+"""Set as in our trainer: otherwise spinning threads would slow the peers on a busy machine, in our favor."""
 CONTESTANTS = (
-    Contestant(
+    Candidate(
         name="plain",
         measure=plain,
         needs=("transformers",),
         environ=CALM,
-        note="a first script: padded, float32, eager",
+        note="a simple script: padded, float32, eager",
     ),
-    Contestant(
+    Candidate(
         name="hf-trainer",
         measure=hf_trainer(),
         needs=HF,
         environ=CALM,
         note="all padded to --max-length, float32, our optimizer settings; its loss: the mean of all steps",
     ),
-    Contestant(
+    Candidate(
         name="hf-trainer-tuned",
         measure=hf_trainer(tuned=True),
         needs=HF,
         environ=CALM,
         note="texts grouped by length, bf16 where it is native, fused AdamW; on CUDA TF32, pinned memory",
     ),
-    Contestant(
+    Candidate(
         name="hf-trainer-frozen",
         measure=hf_trainer(frozen=True),
         needs=HF,
         environ=CALM,
-        note="as hf-trainer, lower layers frozen",
+        note="like hf-trainer, with lower layers frozen",
     ),
 )

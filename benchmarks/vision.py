@@ -1,10 +1,10 @@
-"""Image classification: the seed's optimisations switched on in turn, beside a plain loop and timm's recipe.
+"""Image classification: our optimizations enabled one by one, compared with a plain loop and timm's recipe.
 
     python -m benchmarks.vision               # CUDA: ResNet-50 at 224, batches of 64; a CPU: ResNet-18 at 96, of 16
-    python -m benchmarks.vision --quick       # does everything run?
+    python -m benchmarks.vision --quick       # test that everything runs
 
-Pictures are JPEG files made here, with a folder for each class. The warm-up is one epoch, so that a cache is full when
-timing starts. All crop at random and mirror; none mixes or distorts pictures.
+Images are generated JPEG files, one folder per class. The warm-up is one epoch, so that caches are full when timing
+starts. All use random crops and flips; none mixes or distorts images.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks import pictures, vision_peers
 from benchmarks.ours import steps_of
 from benchmarks.report import Table
-from benchmarks.side_by_side import Comparison, Contestant, compare
+from benchmarks.side_by_side import Candidate, Comparison, compare
 from benchmarks.stopwatch import Measured, Stopwatch
 
 LR = 1e-3
@@ -32,7 +32,7 @@ RUNGS = (
     ("+fused", "--no-fused", "--fused"),
     ("+checkpointing", "", "--use-gradient-checkpointing"),
 )
-"""Name of the rung, the options without it, and with it and those above it."""
+"""Name of the optimization, the options without it, and the options with it."""
 
 
 def ours(flags: str) -> Callable[[argparse.Namespace], Measured]:
@@ -47,17 +47,19 @@ def ours(flags: str) -> Callable[[argparse.Namespace], Measured]:
 
 
 def _rung(height: int) -> str:
-    """The options with the first `height` rungs on and all others off."""
+    """The options with the first `height` optimizations enabled and all others disabled."""
     return " ".join(on if number < height else off for number, (_, off, on) in enumerate(RUNGS))
 
 
 NEEDS = ("PIL",)
 CONTESTANTS = (
     *vision_peers.CONTESTANTS,
-    Contestant(name="ours", measure=ours(""), needs=NEEDS, note="the trainer as it chooses by itself"),
-    Contestant(name="ours-plain", measure=ours(_rung(0)), needs=NEEDS, note="the trainer with all of it switched off"),
+    Candidate(name="ours", measure=ours(""), needs=NEEDS, note="the trainer with its default options"),
+    Candidate(
+        name="ours-plain", measure=ours(_rung(0)), needs=NEEDS, note="the trainer with all optimizations disabled"
+    ),
     *(
-        Contestant(
+        Candidate(
             name=name,
             measure=ours(_rung(height)),
             needs=NEEDS,
@@ -72,7 +74,7 @@ TABLES = (
     Table(name="peers", title="Beside the peers", names=("naive", "ours-plain", "timm", "ours"), baseline="naive"),
     Table(
         name="ladder",
-        title="Ladder: one thing more in each row",
+        title="Ladder: one more optimization per row",
         names=("naive", "ours-plain", *(name for name, _, _ in RUNGS)),
         baseline="naive",
         ladder=True,
@@ -84,10 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="resnet18, resnet50, …: by the same name with timm and with us")
     parser.add_argument("--image-size", type=int, metavar="N", help="side of a crop")
     parser.add_argument("--batch-size", type=int, metavar="N")
-    parser.add_argument("--workers", type=int, metavar="N", help="that load data, for those who have some")
+    parser.add_argument("--workers", type=int, metavar="N", help="worker processes, for candidates that have them")
     parser.add_argument("--warmup", type=int, metavar="N", help="steps before the timed ones: one epoch")
     parser.add_argument("--steps", type=int, metavar="N", help="that are timed; a multiple of --warmup")
-    parser.add_argument("--images", type=Path, metavar="FOLDER", help="your own, a folder for each class")
+    parser.add_argument("--images", type=Path, metavar="FOLDER", help="your own images, one folder per class")
 
 
 def settle(given: argparse.Namespace) -> None:
@@ -111,14 +113,14 @@ def settle(given: argparse.Namespace) -> None:
 
 def prepare(given: argparse.Namespace) -> None:
     if not given.own_pictures:
-        # One class more in each folder is held back for validation by us alone; a tenth more makes up for it.
+        # Only our trainer holds out a part of each class for validation; a tenth more images make up for it.
         pictures.make(given.images, round(1.15 * given.batch_size * given.warmup), given.image_size)
 
 
 COMPARISON = Comparison(
     title="Training an image classifier",
     module="benchmarks.vision",
-    contestants=CONTESTANTS,
+    candidates=CONTESTANTS,
     tables=TABLES,
     arguments=add_arguments,
     settle=settle,

@@ -1,4 +1,4 @@
-"""The others that train image classifiers: a first script, and timm by its own training recipe."""
+"""Other systems that train image classifiers: a simple script, and timm with its own training recipe."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from benchmarks.gpt2_peers import native_bf16
 from benchmarks.pictures import CLASSES
-from benchmarks.side_by_side import Contestant
+from benchmarks.side_by_side import Candidate
 from benchmarks.stopwatch import Measured, Stopwatch
 
 LR, CLIP = 1e-3, 1.0
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-# ── A first script ────────────────────────────────────────────────────────────────────────────────
+# ── A simple script ────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A map-style dataset of torch that does all of it, picture by picture, in float32: the seed's before."""
+    """A map-style dataset of torch that processes image by image in float32, as in the original guide."""
 
     files: list[Path]
     side: int
@@ -47,7 +47,7 @@ class Folder:
 
 
 def naive(given: argparse.Namespace) -> Measured:
-    """float32, planes of channels, nothing compiled, loaded in the training process, the loss read each step."""
+    """float32, NCHW, not compiled, loaded in the training process, the loss read in each step."""
     watch = Stopwatch(given.warmup, given.steps)
     import torch
     from torch.utils.data import DataLoader
@@ -72,7 +72,7 @@ def naive(given: argparse.Namespace) -> Measured:
 
 
 def over_epochs(watch: Stopwatch, loader: Any, step: Callable[[Any, Any], float]) -> float:
-    """Epoch after epoch until the watch has all it wants; the last loss."""
+    """Train epochs until the watch is done; return the last loss."""
     number = 0
     while True:
         for pictures, labels in loader:
@@ -134,13 +134,13 @@ def timm_recipe(given: argparse.Namespace) -> Measured:
 
 
 CONTESTANTS = (
-    Contestant(
+    Candidate(
         name="naive",
         measure=naive,
         needs=("PIL",),
-        note="a first script with the same model: the seed's baseline without optimisations",
+        note="a simple script with the same model: the original guide's baseline",
     ),
-    Contestant(
+    Candidate(
         name="timm",
         measure=timm_recipe,
         needs=("timm", "torchvision"),

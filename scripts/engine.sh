@@ -1,14 +1,14 @@
 # shellcheck shell=sh
-# Sourced: a Docker Engine on this computer, brought if there is none. Debian and Ubuntu, with systemd or without.
+# Sourced: ensure that a Docker Engine runs on this computer (Debian and Ubuntu, with or without systemd).
 #
-# ensure_engine    0: an engine answers. 1: none can run here (said on stderr why). Installs only after asking, unless
-#                  $YES is set.
+# ensure_engine    0: an engine answers. 1: none can run here (the reason is printed to stderr). Asks before it
+#                  installs anything, unless $YES is set.
 
 say() { printf '%s\n' "$*" >&2; }
 
 ask() {
     [ -n "${YES:-}" ] && return 0
-    [ -t 0 ] || { say "$1 Nobody is there to answer: give --yes."; return 1; }
+    [ -t 0 ] || { say "$1 There is no terminal to ask on: use --yes."; return 1; }
     printf '%s [Y/n] ' "$1" >&2
     read -r answer
     case $answer in "" | [yYsS]*) return 0 ;; *) return 1 ;; esac
@@ -18,7 +18,7 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
-# Packages that are missing, installed after asking.
+# Installs missing packages; asks first.
 ensure_packages() {
     missing=
     for package in "$@"; do
@@ -51,15 +51,15 @@ ensure_engine() {
     if [ -d /run/systemd/system ]; then
         as_root systemctl start docker
     else
-        say "starting dockerd (no systemd here); its log: /var/log/dockerd.log"
+        say "starting dockerd (systemd is not running); log: /var/log/dockerd.log"
         as_root sh -c 'setsid dockerd >>/var/log/dockerd.log 2>&1 </dev/null &'
     fi
     wait_for_engine && return 0
     if as_root docker version >/dev/null 2>&1; then
-        say "the engine runs, but this user may not use it: sudo usermod -aG docker $(id -un), then log in again"
-        say "(members of the group docker are root on this computer)"
+        say "the engine runs, but this user has no permission to use it: sudo usermod -aG docker $(id -un), then log in again"
+        say "(members of the group docker have root permissions on this computer)"
     else
-        say "dockerd does not come up: tail /var/log/dockerd.log"
+        say "dockerd does not start: tail /var/log/dockerd.log"
     fi
     return 1
 }

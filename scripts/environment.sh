@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# Sourced from the repository's root: the Python environment in .venv, with the packages at the versions we test with.
+# Sourced in the repository's root: create the Python environment .venv with the versions in constraints.txt.
 #
-# ensure_environment [EXTRAS]   e.g. trainer,dev; nothing is done where it is there and current.
+# ensure_environment [EXTRAS]   e.g. trainer,dev; does nothing if .venv is up to date.
 
 ensure_environment() {
     extras=${1:-}

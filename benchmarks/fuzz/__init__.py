@@ -1,2 +1,2 @@
-"""Text of other machines, mutated and made up, through every reader of it: nothing but what a reader declares may come
-of it, in little time and memory."""
+"""Feed mutated and generated text to every reader of text from other machines: a reader may raise only the errors that
+it declares, within bounds of time and memory."""

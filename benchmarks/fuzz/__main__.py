@@ -1,5 +1,5 @@
-"""`python -m benchmarks.fuzz --seconds 600 [--only READER] [--seed N]`: exit code 1 where a reader raised what it does
-not declare, took long over one text, or the memory grew beyond the bound."""
+"""`python -m benchmarks.fuzz --seconds 600 [--only READER] [--seed N]`: exit code 1 if a reader raised an
+undeclared error, was too slow on one text, or the memory exceeded its limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.fuzz.run import fuzz, peak_mib
 
 GROWTH_MIB = 512
 BOMB_MIB = 4096
-"""Limit of address space: a text that fills memory ends in MemoryError, and not in the machine."""
+"""Limit of the address space: a text that fills memory raises MemoryError instead of slowing the machine."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Malformed texts: valid ones with pieces cut, doubled, exchanged and put in."""
+"""Malformed texts: valid ones with pieces removed, duplicated, exchanged and inserted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def mutated(text: str, random: Random) -> str:
-    """Another text, made of this one."""
+    """Return a mutation of this text."""
     if random.random() < 0.3 and (other := _other_values(text, random)):
         return other
     for _ in range(random.randrange(1, 6)):
@@ -33,7 +33,7 @@ def mutated(text: str, random: Random) -> str:
 
 
 def _other_values(text: str, random: Random) -> str:
-    """Where it holds a JSON object: with other values in it. Empty where it holds none."""
+    """Mutations of the values of a JSON object in the text; empty if it contains none."""
     begin, end = text.find("{"), text.rfind("}") + 1
     try:
         values = json.loads(text[begin:end]) if 0 <= begin < end else None
@@ -47,7 +47,7 @@ def _other_values(text: str, random: Random) -> str:
 
 
 def _exchange(values: dict[str, Any], random: Random) -> None:
-    """One value, here or further in."""
+    """Replace one value, at this or a deeper level."""
     if not values:
         return
     key = random.choice(list(values))

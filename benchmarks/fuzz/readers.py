@@ -1,4 +1,4 @@
-"""Every reader of text from elsewhere, with texts that it understands and the errors that it declares."""
+"""Every reader of text from other machines, with valid texts and the errors that it declares."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Reader:
 
     read: Callable[[str], object]
     texts: Sequence[str]
-    """That it understands."""
+    """Valid ones."""
     declared: tuple[type[Exception], ...] = (OrchError,)
 
 
@@ -63,7 +63,7 @@ def _answer(text: str, code: int = 0) -> Completed:
 
 
 def _shown(text: str) -> None:
-    """A line of a container on its way to the screen, to the diagnosis and into decisions."""
+    """Read a container's line as the display, the diagnosis and the supervisor do."""
     rank, said_text = split_rank(text)
     said = RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=said_text)
     event = said.event
@@ -101,7 +101,7 @@ def _labels(text: str) -> None:
 
 
 def _smi(text: str) -> None:
-    """As the document, as the table, and as the answer about capabilities."""
+    """Parse as the XML document, as the CSV table, and as the list of compute capabilities."""
     nvidia_smi.ask(lambda _argv: _answer(text))
     nvidia_smi.ask(lambda argv: _answer("" if "-x" in argv else text, 6 if "-x" in argv else 0))
 

@@ -1,4 +1,4 @@
-"""Give readers mutated texts for a while, and write down what must not come of them."""
+"""Run readers on mutated texts for a given time, and record errors that they do not declare."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Fuzzed:
     """Result of fuzzing one reader."""
 
     texts: dict[str, int] = field(default_factory=dict)
-    """How many each reader was given."""
+    """Number of texts per reader."""
     faults: dict[str, str] = field(default_factory=dict)
     """Error and place, and the first text that caused it."""
 
 
 def fuzz(readers: Mapping[str, Reader], *, seconds: float, seed: int) -> Fuzzed:
-    """Each reader in turn, with texts that depend on the seed alone, for so much processor time."""
+    """Run each reader in turn, with texts that depend only on the seed, for the given processor time."""
     found = Fuzzed(texts=dict.fromkeys(readers, 0))
     until = time.process_time() + seconds
     signal.signal(signal.SIGPROF, _too_slow)
@@ -45,11 +45,11 @@ def fuzz(readers: Mapping[str, Reader], *, seconds: float, seed: int) -> Fuzzed:
 
 
 class TooSlow(BaseException):
-    """No `Exception`: no reader takes it for its own."""
+    """Not an `Exception`, so that no reader catches it."""
 
 
 def _fault(reader: Reader, text: str) -> str:
-    """Empty where nothing came of it but what is declared."""
+    """Return the problem; empty if there was only a result or a declared error."""
     signal.setitimer(signal.ITIMER_PROF, SLOW_S)
     try:
         reader.read(text)

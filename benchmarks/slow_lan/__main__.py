@@ -12,12 +12,12 @@ from benchmarks.slow_lan import curves, peers, quality, speed, transport, unequa
 from benchmarks.slow_lan.rig import RunFailed, cannot_run
 
 COMMANDS = {
-    "speed": (speed, "step time, tokens/s and bytes of each way, by link rate and number of nodes"),
-    "quality": (quality, "validation loss of each way at equal tokens, over seeds"),
-    "unequal": (unequal, "machines of unequal speed: the share of the sum of their throughputs"),
-    "peers": (peers, "torch's hooks, post-local SGD, torchft and hivemind beside ours"),
+    "speed": (speed, "step time, tokens/s and bytes of each sync method, by link rate and number of nodes"),
+    "quality": (quality, "validation loss of each sync method at equal tokens, over seeds"),
+    "unequal": (unequal, "machines of unequal speed: speed relative to the sum of their throughputs"),
+    "peers": (peers, "torch's hooks, post-local SGD, torchft, hivemind and ours"),
     "curves": (curves, "GPT-2 124M on 2 to 64 nodes, simulated"),
-    "transport": (transport, "what gloo gets out of a link, by method, bucket size, streams"),
+    "transport": (transport, "link utilization of gloo, by method, bucket size, streams"),
 }
 
 
@@ -27,11 +27,11 @@ def main(argv: Sequence[str]) -> int:
     for name, (module, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=module.__doc__)
         module.add_options(command)
-        command.add_argument("--quick", action="store_true", help="small and short: does everything run?")
+        command.add_argument("--quick", action="store_true", help="small and short, to test that everything runs")
         command.add_argument("--out", type=Path, metavar="FILE", help="the figures as JSON")
     given = parser.parse_args(argv)
     if given.command != "curves" and (problem := cannot_run()):
-        print(f"no rig can be made here: {problem}", file=sys.stderr)
+        print(f"this machine cannot run the benchmark: {problem}", file=sys.stderr)
         return 2
     try:
         text, figures = COMMANDS[given.command][0].run(given)

@@ -1,6 +1,6 @@
-"""How far each way carries GPT-2 124M: 2 to 64 nodes, by link rate. Simulated, from what packing costs on this machine.
+"""Simulate GPT-2 124M on 2 to 64 nodes, by sync method and link rate, from the encoding cost on this machine.
 
-The same model of a step that the trainer's forecast uses; `speed` compares that one with the rig.
+The cost model is that of the trainer's forecast; `speed` compares it with measurements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SAMPLES = 512
 OF_A_NODE = SAMPLES / 5
 """Samples that a node computes in GPT2_STEP_S."""
 EFFICIENCY = {"ring": 0.97, "scatter_gather": 0.88}
-"""Share of what TCP can carry: `transport`, five nodes at a gigabit, 4 streams."""
+"""Fraction of TCP's payload rate: `transport`, five nodes at 1 Gbit/s, 4 streams."""
 RANK = 32
 """Rank of PowerSGD: matrices of 768 rows and more have room for it."""
 
@@ -56,7 +56,7 @@ def table(rate: str, nodes: Sequence[int], found: Sequence[Simulated]) -> list[s
 
 
 def _costs() -> tuple[int, tuple[SyncCost, ...]]:
-    """Values of the model, and what each way costs, packing measured as between five nodes."""
+    """Parameters of the model and cost of each sync method, encoding measured as with five nodes."""
     import torch
 
     from trainer.config import RankInfo, TrainOptions

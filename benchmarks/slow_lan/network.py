@@ -1,7 +1,7 @@
 """Nodes joined by shaped links: a network namespace each, and one with the bridge between them.
 
 The bridge has a namespace of its own: in the root namespace a Docker Engine's FORWARD policy drops its traffic. Names
-hold the process id of the rig that made them, so that what a killed rig left behind is known for stale.
+contain the process id of their rig, so that leftovers of a killed rig can be recognized.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from benchmarks.slow_lan.rates import shape
 PREFIX = "slowlan"
 INTERFACE = "lan0"
 CONGESTION = ("cubic", "reno")
-"""Linux's default, whatever this machine has set for itself. A namespace may only use what the kernel allows to all; on
-a LAN's short ways cubic behaves as reno does, which is always allowed."""
+"""Linux's default, whatever this machine has set for itself. A namespace may only use algorithms that the kernel allows
+for all users; with the short round trips of a LAN, cubic behaves like reno, which is always allowed."""
 
 
 class Network:
@@ -50,7 +50,7 @@ class Network:
                 _tbf(self.bridge, port, rate, switch=True)
 
     def shape(self, links: Sequence[float]) -> None:
-        """Other rates, in bits per second, for links that are shaped already."""
+        """Change the rates, in bits per second, of links that are already shaped."""
         for number, (space, rate) in enumerate(zip(self.spaces, links, strict=True)):
             _tbf(space, INTERFACE, rate, switch=False)
             _tbf(self.bridge, f"port{number}", rate, switch=True)
@@ -60,12 +60,12 @@ class Network:
         return f"10.77.0.{number + 1}"
 
     def sent(self, number: int) -> int:
-        """Bytes that the node's interface has counted since it was made."""
+        """Bytes counted by the node's interface since its creation."""
         told = _run("ip", "-n", self.spaces[number], "-s", "-j", "link", "show", "dev", INTERFACE)
         return int(json.loads(told)[0]["stats64"]["tx"]["bytes"])
 
     def dropped(self) -> int:
-        """Packets that found a full queue, on all links."""
+        """Packets dropped at a full queue, on all links."""
         places = [(self.bridge, f"port{n}") for n in range(len(self.spaces))]
         places += [(space, INTERFACE) for space in self.spaces]
         return sum(
@@ -103,7 +103,7 @@ def is_running(pid: int) -> bool:
 
 
 def sent_and_received(net_dev: str) -> tuple[int, int]:
-    """Bytes, of the text of `/proc/PID/net/dev`: what that process's interface has counted."""
+    """Bytes counted by a process's interface, from the text of `/proc/PID/net/dev`."""
     for line in net_dev.splitlines():
         name, colon, counts = line.partition(":")
         if colon and name.strip() == INTERFACE:
@@ -131,7 +131,7 @@ def _tbf(space: str, device: str, rate: float, *, switch: bool) -> None:
 
 
 def _remove(space: str) -> None:
-    """With the processes in it: none but ours can be there."""
+    """Remove a namespace and kill the processes in it, which are all ours."""
     found = subprocess.run(("ip", "netns", "pids", space), capture_output=True, text=True, check=False)
     for pid in found.stdout.split():
         try:

@@ -1,6 +1,6 @@
-"""Peers that are packages of their own and bring their own meeting of the nodes: torchft and hivemind.
+"""Peers in separate packages with their own rendezvous: torchft and hivemind.
 
-Their modules are imported where they are built: a benchmark without them loses two contestants, and says so.
+Their modules are imported when they are built: without them, the benchmark skips and names two candidates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Built = tuple[Callable[[], None], Callable[[], None]]
 LIGHTHOUSE_PORT = 29300
 STORE_PORT = 29301
 MATCHMAKING_S = 2.0
-"""hivemind's default of 15 s, in which peers look for each other before each average, would be ten steps of ours."""
+"""With hivemind's default of 15 s for matchmaking before each average, one average would take ten of our steps."""
 
 
 def torchft_diloco(model: nn.Module, optimizer: torch.optim.Optimizer, every: int) -> Built:
@@ -87,7 +87,7 @@ def hivemind_optimizer(optimizer: torch.optim.Optimizer, global_batch: int) -> B
 
 
 def _end_children() -> None:
-    """hivemind's own shutdown waits for peers that have gone already; its processes must not outlive this one."""
+    """Kill hivemind's processes: its own shutdown waits for peers that have already exited."""
     import psutil
 
     for child in psutil.Process().children(recursive=True):

@@ -1,8 +1,8 @@
-"""Other ways to keep one model in common, with our model, data, order and rates: one rank of a peer.
+"""One rank of another system's sync method, with our model, data, order and learning rates.
 
     python -m benchmarks.slow_lan.peer_rank --peer fp16 --data-dir Data …     # under torchrun's variables
 
-Takes the options that `train.command` writes, ignores those that only our trainer has, and says the same events.
+Accepts the options of `train.command`, ignores those that only our trainer has, and emits the same events.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Peer:
 
     model: nn.Module
     step: Callable[[], None]
-    """The optimizer's, and what the peer does at its end."""
+    """Step of the optimizer, and the peer's work after it."""
     close: Callable[[], None] = lambda: None
 
 

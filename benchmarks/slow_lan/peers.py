@@ -1,4 +1,4 @@
-"""Other ways beside ours: the same model, data, order, rates of learning and links; speed, bytes and loss.
+"""Compare other sync methods with ours: same model, data, order, learning rates and links; speed, bytes and loss.
 
 torchft and hivemind need their packages (`pip install -r benchmarks/requirements.txt`); the others are in torch.
 """

@@ -1,4 +1,4 @@
-"""A processor of a given speed for each node: a cgroup with a quota, version 1 or 2 of them."""
+"""A processor of a given speed per node: a cgroup (v1 or v2) with a CPU quota."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.slow_lan.rates import quota
 
 ROOT = Path("/sys/fs/cgroup")
 WEIGHT_1, WEIGHT_2 = "200000", "10000"
-"""CPU weight of the rig against everything else on this machine, in the units of cgroup v1 and v2: a node gets its
-quota, whatever else computes."""
+"""CPU weight of the rig relative to everything else on this machine, in the units of cgroup v1 and v2, so that a node
+gets its full quota."""
 
 
 class Processors:
-    """One cgroup per node under one for the rig. `close` kills who is still in them and removes them."""
+    """One cgroup per node under one for the rig. `close` kills remaining processes and removes them."""
 
     def __init__(self, cores: Sequence[float], root: Path = ROOT) -> None:
         self.cores = tuple(cores)
@@ -44,11 +44,11 @@ class Processors:
             self._folder(number).mkdir()
 
     def entrance(self, number: int) -> Path:
-        """Where a process writes its id to belong to node `number`."""
+        """Path of the file to which a process of node `number` writes its id."""
         return self._folder(number) / "cgroup.procs"
 
     def limit(self, number: int) -> None:
-        """From now on node `number` has no more than its cores."""
+        """Limit node `number` to its cores from now on."""
         how, folder = quota(self.cores[number]), self._folder(number)
         if self._version_2:
             (folder / "cpu.max").write_text(f"{how.quota_us} {how.period_us}")

@@ -1,6 +1,6 @@
 """Effect of each sync method on the loss: the same tokens, several seeds, links as fast as the machine.
 
-The spread is that of seeds; a way is compared with fp32 seed by seed.
+The spread is over seeds; a method is compared with fp32 per seed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def table(entries: Sequence[Entry]) -> list[str]:
-    lines = ["| | loss, mean (least–most) | to fp32, mean (least–most) | sent a node and step | seconds |"]
+    lines = ["| | loss, mean (min–max) | relative to fp32, mean (min–max) | sent per node and step | seconds |"]
     lines += ["|---|---|---|---|---|"]
     reference = next((entry for entry in entries if entry.way.name in ("fp32", "ddp")), None)
     for entry in entries:
@@ -66,6 +66,6 @@ def table(entries: Sequence[Entry]) -> list[str]:
 
 
 def differences(runs: Sequence[Trained], reference: Sequence[Trained]) -> list[float]:
-    """Differences of the losses, relative to the reference's, seed by seed."""
+    """Differences of the losses relative to the reference, per seed."""
     pairs = [(a.loss, b.loss) for a, b in zip(runs, reference, strict=False)]
     return [a / b - 1 for a, b in pairs if a is not None and b]

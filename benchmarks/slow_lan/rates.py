@@ -1,4 +1,4 @@
-"""Rates of links and processors: how they are written, scaled to a small model, and told to the kernel. Pure."""
+"""Rates of links and processors: parse and format them, scale them to a small model, format for the kernel."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Shape:
     burst_bytes: int
     limit_bytes: int
     packet_bytes: int
-    """Largest that the sender hands over in one piece. One larger than a burst would be cut up in every queue on its
-    way, which costs more processor time than all else: 3 nodes then reached 60 % of a gigabit, not 98 %."""
+    """Largest segment that the sender passes on in one piece. One larger than a burst would be split in every queue on
+    its way, which takes more processor time than anything else: 3 nodes then reached 60 %, not 98 %, of 1 Gbit/s."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """Processor time of a node, as a cgroup's `quota_us` in every `period_us`."""
+    """CPU limit of a node, as a cgroup's `quota_us` in every `period_us`."""
 
     quota_us: int
     period_us: int
@@ -42,7 +42,7 @@ def bits(text: str) -> float:
     """Bits per second of `100mbit`, `2.5gbit`; raises ValueError for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)", text.strip().lower())
     if not found or not float(found[1]):
-        raise ValueError(f"{text!r} is no rate: expected something like 100mbit or 2.5gbit")
+        raise ValueError(f"{text!r} is not a rate; expected something like 100mbit or 2.5gbit")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -54,17 +54,17 @@ def written(bits_per_s: float) -> str:
 
 
 def equivalent(named_bits_per_s: float, gradient_bytes: float, step_s: float) -> float:
-    """The rate in bits per second at which a small model's exchange is to its computing what GPT-2 124M's is on a link
-    of the named rate: (bytes / rate) / seconds of a node's step are the same."""
+    """Scale a link rate (bits per second) to a small model, so that its ratio of transfer to computing time,
+    (bytes / rate) / seconds of a node's step, equals that of GPT-2 124M at the named rate."""
     return named_bits_per_s * (gradient_bytes / GPT2_BYTES) * (GPT2_STEP_S / step_s)
 
 
 def shape(bits_per_s: float, *, switch: bool) -> Shape:
-    """A burst of 2 ms, 6 to 140 KB: small against one exchange, yet enough for timers to keep up with the rate.
+    """A burst of 2 ms, 6 to 140 KB: small compared with one exchange, large enough for timers to keep up with the rate.
 
     `switch`: the direction towards the node, where several senders meet. Its buffer is that of a small switch, 512 KiB,
-    whatever the rate: a retransmission timeout of 200 ms would weigh twelve times more in a scaled step than in a real
-    one.
+    whatever the rate: a retransmission timeout of 200 ms would matter twelve times more in a scaled step than in a
+    real one.
     """
     burst = round(min(max(bits_per_s / 8 * 0.002, 6_000), 140_000))
     return Shape(
@@ -76,16 +76,16 @@ def shape(bits_per_s: float, *, switch: bool) -> Shape:
 
 
 def quota(cores: float) -> Quota:
-    """Short periods, so that throttling comes as a slower processor and not as pauses of 64 in 100 ms; yet at least
-    1.5 ms of work in each: the kernel allows no quota under 1 ms."""
+    """Short periods, so that throttling acts like a slower processor and not like pauses of 64 in 100 ms; but at least
+    1.5 ms of work in each, because the kernel allows no quota under 1 ms."""
     if cores <= 0:
-        raise ValueError(f"{cores:g} cores: expected more than none")
+        raise ValueError(f"{cores:g} cores; expected more than 0")
     period_us = max(20_000, round(1500 / cores))
     return Quota(quota_us=round(cores * period_us), period_us=period_us)
 
 
 def parts(speeds: Sequence[float], cores: float) -> tuple[float, ...]:
-    """Cores of each node, in proportion to `speeds`, that add up to `cores`; none has more than one thread can use."""
+    """Cores of each node, in proportion to `speeds`, that add up to `cores`; at most what one thread can use."""
     total = sum(speeds)
     if not speeds or min(speeds) <= 0:
         raise ValueError(f"speeds {list(speeds)}: expected numbers above 0")

@@ -1,7 +1,7 @@
-"""A few machines on a slow LAN, on one machine: `with Rig(nodes) as rig: outcomes = rig.run(commands)`.
+"""Simulate a few machines on a slow LAN on one machine: `with Rig(nodes) as rig: outcomes = rig.run(commands)`.
 
 Needs root, `ip` and `tc`. A node is a network namespace with a shaped link and a cgroup with a quota of processor time,
-so that five nodes on two cores are five machines, and one node alone is the same machine as among five.
+so that five nodes on two cores behave like five machines, and one node is as fast alone as among five.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from benchmarks.slow_lan.processors import Processors
 
 ROOT = Path(__file__).parents[2]
 ENTER = 'echo $$ > "$1" || exit 97; shift; exec ip netns exec "$@"'
-"""A process must be in its cgroup before it does anything; cgroups are out of sight in a namespace, which has a /sys of
-its own."""
+"""A process must enter its cgroup first; in a namespace, which has its own /sys, cgroups are not visible."""
 EVENT = "@orch "
 
 
@@ -37,18 +36,18 @@ class Node:
     cores: float
     """Cores of processor time; 0.36 of a core is a machine a third as fast."""
     bits_per_s: float | None = None
-    """Rate of its link in both directions; None: not shaped."""
+    """Rate of its link in both directions; None: unlimited."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event line of a node, and what the rig saw when it came."""
+    """An event line of a node, with time and counters at its arrival."""
 
     fields: Mapping[str, Any]
     at: float
-    """Seconds, of the rig's monotonic clock."""
+    """Seconds, on the rig's monotonic clock."""
     sent: tuple[int, ...]
-    """Bytes that each node has sent until then, by the counters of its interface."""
+    """Bytes sent by each node until then, from the counters of its interface."""
 
 
 @dataclass(kw_only=True)
@@ -57,7 +56,7 @@ class Outcome:
 
     rank: int
     code: int | None = None
-    """Exit code; None: it was ended because another node failed or time was up."""
+    """Exit code; None: it was killed because another node failed or the deadline passed."""
     out: list[str] = field(default_factory=list)
     err: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -69,7 +68,7 @@ class Outcome:
 
 
 class RunFailed(RuntimeError):
-    """A node's command failed; says which, and its last words."""
+    """A node's command failed; names it and its last lines."""
 
 
 class Rig:
@@ -85,7 +84,11 @@ class Rig:
             raise OSError(problem)
         remove_stale()
         if others_at_work():
-            print("another rig is at work on this machine: take no timings from either", file=sys.stderr, flush=True)
+            print(
+                "another benchmark of slow_lan runs on this machine: the timings of both are invalid",
+                file=sys.stderr,
+                flush=True,
+            )
         self._before = signal.signal(signal.SIGTERM, _as_interrupt)
         try:
             self.network.open()
@@ -99,7 +102,7 @@ class Rig:
         self.close()
 
     def close(self) -> None:
-        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C must not leave half of it behind
+        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C must not interrupt the cleanup
             self.processors.close()
         self.network.close()
         signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
@@ -116,8 +119,8 @@ class Rig:
         """One command per node, the first nodes of the rig; ends when all have ended.
 
         The first that fails ends the others. `limit_from`: the event from which a node has no more than its cores
-        (before, five processes import torch as fast as the machine can; empty: from the start). `apart`: each node is
-        a world of its own.
+        (before it, five processes import torch at full speed; empty: from the start). `apart`: each node trains alone,
+        with a world size of 1.
 
         Raises RunFailed, which names the rank, the exit code and the last lines of stderr.
         """
@@ -140,7 +143,7 @@ class Rig:
             watch.kill()
 
     def _environ(self, number: int, world: tuple[int, int]) -> dict[str, str]:
-        """As torchrun and the orchestrator would set it on that node."""
+        """Environment that torchrun and the orchestrator would set on that node."""
         rank, world_size = world
         master = self.network.address(number if world_size == 1 else 0)
         return os.environ | {
@@ -154,7 +157,7 @@ class Rig:
 
 
 def cannot_run() -> str:
-    """Why no rig can be made here; empty if one can."""
+    """Reason why no rig can run on this machine; empty if one can."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
     if os.geteuid():
@@ -167,7 +170,7 @@ def cannot_run() -> str:
 
 
 class _Watch:
-    """Processes of one run, and the threads that read what they say."""
+    """Processes of one run, and the threads that read their output."""
 
     def __init__(self, rig: Rig, limit_from: str) -> None:
         self._rig = rig
@@ -216,7 +219,9 @@ class _Watch:
         for process in self._processes:
             process.wait()
         for thread in self._threads:
-            thread.join(timeout=5)  # one whose pipe a grandchild holds ends with the rig, which kills that
+            thread.join(
+                timeout=5
+            )  # a thread whose pipe a grandchild holds ends with the rig, which kills the grandchild
 
     def _read_out(self, process: subprocess.Popen[str], outcome: Outcome) -> None:
         for line in _lines(process.stdout):
@@ -236,7 +241,7 @@ class _Watch:
         outcome.err.extend(_lines(process.stderr))
 
     def _sent(self) -> tuple[int, ...]:
-        """Through the processes: cheaper than a command in each namespace, so that every event can have it."""
+        """Read through `/proc`: cheap enough for every event, unlike a command in each namespace."""
         for rank, process in enumerate(self._processes):
             try:
                 text = Path(f"/proc/{process.pid}/net/dev").read_text()

@@ -1,4 +1,4 @@
-"""Contestants in turns, A B C A B C: what slows the machine for a while slows all alike."""
+"""Interleave candidates, A B C A B C, so that a temporary slowdown of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.slow_lan.train import Trained, Way
 
 @dataclass(kw_only=True)
 class Entry:
-    """A contestant, its runs, and why there are no more of them."""
+    """A candidate, its runs, and why there are no more of them."""
 
     way: Way
     runs: list[Trained] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Entry:
 
 
 def in_turns(ways: Sequence[Way], repeats: int, run: Callable[[Way, int], Trained]) -> list[Entry]:
-    """`run(way, round)` of each way, `repeats` times; one that has failed is not asked again."""
+    """Call `run(way, round)` for each way, `repeats` times; one that has failed is not run again."""
     entries = [Entry(way=way) for way in ways]
     for number in range(repeats):
         for entry in entries:

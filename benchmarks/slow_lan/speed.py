@@ -1,7 +1,7 @@
-"""How fast each way is: nodes, link rates and ways, against the best single node.
+"""Measure the speed of each sync method by number of nodes and link rate, relative to the best single node.
 
-Rates are those of real links; the rig's are scaled so that the model's exchange takes as long beside its computing as
-GPT-2 124M's beside 17.5 s, a laptop GPU's share of half a million tokens.
+Rates are stated for real links and scaled, so that the ratio of transfer to computing time equals that of GPT-2 124M
+with 17.5 s of computing, a laptop GPU's share of half a million tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUNGS = ("fp32", "fp16", "int8", "int4", "int2", "powersgd", "topk", "local", "d
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """All ways at one number of nodes and one rate."""
+    """All sync methods at one number of nodes and one rate."""
 
     nodes: int
     named: tuple[float, ...]
@@ -33,9 +33,9 @@ class Point:
     share_s: float
     """Seconds of computing in a step of one node."""
     alone_tokens_per_s: float
-    """Speed of one node by itself while the others train too, each by itself."""
+    """Speed of one node alone while the others train too, each alone."""
     resting_tokens_per_s: float
-    """And while the others rest."""
+    """Speed of one node alone while the others are idle."""
     entries: Sequence[Entry]
 
 
@@ -77,7 +77,7 @@ def run(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def links(text: str, nodes: int) -> tuple[float, ...]:
-    """Bits per second of each node: the first rate is that of all who have none of their own, the last nodes'."""
+    """Bits per second of each node: further rates belong to the last nodes, the first one to all others."""
     usual, *own = (bits(word) for word in text.split(","))
     if len(own) >= nodes:
         raise ValueError(f"{text}: more rates than {nodes} nodes")
@@ -107,17 +107,17 @@ def point(rig: Rig, found: Scale, task: Task, named: tuple[float, ...], contest:
 
 
 def section(point: Point) -> list[str]:
-    """Ratios are to one node that does the same work alone."""
+    """Ratios are relative to one node that does the same work alone."""
     fp32 = next((entry.spread("sent_bytes") for entry in point.entries if entry.way.name in ("fp32", "ddp")), None)
     lines = [
         "",
-        f"## {point.nodes} nodes, as at {each(point.named)}",
+        f"## {point.nodes} nodes at {each(point.named)}",
         "",
         f"The rig's links: {each(point.actual)}. A node computes {point.share_s:.2f} s of each step;"
         f" one alone trains {point.alone_tokens_per_s:,.0f} tokens/s while the others do the same"
-        f" ({point.resting_tokens_per_s:,.0f} while they rest).",
+        f" ({point.resting_tokens_per_s:,.0f} while they are idle).",
         "",
-        "| | step | tokens/s | to one node | others at rest | sent a node and step | of fp32 | use of the link"
+        "| | step | tokens/s | x one node | others idle | sent per node and step | of fp32 | link utilization"
         " | forecast | loss |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -147,7 +147,7 @@ def row(entry: Entry, point: Point, fp32: Spread | None) -> str:
 
 
 def each(rates: Sequence[float]) -> str:
-    """Rates of links, those that are equal counted: `4 of 1 Gbit/s, 1 of 100 Mbit/s`."""
+    """Rates of links, with equal ones counted: `4 of 1 Gbit/s, 1 of 100 Mbit/s`."""
     if len(set(rates)) == 1:
         return written(rates[0])
     return ", ".join(f"{rates.count(rate)} of {written(rate)}" for rate in dict.fromkeys(rates))

@@ -1,4 +1,4 @@
-"""One plain TCP stream from node 0 to node 1, as `iperf` would measure it: what a link gives at best.
+"""Measure one TCP stream from node 0 to node 1, as `iperf` would: the best rate of a link.
 
 python -m benchmarks.slow_lan.tcp_rank SECONDS
 """
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _receive(connection: socket.socket) -> None:
-    """The first quarter second is TCP's start, and not counted."""
+    """The first quarter second is TCP's slow start, and not counted."""
     began, counted, space = 0.0, 0, bytearray(1 << 20)
     first = time.perf_counter()
     while got := connection.recv_into(space):

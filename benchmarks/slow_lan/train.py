@@ -23,7 +23,7 @@ USUAL_EVERY = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """One contestant: how the nodes keep one model in common."""
+    """One candidate: a sync method, ours or a peer's."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Work that is the same for all contestants."""
+    """Work that is the same for all candidates."""
 
     data_dir: Path
     samples: int
@@ -43,9 +43,9 @@ class Task:
     micro_batch: int
     steps: int
     skip: int = 2
-    """Steps that are not timed: the first make memory and connections."""
+    """Steps that are not timed: the first ones allocate memory and open connections."""
     options: tuple[str, ...] = ()
-    """Options of the trainer, beside those of the sync method."""
+    """Options of the trainer besides those of the sync method."""
     seed: int = 1337
     evaluate: bool = False
     """Validate after the last step, on the whole split."""
@@ -65,12 +65,12 @@ class Trained:
     forecast_s: float | None = None
     """Time of a step, as forecast by the trainer before it began."""
     chosen: str = ""
-    """The way that `auto` took."""
+    """Method that `auto` selected."""
     nodes: int = 0
 
 
 def command(way: Way, task: Task, run_dir: Path, rank: int) -> tuple[str, ...]:
-    """The same model, data, order, learning rates for all; what differs is the way."""
+    """Command of a candidate: model, data, order and learning rates are the same for all."""
     program = ("-m", "benchmarks.slow_lan.peer_rank") if way.peer else ("-m", "trainer", "gpt2", "train")
     words: tuple[object, ...] = (
         *MODEL, "--data-dir", task.data_dir.resolve(), "--run-dir", run_dir / f"node{rank}",
@@ -83,7 +83,7 @@ def command(way: Way, task: Task, run_dir: Path, rank: int) -> tuple[str, ...]:
 
 
 def train(rig: Rig, way: Way, task: Task, nodes: int) -> Trained:
-    """On the first `nodes` nodes of the rig; raises RunFailed."""
+    """Run on the first `nodes` nodes of the rig; raises RunFailed."""
     with tempfile.TemporaryDirectory(prefix="slow-lan-") as folder:
         commands = [command(way, task, Path(folder), rank) for rank in range(nodes)]
         outcomes = rig.run(commands, timeout_s=task.timeout_s, limit_from="started")
@@ -91,7 +91,7 @@ def train(rig: Rig, way: Way, task: Task, nodes: int) -> Trained:
 
 
 def train_apart(rig: Rig, task: Task, samples: Sequence[int]) -> tuple[Trained, ...]:
-    """Each node alone, all at the same time, with `samples` of its own in a step: what each is worth by itself."""
+    """Run each node alone, all at the same time, with its own `samples` per step, to measure its speed."""
     way = Way(name="alone")
     with tempfile.TemporaryDirectory(prefix="slow-lan-") as folder:
         tasks = [replace(task, samples=count) for count in samples]
@@ -127,25 +127,25 @@ def read(outcomes: Sequence[Outcome], way: Way, task: Task, nodes: int) -> Train
 
 
 def _shorter(task: Task) -> Task:
-    """A step of all the work by one node takes as long as several of theirs."""
+    """A step in which one node computes everything takes as long as several of theirs."""
     return replace(task, steps=min(task.steps, task.skip + 5), evaluate=False)
 
 
-# ── Rates that fit the model ──────────────────────────────────────────────────────────────────────
+# ── Rates scaled to the model ──────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Time of one node alone, and the link rate that is as slow for this model as a real one for GPT-2 124M."""
+    """Time of one node alone, and the link rate that limits this model as a real link limits GPT-2 124M."""
 
     alone: Trained
-    """While the other nodes train too, each by itself."""
+    """While the other nodes train too, each alone."""
     resting: Trained
-    """While the other nodes rest."""
+    """While the other nodes are idle."""
     gradient_bytes: float
     nodes: int
     share_s: float
-    """Seconds of computing in a step among so many nodes."""
+    """Seconds of computing per step with this number of nodes."""
 
     def rate(self, named_bits_per_s: float) -> float:
         return equivalent(named_bits_per_s, self.gradient_bytes, self.share_s)
@@ -154,9 +154,8 @@ class Scale:
 def scale(rig: Rig, task: Task, nodes: int) -> Scale:
     """Measure with one node that computes all samples of a step: the same work as that of all nodes together.
 
-    Measured twice. With the others at rest, and as the middle one of as many as train at the same time, each by itself:
-    real machines share no cache, but the nodes of a rig do when they compute, together or apart (0 to 8 % slower,
-    measured).
+    Measured twice: with the others idle, and as the median of all nodes training at the same time, each alone. Real
+    machines share no CPU cache, but nodes of a rig that compute at the same time do (measured: 0 to 8 % slower).
     """
     short = _shorter(task)
     resting = train(rig, Way(name="alone"), short, 1)

@@ -1,4 +1,4 @@
-"""Throughput of gloo on a link: ways to sum a bucket, sizes of buckets, groups, one after another or all at once."""
+"""Throughput of gloo on a link, by method to sum a bucket, bucket size and groups, sequential or concurrent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.slow_lan.rates import TCP_SHARE, bits, written
 from benchmarks.slow_lan.rig import Node, Outcome, Rig
 
 METHODS = ("all_reduce", "reduce_scatter", "all_to_all", "all_to_all_twice", "straight", "tree")
-"""As `transport_rank` names its functions; the last five are a scatter and a gather each."""
+"""Names of functions in `transport_rank`; the last five are a scatter and a gather each."""
 SIZES_MB = (1, 4, 25, 64)
 STREAMS = (1, 2, 4)
 MB = 1e6
@@ -26,7 +26,7 @@ class Case:
     bucket_bytes: int
     buckets: int
     pipelined: bool
-    """All buckets under way as early as they can be; else one after another."""
+    """All buckets are sent as early as possible; otherwise one after another."""
     streams: int
     """Process groups, and with them TCP connections, that share the buckets."""
 
@@ -36,7 +36,7 @@ class Timing:
     case: Case
     seconds: float
     cpu_s: float
-    """Processor time of the busiest rank's process: near `seconds`, the link was not the limit."""
+    """CPU time of the busiest rank's process: if near `seconds`, the link was not the bottleneck."""
     sent_bytes: int
     """Bytes counted at the busiest node's interface."""
 
@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS), metavar="K", help="1 to 4")
     parser.add_argument(
-        "--volume-s", type=float, default=1.0, metavar="S", help="least time that a case fills the link"
+        "--volume-s", type=float, default=1.0, metavar="S", help="minimum time that a case uses the link"
     )
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="interleaved rounds")
 
@@ -81,8 +81,8 @@ def plain_tcp(rig: Rig, seconds: float = 2.0) -> float:
 def cases_for(given: argparse.Namespace, bits_per_s: float) -> list[Case]:
     """Every method and size alone, then every method and size in several streams at once.
 
-    Each case sends at least what fills the link for `volume_s`, and at least two buckets per stream where it is one of
-    several at once.
+    Each case sends at least what the link carries in `volume_s`, and at least two buckets per stream with several
+    streams.
     """
     cases: list[Case] = []
     for pipelined, streams in ((False, 1), *((True, streams) for streams in given.streams)):
@@ -92,7 +92,7 @@ def cases_for(given: argparse.Namespace, bits_per_s: float) -> list[Case]:
                 bucket_bytes = int(size * MB)
                 buckets = max(least, round(given.volume_s * bits_per_s / 8 / (2 * bucket_bytes)))
                 if pipelined and size * least > max(4 * given.volume_s * bits_per_s / 8 / MB, 8):
-                    continue  # minutes at so low a rate, to learn what smaller buckets show
+                    continue  # minutes at such a low rate, for the result that smaller buckets show
                 cases.append(
                     Case(
                         method=method, bucket_bytes=bucket_bytes, buckets=buckets, pipelined=pipelined, streams=streams
@@ -111,7 +111,7 @@ def _timed(rig: Rig, cases: Sequence[Case], repeats: int) -> list[Timing]:
 
 
 def timings_of(outcome: Outcome, cases: int) -> list[list[Mapping[str, float]]]:
-    """Rounds of figures per case, out of rank 0's events."""
+    """Results per case and round, from rank 0's events."""
     figures = [event.fields for event in outcome.named("case")]
     return [figures[start : start + cases] for start in range(0, len(figures), cases)]
 
@@ -134,7 +134,7 @@ def least_bytes(case: Case, nodes: int) -> float:
 
 
 def share(timing: Timing, nodes: int, bits_per_s: float) -> float:
-    """Share of what TCP can carry on the link, counted by the bytes that had to be sent, not by those that were."""
+    """Fraction of TCP's payload rate, computed from the necessary bytes, not from those that were sent."""
     return least_bytes(timing.case, nodes) * 8 / timing.seconds / (bits_per_s * TCP_SHARE)
 
 
@@ -146,8 +146,8 @@ def section(bits_per_s: float, nodes: int, tcp: float, timings: Sequence[Timing]
     lines = [
         f"## {nodes} nodes at {written(bits_per_s)}",
         "",
-        f"One plain TCP stream: {written(tcp)}, {tcp / bits_per_s / TCP_SHARE:.0%} of what TCP can carry on it."
-        " Shares below are of the same; in brackets the busiest process's share of a core.",
+        f"One plain TCP stream: {written(tcp)}, {tcp / bits_per_s / TCP_SHARE:.0%} of TCP's payload rate."
+        " Percentages below are relative to the same rate; in brackets the CPU use of the busiest process.",
         "",
         "One bucket after another, one group:",
         "",

@@ -1,8 +1,8 @@
-"""One rank of the examination of gloo: runs every case with the others, and rank 0 says how long each took.
+"""One rank of the `transport` benchmark: runs every case with the others; rank 0 prints the time of each.
 
     python -m benchmarks.slow_lan.transport_rank '[{"method": "all_reduce", "bucket_bytes": 4194304, …}, …]'
 
-What a case is stands in `transport.Case`.
+A case is described by `transport.Case`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from benchmarks.slow_lan.network import sent_and_received
 
 Group = Any
 Start = Callable[[Tensor, Group], list[Any]]
-"""Starts one exchange; returns what must be waited for. Steps of one exchange that need each other wait themselves."""
+"""Starts one exchange and returns the works to wait for. Dependent steps of an exchange wait for each other
+themselves."""
 STREAMS = 4
 
 
@@ -46,7 +47,7 @@ def all_to_all(bucket: Tensor, group: Group) -> list[Any]:
 
 
 def all_to_all_twice(bucket: Tensor, group: Group) -> list[Any]:
-    """The gather as an all-to-all too: each rank's part goes straight to every other, not around a ring."""
+    """The gather as an all-to-all too: each rank's part is sent directly to every other, not around a ring."""
     world = dist.get_world_size()
     theirs = torch.empty_like(bucket)
     dist.all_to_all_single(theirs, bucket, group=group)
@@ -55,7 +56,7 @@ def all_to_all_twice(bucket: Tensor, group: Group) -> list[Any]:
 
 
 def straight(bucket: Tensor, group: Group) -> list[Any]:
-    """Every part straight to its owner and back, as sends and receives that are all under way at once."""
+    """Send every part directly to its owner and back, with concurrent sends and receives."""
     rank, world = dist.get_rank(), dist.get_world_size()
     others = [(rank + step) % world for step in range(1, world)]
     parts = list(bucket.view(world, -1).unbind(0))
@@ -98,13 +99,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measured(case: dict[str, Any], groups: Sequence[Group]) -> tuple[float, float, float]:
-    """For all buckets of the case: seconds on the clock, of this process's processor time, bytes that its node sent."""
+    """Wall-clock seconds, CPU seconds of this process, and bytes sent by its node, for all buckets of the case."""
     world, start = dist.get_world_size(), METHODS[case["method"]]
     count = case["bucket_bytes"] // 4 // world * world
     buckets = [torch.ones(count) for _ in range(case["buckets"])]
     chosen = groups[: case["streams"]]
     small = torch.ones(world * 256)
-    for group in chosen:  # connections of a group are made when first used
+    for group in chosen:  # connections of a group are opened on first use
         _wait(start(small, group))
     dist.barrier()
     began, cpu, sent = time.perf_counter(), time.process_time(), _sent()
@@ -118,9 +119,9 @@ def measured(case: dict[str, Any], groups: Sequence[Group]) -> tuple[float, floa
 
 
 def _pipelined(start: Start, buckets: Sequence[Tensor], groups: Sequence[Group]) -> None:
-    """All under way as early as they can be; a group sees its buckets in the same order on every rank.
+    """Start all buckets as early as possible; a group has its buckets in the same order on every rank.
 
-    A method of two steps waits for the first of them, so that each group has a thread of its own here.
+    A method with two steps waits for the first one, so each group has its own thread here.
     """
     if start is all_reduce:
         _wait([work for n, bucket in enumerate(buckets) for work in start(bucket, groups[n % len(groups)])])

@@ -1,4 +1,4 @@
-"""Machines of unequal speed: how much of the sum of their own throughputs they reach together."""
+"""Machines of unequal speed: their joint throughput relative to the sum of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(samples=70, micro_batch=8, cores=1.2, steps=8)
     parser.add_argument("--speeds", type=float, nargs="+", default=[1, 4, 30], metavar="S", help="one per node")
     parser.add_argument("--sync", nargs="+", default=DEFAULT, metavar="WAY", help="a name, or 'name:--option N'")
-    parser.add_argument("--rate", default="1gbit", metavar="RATE", help="of the real link that the rig's are like")
+    parser.add_argument(
+        "--rate", default="1gbit", metavar="RATE", help="of the real link that the rig's links represent"
+    )
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="interleaved rounds")
 
 
@@ -44,10 +46,10 @@ def run(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     head = [
         "# Unequal machines",
         "",
-        f"Speeds {given.speeds}: {', '.join(f'{one.tokens_per_s:,.0f}' for one in apart)} tokens/s each by itself,"
-        f" {total:,.0f} in all. Links as at {written(bits(given.rate))}: {written(actual)} in the rig.",
+        f"Speeds {given.speeds}: {', '.join(f'{one.tokens_per_s:,.0f}' for one in apart)} tokens/s each alone,"
+        f" {total:,.0f} in total. Links at {written(bits(given.rate))}: {written(actual)} in the rig.",
         "",
-        "| | step | tokens/s | of the sum | to the fastest | sent a node and step |",
+        "| | step | tokens/s | of the sum | x the fastest | sent per node and step |",
         "|---|---|---|---|---|---|",
     ]
     fastest = max(one.tokens_per_s for one in apart)

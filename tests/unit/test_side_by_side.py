@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report import Result, Round, Spread, Table, as_json, markdown, ratio
-from benchmarks.side_by_side import Comparison, Contestant, compare, interleave, told
+from benchmarks.side_by_side import Candidate, Comparison, compare, interleave, told
 from benchmarks.stopwatch import Measured, Stopwatch
 
 MODULE = "tests.unit.test_side_by_side"
@@ -21,33 +21,33 @@ def measured(speed: float, **more: object) -> Round:
     return Round(measured=Measured(units_per_s=speed, unit="tokens", **more))  # type: ignore[arg-type]
 
 
-def contestant(name: str, **how: object) -> Contestant:
-    return Contestant(name=name, measure=lambda _given: Measured(units_per_s=1, unit="tokens"), **how)  # type: ignore[arg-type]
+def candidate(name: str, **how: object) -> Candidate:
+    return Candidate(name=name, measure=lambda _given: Measured(units_per_s=1, unit="tokens"), **how)  # type: ignore[arg-type]
 
 
-def take_turns(contestants: list[Contestant], run: Callable[[Contestant], Round]) -> dict[str, list[Round]]:
-    return interleave(contestants, 3, "cpu", run, say=lambda _line: None)
+def take_turns(candidates: list[Candidate], run: Callable[[Candidate], Round]) -> dict[str, list[Round]]:
+    return interleave(candidates, 3, "cpu", run, say=lambda _line: None)
 
 
 def test_contestants_take_turns() -> None:
     asked: list[str] = []
 
-    def run(one: Contestant) -> Round:
+    def run(one: Candidate) -> Round:
         asked.append(one.name)
         return measured(1)
 
-    rounds = take_turns([contestant("a"), contestant("b")], run)
+    rounds = take_turns([candidate("a"), candidate("b")], run)
     assert asked == ["a", "b"] * 3
     assert [len(each) for each in rounds.values()] == [3, 3]
 
 
 def test_who_cannot_take_part_is_named_and_never_run() -> None:
-    def run(one: Contestant) -> Round:
+    def run(one: Candidate) -> Round:
         assert one.name == "here"
         return measured(1)
 
-    missing = contestant("missing", needs=("json", "no_such_package"))
-    rounds = take_turns([missing, contestant("gpu", only_on="cuda"), contestant("here", only_on="cpu")], run)
+    missing = candidate("missing", needs=("json", "no_such_package"))
+    rounds = take_turns([missing, candidate("gpu", only_on="cuda"), candidate("here", only_on="cpu")], run)
     assert [round_.problem for round_ in rounds["missing"]] == ["not installed: no_such_package"]
     assert [round_.problem for round_ in rounds["gpu"]] == ["needs cuda"]
     assert len(rounds["here"]) == 3
@@ -55,7 +55,7 @@ def test_who_cannot_take_part_is_named_and_never_run() -> None:
 
 def test_who_failed_once_keeps_what_it_had_and_is_not_asked_again() -> None:
     answers = [measured(1), Round(problem="failed (1): no memory")]
-    rounds = take_turns([contestant("a")], lambda _one: answers.pop(0))
+    rounds = take_turns([candidate("a")], lambda _one: answers.pop(0))
     assert [round_.problem for round_ in rounds["a"]] == ["", "failed (1): no memory"]
 
 
@@ -164,10 +164,10 @@ def _add_speed(parser: argparse.ArgumentParser) -> None:
 COMPARISON = Comparison(
     title="A comparison of nothing",
     module=MODULE,
-    contestants=(
-        Contestant(name="sound", measure=_chatter),
-        Contestant(name="broken", measure=_fail),
-        Contestant(name="aside", measure=_fail),
+    candidates=(
+        Candidate(name="sound", measure=_chatter),
+        Candidate(name="broken", measure=_fail),
+        Candidate(name="aside", measure=_fail),
     ),
     tables=(
         Table(name="peers", title="Peers", names=("sound", "broken"), baseline="sound"),

@@ -27,7 +27,7 @@ def test_rates_are_read_and_written() -> None:
 
 @pytest.mark.parametrize("text", ["", "fast", "100", "-1mbit", "0mbit", "1mbit/s"])
 def test_what_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no rate"):
+    with pytest.raises(ValueError, match="is not a rate"):
         rates.bits(text)
 
 
@@ -182,7 +182,7 @@ def test_speed_is_told_against_one_node_and_bytes_against_fp32() -> None:
         entries=entries,
     )
     lines = section(point)
-    assert "## 5 nodes, as at 4 of 1 Gbit/s, 1 of 100 Mbit/s" in lines
+    assert "## 5 nodes at 4 of 1 Gbit/s, 1 of 100 Mbit/s" in lines
     assert "| int4 | 0.500 s | 2,000 | **4.00x** | 3.64x | 1 MB | 1/8 | 32% |  |  |" in lines
     assert any("node 0 failed \\| again" in line for line in lines)
 
