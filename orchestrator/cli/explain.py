@@ -53,13 +53,15 @@ def explain(
 
 
 def _show(page: FindingPage) -> None:
-    """Print the page, with its headings in bold and its commands on lines of their own."""
+    """Print the page: headings in bold, paragraphs as wide as the terminal, commands whole."""
     from rich.text import Text
 
     from orchestrator.render.console import show
 
-    for line in page.text.splitlines():
-        if line.startswith("#"):
-            show(Text(line.lstrip("# "), "bold"))
-        elif not line.startswith("```"):
-            show(Text(line))
+    show(Text(f"{page.id}: {page.title}", "bold"))
+    for heading, section in page.sections.items():
+        show(Text(f"\n{heading}", "bold"))
+        for number, paragraph in enumerate(section.split("\n\n")):
+            before, commands = "\n" if number else "", paragraph.startswith("```")
+            text = paragraph.strip("`").partition("\n")[2].rstrip() if commands else paragraph.replace("\n", " ")
+            show(Text(before + text, no_wrap=commands, overflow="ignore"))

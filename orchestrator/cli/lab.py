@@ -266,14 +266,9 @@ def _show(nodes: Sequence[NodeStatus], output: Output | None, *, as_json: bool) 
     from orchestrator.render.table import Column, Table
 
     columns = (
-        Column("#", 3),
-        Column("node"),
-        Column("address", 2),
-        Column("state"),
-        Column("engine", 4),
-        Column("containers", 5),
-        Column("link", 1),
-    )
+        Column("#", 3), Column("node"), Column("address", 2), Column("state"), Column("engine", 4),
+        Column("containers", 5), Column("link", 1),
+    )  # fmt: skip
     rows = [
         (str(number), node.name, node.address, node.state, node.engine or "-", str(node.containers), node.link)
         for number, node in enumerate(nodes, start=1)

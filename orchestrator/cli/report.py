@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from orchestrator.render.printable import printable
@@ -98,8 +100,24 @@ def installed_version() -> str:
 
 
 def _write(text: str) -> None:
-    sys.stderr.write(_lines(text))
+    lines = _lines(text)
+    if sys.stderr.isatty():
+        lines = "".join(f"{line}\n" for line in _wrapped(lines.splitlines()))
+    sys.stderr.write(lines)
     sys.stderr.flush()
+
+
+def _wrapped(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, wrapped between words at the width of the terminal. A hint, which holds a command, stays whole."""
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        whole = len(line) <= width or line.lstrip().startswith("→")
+        yield from (
+            [line]
+            if whole
+            else wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        )
 
 
 def _lines(text: str) -> str:

@@ -39,17 +39,11 @@ def _around(measured: Measurement) -> tuple[HostStats, ...]:
 def _table(measured: Measurement, *, wide: bool) -> Table:
     unit = "" if measured.unit == "samples" else f"{measured.unit}/s"
     columns = (
-        Column("node"),
-        Column("a sample", 2, right=True),
-        Column("optimizer", 5, right=True),
-        Column("batch", 4, right=True),
-        Column("samples/s", right=True),
-        Column(unit, 1, right=True),
-        Column("loader/s", 6, right=True),
-        Column("memory", 3, right=True),
-        Column("disk write", 7, right=True),
+        Column("node"), Column("a sample", 2, right=True), Column("optimizer", 5, right=True),
+        Column("batch", 4, right=True), Column("samples/s", right=True), Column(unit, 1, right=True),
+        Column("loader/s", 6, right=True), Column("memory", 3, right=True), Column("disk write", 7, right=True),
         Column("read", 8, right=True),
-    )
+    )  # fmt: skip
     rows = []
     for node, around in zip(measured.nodes, _around(measured), strict=True):
         rate = computed_per_s(node, measured)

@@ -29,16 +29,11 @@ def capacity_view(capacity: CapacityPlan, *, wide: bool = False) -> RenderableTy
 def _by_size(capacity: CapacityPlan, *, wide: bool) -> Iterator[RenderableType]:
     chosen = capacity.chosen
     columns = (
-        Column(""),
-        Column("nodes", wraps=True),
-        Column("sync", 2),
-        Column("step", right=True),
-        Column(f"{capacity.unit}/s", 1, right=True),
-        Column(f"x {capacity.alone.nodes[0]}", 3, right=True),
-        Column("exchange", 5, right=True),
-        Column("done in", 4, right=True),
+        Column(""), Column("nodes", wraps=True), Column("sync", 2), Column("step", right=True),
+        Column(f"{capacity.unit}/s", 1, right=True), Column(f"x {capacity.alone.nodes[0]}", 3, right=True),
+        Column("exchange", 5, right=True), Column("done in", 4, right=True),
         Column(f"{COMPUTE[0]} compute {EXCHANGE[0]} exchange", 6),
-    )
+    )  # fmt: skip
     most, rows = max(row.step_s for row in capacity.by_size), []
     for row in capacity.by_size:
         # The choice prefers a more exact method within 5 % of the fastest one, and replaces it here.
@@ -62,14 +57,10 @@ def _by_sync(capacity: CapacityPlan, *, wide: bool) -> Iterator[RenderableType]:
         if row.sync not in best or row.per_s > best[row.sync].per_s:
             best[row.sync] = row
     columns = (
-        Column("--sync"),
-        Column("nodes", 1, wraps=True),
-        Column("step", right=True),
-        Column(f"{capacity.unit}/s", 2, right=True),
-        Column(f"x {capacity.alone.nodes[0]}", 3, right=True),
-        Column("sent a step", 4, right=True),
-        Column("", 5),
-    )
+        Column("--sync"), Column("nodes", 1, wraps=True), Column("step", right=True),
+        Column(f"{capacity.unit}/s", 2, right=True), Column(f"x {capacity.alone.nodes[0]}", 3, right=True),
+        Column("sent a step", 4, right=True), Column("", 5),
+    )  # fmt: skip
     most = max(row.step_s for row in best.values())
     rows = [
         (row.sync + ("" if row.proven else " ?"), _names(row.nodes), seconds(row.step_s), f"{row.per_s:,.0f}",
@@ -84,14 +75,9 @@ def _by_sync(capacity: CapacityPlan, *, wide: bool) -> Iterator[RenderableType]:
 
 def _members(capacity: CapacityPlan, *, wide: bool) -> Iterator[RenderableType]:
     columns = (
-        Column("node"),
-        Column(""),
-        Column("with it", 1, right=True),
-        Column("without", 2, right=True),
-        Column("alone", 3, right=True),
-        Column("share", 4, right=True),
-        Column("passes of", 5, right=True),
-    )
+        Column("node"), Column(""), Column("with it", 1, right=True), Column("without", 2, right=True),
+        Column("alone", 3, right=True), Column("share", 4, right=True), Column("passes of", 5, right=True),
+    )  # fmt: skip
     rows = [
         (member.node, member.effect, seconds(member.with_s), seconds(member.without_s) if member.without_s else "–",
          seconds(member.alone_s), *_share(member))
@@ -109,15 +95,10 @@ def _share(member: NodeEffect) -> tuple[str, str]:
 
 def _larger(capacity: CapacityPlan, *, wide: bool) -> Iterator[RenderableType]:
     columns = (
-        Column(""),
-        Column("samples", right=True),
-        Column("nodes", 2, right=True),
-        Column("sync", 3),
-        Column("step", 1, right=True),
-        Column(f"{capacity.unit}/s", right=True),
-        Column("of all speeds", 4, right=True),
-        Column("", 5),
-    )
+        Column(""), Column("samples", right=True), Column("nodes", 2, right=True), Column("sync", 3),
+        Column("step", 1, right=True), Column(f"{capacity.unit}/s", right=True),
+        Column("of all speeds", 4, right=True), Column("", 5),
+    )  # fmt: skip
     most, rows = max(each.row.per_s for each in capacity.larger), []
     for each in capacity.larger:
         row = each.row

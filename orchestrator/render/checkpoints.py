@@ -16,15 +16,9 @@ def checkpoint_table(
 ) -> Table:
     """One line for each node that holds one."""
     columns = (
-        Column("run"),
-        Column("node", 1),
-        Column("state"),
-        Column("step", right=True),
-        Column("size", 3, right=True),
-        Column("age", 4, right=True),
-        Column("copies", 2, right=True),
-        Column("folder", wide=True),
-    )
+        Column("run"), Column("node", 1), Column("state"), Column("step", right=True), Column("size", 3, right=True),
+        Column("age", 4, right=True), Column("copies", 2, right=True), Column("folder", wide=True),
+    )  # fmt: skip
     rows = [
         (one.run_id, one.node, state(one), str(one.step), size(one.size), age(one.age_s),
          "-" if one.problem else str(copies[one.identity]), one.folder)

@@ -34,16 +34,10 @@ def forecast_line(forecast: Forecast, achieved: object = None) -> str:
 
 def _table(forecast: Forecast) -> Table:
     columns = (
-        Column(""),
-        Column("sync"),
-        Column("nodes", 1),
-        Column("step", 2, right=True),
-        Column("compute", 4, right=True),
-        Column("exchange", 5, right=True),
-        Column("sent", 6, right=True),
-        Column(f"{forecast.unit}/s", right=True),
-        Column(f"x {forecast.best_node}", 3, right=True),
-    )
+        Column(""), Column("sync"), Column("nodes", 1), Column("step", 2, right=True),
+        Column("compute", 4, right=True), Column("exchange", 5, right=True), Column("sent", 6, right=True),
+        Column(f"{forecast.unit}/s", right=True), Column(f"x {forecast.best_node}", 3, right=True),
+    )  # fmt: skip
     styles = ["bold green" if row.chosen else "" if row.proven else "dim" for row in forecast.rows]
     rows = [_cells(row, everyone=len(forecast.link_mbit_s)) for row in forecast.rows]
     return Table(columns=columns, rows=rows, styles=styles)

@@ -21,7 +21,8 @@ from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, TorchA
 def gpu_report(report: GpuReport, *, wide: bool = False) -> RenderableType:
     """The table, the findings, and one closing line."""
     columns = (Column("node"), Column("host", wraps=True), Column("container", wraps=True))
-    table = Table(columns=columns, rows=list(_folded_rows(report.nodes, wide=wide)), spaced=True, wide=wide)
+    rows = list(_folded_rows(report.nodes, wide=wide))
+    table = Table(columns=columns, rows=rows, spaced=any("\n" in host for _, host, _ in rows), wide=wide)
     return Group(table, Text(), *_findings(report.findings), _closing(report))
 
 

@@ -16,15 +16,9 @@ MB = 1_000_000
 def images_table(placed: Sequence[Placed], *, wide: bool = False) -> Table:
     """One row for each node, in their order."""
     columns = (
-        Column("node"),
-        Column("image"),
-        Column("id", 2),
-        Column("built by", 3),
-        Column("size", 4, right=True),
-        Column("moved", 1, right=True),
-        Column("time", 5, right=True),
-        Column("content", wide=True),
-    )
+        Column("node"), Column("image"), Column("id", 2), Column("built by", 3), Column("size", 4, right=True),
+        Column("moved", 1, right=True), Column("time", 5, right=True), Column("content", wide=True),
+    )  # fmt: skip
     rows = [(result.node, result.tag, *_cells(result), result.content) for result in placed]
     return Table(columns=columns, rows=rows, wide=wide)
 

@@ -13,19 +13,11 @@ from orchestrator.specs.inventory import NodeSpec
 def nodes_table(nodes: Sequence[NodeSpec], *, wide: bool = False) -> Table:
     """One line a node, in the order of ranks."""
     columns = (
-        Column("#", 4, right=True),
-        Column("node"),
-        Column("reached at", 1),
-        Column("device", 2),
-        Column("ranks", 5),
-        Column("cpus", 6, right=True),
-        Column("memory", 3, right=True),
-        Column("labels", 7, wraps=True),
-        Column("engine", wide=True),
-        Column("workspace", wide=True),
-        Column("reserved", right=True, wide=True),
+        Column("#", 4, right=True), Column("node"), Column("reached at", 1), Column("device", 2), Column("ranks", 5),
+        Column("cpus", 6, right=True), Column("memory", 3, right=True), Column("labels", 7, wraps=True),
+        Column("engine", wide=True), Column("workspace", wide=True), Column("reserved", right=True, wide=True),
         Column("shm", right=True, wide=True),
-    )
+    )  # fmt: skip
     rows = [
         (
             str(rank), node.name, _reached(node), node.device, str(node.nproc_per_node), f"{node.limits.cpus:g}",

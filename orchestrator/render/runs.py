@@ -43,16 +43,10 @@ def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = 
     }
     left_out = {out.node: f"left out: {out.why}" for out in forecast.left_out} if forecast else {}
     columns = (
-        Column("rank", 4, right=True),
-        Column("node"),
-        Column("state"),
-        Column("exit", 1, right=True),
-        Column(f"started ({zone()})", 3),
-        Column("restarts", 2, right=True),
-        Column("why", wraps=True),
-        Column("container", wide=True),
-        Column("image", wide=True),
-    )
+        Column("rank", 4, right=True), Column("node"), Column("state"), Column("exit", 1, right=True),
+        Column(f"started ({zone()})", 3), Column("restarts", 2, right=True), Column("why", wraps=True),
+        Column("container", wide=True), Column("image", wide=True),
+    )  # fmt: skip
     rows = []
     for member in run.members:
         container = member.container
@@ -75,17 +69,10 @@ def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = 
 def runs_table(runs: Sequence[Run], history: Sequence[HistoryEntry] = (), *, wide: bool = False) -> Table:
     """Many runs, a line each; then those that are only on record on this computer."""
     columns = (
-        Column("run"),
-        Column("state"),
-        Column("nodes", 3),
-        Column("by", 5),
-        Column(f"started ({zone()})", 2),
-        Column("command", 1, wraps=True),
-        Column("from the record", 4, wraps=True),
-        Column("attempt", right=True, wide=True),
-        Column("rank 0", wide=True),
-        Column("project", wide=True),
-    )
+        Column("run"), Column("state"), Column("nodes", 3), Column("by", 5), Column(f"started ({zone()})", 2),
+        Column("command", 1, wraps=True), Column("from the record", 4, wraps=True),
+        Column("attempt", right=True, wide=True), Column("rank 0", wide=True), Column("project", wide=True),
+    )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     for run in runs:
         running = sum(member.state is State.RUNNING for member in run.members)

@@ -151,3 +151,19 @@ def test_a_terminal_with_ascii_only(tmp_path: Path, words: str) -> None:
     )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert ran.stdout.isascii()
+
+
+def test_messages_on_a_narrow_terminal_break_no_word(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        ran = subprocess.run(
+            (sys.executable, "-m", "orchestrator", "inventory", "list", "-i", "an inventory of several words.yaml"),
+            cwd=tmp_path, stderr=theirs, stdout=subprocess.PIPE, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "40"},
+        )  # fmt: skip
+        os.close(theirs)
+        shown = terminal.read(4096).decode().replace("\r", "").splitlines()
+    assert (ran.returncode, ran.stdout) == (3, b"")
+    assert shown[:2] == ["error: no an inventory of several", "  words.yaml (given by -i)"]
+    assert shown[2].startswith("  → write one with `orch inventory import ")
+    assert shown[2].endswith(" `orch lab up`")
