@@ -9,8 +9,7 @@ from contract.failures.classify import Classified, FailedRank, classify, distanc
 from contract.failures.torchrun import first_failure, without_summary
 from contract.failures.tracebacks import is_torch_log
 from contract.log_lines import readable
-from orchestrator.checks.causes.diagnose import in_words
-from orchestrator.checks.causes.rule import Cause
+from orchestrator.checks.causes import Cause
 from orchestrator.checks.verdict import Verdict
 
 
@@ -82,7 +81,7 @@ def root_cause(
         exit_code=code,
         reason=_reason(first, failed, found),
         lines=_telling(first.lines, rank)[-keep_lines:],
-        cause=in_words(found, {"node": first.node, "rank": str(rank), "run": run}) if found else None,
+        cause=Cause.of(found, node=first.node, rank=str(rank), run=run) if found else None,
     )
 
 

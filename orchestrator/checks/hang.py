@@ -111,7 +111,7 @@ def sentences(found: Sequence[Place], plan: Plan | None) -> Iterator[str]:
     """For people: who stands still and who waits, the surest first."""
     stuck, waiting = _sides(found)
     for one in stuck:
-        yield f"rank {one.rank} on {one.node} stands still {one.words}, for {one.seconds:.0f} s"
+        yield f"rank {one.rank} on {one.node} is stuck {one.words}, for {one.seconds:.0f} s"
     told = {place.rank for place in found}
     others = [rank for part in (plan.nodes if plan else ()) for rank in _ranks_of(part) if rank not in told]
     for_whom = {0: "", 1: " for it"}.get(len(stuck), " for them")

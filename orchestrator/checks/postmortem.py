@@ -10,7 +10,7 @@ from contract.events import Finished, GenerationStarted, RankFailed, TrainingSto
 from contract.failures.classify import FailedRank, classify
 from contract.failures.tracebacks import begins
 from contract.log_lines import readable
-from orchestrator.checks.causes.diagnose import in_words
+from orchestrator.checks.causes import Cause
 from orchestrator.checks.failure import EndedBadly, Failure, is_consequence, root_cause
 from orchestrator.checks.hang import LastHeard, Place, culprit, last_heard, moment, places, sentences, who_waits
 from orchestrator.checks.verdict import Verdict, verdicts
@@ -207,9 +207,8 @@ def _held_up(failure: Failure, standing: Sequence[Place], run: str) -> Failure |
     if not found or (failure.cause and failure.cause.id == "node.frozen"):
         return None
     place, why = found
-    known = {"node": place.node, "rank": str(place.rank), "run": run}
     named = classify(FailedRank(reported=why, reported_frame=place.at))
-    cause = in_words(named, known) if named else None
+    cause = Cause.of(named, node=place.node, rank=str(place.rank), run=run) if named else None
     return Failure(node=place.node, rank=place.rank, exit_code=None, reason=why, lines=(), cause=cause)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.checks.causes import Cause, explained
 from orchestrator.cli.options import JsonOption, Output, OutputOption
 from orchestrator.cli.report import write_json, write_names
 from orchestrator.specs.errors import EXIT_OK
@@ -14,6 +15,7 @@ from orchestrator.specs.finding_pages import FindingPage, all_pages, find_page
 EXAMPLES = """\
 orch explain clock.skew
 orch explain gpu
+orch explain code.exception
 orch explain
 """
 
@@ -25,16 +27,20 @@ def register(app: typer.Typer) -> None:
 
 def explain(
     id: Annotated[
-        str, typer.Argument(metavar="[ID|AREA]", help="A finding such as clock.skew, or an area such as gpu.")
+        str, typer.Argument(metavar="[ID|AREA]", help="A finding such as clock.skew, an area such as gpu, or a cause.")
     ] = "",
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Explain a finding of `orch doctor` or `orch launch`: its cause, its effect and how to fix it.
+    """Explain a finding of `orch doctor` or `orch launch`, or a cause named by `orch why`, and how to fix it.
 
     Without an id, lists all findings by area. Needs no network and no inventory.
     """
-    pages = [page for page in all_pages() if id in ("", page.area)] if "." not in id else []
+    known = all_pages()
+    if id not in {page.id for page in known} and (cause := explained(id)):
+        _show_cause(*cause, as_json=as_json, output=output)
+        return EXIT_OK
+    pages = [page for page in known if id in ("", page.area)]
     found = pages or [find_page(id)]
     data = [{"id": page.id, "area": page.area, "title": page.title} for page in found]
     if as_json:
@@ -50,6 +56,24 @@ def explain(
     else:
         _show(found[0])
     return EXIT_OK
+
+
+def _show_cause(cause: Cause, text: str, *, output: Output | None, as_json: bool) -> None:
+    """Print a cause as `orch why` does, with names in place of values, and the text of its area."""
+    if as_json:
+        keys = ("id", "owner", "title", "explanation", "fix", "finding")
+        write_json({"area": cause.id.partition(".")[0], **{key: getattr(cause, key) for key in keys}})
+    elif output is Output.NAME:
+        write_names([cause.id])
+    else:
+        from rich.text import Text
+
+        from orchestrator.render.console import show
+
+        steps = [f"  → {step}" for step in cause.fix]
+        show(Text(f"{cause.id}: {cause.title}\n", "bold"))
+        show(Text("\n".join((cause.explanation, f"  owner: {cause.owner}", *steps))))
+        show(Text(f"\n{text}"))
 
 
 def _show(page: FindingPage) -> None:

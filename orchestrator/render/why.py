@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.checks.causes.rule import Cause
+from orchestrator.checks.causes import Cause
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.hang import LastHeard
 from orchestrator.checks.postmortem import Story
@@ -32,7 +32,7 @@ def why_lines(story: Story) -> Iterator[str]:
     else:
         yield f"run {story.run_id} {_STATES[story.state]}"
     if story.heard:
-        yield from ("", "  who was heard last")
+        yield from ("", "  last line of each rank")
         yield from (f"    {_last(one)}" for one in sorted(story.heard, key=lambda one: -(one.silent_s or 1e9)))
     yield from (f"  · {sentence}" for sentence in story.waits)
     if story.earlier:
@@ -68,15 +68,14 @@ def headline(failure: Failure) -> str:
 
 def cause_lines(cause: Cause) -> Iterator[str]:
     """Meaning of a cause, where it happened, by which lines, and what to do."""
-    yield f"  {cause.what}"
+    yield f"  {cause.explanation}"
     if cause.frame:
         yield f"  where     {cause.frame}"
     for number, line in enumerate(cause.evidence):
         yield ("  evidence  " if not number else "            ") + _without_source(line)
-    yield f"  owner     {OWNERS[cause.kind]}"
-    for advice in cause.todo:
-        yield f"  → {advice}"
-    yield f"  more: {f'orch explain {cause.page}' if cause.page else f'docs/why.md, {cause.id}'}"
+    yield f"  owner     {OWNERS[cause.owner]}"
+    yield from (f"  → {step}" for step in cause.fix)
+    yield f"  more: orch explain {cause.finding or cause.id}"
 
 
 def why_data(story: Story) -> dict[str, Any]:

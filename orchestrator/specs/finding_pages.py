@@ -62,7 +62,7 @@ def texts_of(id: str) -> FindingTexts:
     """The texts of this finding, read from its page when it is found for the first time."""
     from ruamel.yaml import YAML
 
-    front, _ = _parts(pages_folder() / f"{id}.md")
+    front, _ = read_page(pages_folder() / f"{id}.md")
     return FindingTexts(**YAML(typ="safe").load(front))
 
 
@@ -84,24 +84,24 @@ def find_page(id: str) -> FindingPage:
     raise UsageError(f"no finding is called {id!r}", hint=f"{meant}orch explain lists them all")
 
 
-def pages_folder() -> Path:
-    """`findings/` lies inside the installed package, and under `docs/` in a clone."""
+def pages_folder(kind: str = "findings") -> Path:
+    """Folder of pages, `findings` or `causes`: inside the installed package, or under `docs/` in a clone."""
     package = Path(str(files("orchestrator")))
-    for folder in (package / "findings", package.parent / "docs" / "findings"):
+    for folder in (package / kind, package.parent / "docs" / kind):
         if folder.is_dir():
             return folder
-    raise ConfigError("this installation lacks the pages of the findings", hint="install orch again")
+    raise ConfigError(f"this installation lacks the pages of the {kind}", hint="install orch again")
 
 
 def _read(path: Path) -> FindingPage:
-    _, text = _parts(path)
+    _, text = read_page(path)
     head = _TITLE.match(text)
     if head is None:
         raise ConfigError(f"{path}: its heading is not '# ID: title'", hint="install orch again")
     return FindingPage(id=head["id"], title=head["title"], text=text)
 
 
-def _parts(path: Path) -> tuple[str, str]:
-    """Front matter and page."""
+def read_page(path: Path) -> tuple[str, str]:
+    """Front matter and text of a page."""
     front, _, text = path.read_text("utf-8").removeprefix("---\n").partition("\n---\n")
     return front, text

@@ -43,7 +43,7 @@ def test_code_is_resumed_with_the_corrected_code(orch: Orch, tmp_path: Path) -> 
 def test_a_gpu_that_failed_is_resumed_as_it_was(orch: Orch) -> None:
     says = ("[rank0]: RuntimeError: CUDA error: uncorrectable ECC error encountered",)
     ran = orch("launch", "--no-watch", on=lan.lan(*THREE, says=says, ends_with=1))
-    assert "a GPU of alpha has memory that fails" in ran.err
+    assert "the memory of a GPU of alpha is faulty" in ran.err
     assert "  → orch resume " in ran.err
 
 
@@ -53,8 +53,8 @@ def test_why_names_the_missing_script_and_the_fix(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(MISSING, lan.event("over", **over, reason=MISSING[9:])), ends_with=3)
     assert orch("launch", "--no-watch", "--name", "x", on=here).code == 1
     told = orch("why", on=here).out
-    assert "there is no file /workspace/code/trian.py in the container on alpha" in told
+    assert "the container on alpha has no file /workspace/code/trian.py" in told
     assert "  evidence  python: can't open file '/workspace/code/trian.py'" in told
     assert "orch launch --workdir FOLDER -- python SCRIPT" in told
     cause = json_data(orch("why", "--json", on=here).out)["failure"]["cause"]
-    assert (cause["id"], cause["kind"]) == ("start.script_missing", "configuration")
+    assert (cause["id"], cause["owner"]) == ("start.script_missing", "configuration")

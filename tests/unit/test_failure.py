@@ -66,7 +66,7 @@ def test_where_the_rank_wrote_nothing_torchruns_error_and_summary_are_no_words_o
     assert failure is not None
     assert failure.cause is not None
     assert (failure.rank, failure.lines) == (1, ())
-    assert (failure.reason, failure.cause.id, failure.cause.kind) == (
+    assert (failure.reason, failure.cause.id, failure.cause.owner) == (
         "ended by SIGKILL", "memory.killed", "infrastructure",
     )  # fmt: skip
 

@@ -136,7 +136,8 @@ def test_the_pages_are_shipped() -> None:
     """In a wheel they lie beside the modules."""
     included = re.search(r"force-include\]\n(?:.+\n)*", (ROOT / "pyproject.toml").read_text())
     assert included
-    assert '"docs/findings" = "orchestrator/findings"' in included[0]
+    for kind in ("findings", "causes"):
+        assert f'"docs/{kind}" = "orchestrator/{kind}"' in included[0]
 
 
 def test_explain_prints_the_page(orch: Orch) -> None:
@@ -161,7 +162,8 @@ def test_explain_as_json(orch: Orch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"), [("clock.skw", "clock.skew"), ("skew", "clock.skew"), ("gpu.ecc", "gpu.ecc_uncorrected")]
+    ("asked", "meant"),
+    [("clock.skw", "clock.skew"), ("skew", "clock.skew"), ("gpu.no_tool", "gpu.no_toolkit")],
 )
 def test_explain_guesses_what_was_meant(orch: Orch, asked: str, meant: str) -> None:
     ran = orch("explain", asked)

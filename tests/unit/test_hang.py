@@ -44,7 +44,7 @@ def words(*lines: RunLine) -> list[str]:
 def test_the_one_in_the_users_code_is_named_and_the_others_wait() -> None:
     lines = (stuck(1, "alpha", *IN_ALL_REDUCE), stuck(2, "beta", *IN_LOAD), stuck(3, "gamma", *IN_ALL_REDUCE))
     assert words(*lines) == [
-        "rank 1 on beta stands still at /workspace/code/user.py:42 in load, for 31 s",
+        "rank 1 on beta is stuck at /workspace/code/user.py:42 in load, for 31 s",
         "ranks 0, 2 wait for it in all_reduce",
     ]
     found = culprit(places(lines))
@@ -58,7 +58,7 @@ def test_what_the_trainer_says_of_itself_is_told() -> None:
         stuck(1, "alpha", *IN_LOAD, step=120, part="exchange", exchange="all_to_all"),
         stuck(2, "beta", *IN_LOAD, step=120, part="data", exchange=""),
     ) == [
-        "rank 1 on beta stands still at /workspace/code/user.py:42 in load (step 120, data), for 31 s",
+        "rank 1 on beta is stuck at /workspace/code/user.py:42 in load (step 120, data), for 31 s",
         "rank 0 waits for it in all_to_all (step 120)",
     ]
 
@@ -73,7 +73,7 @@ def test_a_backward_pass_counts_as_waiting_where_another_stands_elsewhere() -> N
 )
 def test_who_does_not_answer_is_named(state: str, why: str) -> None:
     (first, *_) = words(stuck(1, "alpha", *IN_ALL_REDUCE), stuck(2, "gamma", state=state))
-    assert first.startswith(f"rank 2 on gamma stands still and does not answer ({why}")
+    assert first.startswith(f"rank 2 on gamma is stuck and does not answer ({why}")
 
 
 def test_all_in_one_collective_is_the_networks_matter() -> None:
@@ -139,7 +139,7 @@ def test_a_run_that_hangs_right_now() -> None:
     told_ = story_of(*lines, containers=dict.fromkeys(THREE, held))
     text = "\n".join(why_lines(told_))
     assert told_.state == "running"
-    assert "  · rank 2 on gamma stands still at /workspace/code/user.py:42 in load, for 31 s" in text
+    assert "  · rank 2 on gamma is stuck at /workspace/code/user.py:42 in load, for 31 s" in text
     assert "  · ranks 0-1 wait for it in all_reduce" in text
     (one,) = [place for place in why_data(told_)["places"] if place["rank"] == 2]
     assert one["frames"][0].startswith("/usr/local/lib/python3.11/threading.py")
@@ -152,7 +152,7 @@ def test_a_frozen_rank_keeps_its_cause_and_tells_its_place() -> None:
     told_ = story_of(*lines, told(5, "alpha", "over", **over))
     assert told_.failure.cause.id == "node.frozen"
     assert why in "\n".join(why_lines(told_))
-    assert told_.waits[0].startswith("rank 2 on gamma stands still and does not answer (it is stopped)")
+    assert told_.waits[0].startswith("rank 2 on gamma is stuck and does not answer (it is stopped)")
 
 
 def test_who_follows_is_told_of_a_long_one_alone() -> None:

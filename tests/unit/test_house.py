@@ -18,7 +18,9 @@ from orchestrator.specs import errors
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for name in ("contract", "orchestrator", "trainer") for path in ROOT.glob(f"{name}/**/*.py"))
-DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/findings/*.md")])
+DOCUMENTS = sorted(
+    [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/findings/*.md"), *ROOT.glob("docs/causes/*.md")]
+)
 
 MAY_BE_LONG = {"trainer/engine/loop.py:_loop": "the training loop is linear, to be read like an essay"}
 TOUCH_DISTRIBUTED = {

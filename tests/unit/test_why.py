@@ -7,12 +7,14 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from string import Formatter
 
 import pytest
 
 from contract.failures.classify import SIGNATURES
-from orchestrator.checks.causes.catalogue import ADVICE
-from orchestrator.checks.causes.rule import Advice
+from contract.failures.signature import Signature
+from orchestrator.checks.causes import Cause, cause_areas, causes_of
+from orchestrator.checks.doctor import AREAS
 from orchestrator.checks.postmortem import Evidence, Story, tell
 from orchestrator.cli import COMMANDS, build_app
 from orchestrator.fleet.runs.records import RunRecord
@@ -89,7 +91,7 @@ def test_for_programs(orch: Orch) -> None:
     told = json_data(orch("why", run, "--json", on=here).out)
     cause = told["failure"]["cause"]
     assert (told["run_id"], told["state"], told["failure"]["rank"]) == (run, "failed", 0)
-    assert (cause["id"], cause["kind"]) == ("code.exception", "user")
+    assert (cause["id"], cause["owner"]) == ("code.exception", "user")
 
 
 def test_the_record_suffices_when_machines_and_inventory_are_gone(orch: Orch) -> None:
@@ -196,7 +198,7 @@ def test_a_verdict_does_not_overwrite_the_owner_of_the_failure(judged: str) -> N
     told = story(said(3, reason), last, outcome=("failed", ""))
     assert told.failure
     assert told.failure.cause
-    assert (told.failure.cause.id, told.failure.cause.kind) == ("storage.full", "configuration")
+    assert (told.failure.cause.id, told.failure.cause.owner) == ("storage.full", "configuration")
 
 
 @pytest.mark.parametrize(("kind", "state"), [("done", "done"), ("stopped", "stopped")])
@@ -258,30 +260,62 @@ def test_nccl_tells_who_is_behind() -> None:
 # ── The rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_signature_has_its_words_and_can_be_recognised() -> None:
-    assert {signature.id for signature in SIGNATURES} == set(ADVICE)
+CAUSES = {id: cause for area in cause_areas() for id, cause in causes_of(area).items()}
+
+
+def test_every_signature_has_its_cause_on_the_page_of_its_area() -> None:
+    assert {one.id: one.owner for one in SIGNATURES} == {id: cause.owner for id, cause in CAUSES.items()}
+    assert all(id in causes_of(id.partition(".")[0]) for id in CAUSES)
     silent = {one.id for one in SIGNATURES if not (one.patterns or one.exit_codes)}
     assert silent == {"code.exception", "code.exit", "node.lost"}
 
 
-@pytest.mark.parametrize("advice", ADVICE.values(), ids=lambda advice: advice.id)
-def test_what_an_advice_says_to_do_can_be_done(advice: Advice) -> None:
-    """Its commands exist with their options, and its page too."""
-    assert advice.todo
-    assert advice.page == "" or advice.page in {page.id for page in all_pages()}
-    for line in advice.todo:
-        for command in re.findall(r"\borch [^;:,()]+", line):
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.id)
+def test_every_placeholder_of_a_cause_is_given(signature: Signature) -> None:
+    cause = CAUSES[signature.id]
+    named = {name for text in (cause.explanation, *cause.fix) for _, name, _, _ in Formatter().parse(text) if name}
+    groups = {name for pattern in signature.patterns for name in re.compile(pattern).groupindex}
+    assert named <= {"node", "rank", "run", *groups}
+
+
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=lambda cause: cause.id)
+def test_the_fix_of_a_cause_can_be_done(cause: Cause) -> None:
+    """Its commands exist with their options, areas and findings, and its own finding too."""
+    findings = {page.id: page.area for page in all_pages()}
+    assert cause.fix
+    assert cause.finding in ("", *findings)
+    assert cause.finding or cause.id not in findings, "orch explain would show the finding"
+    for line in cause.fix:
+        for command in re.findall(r"\borch (?:[^;:,()]|,(?=\S))+", line):
             words = shlex.split(command.split(" -- ")[0].replace("…", ""))[1:]
             assert words[0] in COMMANDS, command
             declared = build_app(words[0]).commands[words[0]]
             options = {option for parameter in declared.params for option in parameter.opts}
             assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, command
+            if "--only" in words:
+                areas = set(words[words.index("--only") + 1].split(","))
+                assert areas <= {*AREAS, *findings.values()}, command
+            if words[0] == "explain":
+                assert words[1] in findings
 
 
-def test_every_cause_is_in_the_manual_with_its_owner() -> None:
+def test_the_manual_lists_every_cause() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "why.md").read_text()
     owners = {"configuration": "configuration", "user": "you", "infrastructure": "infrastructure"}
-    assert [one.id for one in SIGNATURES if f"| `{one.id}` | {owners[one.owner]} |" not in manual] == []
+    rows = {
+        f"| [`{id}`](causes/{area}.md) | {owners[cause.owner]} | {cause.title} |"
+        for area in cause_areas()
+        for id, cause in causes_of(area).items()
+    }
+    assert {line for line in manual.splitlines() if line.startswith("| [`")} == rows
+
+
+def test_explain_prints_a_cause(orch: Orch) -> None:
+    ran = orch("explain", "memory.kernel")
+    assert ran.code == 0
+    assert ran.out.startswith("memory.kernel: a node ran out of memory\n\nNODE ran out of memory, and its kernel")
+    assert "  → stop other programs that use memory on NODE\n" in ran.out
+    assert json_data(orch("explain", "memory.kernel", "--json").out)["owner"] == "infrastructure"
 
 
 def test_lines_in_a_record(orch: Orch) -> None:

@@ -206,8 +206,8 @@ def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
     for line in failure.lines:
         say(f"    {line}")
     if failure.cause:
-        say(f"  {failure.cause.what}")
-        say(f"  → {failure.cause.todo[0]}")  # the rest is for `orch why`
+        say(f"  {failure.cause.explanation}")
+        say(f"  → {failure.cause.fix[0]}")  # the rest is for `orch why`
     say(f"  the other ranks were stopped\n  → orch logs {plan.run_id} --nodes {failure.node}")
     if then:
         say(f"  → {then}")
@@ -220,7 +220,7 @@ def _next_step(plan: Plan, failure: Failure, *, checkpoint: bool) -> str:
     if cause and cause.launch_again and not checkpoint:
         return f"correct that, then launch again: {shlex.join(launch_words(plan))}"
     code = f" --workdir {shlex.quote(plan.code_origin)}" if plan.own_code and plan.code_origin else ""
-    if cause and cause.kind == "user" and code:
+    if cause and cause.owner == "user" and code:
         return f"with the corrected code: orch resume {plan.run_id}{code}"
     left = [part.node for part in plan.nodes if part.node != failure.node]
     without = f"   without {failure.node}: --nodes {','.join(left)}" if failure.exit_code is None and left else ""

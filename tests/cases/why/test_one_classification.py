@@ -98,8 +98,8 @@ def test_a_failure_that_others_reported(row: Reported) -> None:
     failure = root_cause([ended(row.lines, row.kernel)])
     assert failure is not None
     assert failure.cause is not None
-    assert (failure.cause.id, failure.cause.kind) == (row.id, row.owner)
-    assert "?" not in failure.cause.what
+    assert (failure.cause.id, failure.cause.owner) == (row.id, row.owner)
+    assert "?" not in failure.cause.explanation
     if not row.kernel:
         container = read_rank_exit("alpha", 1, row.lines, first_rank=0)
         assert (container.cause, container.outcome) == (row.id, row.owner)
@@ -133,7 +133,7 @@ def test_a_recorded_log_is_read_alike_everywhere(path: Path) -> None:
         failure = root_cause([node])
         assert failure is not None
         assert failure.cause is not None
-        assert (container.cause, container.outcome) == (failure.cause.id, failure.cause.kind)
+        assert (container.cause, container.outcome) == (failure.cause.id, failure.cause.owner)
         assert container.outcome == signatures[container.cause].owner
         assert container.because_of_others == is_consequence(node)
 
@@ -144,7 +144,7 @@ def test_what_torchrun_wrote_is_read_alike_everywhere(path: Path) -> None:
     container, failure = read_rank_exit("alpha", 1, lines, first_rank=0), root_cause([ended(lines)])
     assert failure is not None
     assert failure.cause is not None
-    assert (container.cause, container.outcome) == (failure.cause.id, failure.cause.kind)
+    assert (container.cause, container.outcome) == (failure.cause.id, failure.cause.owner)
     assert container.because_of_others == is_consequence(ended(lines))
 
 

@@ -26,7 +26,7 @@ def test_the_cause_is_found(path: Path) -> None:
     assert (story.failure.cause.id, story.failure.rank) == (case.cause, case.rank)
     if case.frame:
         assert story.failure.cause.frame == case.frame
-    assert "?" not in story.failure.cause.what
+    assert "?" not in story.failure.cause.explanation
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""Meaning of a failed rank's last lines: one small rule for each cause, one module for each area of causes. Pure."""
