@@ -14,13 +14,13 @@ from contextlib import suppress
 from importlib import import_module
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from orchestrator.cli.help import plain_help, width
-from orchestrator.cli.options import note_output
+from orchestrator.cli.options import OnlyJson, note_output
 from orchestrator.cli.report import Invocation, installed_version, invocation, report_error, write_line
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 
@@ -151,7 +151,12 @@ def build_app(wanted: str | None) -> Any:
             app.command(name, help=summary, epilog="orch version")(_show_version)
         elif everything or name == wanted:
             module = import_module(f"orchestrator.cli.{name.replace('-', '_')}")
-            module.register(app)
+            if hasattr(module, "GROUP"):
+                app.add_typer(module.GROUP, name=name)
+            else:
+                settings = getattr(module, "SETTINGS", None)
+                function = getattr(module, name.replace("-", "_"))
+                app.command(name, epilog=module.EXAMPLES, context_settings=settings)(function)
         else:
             app.command(name, help=summary)(_not_loaded)
     program = typer.main.get_command(app)
@@ -208,7 +213,7 @@ def _add_common_options(program: Any) -> None:
     ) -> None: ...
 
     def json_only(
-        output: Literal["json"] | None = typer.Option(
+        output: OnlyJson | None = typer.Option(
             None, "-o", "--output", metavar="json", callback=note_output, expose_value=False, help="As --json."
         ),
     ) -> None: ...

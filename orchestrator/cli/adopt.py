@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import typer
-
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.options import OutputMode, RunArgument
@@ -16,10 +14,6 @@ EXAMPLES = """\
 orch adopt RUN
 orch adopt RUN --detach
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command("adopt", epilog=EXAMPLES)(adopt)
 
 
 @expand(only=("as_json", "detach", "no_watch", "inventory", "engine"))

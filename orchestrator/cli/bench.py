@@ -17,11 +17,7 @@ orch bench
 orch bench --nodes 5 -- gpt2 --batch-size 2 --seq-len 128
 orch bench --nodes alpha,beta --data ./Data --json -- vision --batch-size 64
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("bench", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(bench)
+SETTINGS = WORDS_LAST
 
 
 @expand(only=("nodes", "labels", "master", "profile", "mounts", "environment", "workdir", "data", "engine"))

@@ -21,11 +21,10 @@ from orchestrator.cli.options import (
     OutputOption,
     YesOption,
 )
-from orchestrator.cli.report import installed_version, report_error, say, write_json, write_names
+from orchestrator.cli.report import exit_code, installed_version, report_error, say, write_json, write_names
 from orchestrator.plan.image import DEFAULT_BASE
-from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, PartialError, PreflightError, UsageError
+from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from orchestrator.specs.image import Placed
-from orchestrator.specs.selection import select_nodes
 
 EXAMPLES = """\
 orch build
@@ -42,10 +41,6 @@ class Profile(str, Enum):
     AUTO = "auto"
     CPU = "cpu"
     CUDA = "cuda"
-
-
-def register(app: typer.Typer) -> None:
-    app.command("build", epilog=EXAMPLES, no_args_is_help=False)(build)
 
 
 def build(
@@ -96,7 +91,7 @@ def build(
     if on and each_node:
         raise UsageError("--on and --each-node exclude each other")
     loaded = load_inventory(inventory)
-    chosen = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
+    chosen = loaded.select(nodes, label)
     specs = [spec for spec in chosen if spec.engine == "docker"]
     if not specs:
         raise ConfigError("no node with a container engine", hint="engine: process needs no image")
@@ -132,10 +127,7 @@ def build(
 
 def outcome(placed: Sequence[Placed], *, quiet: bool) -> int:
     """Report the error of every node and return the exit code."""
-    failed = [result for result in placed if result.error]
-    for result in failed:
-        if result.error and not quiet:
-            report_error(result.error)
-    if not failed:
-        return EXIT_OK
-    return PreflightError.exit_code if len(failed) == len(placed) else PartialError.exit_code
+    failed = [result.error for result in placed if result.error]
+    for error in failed if not quiet else ():
+        report_error(error)
+    return exit_code(len(failed), len(placed))

@@ -11,12 +11,8 @@ from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
 from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.specs.errors import EXIT_OK, PreflightError
-from orchestrator.specs.selection import select_nodes
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("check-gpus", epilog="orch check-gpus\norch check-gpus --nodes gamma --json")(check_gpus)
+EXAMPLES = "orch check-gpus\norch check-gpus --nodes gamma --json"
 
 
 def check_gpus(
@@ -41,7 +37,7 @@ def check_gpus(
     from orchestrator.render.gpus import gpu_data, gpu_report
 
     loaded = load_inventory(inventory)
-    specs = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
+    specs = loaded.select(nodes, label)
     check = GpuCheck(
         project=loaded.inventory.project,
         image=image or f"orch/{loaded.inventory.project}:cuda",

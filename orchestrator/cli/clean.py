@@ -10,11 +10,8 @@ from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption
 from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.specs.errors import EXIT_OK, PartialError, PreflightError
-from orchestrator.specs.selection import select_nodes
 
-
-def register(app: typer.Typer) -> None:
-    app.command("clean", epilog="orch clean")(clean)
+EXAMPLES = "orch clean"
 
 
 def clean(
@@ -33,7 +30,7 @@ def clean(
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.stop import clean as clean_nodes
 
-    specs = select_nodes(load_inventory(inventory).inventory, nodes=nodes)
+    specs = load_inventory(inventory).select(nodes)
     with connected(specs) as reached:
         outcomes = clean_nodes([*reached, *(stand_ins(specs) if nodes is None else ())], run_id=run)
     removed: dict[str, list[str]] = {}

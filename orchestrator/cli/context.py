@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -28,6 +29,10 @@ class LoadedInventory:
     inventory: Inventory
     path: Path
 
+    def select(self, nodes: str | None, labels: Sequence[str] | None = None) -> tuple[NodeSpec, ...]:
+        """The nodes that `--nodes` and `--label` choose."""
+        return select_nodes(self.inventory, nodes=nodes, labels=labels or (), filename=str(self.path))
+
 
 def load_inventory(path: Path | None) -> LoadedInventory:
     """The inventory meant: `-i`, else $ORCH_INVENTORY, else the lab's while one is up, else ./inventory.yaml."""
@@ -43,7 +48,7 @@ def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) ->
     from orchestrator.fleet.runs.records import recorded_runs
 
     try:
-        return select_nodes(load_inventory(path).inventory, nodes=nodes)
+        return load_inventory(path).select(nodes)
     except ConfigError as error:
         kept = any(run is None or record.run_id.startswith(run) for record in recorded_runs())
         if path or invocation.current.inventory or nodes is not None or error.problems or not kept:

@@ -13,7 +13,6 @@ from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
 from orchestrator.cli.report import report_error, say, write_json, write_names
 from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
-from orchestrator.specs.selection import select_nodes
 
 if TYPE_CHECKING:
     from orchestrator.nodes.interface import Node
@@ -25,10 +24,6 @@ orch doctor
 orch doctor --nodes beta,gamma --only network,clock.skew
 orch doctor --fix
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command("doctor", epilog=EXAMPLES)(doctor)
 
 
 def doctor(
@@ -57,7 +52,7 @@ def doctor(
         require_consent(yes=yes, look_first="orch doctor")
     words = _words(only)
     loaded = load_inventory(inventory)
-    specs = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
+    specs = loaded.select(nodes, label)
     request = LaunchRequest(project=loaded.inventory.project, nodes=specs, master_port=loaded.inventory.master_port)
     with connected(specs) as reached:
         report = _look(reached, request, words, quiet=as_json)

@@ -20,11 +20,6 @@ orch explain
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("explain", epilog=EXAMPLES, no_args_is_help=False)(explain)
-
-
 def explain(
     id: Annotated[
         str, typer.Argument(metavar="[ID|AREA]", help="A finding such as clock.skew, an area such as gpu, or a cause.")

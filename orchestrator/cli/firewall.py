@@ -11,9 +11,7 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
-from orchestrator.cli.report import report_error, say, write_json, write_line
-from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, PreflightError
-from orchestrator.specs.selection import select_nodes
+from orchestrator.cli.report import exit_code, report_error, say, write_json, write_line
 
 if TYPE_CHECKING:
     from orchestrator.fleet.fan_out import Outcome
@@ -21,19 +19,14 @@ if TYPE_CHECKING:
     from orchestrator.plan.firewall import FirewallPlan
 
 
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Open the nodes' firewalls to each other, and to no other machine.",
-        epilog="orch firewall show\norch firewall apply --nodes beta",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-    )
-    group.command("show", epilog="orch firewall show")(show)
-    group.command("apply", epilog="orch firewall apply\norch firewall apply --nodes beta")(apply)
-    group.command("remove", epilog="orch firewall remove --nodes beta")(remove)
-    app.add_typer(group, name="firewall")
+GROUP = typer.Typer(
+    help="Open the nodes' firewalls to each other, and to no other machine.",
+    epilog="orch firewall show\norch firewall apply --nodes beta",
+    no_args_is_help=True,
+)
 
 
+@GROUP.command(epilog="orch firewall show")
 def show(
     nodes: NodesOption = None, label: LabelOption = None, inventory: InventoryOption = None, as_json: JsonOption = False
 ) -> int:
@@ -41,6 +34,7 @@ def show(
     return _firewall("show", nodes, label, inventory, as_json=as_json, yes=False)
 
 
+@GROUP.command(epilog="orch firewall apply\norch firewall apply --nodes beta")
 def apply(
     nodes: NodesOption = None,
     label: LabelOption = None,
@@ -52,6 +46,7 @@ def apply(
     return _firewall("apply", nodes, label, inventory, as_json=as_json, yes=yes)
 
 
+@GROUP.command(epilog="orch firewall remove --nodes beta")
 def remove(
     nodes: NodesOption = None,
     label: LabelOption = None,
@@ -71,7 +66,7 @@ def _firewall(
 
     loaded = load_inventory(inventory)
     every, project = loaded.inventory.nodes, loaded.inventory.project
-    chosen = {spec.name for spec in select_nodes(loaded.inventory, nodes=nodes, labels=label or ())}
+    chosen = {spec.name for spec in loaded.select(nodes, label)}
     with connected(every) as reached:
         wanted = [node for node in reached if node.name in chosen]
         removing = verb == "remove"
@@ -79,11 +74,12 @@ def _firewall(
         todo = [(outcome.item, outcome.value()) for outcome in outcomes if not outcome.error]
         todo = [(node, plan) for node, plan in todo if plan.commands]
         _tell(outcomes, as_json=as_json and (verb == "show" or not todo), asked_for=verb == "show")
-        if verb != "show" and todo and agreed(_question(sum(len(plan.commands) for _, plan in todo)), yes=yes):
+        if verb != "show" and todo and agreed(f"Run {sum(len(plan.commands) for _, plan in todo)} commands?", yes=yes):
             done = carry_out(todo, replan(reached, project, remove=removing))
             _tell_done(done, [plan for _, plan in todo], as_json=as_json)
             outcomes = (*(one for one in outcomes if one.error), *done)
-    return _exit_code(outcomes)
+    unknown = [outcome for outcome in outcomes if outcome.error or outcome.value().unknown]
+    return exit_code(len(unknown), len(outcomes))
 
 
 def _tell(outcomes: Sequence[Outcome[Node, FirewallPlan]], *, as_json: bool, asked_for: bool) -> None:
@@ -100,10 +96,6 @@ def _tell(outcomes: Sequence[Outcome[Node, FirewallPlan]], *, as_json: bool, ask
     for plan in plans:
         for line in firewall_lines(plan):
             (write_line if asked_for else say)(line)
-
-
-def _question(commands: int) -> str:
-    return f"Run {commands} command{'' if commands == 1 else 's'}?"
 
 
 def _tell_done(
@@ -123,11 +115,3 @@ def _tell_done(
         say(line)
     if as_json:
         write_json({"nodes": [firewall_dict(one.value()) for one in outcomes if not one.error]})
-
-
-def _exit_code(outcomes: Sequence[Outcome[Node, FirewallPlan]]) -> int:
-    failed: list[OrchError] = [outcome.error for outcome in outcomes if outcome.error]
-    unknown = [outcome.value().node for outcome in outcomes if not outcome.error and outcome.value().unknown]
-    if len(failed) + len(unknown) == 0:
-        return EXIT_OK
-    return PreflightError.exit_code if len(failed) + len(unknown) == len(outcomes) else PartialError.exit_code

@@ -11,13 +11,12 @@ import typer
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
 from orchestrator.cli.report import write_json, write_line, write_names
 
-_EPILOG = "orch inventory import ~/.ssh/config --output inventory.yaml\norch inventory list"
-_IMPORT_EXAMPLES = (
-    "orch inventory import ~/.ssh/config --only 'lab-*' --output inventory.yaml",
-    "orch inventory import hosts.yml --output inventory.yaml",
-    "orch inventory import hostfile --user ana",
-    "orch inventory import 'node[01-05]'",
-)
+IMPORT_EXAMPLES = """\
+orch inventory import ~/.ssh/config --only 'lab-*' --output inventory.yaml
+orch inventory import hosts.yml --output inventory.yaml
+orch inventory import hostfile --user ana
+orch inventory import 'node[01-05]'
+"""
 
 
 class SourceFormat(str, Enum):
@@ -30,17 +29,14 @@ class SourceFormat(str, Enum):
     HOSTLIST = "hostlist"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, epilog=_EPILOG)
-    group.command("list", epilog="orch inventory list --label room=lab")(list_nodes)
-    group.command("show", epilog="orch inventory show alpha")(show)
-    group.command("validate", epilog="orch inventory validate -i lab.yaml")(validate)
-    group.command("import", epilog="\n".join(_IMPORT_EXAMPLES))(import_nodes)
-    group.command("schema", epilog="orch inventory schema > inventory.schema.json")(schema)
-    app.add_typer(group, name="inventory", help="List, show, validate and import the machines.")
+GROUP = typer.Typer(
+    help="List, show, validate and import the machines.",
+    epilog="orch inventory import ~/.ssh/config --output inventory.yaml\norch inventory list",
+    no_args_is_help=True,
+)
 
 
+@GROUP.command("list", epilog="orch inventory list --label room=lab\norch inventory list -o wide")
 def list_nodes(
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
@@ -52,10 +48,9 @@ def list_nodes(
     from orchestrator.cli.context import load_inventory
     from orchestrator.render.console import show
     from orchestrator.render.inventory_table import nodes_table
-    from orchestrator.specs.selection import select_nodes
 
     loaded = load_inventory(inventory)
-    chosen = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
+    chosen = loaded.select(nodes, label)
     if as_json:
         write_json([node.model_dump(mode="json") for node in chosen])
     elif output is Output.NAME:
@@ -64,6 +59,7 @@ def list_nodes(
         show(nodes_table(chosen, wide=output is Output.WIDE))
 
 
+@GROUP.command(epilog="orch inventory show alpha")
 def show(
     node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Name of a node (default: all).")] = None,
     inventory: InventoryOption = None,
@@ -74,10 +70,9 @@ def show(
     from orchestrator.cli.context import load_inventory
     from orchestrator.render import console
     from orchestrator.render.inventory_table import node_table
-    from orchestrator.specs.selection import select_nodes
 
     loaded = load_inventory(inventory)
-    chosen = select_nodes(loaded.inventory, nodes=node, filename=str(loaded.path))
+    chosen = loaded.select(node)
     if as_json:
         dumped = [one.model_dump(mode="json") for one in chosen]
         write_json(dumped if node is None else dumped[0])
@@ -91,6 +86,7 @@ def show(
         console.show(node_table(one))
 
 
+@GROUP.command(epilog="orch inventory validate -i lab.yaml")
 def validate(inventory: InventoryOption = None) -> None:
     """Check the inventory and report all its problems.
 
@@ -103,6 +99,7 @@ def validate(inventory: InventoryOption = None) -> None:
     write_line(f"{loaded.path}: {count} {'node' if count == 1 else 'nodes'}, no problems")
 
 
+@GROUP.command("import", epilog=IMPORT_EXAMPLES)
 def import_nodes(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, - for stdin, or names such as node[01-05].")],
     kind: Annotated[
@@ -141,6 +138,7 @@ def import_nodes(
     say(f"wrote {output}; next: orch inventory list -i {output}")
 
 
+@GROUP.command(epilog="orch inventory schema > inventory.schema.json")
 def schema() -> None:
     """Print the JSON Schema of inventory.yaml, for editors."""
     from orchestrator.specs.inventory_files.inventory_schema import schema_text

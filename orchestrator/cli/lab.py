@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -29,18 +29,14 @@ class LabEngine(str, Enum):
     process = "process"
 
 
-def register(app: typer.Typer) -> None:
-    """Add `lab` with its own commands."""
-    lab = typer.Typer(
-        help="Simulate a LAN of machines on this computer.",
-        epilog="orch lab up --nodes 5 --link 1gbit\norch lab cut gamma\norch lab heal gamma\norch lab down",
-        no_args_is_help=True,
-    )
-    for command, examples in EXAMPLES.items():
-        lab.command(epilog=examples)(command)
-    app.add_typer(lab, name="lab")
+GROUP = typer.Typer(
+    help="Simulate a LAN of machines on this computer.",
+    epilog="orch lab up --nodes 5 --link 1gbit\norch lab cut gamma\norch lab heal gamma\norch lab down",
+    no_args_is_help=True,
+)
 
 
+@GROUP.command(epilog="orch lab up\norch lab up --nodes 3 --link 100mbit --memory 4g\norch lab up --engine process")
 def up(
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Number of machines.")] = 5,
     link: Annotated[
@@ -94,6 +90,7 @@ def _make_base() -> None:
         controller.close()
 
 
+@GROUP.command(epilog="orch lab down")
 def down(
     name: Annotated[
         str | None,
@@ -161,6 +158,7 @@ def _number(runs: Sequence[str]) -> str:
     return f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
 
 
+@GROUP.command(epilog="orch lab status\norch lab status -o name")
 def status(output: OutputOption = None, as_json: JsonOption = False) -> None:
     """Show address, state, engine, containers and link of every machine."""
     from orchestrator.lab import control
@@ -168,6 +166,7 @@ def status(output: OutputOption = None, as_json: JsonOption = False) -> None:
     _show(control.status(), output, as_json=as_json)
 
 
+@GROUP.command(epilog="orch lab shell alpha\norch lab shell 2 -- docker ps")
 def shell(
     node: Annotated[str, typer.Argument(metavar="NODE", help="Name, or position from 1.")],
     command: Annotated[
@@ -184,6 +183,7 @@ def shell(
         raise ConfigError("there is no ssh on this computer", hint="sudo apt-get install openssh-client") from None
 
 
+@GROUP.command(epilog="orch lab cut gamma")
 def cut(nodes: NodeArgument) -> None:
     """Disconnect machines from the network, as if their cables were unplugged.
 
@@ -194,6 +194,7 @@ def cut(nodes: NodeArgument) -> None:
     _tell("cut off", control.cut(nodes))
 
 
+@GROUP.command(epilog="orch lab heal gamma")
 def heal(nodes: NodeArgument) -> None:
     """Reconnect machines to the network."""
     from orchestrator.lab import control
@@ -201,6 +202,7 @@ def heal(nodes: NodeArgument) -> None:
     _tell("back on the network", control.heal(nodes))
 
 
+@GROUP.command(epilog="orch lab kill gamma delta")
 def kill(nodes: NodeArgument) -> None:
     """Power machines off at once, as in a power failure."""
     from orchestrator.lab import control
@@ -208,6 +210,7 @@ def kill(nodes: NodeArgument) -> None:
     _tell("powered off", control.kill(nodes))
 
 
+@GROUP.command(epilog="orch lab start gamma delta")
 def start(nodes: NodeArgument) -> None:
     """Power machines on again and wait for them."""
     from orchestrator.lab import control
@@ -215,6 +218,7 @@ def start(nodes: NodeArgument) -> None:
     _tell("on again", control.start(nodes, say))
 
 
+@GROUP.command(epilog="orch lab link 100mbit\norch lab link 1gbit gamma")
 def link(
     speed: Annotated[str, typer.Argument(metavar="SPEED", help="1gbit, 100mbit, 500kbit, or off for unlimited.")],
     nodes: Annotated[list[str] | None, typer.Argument(metavar="NODE...", help="Machines (default: all).")] = None,
@@ -223,20 +227,6 @@ def link(
     from orchestrator.lab import control
 
     _tell(f"link {speed}", control.set_link(speed, nodes or ()))
-
-
-EXAMPLES: dict[Callable[..., int | None], str] = {
-    up: "orch lab up\norch lab up --nodes 3 --link 100mbit --cpus 2 --memory 4g\norch lab up --engine process",
-    down: "orch lab down",
-    status: "orch lab status\norch lab status -o name",
-    shell: "orch lab shell alpha\norch lab shell 2 -- docker ps",
-    cut: "orch lab cut gamma",
-    heal: "orch lab heal gamma",
-    kill: "orch lab kill gamma delta",
-    start: "orch lab start gamma delta",
-    link: "orch lab link 100mbit\norch lab link 1gbit gamma",
-}
-"""Commands in the order of the help."""
 
 
 def _size_mib(text: str | None) -> int | None:

@@ -23,10 +23,7 @@ orch launch --nodes 5 --forecast -- gpt2 --batch-size 2 --seq-len 128
 orch launch --nodes 5 --min-nodes 3 --node-timeout 60 --detach
 orch launch --resume RUN
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command("launch", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(launch)
+SETTINGS = WORDS_LAST
 
 
 @expand(

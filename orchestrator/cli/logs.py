@@ -26,10 +26,6 @@ orch logs RUN --rank 3 --since 10m --grep 'loss|error'
 """
 
 
-def register(app: typer.Typer) -> None:
-    app.command("logs", epilog=EXAMPLES)(logs)
-
-
 def logs(
     run: RunArgument = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new lines.")] = False,

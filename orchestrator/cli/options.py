@@ -42,6 +42,12 @@ class Output(str, Enum):
     NAME = "name"
 
 
+class OnlyJson(str, Enum):
+    """Form of a result that is no list."""
+
+    JSON = "json"
+
+
 def note_output(context: typer.Context, value: str | None) -> str | None:
     """Keep the form for `--json`, which is read later."""
     context.meta["output"] = value

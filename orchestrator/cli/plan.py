@@ -18,11 +18,7 @@ orch plan --nodes 5 -- gpt2 --batch-size 2 --seq-len 128
 orch plan --measure --epochs 3 -- gpt2 --batch-size 2
 orch plan --steps 10000 --json -- vision --batch-size 64 --sync int8
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("plan", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(plan)
+SETTINGS = WORDS_LAST
 
 
 @expand(only=("nodes", "labels", "profile", "environment", "workdir", "data", "engine"))

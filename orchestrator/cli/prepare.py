@@ -7,7 +7,7 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -27,13 +27,10 @@ orch prepare --text ./books --text ./articles.txt --vocab-size 32000
 orch prepare -- vision --images ./photos --image-size 128
 orch prepare -- text --csv ./failures.csv --model-name random:small
 """
+SETTINGS = WORDS_LAST
 NAMED_SOURCES = ("spanish",)
 """Texts that the trainer fetches itself; anything else is a file or folder of the user's."""
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
-
-
-def register(app: typer.Typer) -> None:
-    app.command("prepare", epilog=EXAMPLES, context_settings=WORDS_LAST, no_args_is_help=False)(prepare)
 
 
 def prepare(
@@ -72,6 +69,8 @@ def prepare(
     if vocab_size is not None:
         rest += ["--vocab-size", str(vocab_size)]
     sources = with_sources(rest)
+    if engine not in ("docker", "process"):
+        raise UsageError(f"--engine {engine}: expected docker or process")
     loaded = load_inventory(inventory).inventory
     _may_be_written(data, [workload, "prepare", *rest], yes=yes)
     _run(sources, workload, data, project=loaded.project, engine=engine)
@@ -97,7 +96,9 @@ def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, projec
     from orchestrator.plan.prepare import prepare_container, user_paths
     from orchestrator.specs.request import LaunchRequest
 
-    node = connect(NodeSpec(name="controller", address="127.0.0.1", connection="local", engine=_kind(engine)))
+    node = connect(
+        NodeSpec.model_validate({"name": "controller", "address": "127.0.0.1", "connection": "local", "engine": engine})
+    )
     tag = LaunchRequest(project=project, nodes=()).image_tag("cpu")
     image = None if engine == "process" else node.engine.image(tag)
     if image is None and engine != "process":
@@ -120,14 +121,6 @@ def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, projec
         if isinstance(error, OrchError):
             error.message = user_paths(error.message, spec, data, words)
         raise
-
-
-def _kind(engine: str) -> Literal["docker", "process"]:
-    if engine == "docker":
-        return "docker"
-    if engine == "process":
-        return "process"
-    raise UsageError(f"--engine {engine}: expected docker or process")
 
 
 def with_sources(words: Sequence[str]) -> list[str | SourcePath]:

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any
 
 from orchestrator.render.printable import printable
-from orchestrator.specs.errors import ConfigError, OrchError
+from orchestrator.specs.errors import EXIT_OK, ConfigError, OrchError, PartialError, PreflightError
 
 JSON_SCHEMA = 1
 """Version of what `write_json` writes: raised where a key is removed or gets another meaning."""
@@ -64,6 +64,13 @@ def report_error(error: OrchError) -> int:
     if error.hint:
         _write(f"  → {error.hint}")
     return error.exit_code
+
+
+def exit_code(failed: int, total: int) -> int:
+    """0, or 4 where all of several nodes failed, or 5 where some did."""
+    if not failed:
+        return EXIT_OK
+    return PreflightError.exit_code if failed == total else PartialError.exit_code
 
 
 def say(text: str) -> None:

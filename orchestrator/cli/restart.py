@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import typer
-
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
@@ -24,10 +22,6 @@ EXAMPLES = """\
 orch restart
 orch restart RUN --nodes alpha,beta --detach
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command("restart", epilog=EXAMPLES)(restart)
 
 
 @expand(only=("nodes", "engine", "as_json", "detach", "no_watch", "confirmed", "inventory"))

@@ -18,10 +18,7 @@ orch resume RUN
 orch resume RUN --nodes alpha,beta
 orch resume RUN --min-nodes 2 -- gpt2 --epochs 5
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command("resume", epilog=EXAMPLES, context_settings=WORDS_AFTER_AN_ARGUMENT)(resume)
+SETTINGS = WORDS_AFTER_AN_ARGUMENT
 
 
 @expand(omit=("name", "resume", "forecast"))

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import typer
-
 from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption, Output, OutputOption
-from orchestrator.cli.report import say, write_json, write_names
-from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError, PartialError
+from orchestrator.cli.report import exit_code, say, write_json, write_names
+from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError
 
-EXIT_UNREACHABLE = NodeUnreachableError.exit_code
-
-
-def register(app: typer.Typer) -> None:
-    app.command("runs", epilog="orch runs\norch runs -o name")(runs)
+EXAMPLES = "orch runs\norch runs -o name"
 
 
 def runs(
@@ -42,8 +36,7 @@ def runs(
         say(f"note: {name}: {problem.message}")
     for line in found.not_understood:
         say(f"note: {line}")
-    silent_all = len(found.unreachable) == len(specs)
-    code = EXIT_OK if not found.unreachable else EXIT_UNREACHABLE if silent_all else PartialError.exit_code
+    code = exit_code(len(found.unreachable), len(specs))
     shown = {run.run_id for run in found.runs}
     past = [past for past in recorded_history() if past.run_id not in shown]
     if as_json:
@@ -68,5 +61,5 @@ def _none(code: int) -> str:
     """Message where no run is shown: there is none, or no node could say so."""
     if code == EXIT_OK:
         return "no runs yet\n  → orch launch"
-    who = "no node answered" if code == EXIT_UNREACHABLE else "the nodes that answered know of no run"
+    who = "no node answered" if code == NodeUnreachableError.exit_code else "the nodes that answered know of no run"
     return f"{who}, and no run is on record on this computer\n  → orch doctor"

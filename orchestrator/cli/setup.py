@@ -12,10 +12,9 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
-from orchestrator.cli.report import report_error, say, write_json, write_line
-from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, PartialError, PreflightError, UsageError
+from orchestrator.cli.report import exit_code, report_error, say, write_json, write_line
+from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.selection import select_nodes
 from orchestrator.specs.setup import SetUp, SetupPlan, Step
 
 EXAMPLES = """\
@@ -26,11 +25,6 @@ orch setup --nvidia-source https://packages.example/libnvidia-container
 """
 
 _ADDRESS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~-]+)*/?")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("setup", epilog=EXAMPLES, no_args_is_help=False)(setup)
 
 
 def setup(
@@ -57,7 +51,7 @@ def setup(
             hint='NVIDIA\'s installation guide has it: docs.nvidia.com, Container Toolkit, "With apt"',
         )
     loaded = load_inventory(inventory)
-    chosen = select_nodes(loaded.inventory, nodes=nodes, labels=label or (), filename=str(loaded.path))
+    chosen = loaded.select(nodes, label)
     specs = [spec for spec in chosen if spec.engine == "docker"]
     if not specs:
         raise ConfigError("no node with a container engine", hint="engine: process needs none")
@@ -66,7 +60,10 @@ def setup(
     results: tuple[SetUp, ...] = ()
     asking = bool(ready) and not dry_run and not yes
     if asking or not as_json:
-        _show(plans, to_stderr=as_json)
+        from orchestrator.render.setup import plan_text
+
+        for line in plan_text(plans):
+            (say if as_json else write_line)(line)
     if ready and not dry_run:
         if not agreed(f"run these commands on {', '.join(plan.node for plan in ready)}?", yes=yes):
             say("nothing was changed")
@@ -77,9 +74,7 @@ def setup(
 
         write_json(setup_data(plans, results))
     unfit = unreachable + sum(bool(plan.refused) for plan in plans) + sum(bool(result.error) for result in results)
-    if not unfit:
-        return EXIT_OK
-    return PreflightError.exit_code if unfit == len(specs) else PartialError.exit_code
+    return exit_code(unfit, len(specs))
 
 
 def _plans(specs: Sequence[NodeSpec], nvidia_source: str) -> tuple[list[SetupPlan], int]:
@@ -96,16 +91,8 @@ def _plans(specs: Sequence[NodeSpec], nvidia_source: str) -> tuple[list[SetupPla
             report_error(outcome.error)
     found = [outcome.result for outcome in outcomes if outcome.result]
     suffix = secrets.token_hex(4)
-    return [plan_setup(facts, suffix=suffix, nvidia_source=nvidia_source) for facts in found], len(outcomes) - len(
-        found
-    )
-
-
-def _show(plans: Sequence[SetupPlan], *, to_stderr: bool) -> None:
-    from orchestrator.render.setup import plan_text
-
-    for line in plan_text(plans):
-        (say if to_stderr else write_line)(line)
+    plans = [plan_setup(facts, suffix=suffix, nvidia_source=nvidia_source) for facts in found]
+    return plans, len(outcomes) - len(found)
 
 
 def _carry_out(plans: Sequence[SetupPlan], specs: Sequence[NodeSpec], *, quiet: bool) -> tuple[SetUp, ...]:
@@ -116,7 +103,7 @@ def _carry_out(plans: Sequence[SetupPlan], specs: Sequence[NodeSpec], *, quiet: 
     names = {plan.node for plan in plans}
     wanted = [spec for spec in specs if spec.name in names]
     with connected(wanted) as reached:
-        results = carry_out(plans, reached, _silent if quiet else _tell)
+        results = carry_out(plans, reached, (lambda *_: None) if quiet else _tell)
     sound = [result for result in results if not result.error]
     with connected([spec for spec in wanted if spec.name in {result.node for result in sound}]) as reached:
         results = verified(results, plans, reached)
@@ -130,7 +117,3 @@ def _carry_out(plans: Sequence[SetupPlan], specs: Sequence[NodeSpec], *, quiet: 
 
 def _tell(node: str, step: Step, seconds: float | None) -> None:
     say(f"{node}: {step.why} …" if seconds is None else f"{node}: {step.why} ✓ ({seconds:.1f} s)")
-
-
-def _silent(_node: str, _step: Step, _seconds: float | None) -> None:
-    return

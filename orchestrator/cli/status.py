@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption, Output, OutputOption, RunArgument
 from orchestrator.cli.report import say, write_json, write_names
@@ -19,10 +17,6 @@ EXAMPLES = """\
 orch status
 orch status RUN -o wide
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command("status", epilog=EXAMPLES)(status)
 
 
 def status(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, RunToStopArgument, TimeoutToStopOption, YesOption
 from orchestrator.cli.report import say, write_json
@@ -14,10 +12,6 @@ orch stop
 orch stop RUN --timeout 120
 orch stop RUN --timeout 0
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command("stop", epilog=EXAMPLES)(stop)
 
 
 def stop(

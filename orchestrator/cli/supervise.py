@@ -20,10 +20,6 @@ orch supervise RUN --json
 """
 
 
-def register(app: typer.Typer) -> None:
-    app.command("supervise", epilog=EXAMPLES)(supervise)
-
-
 @expand(only=("as_json", "inventory", "engine"))
 def supervise(
     mode: OutputMode,

@@ -19,19 +19,14 @@ orch test --nodes 5 --json
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("test", epilog=EXAMPLES, no_args_is_help=False)(run_test)
-
-
 @expand(only=("nodes", "labels", "master", "profile", "engine"))
-def run_test(
+def test(
     options: LaunchOptions,
-    inventory: InventoryOption = None,
+    inventory: InventoryOption = None,  # noqa: PT028  # a command, no test
     backend: Annotated[
         str, typer.Option("--backend", metavar="auto|gloo|nccl", help="auto: the backend a launch would use.")
-    ] = "auto",
-    as_json: JsonOption = False,
+    ] = "auto",  # noqa: PT028
+    as_json: JsonOption = False,  # noqa: PT028
 ) -> int:
     """Test all collectives and all links in the training image, with the settings of a launch.
 

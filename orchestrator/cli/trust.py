@@ -12,7 +12,6 @@ from orchestrator.cli.options import InventoryOption, NodesOption, YesOption
 from orchestrator.cli.report import report_error, say
 from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, UsageError
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.selection import select_nodes
 
 if TYPE_CHECKING:
     from paramiko import PKey
@@ -22,8 +21,7 @@ TIMEOUT_S = 40.0
 """For all nodes, which are asked at once; a name takes its time to be resolved."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command("trust", epilog="orch trust -n alpha,beta")(trust)
+EXAMPLES = "orch trust -n alpha,beta"
 
 
 def trust(
@@ -39,11 +37,7 @@ def trust(
     """
     from orchestrator.fleet.fan_out import fan_out
 
-    specs = [
-        spec
-        for spec in select_nodes(load_inventory(inventory).inventory, nodes=nodes or listed)
-        if spec.connection == "ssh"
-    ]
+    specs = [spec for spec in load_inventory(inventory).select(nodes or listed) if spec.connection == "ssh"]
     failed: list[OrchError] = []
     for outcome in fan_out(specs, _shown_by, timeout_s=TIMEOUT_S):
         try:

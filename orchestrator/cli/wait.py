@@ -17,10 +17,6 @@ orch wait RUN --timeout 3600 && orch logs RUN --tail 5
 """
 
 
-def register(app: typer.Typer) -> None:
-    app.command("wait", epilog=EXAMPLES)(wait)
-
-
 def wait(
     run: RunArgument = None,
     timeout: Annotated[

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
 from orchestrator.cli.report import write_json
@@ -13,10 +11,6 @@ EXAMPLES = """\
 orch why
 orch why RUN --json
 """
-
-
-def register(app: typer.Typer) -> None:
-    app.command("why", epilog=EXAMPLES)(why)
 
 
 def why(

@@ -44,7 +44,8 @@ def run_bench(inventory: Inventory, options: LaunchOptions, output: Output | Non
         from orchestrator.render.console import show
 
         show(bench_view(measurement.measured, wide=output is Output.WIDE))
-    say(f"saved; next: orch plan{_nodes_option(options)} -- {' '.join(core(measurement.command))}")
+    nodes = f" --nodes {options.nodes}" if options.nodes else ""
+    say(f"saved; next: orch plan{nodes} -- {' '.join(core(measurement.command))}")
     return EXIT_OK
 
 
@@ -107,7 +108,3 @@ def save_measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -
     )
     keep(measurement)
     return measurement
-
-
-def _nodes_option(options: LaunchOptions) -> str:
-    return f" --nodes {options.nodes}" if options.nodes else ""
