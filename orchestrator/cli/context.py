@@ -12,14 +12,12 @@ from orchestrator.cli.report import invocation, say
 from orchestrator.lab.state import inventory_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory, NodeSpec
-from orchestrator.specs.inventory_files.inventory_file import parse_inventory
-from orchestrator.specs.inventory_files.inventory_yaml import MAX_BYTES
+from orchestrator.specs.inventory_files.inventory_file import read_inventory
+from orchestrator.specs.inventory_files.inventory_yaml import HINT
 from orchestrator.specs.selection import select_nodes
 
 VARIABLE = "ORCH_INVENTORY"
 FILENAME = Path("inventory.yaml")
-
-_HINT = "write one with `orch inventory import SOURCE --output inventory.yaml`, or begin with `orch lab up`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,7 @@ class LoadedInventory:
 def load_inventory(path: Path | None) -> LoadedInventory:
     """The inventory meant: `-i`, else $ORCH_INVENTORY, else the lab's while one is up, else ./inventory.yaml."""
     found = find_inventory(path)
-    loaded = LoadedInventory(inventory=parse_inventory(read_file(found), filename=str(found)), path=found)
+    loaded = LoadedInventory(inventory=read_inventory(found), path=found)
     getLogger("orch").info("inventory %s: %s", found, loaded.inventory)
     return loaded
 
@@ -69,17 +67,8 @@ def find_inventory(path: Path | None) -> Path:
     return _existing(FILENAME, "")
 
 
-def read_file(path: Path) -> bytes:
-    """Its bytes, though never many more than an inventory may have."""
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=_HINT) from error
-
-
 def _existing(path: Path, named_by: str) -> Path:
     if not path.exists():
         given = f" (given by {named_by})" if named_by else " in this folder"
-        raise ConfigError(f"no {path}{given}", hint=_HINT)
+        raise ConfigError(f"no {path}{given}", hint=HINT)
     return path

@@ -6,9 +6,9 @@ import re
 import sys
 from pathlib import Path
 
-from orchestrator.cli.context import read_file
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, from_hostfile, from_hostlist
+from orchestrator.specs.inventory_files.inventory_yaml import read_file
 
 _SSH_HOST = re.compile(r"^\s*(host|match)\b[ \t=]+\S", re.IGNORECASE | re.MULTILINE)
 _SSH_KEYWORD = re.compile(

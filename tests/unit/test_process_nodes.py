@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.launching.request import with_engine
+from orchestrator.fleet.planning.request import with_engine
 from orchestrator.nodes.processes.supervisor import _Log
 from orchestrator.plan.lines import process_words
 from orchestrator.specs.container import ContainerSpec, Mount

@@ -10,10 +10,10 @@ from contract.cost_model.choice import AUTO
 from contract.cost_model.measurement import CostModelError
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.measure import measure
-from orchestrator.cli.launching.request import chosen_nodes, with_engine
 from orchestrator.cli.options import Output
 from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.fleet.planning.measurements import recall
+from orchestrator.fleet.planning.request import chosen_nodes, with_engine
 from orchestrator.plan.measurement_command import measuring
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,32 +17,18 @@ from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.gather import assumed_facts, gather_facts
-from orchestrator.fleet.readiness.quick_look import look_before_launch, with_holder
+from orchestrator.fleet.readiness.quick_look import check_before_launch, with_holder
 from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, must_be_over
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.lost_steps import steps_lost
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.launch import plan_launch
-from orchestrator.specs.errors import PortTakenError, PreflightError, UsageError
+from orchestrator.specs.errors import PortTakenError, PreflightError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
-
-
-def new_identity(name: str, earlier: Plan | None) -> RunIdentity:
-    """Return the identity of a new run, or of the next attempt of `earlier`. UsageError: not a name for a run."""
-    now = datetime.now(timezone.utc)
-    if name and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", name):
-        raise UsageError(f"--name {name}: small letters, digits and - only")
-    fresh = f"{name or now.strftime('%m%d-%H%M')}-{secrets.token_hex(2)}"
-    return RunIdentity(
-        run_id=earlier.run_id if earlier else fresh,
-        user=getpass.getuser(),
-        started_at=now.isoformat(timespec="seconds"),
-        attempt=earlier.attempt + 1 if earlier else 0,
-    )
 
 
 def check_and_plan(
@@ -74,7 +58,7 @@ def check_and_plan(
         report_error(error)
     now, suffix = datetime.now(timezone.utc), secrets.token_hex(3)
     findings = (
-        *look_before_launch(nodes, request, facts, now=now, suffix=suffix),
+        *check_before_launch(nodes, request, facts, now=now, suffix=suffix),
         *(data_missing(list(facts.values()), request.data_command) if request.data_command else ()),
     )
     if not mode.as_json or any(finding.severity is Severity.ERROR for finding in findings):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,7 +13,7 @@ from orchestrator.cli.report import say, write_line
 from orchestrator.plan.command import CONTAINER_DATA, brings_own_code, is_own_script
 from orchestrator.plan.launchers import without_launcher
 from orchestrator.specs.errors import ConfigError, UsageError
-from orchestrator.specs.launch_options import DEFAULT_COMMAND, DEFAULT_DATA, LaunchOptions
+from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 
 if TYPE_CHECKING:
     from orchestrator.fleet.planning.look_ahead import CheckedWords
@@ -51,6 +50,8 @@ def must_run(prog: str, options: LaunchOptions) -> str:
     words = options.command or (() if options.resume else DEFAULT_COMMAND)
     if not words or is_own_script(words):  # an earlier attempt's words were looked at before it started
         return ""
+    from orchestrator.fleet.planning.request import default_data  # loads much: not for `orch launch --help`
+
     if options.data and not options.data.is_dir():
         raise ConfigError(
             f"--data {options.data} is not a folder",
@@ -65,11 +66,6 @@ def must_run(prog: str, options: LaunchOptions) -> str:
         environment=options.environment,
     )
     return "" if options.resume or brought else checked.needs
-
-
-def default_data() -> Path | None:
-    """./Data, where it is prepared data."""
-    return DEFAULT_DATA if (DEFAULT_DATA / "manifest.json").is_file() else None
 
 
 def look_at(words: Sequence[str], **how: Any) -> CheckedWords:

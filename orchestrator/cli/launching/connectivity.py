@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 from contract.events import ConnectivityTested, GroupJoined
 from orchestrator.checks import firewall, reachability
 from orchestrator.checks.slow_links import slow_links
-from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
-from orchestrator.cli.launching.request import build_request, with_engine
+from orchestrator.cli.launching.checked_plan import check_and_plan
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_error, say, write_json
 from orchestrator.fleet.connect import connected
+from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
@@ -34,7 +34,7 @@ from orchestrator.specs.run_events import RunEvent, RunLine
 def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend: str, *, as_json: bool) -> int:
     """From the command line's words to a verdict."""
     machines = with_engine(inventory, options.engine)
-    asked = replace(build_request(machines, options, None, os.environ), data=None, data_digest="")
+    asked = replace(build_request(machines, options, None, os.environ, notify=say), data=None, data_digest="")
     request = in_miniature(asked, backend)
     mode = OutputMode(as_json=as_json, confirmed=True)
     with connected(request.nodes) as reached:

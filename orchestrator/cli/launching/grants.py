@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import typer
 
 from orchestrator.cli.consent import agreed, can_ask
-from orchestrator.cli.launching.request import LANGUAGE
 from orchestrator.cli.report import say
 from orchestrator.fleet.checkpoints.survey import places_in
+from orchestrator.fleet.planning.request import LANGUAGE
 from orchestrator.fleet.runs.load_plan import Recalled, recall
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.container import ContainerSpec, Mount

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from contract.events import NodesMeasured
-from orchestrator.cli.launching.checked_plan import check_and_plan, new_identity
+from orchestrator.cli.launching.checked_plan import check_and_plan
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.own_code import own_code
-from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.options import Output, OutputMode
 from orchestrator.cli.report import report_error, say, write_json, write_names
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep
+from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Node
@@ -59,7 +59,7 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
     if code := own_code(options):
         say(f"code: {code}, copied for the measurement")
     machines = with_engine(inventory, options.engine)
-    asked = build_request(machines, options, None, os.environ)
+    asked = build_request(machines, options, None, os.environ, notify=say)
     request = replace(asked, command=measuring(asked.command), data_command=data_command)
     mode = OutputMode(forecast=True, as_json=quiet, confirmed=True)
     with connected(request.nodes) as reached:

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.launching.auto_nodes import with_best_nodes
-from orchestrator.cli.launching.checked_plan import PreviousAttempt, check_and_plan, earlier_attempt, new_identity
+from orchestrator.cli.launching.checked_plan import PreviousAttempt, check_and_plan, earlier_attempt
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.launching.measure import run_probe, save_measurement
 from orchestrator.cli.launching.own_code import may_be_copied, own_code
-from orchestrator.cli.launching.request import build_request, with_engine
 from orchestrator.cli.launching.supervise import Attended, leave_to_a_watcher, see_through
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json, write_line
 from orchestrator.fleet.connect import connected
+from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.runs.launch import launch as start_all
 from orchestrator.fleet.runs.secrets import require_values
 from orchestrator.fleet.supervise.rendezvous import Arrivals
@@ -95,7 +95,7 @@ def ready(
     if code := own_code(options):
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
     machines = with_engine(inventory, options.engine)
-    request = replace(build_request(machines, options, earlier, os.environ), data_command=data_command)
+    request = replace(build_request(machines, options, earlier, os.environ, notify=say), data_command=data_command)
     if code:
         say(f"code: {code}, copied to {len(request.nodes)} node{'s' if len(request.nodes) > 1 else ''}")
     require_values(request.secrets, request.environment, os.environ)

@@ -13,12 +13,11 @@ from typing import BinaryIO
 
 import platformdirs
 
-import orchestrator
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.image import SITE, Recipe, needed_wheels, pip_conf, proxies
 from orchestrator.specs.errors import ConfigError
 
-_PACKAGE = Path(orchestrator.__file__).parent
+_PACKAGE = Path(__file__).parents[2]
 _IMAGE_FILES = ("Dockerfile", "torch.txt", "requirements.txt", "site/pip.sh")
 
 

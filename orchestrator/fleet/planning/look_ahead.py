@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import orchestrator
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError, UsageError
 
-PACKAGES = Path(orchestrator.__file__).parents[1]
+PACKAGES = Path(__file__).parents[3]
 """Folder of the `trainer` package, beside `orchestrator`: in the repository, or where both are installed."""
 # -I and -S: neither a folder `trainer` in the working directory nor site-packages come before ours.
 _START = (

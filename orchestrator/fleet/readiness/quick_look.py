@@ -27,7 +27,7 @@ from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run import ContainerFacts, State
 
 
-def look_before_launch(
+def check_before_launch(
     nodes: Sequence[Node], request: LaunchRequest, facts: Mapping[str, NodeFacts], *, now: datetime, suffix: str
 ) -> tuple[Finding, ...]:
     """Findings already known of these nodes, in the doctor's words, errors first.

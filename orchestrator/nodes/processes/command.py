@@ -9,14 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import orchestrator
 from orchestrator.nodes.processes.files import MARK
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.secret import is_sensitive
 
-PACKAGES = Path(orchestrator.__file__).parents[1]
+PACKAGES = Path(__file__).parents[3]
 """Folder of the packages `trainer` and `orchestrator`: the repository, or the installation."""
 _RUN = "import runpy, sys; sys.path.remove(''); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 INSTALL = "pip install 'orch[trainer]' into the Python that runs orch"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -21,6 +22,7 @@ from orchestrator.specs.inventory_files.inventory_yaml import (
     Scalar,
     Tree,
     plain,
+    read_file,
     read_yaml,
     shown,
     shown_key,
@@ -34,6 +36,11 @@ _PLACEHOLDER = "placeholder"
 """Placeholder for a name or address that is missing or checked elsewhere, so that the other keys can be validated."""
 _MERGED = ("labels", "limits")
 """Keys of a node that are laid over those of the defaults key by key."""
+
+
+def read_inventory(path: str | Path) -> Inventory:
+    """Read `inventory.yaml`. ConfigError: the file cannot be read, or has problems; `problems` lists all of them."""
+    return parse_inventory(read_file(Path(path)), filename=str(path))
 
 
 def parse_inventory(text: str | bytes, *, filename: str) -> Inventory:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping as AnyMapping
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -31,6 +32,8 @@ from ruamel.yaml.reader import ReaderError
 from orchestrator.specs.errors import ConfigError
 
 MAX_BYTES = 1024 * 1024
+HINT = "write one with `orch inventory import SOURCE --output inventory.yaml`, or begin with `orch lab up`"
+"""Next step where there is no inventory."""
 MAX_DEPTH = 32
 
 _QUOTED_OR_COMMENT = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|^\s*#.*$", re.MULTILINE)
@@ -80,6 +83,15 @@ class Mapping:
 
 
 Tree = Scalar | Items | Mapping
+
+
+def read_file(path: Path) -> bytes:
+    """Read a file, but not many more bytes than an inventory may have. ConfigError: it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=HINT) from error
 
 
 def read_yaml(content: str | bytes, *, filename: str, tags: bool = False) -> Tree:

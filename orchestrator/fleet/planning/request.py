@@ -1,21 +1,23 @@
-"""The request of a launch: its options, the inventory and what an earlier attempt had."""
+"""Build the request and the identity of a run from the inventory, the options and an earlier attempt."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import getpass
+import re
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from orchestrator.cli.launching.command_words import default_data
-from orchestrator.cli.report import say
 from orchestrator.fleet.runs.artifacts import folder_digest
 from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory, NodeSpec
-from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
+from orchestrator.specs.launch_options import DEFAULT_COMMAND, DEFAULT_DATA, LaunchOptions
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.request import LaunchRequest
+from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.secret import REDACTED, is_sensitive
 from orchestrator.specs.selection import select_nodes
 
@@ -25,9 +27,18 @@ FIRST_PROCESS_ADDRESS = IPv4Address("127.0.0.11")
 
 
 def build_request(
-    inventory: Inventory, options: LaunchOptions, earlier: Plan | None, own_environment: Mapping[str, str]
+    inventory: Inventory,
+    options: LaunchOptions,
+    earlier: Plan | None,
+    own_environment: Mapping[str, str],
+    notify: Callable[[str], object] = lambda _note: None,
 ) -> LaunchRequest:
-    """Return the request; a resumed run keeps the settings of its `earlier` attempt that the options do not give."""
+    """Return the request; a resumed run keeps the settings of its `earlier` attempt that the options do not give.
+
+    `own_environment` is the caller's (`os.environ`): its language variables are passed to the containers. `notify`
+    receives a note about each variable in the options that looks like a secret. UsageError: options that exclude each
+    other; ConfigError: an unknown node, or a folder that does not exist.
+    """
     command = options.command or (earlier.command if earlier else DEFAULT_COMMAND)
     own_code = brings_own_code(command)
     workdir = options.workdir or (Path() if own_code and not earlier else None)
@@ -39,15 +50,15 @@ def build_request(
     if workdir and not workdir.is_dir():
         raise ConfigError(f"--workdir {workdir} is not a folder")
     for name in (name for name, value in options.environment.items() if is_sensitive(name, value)):
-        say(f"note: whoever may use Docker on a node can read {name}, by docker inspect\n  → --secret {name}")
+        notify(f"note: whoever may use Docker on a node can read {name}, by docker inspect\n  → --secret {name}")
     resolved = options.resolved(earlier)
     language = {name: own_environment[name] for name in LANGUAGE if own_environment.get(name)}
     before = _known_again(earlier, options.environment, own_environment) if earlier else {}
-    secrets = (*(earlier.secrets if earlier else ()), *options.secrets)
+    all_secrets = (*(earlier.secrets if earlier else ()), *options.secrets)
     settings = {
         **resolved.settings(),
         "environment": {**language, **before, **options.environment},
-        "secrets": tuple({secret.name: secret for secret in secrets}.values()),
+        "secrets": tuple({secret.name: secret for secret in all_secrets}.values()),
     }
     request = LaunchRequest(
         **settings,
@@ -114,3 +125,25 @@ def with_engine(inventory: Inventory, engine: str) -> Inventory:
         for index, spec in enumerate(inventory.nodes)
     )
     return inventory.model_copy(update={"nodes": nodes})
+
+
+def new_identity(name: str = "", earlier: Plan | None = None) -> RunIdentity:
+    """Return the identity of a new run, or of the next attempt of `earlier`. `name` begins the id.
+
+    UsageError: a name with other characters than small letters, digits and `-`.
+    """
+    now = datetime.now(timezone.utc)
+    if name and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", name):
+        raise UsageError(f"--name {name}: small letters, digits and - only")
+    fresh = f"{name or now.strftime('%m%d-%H%M')}-{secrets.token_hex(2)}"
+    return RunIdentity(
+        run_id=earlier.run_id if earlier else fresh,
+        user=getpass.getuser(),
+        started_at=now.isoformat(timespec="seconds"),
+        attempt=earlier.attempt + 1 if earlier else 0,
+    )
+
+
+def default_data() -> Path | None:
+    """Return ./Data if it is prepared data."""
+    return DEFAULT_DATA if (DEFAULT_DATA / "manifest.json").is_file() else None
