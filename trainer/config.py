@@ -1,7 +1,7 @@
-"""What a run is told: by the orchestrator through the environment, by the user through options.
+"""Settings of a run: the environment from the orchestrator, and the options of the user.
 
-Nothing here imports torch: the same module serves `--help` and the contract test with the orchestrator. How options
-are declared and where their values come from stands in options.py.
+Nothing here imports torch: the same module serves `--help` and the contract test with the orchestrator. Declaration:
+options.py; the layers that values come from: option_layers.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.options import option, out_of_range
 
 @dataclass(frozen=True, kw_only=True)
 class RankInfo:
-    """Where this process stands among all ranks: torchrun's variables and the orchestrator's."""
+    """Position of this process among all ranks, from the variables of torchrun and the orchestrator."""
 
     rank: int = 0
     world_size: int = 1
@@ -59,12 +59,12 @@ class RankInfo:
 
     @property
     def name(self) -> str:
-        """How people call this rank."""
+        """Name of this rank in messages."""
         return f"rank {self.rank} of {self.world_size}" + (f" ({self.node})" if self.node else "")
 
     @property
     def label(self) -> str:
-        """The same in a word: the node, with its local rank where it holds several."""
+        """Short name of this rank: its node, with the local rank if the node has several."""
         name = self.node or f"rank {self.rank}"
         return f"{name}.{self.local_rank}" if self.node and self.local_world_size > 1 else name
 

@@ -1,30 +1,30 @@
-"""What can go wrong here, each kind with the exit code that the orchestrator reads."""
+"""Errors of the trainer, each with its exit code, which the orchestrator reads."""
 
 from __future__ import annotations
 
 
 class TrainerError(Exception):
-    """The training failed for a reason that we can name."""
+    """The training failed for a known reason."""
 
     exit_code = 1
 
 
 class TooLittleMemoryError(TrainerError):
-    """Not even one sample of the model fits: the user's matter, and the same words fail the same way again. Exit code
-    1, as it shows only in training: what can be told before is the configuration's."""
+    """Not even one sample fits into memory: a user error, which a restart repeats. Exit code 1, as it shows only during
+    training, not in the configuration."""
 
 
 class DriftError(TrainerError):
-    """The ranks no longer train one model, for no fault of the command: from the last checkpoint they do again."""
+    """The weights of the ranks have diverged, through no fault of the command; a restart from a checkpoint helps."""
 
 
 class OptionError(TrainerError):
-    """The command line asks for something that cannot be."""
+    """Options are invalid or contradict each other."""
 
     exit_code = 2
 
 
 class ConfigurationError(TrainerError):
-    """What the run needs is not there or does not fit: no data, no sound checkpoint, another model."""
+    """Something that the run needs is missing or does not fit: data, a sound checkpoint, the same model."""
 
     exit_code = 3

@@ -1,4 +1,4 @@
-"""What this process may use, which in a container is less than what the machine has."""
+"""Resource limits of this process: a container may use less than the machine has."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def out_of_range(options: Any) -> list[str]:
 
 
 def add_options(parser: argparse.ArgumentParser, options: type) -> None:
-    """Add a flag for each option. Its default is None, so that values from elsewhere can be told from those given."""
+    """Add a flag for each option. Its default is None, which marks options that were not given."""
     types = get_type_hints(options)
     group: Any = parser
     for name, default, spec in declared(options):

@@ -377,7 +377,7 @@ def test_a_run_under_attack_goes_on_and_takes_its_nodes_back_in(lan: Lan) -> Non
         target=lambda: attacks.append(attack("127.0.0.1", lan.port, rate=100, seconds=5)), daemon=True
     )
     attacker.start()
-    lan.until(lambda: any("is no node of this run" in line for line in list(lan.nodes[0].lines)))
+    lan.until(lambda: any("is not a node of this run" in line for line in list(lan.nodes[0].lines)))
     assert not lan.nodes[0].events("restarting")
     lan.nodes[2].process.kill()
     kill(lan.pid(2, 1))
@@ -401,7 +401,8 @@ def test_nodes_without_the_token_do_not_begin(lan: Lan) -> None:
     for node in lan.nodes.values():
         node.reader.join()
         assert (
-            "error: the token of this attempt, with which its nodes know each other, cannot be read" in node.lines[-1]
+            "error: the token of this attempt, with which its nodes authenticate each other, cannot be read"
+            in node.lines[-1]
         )
 
 

@@ -130,7 +130,7 @@ def test_strangers_are_not_listened_to(heard: Callable[..., Listened], junk: byt
         here.until(lambda: here.is_shut(stranger))
     assert here.news == [NodeConnected(node_rank=1)]
     assert not here.is_shut(node)
-    assert here.notes[-1].startswith("127.0.0.1 is no node of this run, its connection was closed: ")
+    assert here.notes[-1].startswith("127.0.0.1 is not a node of this run, its connection was closed: ")
     node.close()
 
 
@@ -238,7 +238,7 @@ def test_what_a_node_says_that_is_not_understood_is_dropped_with_a_line(heard: C
     )  # fmt: skip
     node.sendall(b"\n".join((*rubbish, b'{"ready": {"generation": 4}}', b"")))
     here.until(lambda: here.news == [NodeConnected(node_rank=1), NodeReported(node_rank=1, report=Ready(generation=4))])
-    assert [note.startswith("beta sent what is not understood: ") for note in here.notes] == [True] * len(rubbish)
+    assert [note.startswith("beta sent an invalid message: ") for note in here.notes] == [True] * len(rubbish)
     node.close()
 
 

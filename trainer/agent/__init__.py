@@ -1,4 +1,4 @@
-"""What stays with a node's ranks, starts them again and ends them together: no controller need be there.
+"""Agent of a node and coordinator of a run: they start, restart and end the ranks without the controller.
 
 `python -m trainer.agent … -- torchrun …` is the first process of a training container. Nothing here imports torch.
 """

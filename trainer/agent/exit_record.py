@@ -1,6 +1,6 @@
-"""How the ranks of a node ended, kept for the next start: Docker restarts a container unless its exit code is 0.
+"""Record of the exit of a node's ranks, for the next start: Docker restarts a container unless its exit code is 0.
 
-Its disk space is reserved at the start, since a full disk is among the reasons to end. A copy-on-write file system
+Its disk space is reserved at the start, since a full disk may be what ends a run. A copy-on-write file system
 (btrfs, ZFS) may need more.
 """
 
@@ -28,7 +28,7 @@ class ExitRecord:
         self._room = folder / f".over-{node_rank}"
 
     def read(self) -> RankExit | None:
-        """None: the attempt has not ended, or the record could not be written."""
+        """Read the record. None: the attempt has not ended, or the record could not be written."""
         try:
             values = json.loads(self._file.read_text("utf-8"))
             return from_values(values["rank_exit"]) if values["run"] == self._run else None
@@ -38,7 +38,7 @@ class ExitRecord:
     def reserve(self) -> None:
         """Reserve disk space; the run starts without it, too."""
         try:
-            if not self._room.exists() or self._room.stat().st_size != ROOM:  # else it is kept, since a kill
+            if not self._room.exists() or self._room.stat().st_size != ROOM:  # otherwise kept after a kill
                 self._room.write_bytes(b" " * ROOM)
         except OSError as error:
             print(f"{self._room} could not be written: {error}", file=sys.stderr)

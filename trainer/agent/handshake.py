@@ -1,7 +1,7 @@
-"""How a node proves to the coordinator that it belongs to this attempt, and the coordinator to the node.
+"""Mutual authentication of a node and the coordinator of an attempt.
 
-Both have the attempt's token, which never travels: each signs what the other has just drawn at random (HMAC), so that
-neither an old answer nor an answer for another node or attempt fits. What follows on the connection is not signed.
+Both have the attempt's token, which is never sent: each signs the random nonce of the other (HMAC), so that no answer
+from earlier, or for another node or attempt, is valid. Later messages on the connection are not signed.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from trainer.agent.messages import MisfitError, values_of, whole
 from trainer.errors import ConfigurationError
 
 SHORTEST = 32
-"""Letters of a token: 128 bits in hexadecimal."""
+"""Minimum number of characters of a token: 128 bits in hexadecimal."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _PROOF = re.compile(r"[0-9a-f]{64}")
 
 
 def read_token(folder: Path) -> bytes:
-    """ConfigurationError: there is none."""
+    """Read the attempt's token. ConfigurationError: it is missing or too short."""
     file = folder / AGENTS_TOKEN
     try:
         token = file.read_bytes().strip()
     except OSError as error:
         raise ConfigurationError(
-            f"the token of this attempt, with which its nodes know each other, cannot be read: {error}; "
+            f"the token of this attempt, with which its nodes authenticate each other, cannot be read: {error}; "
             "`orch launch` writes it on every node"
         ) from error
     if len(token) < SHORTEST:
-        raise ConfigurationError(f"{file} has {len(token)} letters; the token of an attempt has {SHORTEST} or more")
+        raise ConfigurationError(f"{file} has {len(token)} characters; the token of an attempt has {SHORTEST} or more")
     return token
 
 
 @dataclass(frozen=True, kw_only=True)
 class Greeting:
-    """One node's, on one connection."""
+    """Values that a node and the coordinator sign on one connection."""
 
     run: str
     """Run and attempt."""
     node_rank: int
     asked: str
-    """What the coordinator drew."""
+    """Nonce of the coordinator."""
     drawn: str = ""
-    """What the node drew."""
+    """Nonce of the node."""
 
     def signed(self, token: bytes, who: str) -> str:
-        """The proof that `node` or `coordinator` has the token."""
+        """Sign as `node` or `coordinator`: proof that the signer has the token."""
         said = json.dumps([who, self.run, self.node_rank, self.asked, self.drawn])
         return hmac.new(token, said.encode(), hashlib.sha256).hexdigest()
 
@@ -70,12 +70,12 @@ def draw() -> str:
 
 
 def read_asked(line: bytes) -> str:
-    """What the coordinator begins with. MisfitError: something else than a coordinator answers."""
+    """Decode the coordinator's nonce, its first line. MisfitError: the peer is not a coordinator."""
     return _word(values_of(line), "asked", _NONCE)
 
 
 def read_greeting(line: bytes, asked: str, nodes: int, token: bytes) -> Greeting:
-    """MisfitError: it comes from nobody who has the token."""
+    """Decode the greeting of a node. MisfitError: it is invalid, or the sender does not have the token."""
     values = values_of(line)
     run = values.get("run")
     greeting = Greeting(
@@ -90,10 +90,10 @@ def read_greeting(line: bytes, asked: str, nodes: int, token: bytes) -> Greeting
 
 
 def read_welcome(line: bytes, greeting: Greeting, token: bytes) -> None:
-    """MisfitError: why the coordinator does not take this node, or that it does not have the token."""
+    """Verify the coordinator's answer. MisfitError: it lacks the token, or refuses this node for this reason."""
     values = values_of(line)
     if not greeting.is_proven(token, "coordinator", _word(values, "proof", _PROOF)):
-        raise MisfitError("who answers there does not have the token of this attempt")
+        raise MisfitError("the process that answers does not have the token of this attempt")
     if refused := values.get("refused"):
         raise MisfitError(str(refused)[:200])
 
@@ -101,5 +101,5 @@ def read_welcome(line: bytes, greeting: Greeting, token: bytes) -> None:
 def _word(values: Mapping[str, object], key: str, shape: re.Pattern[str]) -> str:
     word = values.get(key)
     if not isinstance(word, str) or not shape.fullmatch(word):
-        raise MisfitError(f"{key} is not what it has to be")
+        raise MisfitError(f"{key} is missing or has an invalid format")
     return word

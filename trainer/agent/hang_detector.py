@@ -28,7 +28,7 @@ class HangDetector:
         self._since = now
 
     def look(self, mark: Hashable, now: float) -> HangState | None:
-        """The state, where it is news: hung or progressing again."""
+        """Return the state if it has changed: hung, or progressing again."""
         still_s = now - self._since
         if mark != self._mark:
             told = self._next_s > self._after_s
@@ -48,7 +48,7 @@ def mark_of(beats: Sequence[Heartbeat], lines: int) -> Hashable:
 
 
 def stuck_ranks(stacks: Iterable[Stack], beats: Iterable[Heartbeat], first_rank: int) -> tuple[StuckRank, ...]:
-    """The position of each rank."""
+    """Combine stack and heartbeat of each rank to its position."""
     newest = {beat.local_rank: beat for beat in beats}
     found = []
     for stack in stacks:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER = "ORCH_BEATS"
-"""The variable that names the folder; in memory, so that a slow disk is not taken for a slow rank."""
+"""Environment variable with the path of the folder; in memory, as a slow disk must not look like a slow rank."""
 EVERY_S = 1.0
 RESTING = "left-out"
-"""The exchange of a rank that takes no part: it is not expected to make progress."""
+"""Exchange of a rank that takes no part: it is not expected to make progress."""
 _WIDTH = 40
 
 
@@ -31,15 +31,15 @@ class _Activity:
     exchanges: dict[int, str] = field(default_factory=dict)
     """The collective that each thread is in."""
     done: int = 0
-    """Parts and collectives so far."""
+    """Number of parts and collectives so far."""
 
 
 _activity = _Activity()
-"""Of this process, which is one rank."""
+"""Activity of this process, which is one rank."""
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """Start the heartbeat, where an agent reads it; every rank calls this."""
+    """Start the heartbeat thread, if an agent reads it. Every rank calls this."""
     if folder := environ.get(FOLDER):
         path = Path(folder) / environ.get("LOCAL_RANK", "0")
         threading.Thread(target=_beat, args=(path,), daemon=True, name="beat").start()
@@ -63,13 +63,13 @@ def exchange(name: str) -> Iterator[None]:
     _activity.exchanges[thread] = name
     try:
         yield
-        _activity.done += 1  # not where it failed: giving up is no progress
+        _activity.done += 1  # not after a failure: giving up is no progress
     finally:
         _activity.exchanges.pop(thread, None)
 
 
 def _beat(path: Path) -> None:
-    # One clock for all processes of a machine, which nobody sets.
+    # time.monotonic is the same clock in all processes of a machine, and is never set back.
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         while True:
@@ -88,21 +88,21 @@ def _line() -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """The newest sign of life of a rank."""
+    """Newest heartbeat of a rank."""
 
     local_rank: int
     process: int
     at_s: float
-    """Monotonic."""
+    """Time by the monotonic clock."""
     step: int
     done: int
     part: str
     exchange: str
-    """Empty: the rank waits for no other, as far as it knows. DDP's sums in a backward pass are not noted."""
+    """Collective that the rank waits in; empty: none that is noted. DDP's all-reduces in a backward pass are not."""
 
 
 def newest(folder: Path) -> Iterator[Heartbeat]:
-    """The newest heartbeat of each rank that sends any."""
+    """Yield the newest heartbeat of each rank that sends any."""
     for path in sorted(folder.iterdir()):
         words = path.read_text().split() if path.name.isdigit() else []
         if len(words) == 6:

@@ -1,8 +1,8 @@
-"""Where the nodes of a run reach its coordinator: a port that anybody in the network can reach, too.
+"""Port of the coordinator, for the nodes of a run; any process in the network can connect to it.
 
-One loop without threads. Who has not proven in time that it belongs to the run is cut off; of those who have not yet,
-there are only so many, and one more costs the oldest its place, so that silent ones keep no node out. A node has one
-connection: a second one is refused as long as the first has sent its heartbeats.
+One loop without threads. A peer that is not authenticated in time is disconnected. The number of unauthenticated
+connections is limited: a new one replaces the oldest, so that silent peers keep no node out. A node has one connection:
+a second one is refused while the first sends heartbeats.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from trainer.agent.messages import MisfitError, Report, read_report
 from trainer.agent.wire import AgentConnection, Message
 
 GREETING_S = 5.0
-"""For all of a greeting."""
+"""Time for the whole authentication."""
 LONGEST_GREETING = 1024
 LIVE_S = 5.0
-"""Without a heartbeat (one every 2 s), a connection gives way to another one of the same node."""
+"""After this time without a heartbeat (one every 2 s), a new connection of the same node replaces the old one."""
 BACK_OFF_S = 0.5
 AT_ONCE = 8
-"""Connections taken between two looks at those that are there: a node answers in between, however many come."""
+"""Connections accepted before the open ones are read again: many new ones must not delay a node's messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +52,12 @@ ListenerEvent = NodeConnected | NodeDisconnected | NodeReported
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerOptions:
-    """Where, and for whom."""
+    """Address to listen on, and the run that is served."""
 
     address: str
     port: int
     interface: str
-    """Where the address is none of this machine's."""
+    """Interface to listen on, if the address is not one of this machine."""
     run: str
     names: Sequence[str]
     token: bytes
@@ -75,28 +75,30 @@ class _Pending:
 
 class AgentListener:
     def __init__(self, listening: ListenerOptions, note: Callable[[str, str], None]) -> None:
-        """`note` takes a line for people, and what it is about: one of a kind is enough. OSError: the port is taken."""
+        """`note` receives the kind and the text of a line for people. OSError: the port is in use."""
         self._about = listening
         self._note = note
         self._most = 2 * len(listening.names) + 16
         self._seats: dict[int, AgentConnection] = {}
         self._strangers: dict[AgentConnection, _Pending] = {}
-        """The oldest first."""
+        """Unauthenticated connections, the oldest first."""
         self._socket = _listen(listening, note)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._resume_at: float | None = None
-        """When connections are taken again, where there was no room for one."""
+        """Time at which connections are accepted again, after descriptors or memory ran out."""
 
     def hear(self, timeout_s: float) -> list[ListenerEvent]:
-        """What has come of the run's nodes, within this time."""
+        """Return the events of the run's nodes within this time."""
         if self._resume_at is not None and time.monotonic() >= self._resume_at:
             self._selector.register(self._socket, selectors.EVENT_READ)
             self._resume_at = None
         ready = [key.fileobj for key, _ in self._selector.select(timeout_s)]
         lines = [line for line in ready if isinstance(line, AgentConnection)]
         news: list[ListenerEvent] = []
-        for line in sorted(lines, key=lambda line: line in self._strangers):  # a holder before who asks for its seat
+        for line in sorted(
+            lines, key=lambda line: line in self._strangers
+        ):  # a connected node before one that would replace it
             news += self._guarded(line)
         now = time.monotonic()
         for stranger in [one for one in self._strangers.values() if now - one.since > self._about.greeting_s]:
@@ -106,7 +108,7 @@ class AgentListener:
         return news
 
     def send(self, message: Message) -> list[int]:
-        """To every node that is here; the ranks of those that it could be sent to."""
+        """Send to all connected nodes; return the ranks of those that it was sent to."""
         return [rank for rank, line in list(self._seats.items()) if line.send(message)]
 
     def send_to(self, node_rank: int, message: Message) -> bool:
@@ -118,7 +120,7 @@ class AgentListener:
         self._socket.close()
         self._selector.close()
 
-    # ── Who is not known yet ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Unauthenticated peers ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _accept(self) -> None:
         for _ in range(AT_ONCE):
@@ -139,7 +141,10 @@ class AgentListener:
 
     def _make_room(self, most: int) -> None:
         while len(self._strangers) > most:
-            self._turn_away(next(iter(self._strangers.values())), f"{len(self._strangers)} others have not either")
+            self._turn_away(
+                next(iter(self._strangers.values())),
+                f"{len(self._strangers)} other connections are not authenticated either",
+            )
 
     def _ask(self, connected: socket.socket, address: str) -> None:
         try:
@@ -153,7 +158,7 @@ class AgentListener:
         line.send({"asked": stranger.asked})
 
     def _turn_away(self, stranger: _Pending, why: str) -> None:
-        self._note("stranger", f"{stranger.address} is no node of this run, its connection was closed: {why}")
+        self._note("stranger", f"{stranger.address} is not a node of this run, its connection was closed: {why}")
         del self._strangers[stranger.line]
         self._drop(stranger.line)
 
@@ -161,10 +166,10 @@ class AgentListener:
         self._selector.unregister(line)
         line.close()
 
-    # ── What is read ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Messages ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _guarded(self, line: AgentConnection) -> Iterator[ListenerEvent]:
-        """Whatever goes wrong costs this connection, and nothing else."""
+        """Read a connection; any exception closes this connection only."""
         rank = next((rank for rank, held in self._seats.items() if held is line), None)
         stranger = self._strangers.get(line)
         try:
@@ -205,9 +210,9 @@ class AgentListener:
     def _read(self, rank: int, line: AgentConnection) -> Iterator[ListenerEvent]:
         for text in line.receive(0):
             try:
-                report = read_report(text, self._about.names[rank : rank + 1])  # it speaks of its own ranks alone
+                report = read_report(text, self._about.names[rank : rank + 1])  # a node reports only on its own ranks
             except MisfitError as error:
-                self._note(f"said {rank}", f"{self._about.names[rank]} sent what is not understood: {error}")
+                self._note(f"said {rank}", f"{self._about.names[rank]} sent an invalid message: {error}")
                 continue
             yield NodeReported(node_rank=rank, report=report)
 
@@ -217,7 +222,7 @@ class AgentListener:
 
 
 def _listen(listening: ListenerOptions, note: Callable[[str, str], None]) -> socket.socket:
-    """On the address that the other nodes call; where a router forwards it, on that of the interface towards them."""
+    """Listen on the address that the other nodes call, or, if a router forwards it, on the interface towards them."""
     try:
         listener = socket.create_server((listening.address, listening.port))
     except OSError as error:
@@ -234,6 +239,6 @@ def _listen(listening: ListenerOptions, note: Callable[[str, str], None]) -> soc
 
 
 def _address_of(interface: str) -> str:
-    """Empty where there is no such interface."""
+    """Return the IPv4 address of an interface; empty: it does not exist."""
     addresses = psutil.net_if_addrs().get(interface, [])
     return next((one.address for one in addresses if one.family == socket.AF_INET), "")

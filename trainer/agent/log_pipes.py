@@ -78,7 +78,7 @@ class LogWriter:
         self._own: Queue[bytes] = Queue(MAX_QUEUED)
         self._lost = 0
         self._noted: dict[str, tuple[float, int]] = {}
-        """By kind: time of the last note, and how often it was left out since."""
+        """Time of the last note of each kind, and the number of notes left out since."""
         self._speaker = Thread(target=self._speak, daemon=True)
         self._speaker.start()
 

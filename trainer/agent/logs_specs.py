@@ -1,7 +1,7 @@
-"""Where torchrun's ranks write: into the agent's pipes.
+"""Log destinations of torchrun's ranks: the agent's pipes.
 
-torchrun looks this class up by name (`--logs-specs orch`), among the entry points of what is installed; `at_start`, on
-its PYTHONPATH, is where it finds one. With torch, so only torchrun imports it.
+torchrun looks this class up by name (`--logs-specs orch`) among the entry points of installed packages; it finds one in
+`at_start`, which is on its PYTHONPATH. Imports torch, so only torchrun imports it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from trainer.agent.log_pipes import ERR, OUT, pipe
 
 
 class Piped(DefaultLogsSpecs):
-    """Its own folder, for what a rank leaves as its last error, is that of the pipes (`--log-dir`)."""
+    """Logs in the folder of the pipes (`--log-dir`), which also receives the last error of each rank."""
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """`envs`: of each rank, by local rank."""
+        """`envs`: environment of each rank, by local rank."""
         folder = Path(self.root_log_dir)
         return replace(
             super().reify(envs),

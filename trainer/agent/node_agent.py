@@ -30,7 +30,7 @@ from trainer.agent.ranks import Ranks, adopt_orphans
 
 LOOK_S = 0.25
 PATIENCE_S = 5.0
-"""How long the end waits for the last lines to be written."""
+"""Time for the last lines to be written at the end."""
 ONE_WISH_S = 5.0
 """Signals to stop within this time count as one: a scheduler, a shell and an engine may each send their own."""
 _MARK = EVENT_MARK.encode()
@@ -44,7 +44,7 @@ class NodeAgent:
         self._ranks: Ranks | None = None
         self._generation = 0
         self._asked = 0
-        """How often this node was asked to stop."""
+        """Number of requests to stop."""
         self._first_asked = 0.0
         self._over: RankExit | None = None
         self._exit_record = ExitRecord(options.folder, options.node_rank, options.run)
@@ -101,10 +101,7 @@ class NodeAgent:
     def _start(self, link: CoordinatorLink) -> None:
         try:
             self._ranks = Ranks(self._options, self._generation, self._write)
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # out of memory, threads or descriptors: the other nodes have to know
+        except (OSError, RuntimeError) as error:  # out of memory, threads or descriptors: tell the other nodes
             reason = f"the ranks could not be started: {error}"
             link.ended(RankExit(outcome="infrastructure", node=self._options.node, reason=reason))
 
@@ -119,7 +116,7 @@ class NodeAgent:
         if rank_exit := self._ranks.rank_exit():
             self._ranks = self._ranks if self._ranks.is_done else None
             if self._asked:
-                rank_exit = RankExit(outcome="stopped", node=self._options.node, reason="it was told to stop")
+                rank_exit = RankExit(outcome="stopped", node=self._options.node, reason="it was asked to stop")
             link.ended(rank_exit)
 
     def _may_leave(self) -> bool:

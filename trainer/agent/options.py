@@ -1,4 +1,4 @@
-"""What the command line tells a node's agent."""
+"""Command line of a node's agent."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from contract import environment
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
     run: str
-    """Run and attempt: what another run says is not listened to."""
+    """Run and attempt; messages of another one are refused."""
     names: tuple[str, ...]
-    """Of the nodes, in order of node_rank."""
+    """Names of all nodes, in order of node_rank."""
     node_rank: int
     first_rank: int
     address: str
-    """Of rank 0's node, where its agent listens."""
+    """IPv4 address of rank 0's node, on which its agent listens."""
     port: int
     restarts: int
     silence_s: float
     absence_s: float
     frozen_s: float
     stuck_s: float
-    """Without progress of any rank here, until it is told where each stands."""
+    """Time without progress of any rank of this node before the position of each is reported."""
     folder: Path
-    """Of the run."""
+    """Folder of the run."""
     command: tuple[str, ...]
     """torchrun with its arguments."""
     save_s: float = 60.0
-    """That ranks which are told to stop may take for a last checkpoint."""
+    """Time for a last checkpoint of ranks that were asked to stop."""
     interface: str = ""
-    """Towards the other nodes; empty where it was not asked."""
+    """Network interface towards the other nodes; empty: unknown."""
 
     @property
     def node(self) -> str:
@@ -42,24 +42,30 @@ class AgentOptions:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
-    """argparse ends the process where the words are not understood."""
+    """Parse the command line; argparse ends the process if it is invalid."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.agent",
-        description="Run torchrun here, start it again with the other nodes' where one fails, and end with them.",
+        description="Run torchrun on this node; restart and end it together with those of the other nodes.",
         epilog="python -m trainer.agent --nodes alpha,beta --node-rank 0 --address 10.0.0.11 --port 12356 -- …",
     )
     parser.add_argument("--nodes", required=True, metavar="NAMES", help="all nodes by node_rank: alpha,beta")
     parser.add_argument("--node-rank", type=int, required=True, metavar="N")
-    parser.add_argument("--first-rank", type=int, default=0, metavar="N", help="global rank of this node's first")
-    parser.add_argument("--address", required=True, metavar="IPV4", help="of the node of rank 0")
-    parser.add_argument("--port", type=int, required=True, metavar="PORT", help="where its agent listens")
-    parser.add_argument("--restarts", type=int, default=3, metavar="N", help="without a checkpoint in between")
+    parser.add_argument("--first-rank", type=int, default=0, metavar="N", help="global rank of this node's first rank")
+    parser.add_argument("--address", required=True, metavar="IPV4", help="address of rank 0's node")
+    parser.add_argument("--port", type=int, required=True, metavar="PORT", help="port of its agent")
+    parser.add_argument("--restarts", type=int, default=3, metavar="N", help="restarts without a new checkpoint")
     silence, frozen = (float(environ.get(name) or 60) for name in ("ORCH_SILENCE_S", "ORCH_FROZEN_S"))
     stuck = float(environ.get("ORCH_STUCK_S") or 30)
-    parser.add_argument("--silence", type=float, default=silence, metavar="S", help="of a node, then it counts as lost")
-    parser.add_argument("--absence", type=float, default=900.0, metavar="S", help="that a lost node is waited for")
-    parser.add_argument("--frozen", type=float, default=frozen, metavar="S", help="without a sign of life: killed")
-    parser.add_argument("--stuck", type=float, default=stuck, metavar="S", help="without progress: places are told")
+    parser.add_argument(
+        "--silence", type=float, default=silence, metavar="S", help="without a message a node counts as lost"
+    )
+    parser.add_argument("--absence", type=float, default=900.0, metavar="S", help="time to wait for a lost node")
+    parser.add_argument(
+        "--frozen", type=float, default=frozen, metavar="S", help="without a heartbeat a rank is killed"
+    )
+    parser.add_argument(
+        "--stuck", type=float, default=stuck, metavar="S", help="without progress the stacks are reported"
+    )
     parser.add_argument("command", nargs="+", metavar="-- torchrun …")
     given = parser.parse_args(argv)
     names = tuple(given.nodes.split(","))

@@ -35,17 +35,17 @@ KEPT_LINES = 400
 KEPT_LETTERS = 64 * 1024
 """Characters kept of each of these lines."""
 LISTEN_S = 5.0
-"""How long the last lines of killed ranks may take, in seconds."""
+"""Time to read the last lines of killed ranks."""
 KILL_S = 15.0
-"""How long killed processes may take to be gone; one that a driver holds never is, and ends with its container."""
+"""Time for killed processes to end; one that a driver blocks ends only with its container."""
 _PR_SET_CHILD_SUBREAPER = 36
 _RUN = "import runpy, sys; sys.path.remove(''); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 OUR_MODULE = ("-P", "-m") if sys.version_info >= (3, 11) else ("-c", _RUN)
-"""Words of Python that run a module of this package, whatever lies in the working folder, which is the user's."""
+"""Arguments of Python that run a module of this package and not one of the working folder, which is the user's."""
 
 
 def adopt_orphans() -> None:
-    """From now on, processes whose parent dies are children of this one: none can be overlooked (prctl(2))."""
+    """Become the parent of all orphaned descendants, so that none escapes `kill` (prctl(2))."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -92,13 +92,13 @@ class Ranks:
         try:
             for pump in self._pumps:
                 pump.start()
-        except RuntimeError:  # no thread left: nobody would read what the ranks write
+        except RuntimeError:  # no thread left: the output of the ranks would not be read
             self._pumps = [pump for pump in self._pumps if pump.is_alive()]
             self.kill()
             raise
 
     def rank_exit(self) -> RankExit | None:
-        """How the ranks ended; None while they run. To be called until it returns an exit."""
+        """Return how the ranks ended; None while they run. To be called until it returns an exit."""
         if self.is_done or self._says_done():
             self.is_done = True
             return RankExit(outcome="done", node=self._options.node, exit_code=0)
@@ -117,8 +117,8 @@ class Ranks:
             return False
 
     def look(self) -> Hung | Progressing | None:
-        """Whether the ranks hang or make progress again, where that is news. A rank without a heartbeat for too long is
-        killed once its stack was asked for; torchrun sees it end."""
+        """Return an event if the ranks hang, or make progress again. A rank without a heartbeat for too long is killed,
+        after a request for its stack; torchrun notices its end."""
         now = time.monotonic()
         try:
             beats = list(heartbeat.newest(self._scratch.path))
@@ -138,7 +138,7 @@ class Ranks:
         return None
 
     def _answered(self, beats: Sequence[Heartbeat], now: float) -> Hung | None:
-        assert self._asked  # noqa: S101  # else nothing is answered
+        assert self._asked  # noqa: S101  # called only after a request
         question, seconds = self._asked
         if (stacks := question.answer(now)) is None:
             return None
@@ -152,7 +152,7 @@ class Ranks:
         return Hung(seconds=round(seconds), ranks=positions) if positions else None
 
     def _frozen_ones(self, beats: Sequence[Heartbeat], now: float) -> list[Heartbeat]:
-        """At most one rank, and once: its end ends all."""
+        """At most one rank, only once: its end ends all."""
         silent = [
             beat for beat in beats if now - beat.at_s > self._options.frozen_s and psutil.pid_exists(beat.process)
         ]
@@ -194,7 +194,7 @@ class Ranks:
                 text = line.removesuffix("\n")
                 tail.append(f"{prefix}{text[:KEPT_LETTERS]}")
                 self._lines += 1
-                with contextlib.suppress(Exception):  # a line that is lost; a rank whose pipe nobody reads would hang
+                with contextlib.suppress(Exception):  # lose a line: if the pipe is not read, the rank hangs
                     self._write(out, f"{prefix}{text}\n".encode())
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from trainer.agent import heartbeat
 
 SIGNAL = signal.SIGRTMIN + 10
-"""SIGUSR1 and 2 are users' (schedulers warn by them, Lightning saves on one), SIGUSR2 is torch's own too."""
+"""Not SIGUSR1 or 2: schedulers warn by them, Lightning saves on one, and torch uses SIGUSR2."""
 ANSWER_S = 3.0
-"""An answer takes a millisecond, on a machine that has a processor to spare."""
+"""Time for an answer; it takes a millisecond on an idle machine."""
 MOST_FRAMES = 8
 LONGEST = 200
 """Characters of a frame."""
@@ -40,7 +40,7 @@ class Stack:
 
 
 def register(environ: Mapping[str, str]) -> None:
-    """Answer requests from now on, where an agent sends them: in a rank, not in the processes that it starts."""
+    """Register the handler of requests in a rank, if an agent sends them; not in the processes that the rank starts."""
     folder, local_rank = environ.get(heartbeat.FOLDER), environ.get("LOCAL_RANK", "")
     if not folder or not local_rank.isdigit():
         return
@@ -96,7 +96,7 @@ def _process(path: Path) -> int:
 
 
 def _signalled(process: int) -> bool:
-    """Send the signal, unless the process lacks the handler: it would die. Whether it was sent."""
+    """Send the signal, unless the process lacks the handler, as it would die. Return whether it was sent."""
     caught = next((line for line in _status(process) if line.startswith("SigCgt:")), "SigCgt: 0")
     if not int(caught.split()[1], 16) >> (SIGNAL - 1) & 1:
         return False

@@ -1,9 +1,9 @@
-"""torchrun as an agent starts it: `python -m trainer.agent.torchrun DESCRIPTOR ARGUMENTS…`, with torch.
+"""torchrun as started by an agent: `python -m trainer.agent.torchrun DESCRIPTOR ARGUMENTS…`. Imports torch.
 
-The torchrun of rank 0's node takes torch's store along when it leaves: others, still at torchrun's own barrier, then
-end a run that went well with a traceback (2 of 13 runs on a busy machine). So each says through DESCRIPTOR, a socket of
-the agent's, that its ranks have ended well, and stays until the agent, which knows when all have, ends it. Until then
-the store is there, for late ranks of other nodes, too.
+The torchrun of rank 0's node holds torch's store. If it leaves first, others that are still at torchrun's own exit
+barrier end a successful run with a traceback (2 of 13 runs on a busy machine). So each reports through DESCRIPTOR, a
+socket of the agent, that its ranks have succeeded, and stays until the agent ends it, once all nodes have. Until then
+the store remains available to late ranks of other nodes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch.distributed.run import main, parse_args
 
 def run(descriptor: int, argv: Sequence[str]) -> None:
     with socket.socket(fileno=descriptor) as agent:
-        agent.set_inheritable(False)  # else a process that a rank leaves behind holds it open
+        agent.set_inheritable(False)  # otherwise a process that a rank leaves behind holds it open
         _held = _store(argv)
-        # It gives up after 300 s with a traceback, where ranks of other nodes take longer; ours end together anyway.
+        # It raises after 300 s if ranks of other nodes take longer; the agents end together anyway.
         SimpleElasticAgent._exit_barrier = lambda _self: None  # type: ignore[method-assign]  # torch has no option
         main(list(argv))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -32,7 +32,7 @@ def run(descriptor: int, argv: Sequence[str]) -> None:
 
 
 def _store(argv: Sequence[str]) -> TCPStore | None:
-    """The store that torchrun is about to make, which a process has but once at a port: held, it stays."""
+    """Create the store that torchrun is about to create: a process has one per port, and keeps it while it is held."""
     given = parse_args(list(argv))  # type: ignore[no-untyped-call]  # torch's own
     if given.nnodes == "1" or given.node_rank != 0:
         return None

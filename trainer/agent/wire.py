@@ -1,4 +1,4 @@
-"""Lines of JSON between the agents of a run: bounded in length, in number and in time. One thread uses a connection."""
+"""Connections between the agents of a run: lines of JSON, bounded in length, number and time. One thread uses each."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST_LINES, WINDOW_S = 256, 10.0
-"""Of one connection in this time. A heartbeat comes every 2 s; after a minute's cut, 30 at once."""
+"""Maximum number of lines on a connection in this time. A heartbeat comes every 2 s; after a cut of a minute, 30 at once."""
 SEND_S = 5.0
 
 Message = Mapping[str, Any]
 
 
 class AgentConnection:
-    """One connection."""
+    """Connection to another agent."""
 
     LONGEST = 64 * 1024
-    """Bytes of a line: an ending with its reason needs up to 50 KiB, where every letter is escaped."""
+    """Maximum bytes of a line: a rank exit needs up to 50 KiB, if every character of its reason is escaped."""
 
     def __init__(self, connected: socket.socket, longest: int = LONGEST) -> None:
         self._socket = connected
@@ -34,7 +34,7 @@ class AgentConnection:
         return self._socket.fileno()
 
     def send(self, message: Message) -> bool:
-        """Whether it could be sent; where not, reading from the connection finds its end."""
+        """Send a message. Return whether it was sent; otherwise the next read raises ConnectionError."""
         try:
             self._socket.settimeout(SEND_S)
             self._socket.sendall(json.dumps(message).encode() + b"\n")
@@ -44,8 +44,7 @@ class AgentConnection:
         return True
 
     def receive(self, timeout_s: float) -> list[bytes]:
-        """The lines that have come, after this time at the latest. ConnectionError: it has ended, or is to be ended, as
-        its text says."""
+        """Return the lines received within this time. ConnectionError: the connection has ended, or broke a limit."""
         try:
             self._socket.settimeout(timeout_s)
             piece = self._socket.recv(self.LONGEST)
@@ -65,14 +64,14 @@ class AgentConnection:
         return lines
 
     def next(self, deadline: float) -> bytes:
-        """One line, of a peer that sends no second one unasked. OSError: none came before this (monotonic) time."""
+        """Return the next line of a peer that sends only one. OSError: none was received before this monotonic time."""
         while (left := deadline - time.monotonic()) > 0:
             if lines := self.receive(left):
                 return lines[0]
         raise TimeoutError("no answer")
 
     def shut(self) -> None:
-        """Both ways; whoever reads from it finds the end."""
+        """Shut down both directions; a reader gets the end of the stream."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -1,4 +1,4 @@
-"""Before a rank's own program, whose-ever it is: let its stacks be asked for. Nothing else of it changes."""
+"""Registration of the stack handler before a rank's program starts. Nothing else of the program changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def _the_next_one() -> None:
-    """Run the `sitecustomize` that this one hides, as of a system's Python."""
+    """Run the `sitecustomize` that this one hides, for example that of the system's Python."""
     here = Path(__file__).parent
     spec = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if Path(entry) != here])
     if spec and spec.loader:
@@ -19,7 +19,7 @@ def _the_next_one() -> None:
 
 
 before = set(sys.modules)
-with contextlib.suppress(ImportError):  # a Python of the user's that does not know this package
+with contextlib.suppress(ImportError):  # another Python of the user's, without this package
     from trainer.agent import stacks
 
     stacks.register(os.environ)
