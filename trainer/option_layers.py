@@ -17,7 +17,7 @@ from typing import Any
 from trainer.config import WORKLOAD, OptionValue, RankInfo, TrainOptions
 from trainer.data.files import write_atomic
 from trainer.errors import ConfigurationError, OptionError
-from trainer.options import add_options, declared
+from trainer.options import add_options, values_given
 
 ENVIRONMENT = "TRAINER_"
 COMMAND_LINE = "command line"
@@ -34,7 +34,7 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
 def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place: RankInfo) -> TrainOptions:
     """Build the options from the given values, the workload's `defaults`, and the defaults of TrainOptions."""
     chosen = {**defaults, "run_dir": Path(place.run_dir or "."), "backend": place.backend}
-    chosen |= {name: value for name, *_ in declared(TrainOptions) if (value := getattr(given, name, None)) is not None}
+    chosen |= values_given(given, TrainOptions)
     if chosen.get("early_stopping") == "none":
         chosen["early_stopping"] = None
     said = {name: OptionValue(value, WORKLOAD) for name, value in defaults.items()}
@@ -43,7 +43,7 @@ def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place:
 
 
 def layered(given: argparse.Namespace, declared: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
-    """Fill in what the command line left open, and note in `given.origins` where each value comes from."""
+    """Fill in values that the command line lacks, and set `given.origins`, the origin of each value."""
     by_name = {option.removeprefix("--"): action for action in declared._actions for option in action.option_strings}
     names = {action.dest for action in by_name.values()} - {"help"}
     origins = {name: COMMAND_LINE for name in names if getattr(given, name) is not None}
@@ -83,7 +83,7 @@ def _from_environment(
 
 
 def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> Iterator[tuple[str, list[str]]]:
-    """One entry for each line `option: value`."""
+    """Yield origin and words of each line `option: value`."""
     import yaml
 
     from trainer.scalars import Loader
@@ -116,7 +116,7 @@ def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> Iterator[t
 
 
 def _words(name: str, value: object, by_name: Mapping[str, argparse.Action]) -> list[str]:
-    """The value as it would stand on the command line."""
+    """Return the value as words of the command line."""
     if by_name[name].nargs == 0 and isinstance(value, str):  # a switch
         value = {"yes": True, "on": True, "no": False, "off": False}.get(value.lower(), value)
     if value is True:
@@ -137,11 +137,11 @@ def _unknown(name: str, by_name: Mapping[str, argparse.Action]) -> str:
     return f"unknown option {name!r}" + (f" (did you mean {close[0]!r}?)" if close else "; see --help")
 
 
-# ── What a run tells of them, and keeps ───────────────────────────────────────────────────────────────────────────────
+# ── Options in the output of a run ────────────────────────────────────────────────────────────────────────────────────
 
 
 def told(options: TrainOptions) -> str:
-    """What the user gave, in one line."""
+    """Return one line with the values that the user gave."""
     words = []
     for name, said in options.said.items():
         if said.by_user and name not in _NOT_KEPT:
@@ -152,14 +152,14 @@ def told(options: TrainOptions) -> str:
 
 
 def as_yaml(options: TrainOptions) -> str:
-    """Every option that has a value, each with where it came from."""
+    """Return all options that have a value, each with its origin."""
     import yaml
 
     values = {field.name: OptionValue(getattr(options, field.name), "default") for field in fields(options)}
     for name, said in options.said.items():
         chosen = values[name].value if name in values else None
-        values[name] = OptionValue(said.value if chosen is None else chosen, said.origin)  # `none` is a word of its own
-    lines = ["# How this run was trained; --config takes this file."]
+        values[name] = OptionValue(said.value if chosen is None else chosen, said.origin)  # `none` stands for None
+    lines = ["# Options of this run; --config reads this file."]
     for name, said in values.items():
         if name not in _NOT_KEPT and said.value is not None:
             value = yaml.safe_dump(_plain(said.value), default_flow_style=True, allow_unicode=True, width=1 << 20)
@@ -173,7 +173,7 @@ def keep(options: TrainOptions) -> None:
 
 
 def _plain(value: object) -> object:
-    """As it would be written in the file."""
+    """Convert a value to one that YAML can write."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple):

@@ -22,6 +22,8 @@ class OptionSpec:
     """Further flags without a value, each with the value that it sets."""
     choices: tuple[str, ...] = ()
     metavar: str = ""
+    read: Callable[[str], Any] | None = None
+    """Parser of the value, where the type of the field does not determine it."""
     without_value: Any = None
     """Value of the flag alone. None: the flag requires a value."""
     varies: bool = False
@@ -33,6 +35,8 @@ class OptionSpec:
 
     @property
     def limits(self) -> str:
+        if self.at_least is not None and self.at_most is not None:
+            return f"{self.at_least:g} to {self.at_most:g}"
         limits = {"at least": self.at_least, "more than": self.above, "at most": self.at_most, "less than": self.below}
         return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
 
@@ -56,6 +60,11 @@ def declared(options: Any) -> Iterator[tuple[str, Any, OptionSpec]]:
     for each in fields(options):
         if "option" in each.metadata:
             yield each.name, each.default, each.metadata["option"]
+
+
+def values_given(given: argparse.Namespace, options: Any) -> dict[str, Any]:
+    """Return the values that the command line or another layer gave, by name."""
+    return {name: value for name, *_ in declared(options) if (value := getattr(given, name, None)) is not None}
 
 
 def flag(name: str) -> str:
@@ -109,11 +118,13 @@ def _value(kind: Any, spec: OptionSpec) -> dict[str, Any]:
             return {"action": argparse.BooleanOptionalAction}
         return {"type": _only(words[0]), "nargs": "?", "const": True, "metavar": words[0]}
     metavar = spec.metavar or {Path: "DIR", int: "N"}.get(types[0])
+    without = {} if spec.without_value is None else {"nargs": "?", "const": spec.without_value}
+    if spec.read:
+        return {"type": spec.read, "metavar": metavar, **without}
     if words:
         return {"type": number_or(words[0]), "metavar": spec.metavar or f"N|{words[0]}"}
     if get_origin(types[0]) is tuple:
         return {"type": _pair, "metavar": metavar}
-    without = {} if spec.without_value is None else {"nargs": "?", "const": spec.without_value}
     return {"type": types[0], "metavar": metavar, **without}
 
 

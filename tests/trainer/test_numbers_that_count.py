@@ -18,7 +18,7 @@ from trainer.engine.hardware import device
 from trainer.models import encoder
 from trainer.models.classification_loss import ClassificationLoss, soft_labels
 from trainer.tools import monitor
-from trainer.workloads.traces import Choices
+from trainer.workloads.traces import TraceOptions
 
 OPTIONS = {"global_batch_size": 12, "batch_size": 12, "max_steps": 3, "lr": 0.01, "warmup_steps": 0, "clip": 0.05}
 
@@ -60,7 +60,7 @@ def test_each_worker_has_two_batches_ahead(tmp_path: Path) -> None:
 
 
 def test_traces_are_shuffled_among_a_thousand() -> None:
-    assert Choices().buffer == 1000
+    assert TraceOptions().shuffle_buffer_size == 1000
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -156,7 +156,7 @@ def test_traces_of_one_kind_are_refused(run: Call, tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps({"events": ["a", str(number)], "label": 0}) for number in range(50)))
     assert run("traces-lstm", "prepare", "--input", str(path), "--data-dir", str(tmp_path / "Data")).code == 0
     refused = run("traces-lstm", "train", "--data-dir", str(tmp_path / "Data"), "--run-dir", str(tmp_path))
-    assert (refused.code, "both kinds are needed" in refused.err + refused.out) == (3, True)
+    assert (refused.code, "both classes are needed" in refused.err + refused.out) == (3, True)
 
 
 @pytest.mark.parametrize(

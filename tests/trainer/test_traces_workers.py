@@ -28,8 +28,7 @@ from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.reporting.events import Events
 from trainer.errors import OptionError
-from trainer.workloads import traces
-from trainer.workloads.traces import Choices, TracesWorkload
+from trainer.workloads.traces import TraceOptions, TracesWorkload
 from trainer.workloads.traces_gnn import GnnTraces
 from trainer.workloads.traces_lstm import LstmTraces
 
@@ -46,7 +45,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def workload_of(folder: Path, kind: type[TracesWorkload] = LstmTraces) -> TracesWorkload:
-    return kind(TrainOptions(data_dir=folder, batch_size=SHARE // 2), Choices(buffer=7, convolution="gin"))
+    return kind(
+        TrainOptions(data_dir=folder, batch_size=SHARE // 2), TraceOptions(shuffle_buffer_size=7, convolution="gin")
+    )
 
 
 def cut_into(micro_batch: int, per_step: int = SHARE, world_size: int = 1) -> BatchSplit:
@@ -146,7 +147,7 @@ def test_a_halved_micro_batch_loses_and_repeats_no_trace(
         "--batch-size", str(SHARE), "--micro-batch-size", "14", "--num-workers", "2", "--eval-every", "0",
         "--shuffle-buffer-size", "7", "--epochs", "2",
     )  # fmt: skip
-    assert traces.train(Cramped, parse(words, {}), RankInfo()) == 0
+    assert Cramped.train(parse(words, {}), RankInfo()) == 0
     said = capfd.readouterr().err
     assert "micro-batches of 14: continuing with 7" in said
     assert "micro-batches of 7: continuing with 3" in said
@@ -214,7 +215,6 @@ cpus = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, cpus[:2] if os.environ["RANK"] == "0" else cpus[:1])
 from trainer.cli import parse
 from trainer.config import RankInfo
-from trainer.workloads import traces
 from trainer.workloads.traces_lstm import LstmTraces
 
 class Telling(LstmTraces):
@@ -223,7 +223,7 @@ class Telling(LstmTraces):
             file.writelines(f"{int(events[0])}\\n" for events in batch[0])
         return super().loss_sums(model, batch)
 
-traces.train(Telling, parse(sys.argv[2:], os.environ), RankInfo.from_environ(os.environ))
+Telling.train(parse(sys.argv[2:], os.environ), RankInfo.from_environ(os.environ))
 """
 
 

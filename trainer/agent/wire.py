@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST_LINES, WINDOW_S = 256, 10.0
-"""Maximum number of lines on a connection in this time. A heartbeat comes every 2 s; after a cut of a minute, 30 at once."""
+"""Maximum number of lines of a connection in this time. Heartbeats come every 2 s; after a 60 s cut, 30 at once."""
 SEND_S = 5.0
 
 Message = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""GPT-2 on your own text: its commands, presets, data, loss and measures."""
+"""GPT-2 on your own text: commands, presets, data, loss and metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
@@ -16,7 +16,7 @@ from trainer.data.token_windows import must_hold_a_window
 from trainer.engine.workload import Outputs, Workload
 from trainer.errors import OptionError
 from trainer.option_layers import add_train_options, train_options
-from trainer.options import number_or
+from trainer.options import add_options, option, out_of_range, values_given
 from trainer.workloads import Actions, gpt2_actions
 
 if TYPE_CHECKING:  # torch and numpy are imported by what needs them, so that --help stays quick
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch and numpy are imported by what needs them, so that --
     from trainer.data.order import Indices
 
 CONTINUED_LR = 1e-4
-"""With --init-from: what a model has learnt already is not to be shaken."""
+"""Learning rate with --init-from: small, to keep what the model has learned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Gpt2Preset:
     lr: float
     warmup_steps: int = 20
     max_steps: int | None = None
-    """Where the user names neither --max-steps nor --epochs."""
+    """Default if the user gives neither --max-steps nor --epochs."""
 
 
 PRESETS = {
@@ -55,23 +55,32 @@ PRESETS = {
 SHAPE = ("layers", "heads", "width", "seq_len")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Gpt2Options:
+    """Options of this workload."""
+
+    layers: int | None = option(None, "number of blocks (default: the preset's)", section="model", at_least=1)
+    heads: int | None = option(None, "attention heads (default: the preset's)", at_least=1)
+    width: int | None = option(None, "size of the embedding (default: the preset's)", at_least=1)
+    seq_len: int | None = option(None, "tokens of a sample (default: the preset's)", at_least=1)
+    dropout: float = option(0.0, "dropout of embeddings and blocks", metavar="P", at_least=0, below=1)
+    init_from: str | None = option(
+        None, "start with the weights and shape of a GPT-2 of `transformers`", metavar="FOLDER|NAME"
+    )
+    gradient_checkpointing: bool = option(
+        False, "compute blocks again in the backward pass: less memory, a third more work",
+        aliases=("--use-gradient-checkpointing",),
+    )  # fmt: skip
+    loss_chunk: int | Literal["auto"] = option(
+        "auto", "tokens whose logits are in memory at a time, 0: all", metavar="N|auto|0", at_least=0
+    )
+
+
 def add_commands(actions: Actions) -> None:
     train = actions.add_parser("train", help="the default action", allow_abbrev=False)
     add_train_options(train)
-    model = train.add_argument_group("model")
-    model.add_argument("--preset", choices=PRESETS, help="default 124m, the shape of GPT-2 small")
-    for name in ("layers", "heads", "width", "seq-len"):
-        model.add_argument(f"--{name}", type=int, metavar="N", help="instead of the preset's")
-    model.add_argument("--dropout", type=float, metavar="P", help="default 0")
-    model.add_argument("--init-from", metavar="FOLDER|NAME", help="weights and shape of a GPT-2 of `transformers`")
-    model.add_argument(
-        "--gradient-checkpointing", "--use-gradient-checkpointing", action=argparse.BooleanOptionalAction,
-        help="less memory, a third more work: blocks are computed again in the backward pass",
-    )  # fmt: skip
-    model.add_argument(
-        "--loss-chunk", type=number_or("auto"), metavar="N|auto|0",
-        help="tokens whose logits are in memory at a time; 0: all",
-    )  # fmt: skip
+    train.add_argument("--preset", choices=PRESETS, help="default: 124m, the shape of GPT-2 small")
+    add_options(train, Gpt2Options)
     train.set_defaults(run=_train, check=_check)
 
     gpt2_actions.add(actions)
@@ -101,16 +110,10 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, dict[str, int], dict[str, Any]]:
-    """The options, the model's shape, and how it computes. OptionError where they cannot be."""
+    """Build the options, the model's shape, and how it computes. OptionError: they are invalid."""
     preset = PRESETS[given.preset or "124m"]
-    wrong = [
-        f"--{name.replace('_', '-')} {size}: expected 1 or more"
-        for name in SHAPE
-        if (size := getattr(given, name)) is not None and size < 1
-    ]
-    dropout = given.dropout or 0.0
-    if not 0 <= dropout < 1:
-        wrong.append(f"--dropout {dropout:g}: expected 0 or more and less than 1")
+    chosen = Gpt2Options(**values_given(given, Gpt2Options))
+    wrong = out_of_range(chosen)
     if given.init_from and any(getattr(given, name) for name in ("preset", "layers", "heads", "width")):
         wrong.append("--init-from brings its own shape: leave out --preset, --layers, --heads and --width")
     if wrong:
@@ -122,15 +125,11 @@ def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, di
     if given.epochs is None:
         own["max_steps"] = preset.max_steps
     options = train_options(given, own, place)
-    shape = {name: getattr(preset, name) if getattr(given, name) is None else getattr(given, name) for name in SHAPE}
+    shape = {name: getattr(chosen, name) or getattr(preset, name) for name in SHAPE}
     if shape["width"] % shape["heads"]:
         raise OptionError(f"--width {shape['width']} does not divide into --heads {shape['heads']}")
-    how = {
-        "dropout": dropout,
-        "gradient_checkpointing": bool(given.gradient_checkpointing),
-        "loss_chunk": "auto" if given.loss_chunk is None else given.loss_chunk,
-        "sdpa": options.sdpa,
-    }
+    how = {name: getattr(chosen, name) for name in ("dropout", "gradient_checkpointing", "loss_chunk")}
+    how["sdpa"] = options.sdpa
     return options, shape, how
 
 

@@ -1,4 +1,4 @@
-"""What the two trace workloads share: where traces come from, the loss, the measures of anomaly detection."""
+"""Common part of the two trace workloads: options, data, loss and metrics of anomaly detection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from trainer.data.batch import Batch, BatchRequest
 from trainer.data.prepared_folder import TRACES, read_manifest
 from trainer.engine.workload import Outputs, Workload
 from trainer.errors import ConfigurationError, OptionError
-from trainer.option_layers import add_train_options, train_options
+from trainer.option_layers import train_options
+from trainer.options import option, out_of_range, values_given
 
 if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays quick
     from torch import Tensor, nn
@@ -25,7 +26,6 @@ if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays qu
     from trainer.data.traces import Traces
     from trainer.models.traces import Calls, TraceModelShape
 
-LOADERS = ("auto", "mapped", "stream")
 VOCABULARY = "traces.json"
 MOST_WORKERS = 4
 DEFAULTS = {
@@ -38,55 +38,6 @@ DEFAULTS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """The workload's own options."""
-
-    loader: str = "auto"
-    buffer: int = 1000
-    longest: int = 256
-    width: int = 64
-    layers: int = 1
-    dropout: float = 0.0
-    pos_weight: str | float = 1.0
-    convolution: str = ""
-
-    def __post_init__(self) -> None:
-        least = {"buffer": 0, "longest": 1, "width": 1, "layers": 1}
-        names = {"buffer": "shuffle-buffer-size", "longest": "max-length"}
-        wrong = [
-            f"--{names.get(name, name)} {getattr(self, name)}: expected at least {smallest}"
-            for name, smallest in least.items()
-            if getattr(self, name) < smallest
-        ]
-        if not 0 <= self.dropout < 1:
-            wrong.append(f"--dropout {self.dropout:g}: expected 0 or more and less than 1")
-        if isinstance(self.pos_weight, float) and not self.pos_weight > 0:
-            wrong.append(f"--pos-weight {self.pos_weight:g}: expected more than 0, or auto")
-        if wrong:
-            raise OptionError("\n".join(wrong))
-
-
-def add_options(train: argparse.ArgumentParser) -> None:
-    add_train_options(train)
-    data = train.add_argument_group("traces")
-    data.add_argument(
-        "--loader", choices=LOADERS,
-        help="mapped: prepared shards in batches; stream: .pt files trace by trace (auto: as what is in --data-dir)",
-    )  # fmt: skip
-    data.add_argument(
-        "--shuffle-buffer-size", type=int, metavar="N", help="of --loader stream (default 1000; 0: the files' order)"
-    )
-    data.add_argument("--max-length", "--seq-len", type=int, metavar="N", help="calls of a trace that count (256)")
-    model = train.add_argument_group("model")
-    model.add_argument("--width", type=int, metavar="N", help="default 64")
-    model.add_argument("--layers", type=int, metavar="N")
-    model.add_argument("--dropout", type=float, metavar="P", help="default 0")
-    model.add_argument(
-        "--pos-weight", type=_weight, metavar="W|auto", help="how much an anomaly weighs (1; auto: as rare as they are)"
-    )
-
-
 def _weight(text: str) -> float | str:
     return text if text == "auto" else float(text)
 
@@ -94,53 +45,49 @@ def _weight(text: str) -> float | str:
 _weight.__name__ = "number or auto"
 
 
-def check(kind: type[TracesWorkload], given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
-    choices, _ = _asked(kind, given, place)
-    if data and not is_stream(choices.loader, data):
-        read_manifest(data, TRACES)
+@dataclass(frozen=True, kw_only=True)
+class TraceOptions:
+    """Options of both trace workloads."""
 
+    loader: str = option(
+        "auto", "mapped: prepared shards in batches; stream: .pt files trace by trace (default: auto, by the contents"
+        " of --data-dir)", section="traces", choices=("auto", "mapped", "stream"),
+    )  # fmt: skip
+    shuffle_buffer_size: int = option(
+        1000, "traces to choose the next one from with --loader stream, 0: the order of the files", at_least=0
+    )
+    max_length: int = option(256, "calls of a trace that are read, the first ones", aliases=("--seq-len",), at_least=1)
+    width: int = option(64, "size of the hidden state", section="model", at_least=1)
+    layers: int = option(1, "number of layers", at_least=1)
+    dropout: float = option(0.0, "dropout between layers", metavar="P", at_least=0, below=1)
+    pos_weight: str | float = option(
+        1.0, "weight of an anomaly in the loss; auto: the ratio of normal traces to anomalies", metavar="W|auto",
+        read=_weight, above=0,
+    )  # fmt: skip
+    convolution: str = ""
 
-def train(kind: type[TracesWorkload], given: argparse.Namespace, place: RankInfo) -> int:
-    choices, options = _asked(kind, given, place)
-
-    from trainer.engine import loop
-
-    return loop.train(lambda: kind(options, choices), options, place)
-
-
-def _asked(kind: type[TracesWorkload], given: argparse.Namespace, place: RankInfo) -> tuple[Choices, TrainOptions]:
-    """The options of the workload and of the engine. OptionError where they cannot be."""
-    own = {
-        "loader": given.loader,
-        "buffer": given.shuffle_buffer_size,
-        "longest": given.max_length,
-        "width": given.width,
-        "layers": given.layers or kind.layers,
-        "dropout": given.dropout,
-        "pos_weight": given.pos_weight,
-        "convolution": getattr(given, "convolution", None),
-    }
-    choices = Choices(**{name: value for name, value in own.items() if value is not None})
-    return choices, train_options(given, DEFAULTS, place)
+    def __post_init__(self) -> None:
+        if wrong := out_of_range(self):
+            raise OptionError("\n".join(wrong))
 
 
 def is_stream(loader: str, folder: Path) -> bool:
-    """What lies in the folder decides, unless the user does: a manifest, or .pt files as other tools leave them."""
+    """Whether traces are streamed: by --loader, or if it is auto, by a folder of .pt files without a manifest."""
     if loader == "auto":
         return not (folder / "manifest.json").exists() and next(folder.rglob("*.pt"), None) is not None
     return loader == "stream"
 
 
 class TracesWorkload(Workload):
-    """A binary classifier of traces. `kind` models differ in how a batch looks, not in what it means."""
+    """Binary classifier of traces. The two kinds differ in the format of a batch, not in its meaning."""
 
     kind: str
-    layers: int
+    options: type[TraceOptions] = TraceOptions
     unit = "traces"
     compile_gain = 0.0
-    """Each batch has another size."""
+    """torch.compile gains nothing: each batch has another size."""
 
-    def __init__(self, options: TrainOptions, choices: Choices) -> None:
+    def __init__(self, options: TrainOptions, choices: TraceOptions) -> None:
         from trainer.models.traces import Calls, TraceModelShape
 
         self._options, self._choices = options, choices
@@ -158,29 +105,50 @@ class TracesWorkload(Workload):
             sizes["convolution"] = choices.convolution
         shape = TraceModelShape(**sizes, dropout=choices.dropout)
         self.model = self.build(shape, Calls(shape, about["mean"], about["deviation"]))
-        self.identity = {"workload": self.name, **sizes, "max_length": choices.longest}
+        self.identity = {"workload": self.name, **sizes, "max_length": choices.max_length}
 
-    # ── What the two kinds differ in ──────────────────────────────────────────────────────────────
+    # ── Commands ──────────────────────────────────────────────────────────────────────────────────
+
+    @classmethod
+    def check(cls, given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
+        options, _ = cls._asked(given, place)
+        if data and not is_stream(options.loader, data):
+            read_manifest(data, TRACES)
+
+    @classmethod
+    def train(cls, given: argparse.Namespace, place: RankInfo) -> int:
+        own, options = cls._asked(given, place)
+
+        from trainer.engine import loop
+
+        return loop.train(lambda: cls(options, own), options, place)
+
+    @classmethod
+    def _asked(cls, given: argparse.Namespace, place: RankInfo) -> tuple[TraceOptions, TrainOptions]:
+        """Build the options of the workload and of the engine. OptionError: they are invalid."""
+        return cls.options(**values_given(given, cls.options)), train_options(given, DEFAULTS, place)
+
+    # ── Differences of the two kinds ─────────────────────────────────────────────────────────────
 
     @staticmethod
     @abstractmethod
     def build(shape: TraceModelShape, calls: Calls) -> nn.Module:
-        """The model."""
+        """Create the model."""
 
     @staticmethod
     @abstractmethod
     def to_batch(traces: Traces) -> Batch:
-        """Labels come last."""
+        """Create a batch, labels last."""
 
     @staticmethod
     @abstractmethod
     def dataset() -> type[StreamedTraces]:
-        """Of samples that its own `collate` takes."""
+        """Dataset of single samples, with a `collate` for them."""
 
     @staticmethod
     @abstractmethod
     def logits(model: nn.Module, batch: Batch) -> Tensor:
-        """(traces,)"""
+        """Compute the logits, (traces,)."""
 
     # ── Data ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,7 +157,7 @@ class TracesWorkload(Workload):
 
         prepared = PreparedTraces.open(self._options.data_dir)
         manifest, splits = prepared.manifest, ("train", "validation")
-        self.mapped = {name: MappedTraces(prepared, name, self._choices.longest) for name in splits}
+        self.mapped = {name: MappedTraces(prepared, name, self._choices.max_length) for name in splits}
         self.attachments = {VOCABULARY: prepared.folder / "manifest.json"}
         return {
             "samples": {name: prepared.split(name)["samples"] for name in splits},
@@ -206,7 +174,7 @@ class TracesWorkload(Workload):
 
         self._folder = open_folder(self._options.data_dir, self.kind)
         self._held_back = self.dataset()(
-            self._folder.validation, StreamSettings(buffer=0, longest=self._choices.longest)
+            self._folder.validation, StreamSettings(buffer=0, longest=self._choices.max_length)
         )
         return {**vars(self._folder), "samples": {name: self._folder.samples(name) for name in ("train", "validation")}}
 
@@ -216,7 +184,7 @@ class TracesWorkload(Workload):
             if not 0 < positives[split] < count:
                 raise ConfigurationError(
                     f"{self._options.data_dir}: {positives[split]} of {count} {split} traces are anomalies:"
-                    " both kinds are needed, to learn and to judge by; prepare more traces"
+                    " both classes are needed, for training and for validation; prepare more traces"
                 )
 
     def batch(self, request: BatchRequest) -> Batch:
@@ -228,8 +196,8 @@ class TracesWorkload(Workload):
         from trainer.data.trace_stream import StreamSettings
 
         reading = StreamSettings(
-            buffer=self._choices.buffer,
-            longest=self._choices.longest,
+            buffer=self._choices.shuffle_buffer_size,
+            longest=self._choices.max_length,
             seed=self._options.seed,
             rank=rank,
             world_size=world_size,
@@ -249,7 +217,7 @@ class TracesWorkload(Workload):
     def count_samples(self, batch: Batch) -> int:
         return len(batch[-1])  # a batch of graphs holds their calls one after another
 
-    # ── Loss and measures ─────────────────────────────────────────────────────────────────────────
+    # ── Loss and metrics ──────────────────────────────────────────────────────────────────────────
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._loss(self.logits(model, batch), batch[-1])
@@ -280,7 +248,7 @@ class TracesWorkload(Workload):
 
 
 def vocabulary_of(manifest: Mapping[str, Any]) -> Vocabulary:
-    """As `prepare` numbered the events."""
+    """Vocabulary of events with the numbers that `prepare` assigned."""
     from trainer.data.trace_files import Vocabulary
 
     events = {name: number for number, name in enumerate(manifest["events"], start=1)}

@@ -1,4 +1,4 @@
-"""`prepare`, `predict` and `evaluate` of the two trace workloads."""
+"""Commands of the two trace workloads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import RankInfo
 from trainer.errors import ConfigurationError, OptionError
+from trainer.option_layers import add_train_options
+from trainer.options import add_options
 from trainer.workloads import Actions
 from trainer.workloads.traces import VOCABULARY, TracesWorkload, vocabulary_of
 
@@ -28,6 +30,11 @@ Kind = type[TracesWorkload]
 
 
 def add(actions: Actions, kind: Kind) -> None:
+    train = actions.add_parser("train", help="the default action", allow_abbrev=False)
+    add_train_options(train)
+    add_options(train, kind.options)
+    train.set_defaults(run=kind.train, check=kind.check)
+
     prepare = actions.add_parser("prepare", help="traces to shards", allow_abbrev=False)
     sources = prepare.add_mutually_exclusive_group(required=True)
     sources.add_argument(
@@ -35,8 +42,8 @@ def add(actions: Actions, kind: Kind) -> None:
     )
     sources.add_argument("--preprocessed-dir", type=Path, metavar="DIR", help=".pt files of tensors")
     sources.add_argument("--record-own", type=int, metavar="N", help="N real traces of Python's own library at work")
-    sources.add_argument("--generate", type=int, metavar="N", help="N invented ones, to test size and speed")
-    prepare.add_argument("--seed", type=int, default=1337, help="of --record-own and --generate")
+    sources.add_argument("--generate", type=int, metavar="N", help="N generated traces, to test size and speed")
+    prepare.add_argument("--seed", type=int, default=1337, help="seed of --record-own and --generate")
     prepare.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
     prepare.set_defaults(run=partial(_prepare, kind))
 
@@ -66,7 +73,7 @@ def _prepare(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
 
     for name in ("record_own", "generate"):
         if getattr(given, name) is not None and getattr(given, name) < 1:
-            raise OptionError(f"--{name.replace('_', '-')} {getattr(given, name)}: expected 1 or more")
+            raise OptionError(f"--{name.replace('_', '-')} {getattr(given, name)}: expected at least 1")
     data, new = prepare(_source(kind, given), given.data_dir)
     train, validation = data.split("train"), data.split("validation")
     calls = train["calls"] + validation["calls"]

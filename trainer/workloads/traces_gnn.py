@@ -1,13 +1,12 @@
-"""Anomalous traces told by who calls whom."""
+"""Detection of anomalous traces by a graph network over their calls."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainer.config import RankInfo
 from trainer.data.batch import Batch
+from trainer.options import option
 from trainer.workloads import Actions, traces, traces_commands
 
 if TYPE_CHECKING:
@@ -18,30 +17,23 @@ if TYPE_CHECKING:
     from trainer.data.traces import Traces
     from trainer.models.traces import Calls, TraceModelShape
 
-CONVOLUTIONS = ("gin", "sage", "gcn")
+
+@dataclass(frozen=True, kw_only=True)
+class GnnOptions(traces.TraceOptions):
+    """Options of `traces-gnn`."""
+
+    layers: int = option(3, "number of layers", at_least=1)
+    convolution: str = option("gin", "graph convolution", choices=("gin", "sage", "gcn"))
 
 
 def add_commands(actions: Actions) -> None:
-    train = actions.add_parser("train", help="the default action", allow_abbrev=False)
-    traces.add_options(train)
-    train.add_argument("--convolution", choices=CONVOLUTIONS, help="how messages are mixed (default gin)")
-    train.set_defaults(run=_train, check=_check)
     traces_commands.add(actions, GnnTraces)
-
-
-def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
-    traces.check(GnnTraces, given, place, data)
-
-
-def _train(given: argparse.Namespace, place: RankInfo) -> int:
-    given.convolution = given.convolution or CONVOLUTIONS[0]
-    return traces.train(GnnTraces, given, place)
 
 
 class GnnTraces(traces.TracesWorkload):
     name = "traces-gnn"
     kind = "gnn"
-    layers = 3
+    options = GnnOptions
 
     @staticmethod
     def build(shape: TraceModelShape, calls: Calls) -> nn.Module:

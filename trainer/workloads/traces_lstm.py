@@ -1,12 +1,9 @@
-"""Anomalous traces told by the order of their calls."""
+"""Detection of anomalous traces by an LSTM over their calls in order."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.config import RankInfo
 from trainer.data.batch import Batch
 from trainer.workloads import Actions, traces, traces_commands
 
@@ -19,28 +16,16 @@ if TYPE_CHECKING:
     from trainer.models.traces import Calls, TraceModelShape
 
 GROUP = 256
-"""Traces of like length that stand together: a large step's, or those of some small ones."""
+"""Traces of similar length that are placed together: those of a large step, or of several small ones."""
 
 
 def add_commands(actions: Actions) -> None:
-    train = actions.add_parser("train", help="the default action", allow_abbrev=False)
-    traces.add_options(train)
-    train.set_defaults(run=_train, check=_check)
     traces_commands.add(actions, LstmTraces)
-
-
-def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
-    traces.check(LstmTraces, given, place, data)
-
-
-def _train(given: argparse.Namespace, place: RankInfo) -> int:
-    return traces.train(LstmTraces, given, place)
 
 
 class LstmTraces(traces.TracesWorkload):
     name = "traces-lstm"
     kind = "lstm"
-    layers = 1
 
     @staticmethod
     def build(shape: TraceModelShape, calls: Calls) -> nn.Module:
@@ -67,7 +52,7 @@ class LstmTraces(traces.TracesWorkload):
         return found
 
     def order(self, seed: int) -> Order:
-        """An LSTM takes as many steps as the longest trace of its batch has calls."""
+        """Order by length: an LSTM takes as many steps as the longest trace of its batch has calls."""
         from trainer.data.order import BlockShuffled
         from trainer.data.trace_order import ByLength
 

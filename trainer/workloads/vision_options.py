@@ -1,4 +1,4 @@
-"""The options of the `vision` workload: presets, declarations, and their values."""
+"""Options and presets of the `vision` workload."""
 
 from __future__ import annotations
 
@@ -9,43 +9,73 @@ from typing import Any
 
 from trainer.errors import OptionError
 from trainer.option_layers import add_train_options
+from trainer.options import add_options, option, out_of_range, values_given
 
 ROOM = 1.15
-"""How much larger than a crop pictures are kept, unless they are that small already."""
+"""Ratio of the stored side of a picture to the crop's, unless the picture is smaller."""
+
+
+def _operations(text: str) -> tuple[int, float] | str:
+    if text == "off":
+        return text
+    operations, magnitude = text.split(",")
+    return int(operations), float(magnitude)
+
+
+_operations.__name__ = "N,M"  # argparse names the type in its message
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisionOptions:
-    """Options of this workload beside the engine's. Each preset is one of these."""
+    """Options of this workload. Each preset is one of these."""
 
-    model: str
-    image_size: int = 224
-    mixup: float = 0.0
-    randaugment: tuple[int, float] | None = None
-    """Operations of each picture, and their magnitude of 30."""
-    erase: float = 0.0
-    flip: bool = True
-    crop_padding: int | None = None
-    """None: an eighth of the crop where pictures are no larger than that, else 0."""
-    focal_loss: float = 0.0
-    label_smoothing: float = 0.0
-    class_weights: str = "none"
-    channels_last: bool = True
-    gradient_checkpointing: bool = False
-    pretrained: bool = False
-    images: Path | None = None
-    """Train straight from this folder rather than from prepared data."""
-    cache_mib: int | None = None
-    grey: bool = False
+    model: str = option(
+        "resnet-small", "resnet-small, resnet18 … vit-base, or timm:NAME (default: the preset's)", section="model",
+        metavar="NAME",
+    )  # fmt: skip
+    pretrained: bool = option(False, "start from timm's weights")
+    channels_last: bool = option(True, "keep the channels of a pixel together in memory")
+    gradient_checkpointing: bool = option(
+        False, "keep only each block's input and compute the rest again: less memory, a fourth to a third slower",
+        aliases=("--use-gradient-checkpointing",),
+    )  # fmt: skip
+
+    images: Path | None = option(
+        None, "train from this folder instead of prepared data", section="pictures", metavar="FOLDER"
+    )
+    image_size: int = option(224, "side of a crop in pixels (default: the preset's)", at_least=8)
+    grey: bool = option(False, "with --images: one channel instead of three")
+    cache_mib: int | None = option(
+        None, "with --images: memory for decoded pictures (default: ¼ of the free memory)", at_least=0,
+        constants={"--no-cache": 0},
+    )  # fmt: skip
+    flip: bool = option(True, "mirror half of the pictures")
+    crop_padding: int | None = option(
+        None, "black pixels around a picture that a crop may include (default: an eighth of the crop if pictures are no"
+        " larger, otherwise 0)", at_least=0,
+    )  # fmt: skip
+    randaugment: tuple[int, float] | None = option(
+        None, "N operations of magnitude M (of 30) on each picture; 2,9 without a value; off: none (default: the"
+        " preset's)", metavar="N,M", read=_operations, without_value=(2, 9.0),
+    )  # fmt: skip
+    mixup: float = option(
+        0.0, "mix pairs by Beta(ALPHA, ALPHA), 0 disables it (default: the preset's)", metavar="ALPHA", at_least=0
+    )
+    erase: float = option(
+        0.0, "share of pictures of which a part is erased (default: the preset's)", metavar="P", at_least=0, at_most=1
+    )
+
+    focal_loss: float = option(
+        0.0, "focal loss: exponent of the weight of hard samples, 2 without a value", section="loss", metavar="GAMMA",
+        without_value=2.0, at_least=0,
+    )  # fmt: skip
+    label_smoothing: float = option(
+        0.0, "share of a label spread over all classes (default: the preset's)", metavar="E", at_least=0, at_most=1
+    )
+    class_weights: str = option("none", "balanced: equal total weight of all classes", choices=("none", "balanced"))
 
     def __post_init__(self) -> None:
-        shares = {"label_smoothing": self.label_smoothing, "erase": self.erase}
-        wrong = [f"--{n.replace('_', '-')} {v:g}: expected 0 to 1" for n, v in shares.items() if not 0 <= v <= 1]
-        least = {"mixup": self.mixup, "focal-loss": self.focal_loss, "cache-mib": self.cache_mib or 0}
-        least["crop-padding"] = self.crop_padding or 0
-        wrong += [f"--{name} {value:g}: expected 0 or more" for name, value in least.items() if not value >= 0]
-        if self.image_size < 8:
-            wrong.append(f"--image-size {self.image_size}: expected 8 or more")
+        wrong = out_of_range(self)
         operations, magnitude = self.randaugment or (1, 0.0)
         if operations < 1 or not 0 <= magnitude <= 30:
             wrong.append(f"--randaugment {operations},{magnitude:g}: expected 1 operation or more, magnitude 0 to 30")
@@ -77,64 +107,13 @@ PRESETS = {
 
 def add_training(parser: argparse.ArgumentParser) -> None:
     add_train_options(parser)
-    _model_options(parser.add_argument_group("model"))
-    _data_options(parser.add_argument_group("pictures"))
-    _loss_options(parser.add_argument_group("loss"))
-
-
-def _model_options(group: Any) -> None:
-    group.add_argument("--preset", choices=PRESETS, help="default fashion, for small grey pictures on a CPU")
-    group.add_argument("--model", metavar="NAME", help="resnet-small, resnet18 … vit-base, or timm:NAME")
-    group.add_argument("--pretrained", action="store_const", const=True, help="start from timm's weights")
-    group.add_argument(
-        "--channels-last", action=argparse.BooleanOptionalAction, help="pixels before channels in memory (default on)"
-    )
-    group.add_argument(
-        "--gradient-checkpointing", "--use-gradient-checkpointing", action=argparse.BooleanOptionalAction,
-        help="keep each block's input alone and compute the rest again: less memory, a fourth to a third slower",
-    )  # fmt: skip
-
-
-def _data_options(group: Any) -> None:
-    group.add_argument("--images", type=Path, metavar="FOLDER", help="train straight from it, not from --data-dir")
-    group.add_argument("--image-size", type=int, metavar="N", help="of a crop")
-    group.add_argument("--grey", action="store_const", const=True, help="with --images: one channel instead of three")
-    group.add_argument(
-        "--cache-mib", type=int, metavar="N", help="with --images: memory for decoded pictures (default: ¼ of the free)"
-    )
-    group.add_argument("--no-cache", dest="cache_mib", action="store_const", const=0, help="decode in every epoch")
-    group.add_argument("--flip", action=argparse.BooleanOptionalAction, help="mirror half of the pictures (default on)")
-    group.add_argument("--crop-padding", type=int, metavar="N", help="black pixels around, which a crop may reach into")
-    group.add_argument(
-        "--randaugment", type=_operations, nargs="?", const=(2, 9.0), metavar="N,M",
-        help="N operations of magnitude M (of 30) for each picture; 2,9 if you name none; off for none",
-    )  # fmt: skip
-    group.add_argument("--mixup", type=float, metavar="ALPHA", help="mix pairs by Beta(ALPHA, ALPHA); 0 for not to")
-    group.add_argument("--erase", type=float, metavar="P", help="share of pictures of which a part is erased")
-
-
-def _loss_options(group: Any) -> None:
-    group.add_argument(
-        "--focal-loss", type=float, nargs="?", const=2.0, metavar="GAMMA", help="count what is hard more (default 2)"
-    )
-    group.add_argument("--label-smoothing", type=float, metavar="E", help="share of a label spread over all classes")
-    group.add_argument("--class-weights", choices=("none", "balanced"), help="rare classes count as much in sum")
-
-
-def _operations(text: str) -> tuple[int, float] | str:
-    if text == "off":
-        return text
-    operations, magnitude = text.split(",")
-    return int(operations), float(magnitude)
-
-
-_operations.__name__ = "N,M"  # argparse names the type in its sentence
+    parser.add_argument("--preset", choices=PRESETS, help="default: fashion, for small grey pictures on a CPU")
+    add_options(parser, VisionOptions)
 
 
 def choices(given: argparse.Namespace) -> VisionOptions:
-    """What the user gave, else what the preset says."""
-    preset = PRESETS[given.preset or "fashion"].options
-    said = {name: value for name in vars(preset) if (value := getattr(given, name, None)) is not None}
-    if said.get("randaugment") == "off":
-        said["randaugment"] = None
-    return replace(preset, **said)
+    """Build the options from the given values and the preset."""
+    chosen = values_given(given, VisionOptions)
+    if chosen.get("randaugment") == "off":
+        chosen["randaugment"] = None
+    return replace(PRESETS[given.preset or "fashion"].options, **chosen)
