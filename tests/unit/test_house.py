@@ -1,26 +1,20 @@
-"""What the design promises of the house itself: its rooms, its sizes, and that its documents tell the truth."""
+"""The structure of the code: layers, sizes, frozen data, imports without effects."""
 
 from __future__ import annotations
 
 import ast
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from orchestrator.cli import COMMANDS, build_app
 from orchestrator.specs import errors
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for name in ("contract", "orchestrator", "trainer") for path in ROOT.glob(f"{name}/**/*.py"))
-DOCUMENTS = sorted(
-    [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/findings/*.md"), *ROOT.glob("docs/causes/*.md")]
-)
 
 MAY_BE_LONG = {"trainer/engine/loop.py:_loop": "the training loop is linear, to be read like an essay"}
 TOUCH_DISTRIBUTED = {
@@ -145,57 +139,3 @@ def test_every_error_has_an_exit_code_of_the_list() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.OrchError)]
     assert {kind.exit_code for kind in kinds} == {1, 2, 3, 4, 5, 6, 7}
     assert (errors.EXIT_OK, errors.EXIT_INTERRUPTED) == (0, 130)
-
-
-def commands_told() -> Iterator[tuple[str, str]]:
-    """Each `orch …` of a document: a line of a code block, or a word in backticks."""
-    for path in DOCUMENTS:
-        blocks = re.findall(r"^```(?:sh|console)?\n(.*?)^```", path.read_text(), re.M | re.S)
-        lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
-        spans = re.findall(r"`(orch [^`]+)`", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S))
-        for text in [*lines, *spans]:
-            if text.startswith("orch "):
-                yield path.name, text.partition("  #")[0]
-
-
-@pytest.mark.parametrize(("document", "told"), sorted(set(commands_told())), ids=lambda value: value)
-def test_commands_of_the_documents_exist(document: str, told: str) -> None:
-    """The command, and each of its long options."""
-    words = shlex.split(told.replace("…", "").replace("[", "").replace("]", ""), comments=True)[1:]
-    command, rest = (words or ["--help"])[0], words[1:]
-    if command.startswith("-"):
-        assert command in ("--help", "--version", "-h")
-        return
-    assert command in COMMANDS
-    declared = build_app(command).commands[command]
-    while rest and rest[0] in getattr(declared, "commands", {}):
-        declared, rest = declared.commands[rest[0]], rest[1:]
-    options = {option for parameter in declared.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    own = rest[: rest.index("--")] if "--" in rest else rest
-    for word in own:
-        if word.startswith("--"):
-            assert word.partition("=")[0] in options | {"--help"}, f"{document}: {told}"
-
-
-def test_scripts_of_the_documents_exist() -> None:
-    for path in DOCUMENTS:
-        for script in re.findall(r"\bscripts/[\w.-]*\w", path.read_text()):
-            assert (ROOT / script).is_file(), f"{path.name}: {script}"
-
-
-def test_links_of_the_documents_lead_somewhere() -> None:
-    for path in [*DOCUMENTS, *ROOT.glob("docs/adr/*.md")]:
-        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", path.read_text()):
-            assert (path.parent / link).exists(), f"{place(path)}: {link}"
-
-
-def test_the_table_of_features_names_tests_that_exist() -> None:
-    table = (ROOT / "docs/features.md").read_text("utf-8")
-    tests = "\n".join(path.read_text("utf-8") for path in ROOT.glob("tests/**/test_*.py"))
-    named = set(re.findall(r"::(test_\w+)", table))
-    assert len(named) > 80
-    assert {name for name in named if f"def {name}(" not in tests} == set()
-    files = set(re.findall(r"\btest_\w+\.py", table)) - {"test_ddp.py"}  # which is a guide's script
-    assert {name for name in files if not any(ROOT.glob(f"tests/**/{name}"))} == set()
-    code = set(re.findall(r"\b(?:engine|models|data|workloads|tools)/\w+\.py", table))
-    assert {name for name in code if not (ROOT / "trainer" / name).is_file()} == set()

@@ -1,0 +1,197 @@
+"""README, guides and decisions name only commands, options, files, functions, tests and headings that exist."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import COMMANDS, build_app
+from trainer.cli import TOOLS, build_parser, parse
+from trainer.workloads import WORKLOADS
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
+"""Without the history, which names what was removed."""
+FOLDERS = {
+    path.name: path.parent
+    for path in (*ROOT.iterdir(), *ROOT.glob("orchestrator/*"), *ROOT.glob("trainer/*"))
+    if path.is_dir()
+}
+"""Parents by folder: documents name modules of both sides from their package on (`engine/loop.py`)."""
+NOT_YET = {"docs/findings/resources.read_only.md", "trainer/forecast"}
+"""The example of a new finding; a package of the past in ADR 21."""
+FOREIGN = {"--logs-specs", "--node", "--permanent", "--preserve-env", "--privileged", "--runtime", "--tmpfs"}
+"""Options of torchrun, firewall-cmd, sudo and docker run; the earlier name of --nodes."""
+PATH = re.compile(r"(?<![\w./~$-])((?:[\w-]+/)+[\w.-]*\w/?)(?::((?:\w+)(?:\.\w+)*(?:, \w+(?:\.\w+)*(?![\w./]))*))?")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def code(path: Path) -> Iterator[str]:
+    """Lines of code blocks, fenced or indented, with continued ones joined; and words in backticks."""
+    text = path.read_text("utf-8")
+    for block in re.findall(r"^```\w*\n(.*?)^```|((?:^    .*\n)+)", text, re.M | re.S):
+        yield from (line.strip().removeprefix("$ ") for line in "".join(block).replace("\\\n", "").splitlines())
+    yield from re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+
+
+@cache
+def program(command: str) -> Any:
+    return build_app(command).commands[command]
+
+
+def lines(start: str) -> list[tuple[str, str]]:
+    told = {(name_of(path), line.partition("  #")[0]) for path in CURRENT for line in code(path)}
+    return sorted((document, line) for document, line in told if line.startswith(start))
+
+
+def words(line: str) -> list[str]:
+    """Up to a pipe or a substitution, without the brackets of what is optional."""
+    return shlex.split(re.split(r" \| |\"?\$\(", line)[0].replace("[", "").replace("]", ""), comments=True)
+
+
+@pytest.mark.parametrize(("document", "line"), lines("orch "), ids=lambda value: value)
+def test_orch_commands_exist_with_their_options(document: str, line: str) -> None:
+    command, *rest = words(line)[1:]
+    if command.startswith("-"):
+        assert command in ("--help", "--version", "-h")
+        return
+    assert command in COMMANDS
+    declared = program(command)
+    while rest and rest[0] in getattr(declared, "commands", {}):
+        declared, rest = declared.commands[rest[0]], rest[1:]
+    known = {option for parameter in declared.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    own, workload = (rest[: rest.index("--")], rest[rest.index("--") + 1 :]) if "--" in rest else (rest, [])
+    assert {word.partition("=")[0] for word in own if re.match("--?[a-z]", word)} <= known | {"--help", "-h"}
+    if workload and workload[0] in WORKLOADS:
+        understood([workload[0], *["prepare"] * (command == "prepare"), *workload[1:]])
+
+
+@pytest.mark.parametrize(("document", "line"), lines("python -m trainer "), ids=lambda value: value)
+def test_trainer_commands_exist_with_their_options(document: str, line: str) -> None:
+    rest = words(line)[3:]
+    if rest[0] != "WORKLOAD":
+        understood(rest)
+
+
+def understood(given: list[str]) -> None:
+    """A command alone stands for all its uses, and need not be complete."""
+    if len(given) == 1:
+        assert given[0] in (*WORKLOADS, *TOOLS)
+    elif given[-1] not in ("…", "--help"):
+        parse(given)
+
+
+def paths(text: str) -> Iterator[tuple[str, str]]:
+    """Each path below a folder of the repository or of a package, and the names that follow it after a colon."""
+    for path, names in PATH.findall(text):
+        if path.partition("/")[0] in FOLDERS and path not in NOT_YET and not re.search(r"[A-Z]{2}", path):
+            yield path, names
+
+
+def test_paths_exist_with_the_functions_named_in_them() -> None:
+    missing = []
+    for document in CURRENT:
+        for path, names in paths(document.read_text("utf-8")):
+            where = FOLDERS[path.partition("/")[0]] / path
+            files = [where] if where.exists() else list(where.parent.glob(f"{where.name}*"))
+            if not files:
+                missing.append(f"{name_of(document)}: {path}")
+            elif names and where.suffix == ".py":
+                known = defined(where)
+                missing += [f"{name_of(document)}: {path}:{name}" for name in names.split(", ") if name not in known]
+    assert missing == []
+
+
+def test_tests_named_in_documents_exist() -> None:
+    functions: dict[str, set[str]] = {}
+    for path in ROOT.glob("tests/**/test_*.py"):
+        functions.setdefault(path.name, set()).update(defined(path))
+    told = [
+        (name_of(document), file, name)
+        for document in CURRENT
+        for file, names in re.findall(r"\b(test_\w+\.py)((?:(?:, )?::test_\w+)*)", document.read_text("utf-8"))
+        for name in re.findall(r"test_\w+", names) or [""]
+        if file != "test_ddp.py"  # a script of the original guide
+    ]
+    assert len(told) > 200
+    missing = [told for told in told if told[1] not in functions or (told[2] and told[2] not in functions[told[1]])]
+    assert missing == []
+
+
+def test_options_named_alone_exist() -> None:
+    """Of any command of ours: orch, the trainer, scripts and benchmarks."""
+    known = set(FOREIGN)
+    for command in COMMANDS:
+        for each in (program(command), *getattr(program(command), "commands", {}).values()):
+            known |= {option for parameter in each.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    for workload in WORKLOADS:
+        known |= options(build_parser(workload))
+    for file in (ROOT / "scripts/test", ROOT / "scripts/quickstart", *ROOT.glob("benchmarks/**/*.py")):
+        known |= set(re.findall(r"--[a-z][a-z-]+", file.read_text("utf-8")))
+    unknown = {
+        f"{name_of(document)}: {option}"
+        for document in CURRENT
+        for line in code(document)
+        if line.startswith("--")
+        for option in re.findall(r"(?<![\w-])--[a-z][\w-]*\w(?![\w-])", line)
+        if option not in known
+    }
+    assert unknown == set()
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    """Those of a parser and of the commands below it."""
+    found: set[str] = set()
+    for action in parser._actions:
+        found |= set(action.option_strings)
+        if isinstance(action, argparse._SubParsersAction):
+            found = found.union(*(options(inner) for inner in action.choices.values()))
+    return found
+
+
+@cache
+def defined(path: Path) -> set[str]:
+    """Functions, classes and constants of a module, methods as `Class.method`."""
+    found = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name):
+                found.add(name)
+            case ast.ClassDef(name=name, body=body):
+                found |= {name, *(f"{name}.{inner.name}" for inner in body if isinstance(inner, ast.FunctionDef))}
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+    return found
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    missing = [
+        f"{name_of(document)}: {link}"
+        for document in DOCUMENTS
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)", document.read_text("utf-8"))
+        if not leads(document, *link.partition("#")[::2])
+    ]
+    assert missing == []
+
+
+def leads(document: Path, file: str, anchor: str) -> bool:
+    target = document.parent / file if file else document
+    return target.exists() and (not anchor or anchor in anchors(target))
+
+
+def anchors(document: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text("utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
