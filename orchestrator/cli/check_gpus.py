@@ -10,6 +10,7 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
 from orchestrator.cli.report import say, write_json, write_names
+from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, PreflightError
 
 EXAMPLES = "orch check-gpus\norch check-gpus --nodes gamma --json"
@@ -44,7 +45,7 @@ def check_gpus(
         suffix=secrets.token_hex(3),
         container=not no_container,
     )
-    say(f"asking {len(specs)} node{'' if len(specs) == 1 else 's'} for GPUs")
+    say(f"asking {counted(len(specs), 'node')} for GPUs")
     with connected(specs) as reached:
         report = ask_all(specs, reached, check)
     if as_json:

@@ -12,6 +12,7 @@ from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
 from orchestrator.cli.report import report_error, say, write_json, write_names
+from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def doctor(
     with connected(specs) as reached:
         report = _look(reached, request, words, quiet=as_json)
         if fix and (fixed := _apply_fixes(reached, report, loaded.path, asking=not yes)):
-            say(f"{fixed} fixed; looking again")
+            say(f"{fixed} fixed; checking again")
             report = _look(reached, request, words, quiet=as_json)
     if as_json:
         write_json(doctor_data(report))
@@ -93,7 +94,7 @@ def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *,
     from orchestrator.render.findings import DoctorReport
 
     areas = areas_of(only)
-    say(f"looking at {len(nodes)} node{'' if len(nodes) == 1 else 's'}")
+    say(f"checking {counted(len(nodes), 'node')}")
     began = time.monotonic()
     with ExaminingView([node.name for node in nodes], quiet=quiet) as view:
         seen = examine(nodes, request, suffix=secrets.token_hex(3), areas=areas, on_step=view.step)

@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
 from orchestrator.cli.report import write_json, write_line, write_names
+from orchestrator.render.printable import counted
 
 IMPORT_EXAMPLES = """\
 orch inventory import ~/.ssh/config --only 'lab-*' --output inventory.yaml
@@ -95,8 +96,7 @@ def validate(inventory: InventoryOption = None) -> None:
     from orchestrator.cli.context import load_inventory
 
     loaded = load_inventory(inventory)
-    count = len(loaded.inventory.nodes)
-    write_line(f"{loaded.path}: {count} {'node' if count == 1 else 'nodes'}, no problems")
+    write_line(f"{loaded.path}: {counted(len(loaded.inventory.nodes), 'node')}, no problems")
 
 
 @GROUP.command("import", epilog=IMPORT_EXAMPLES)

@@ -14,6 +14,7 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import JsonOption, Output, OutputOption, YesOption
 from orchestrator.cli.report import say, write_json, write_names
+from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
 
 if TYPE_CHECKING:
@@ -148,14 +149,10 @@ def _kept_there(inventory: Path) -> list[str]:
     with connected(lab.nodes) as nodes:
         found = survey(nodes, places_in(lab.nodes, lab.project))
     runs = list(dict.fromkeys(one.run_id for one in found.held))
-    lines = [f"{_number(runs)} with checkpoints on its machines: {', '.join(runs)}"] if runs else []
+    lines = [f"{counted(len(runs), 'run')} with checkpoints on its machines: {', '.join(runs)}"] if runs else []
     lines += [f"  → to keep one on this computer: orch checkpoints pull {runs[0]}"] if runs else []
     silent = ", ".join(found.unreachable)
     return lines + ([f"whether {silent} holds checkpoints is unknown: no answer"] if silent else [])
-
-
-def _number(runs: Sequence[str]) -> str:
-    return f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
 
 
 @GROUP.command(epilog="orch lab status\norch lab status -o name")

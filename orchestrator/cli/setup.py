@@ -13,6 +13,7 @@ from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
 from orchestrator.cli.report import exit_code, report_error, say, write_json, write_line
+from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.setup import SetUp, SetupPlan, Step
@@ -83,7 +84,7 @@ def _plans(specs: Sequence[NodeSpec], nvidia_source: str) -> tuple[list[SetupPla
     from orchestrator.fleet.readiness.setup import survey
     from orchestrator.plan.setup import plan_setup
 
-    say(f"asking {len(specs)} node{'' if len(specs) == 1 else 's'} what is installed")
+    say(f"asking {counted(len(specs), 'node')} what is installed")
     with connected(specs) as reached:
         outcomes = survey(specs, reached)
     for outcome in outcomes:

@@ -52,7 +52,7 @@ def trust(
         return EXIT_OK
     if len(failed) == len(specs):
         return failed[0].exit_code
-    raise PartialError(f"{len(failed)} of {len(specs)} nodes were not looked at, or not trusted")
+    raise PartialError(f"{len(failed)} of {len(specs)} nodes did not answer or were not trusted")
 
 
 def _shown_by(spec: NodeSpec) -> tuple[str, PKey]:
@@ -85,7 +85,7 @@ def _trust(spec: NodeSpec, address: str, key: PKey, *, yes: bool) -> None:
     say(f"{spec.name} {address}:{spec.port} shows {fingerprint(key)}")
     say(f"  compare it with what this shows on {spec.name} itself: {where_to_compare(key)}")
     if not yes and not can_ask():
-        raise UsageError("no one is there to look at the key", hint=f"orch trust -n {spec.name} --yes")
+        raise UsageError("no terminal to confirm the host key on", hint=f"orch trust -n {spec.name} --yes")
     if agreed("Is that its key?", yes=yes):
         say(f"{spec.name}: kept in {accept(address, spec.port, key)}")
     else:

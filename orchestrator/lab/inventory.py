@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.lab.state import USER, Lab
 from orchestrator.specs.inventory import Limits
@@ -55,36 +54,25 @@ def suited_limits(nodes: int, *, cpus: float, memory_mib: int, own: MachineSize 
     )
 
 
-_HEAD = """\
-# Written by `orch lab up`; removed by `orch lab down`.
-"""
-
-
 def inventory_text(lab: Lab, limits: Limits, folder: Path) -> str:
     """`inventory.yaml` for this lab; `folder` holds its keys, and the workspaces of process nodes."""
+    process = lab.engine == "process"
+    login = {"user": USER, "identity": str(folder / "id_ed25519")}
+    sizes = {
+        "memory_reservation": limits.memory_reservation_mib,
+        "memory": limits.memory_mib,
+        "shm": limits.shm_mib,
+    }
     document = {
         "project": "lab",
-        "defaults": {**_defaults(lab, folder), "limits": _limits(limits)},
-        "nodes": {node.name: {"address": node.address, **_own(lab, node.name, folder)} for node in lab.nodes},
+        "defaults": {
+            **({"connection": "local", "engine": "process"} if process else login),
+            "limits": {"cpus": limits.cpus, **{key: f"{mib}m" for key, mib in sizes.items()}},
+        },
+        "nodes": {
+            # nodes that are processes share one file system: each gets a folder of its own
+            node.name: {"address": node.address} | ({"workspace": str(folder / "nodes" / node.name)} if process else {})
+            for node in lab.nodes
+        },
     }
-    return write_yaml(document, header=_HEAD)
-
-
-def _defaults(lab: Lab, folder: Path) -> dict[str, Any]:
-    if lab.engine == "process":
-        return {"connection": "local", "engine": "process"}
-    return {"user": USER, "identity": str(folder / "id_ed25519")}
-
-
-def _own(lab: Lab, name: str, folder: Path) -> dict[str, str]:
-    """Nodes that are processes share one file system: each gets a folder of its own in it."""
-    return {"workspace": str(folder / "nodes" / name)} if lab.engine == "process" else {}
-
-
-def _limits(limits: Limits) -> dict[str, Any]:
-    return {
-        "cpus": limits.cpus,
-        "memory_reservation": f"{limits.memory_reservation_mib}m",
-        "memory": f"{limits.memory_mib}m",
-        "shm": f"{limits.shm_mib}m",
-    }
+    return write_yaml(document, header="# Written by `orch lab up`; removed by `orch lab down`.\n")

@@ -15,7 +15,7 @@ from orchestrator.lab.host import FOLDER_LABEL, LABEL, create_network, docker_ho
 from orchestrator.lab.image import node_image
 from orchestrator.lab.inventory import SMALLEST_MACHINE_MIB, MachineSize, inventory_text, suited_limits
 from orchestrator.lab.network import FIRST_HOST, UNSHAPED, node_address, parse_rate
-from orchestrator.lab.node import Identity, KeyPair, SimulatedNode, known_hosts_line, new_key_pair
+from orchestrator.lab.node import Identity, SimulatedNode, known_hosts_line, new_key_pair
 from orchestrator.lab.state import (
     EngineKind,
     Lab,
@@ -186,32 +186,24 @@ def _create(request: LabRequest, names: tuple[str, ...], report: Report, clock: 
             report(f"starting {len(nodes)} nodes on {subnet}")
             machines = _create_nodes(client, lab, image, request.size)
             switch_on(machines, report, clock)
-            _write_inventory(client, lab, request.size)
+            info = client.info()
+            cpus = float(info.get("NCPU") or os.cpu_count() or 1)
+            limits = suited_limits(len(lab.nodes), cpus=cpus, memory_mib=info["MemTotal"] // _MIB, own=request.size)
+            # last of all: an inventory means that the lab is up
+            replace_file(inventory_file(), inventory_text(lab, limits, lab_folder()))
     return lab
 
 
 def _create_nodes(client: docker.DockerClient, lab: Lab, image: str, size: MachineSize) -> list[SimulatedNode]:
     user_key = new_key_pair(f"orch lab {lab.name}")
     host_keys = {node.address: new_key_pair(node.name) for node in lab.nodes}
-    _write_keys(user_key, host_keys)
+    replace_file(identity_file(), user_key.private)
+    replace_file(known_hosts_file(), "".join(known_hosts_line(address, key) for address, key in host_keys.items()))
     machines = [SimulatedNode(client, lab.name, node) for node in lab.nodes]
     identities = [Identity(user_key=user_key, host_key=host_keys[node.address]) for node in lab.nodes]
     with ThreadPoolExecutor(len(machines)) as pool:
         list(pool.map(lambda machine, identity: machine.create(image, identity, size), machines, identities))
     return machines
-
-
-def _write_keys(user_key: KeyPair, host_keys: dict[str, KeyPair]) -> None:
-    replace_file(identity_file(), user_key.private)
-    replace_file(known_hosts_file(), "".join(known_hosts_line(address, key) for address, key in host_keys.items()))
-
-
-def _write_inventory(client: docker.DockerClient, lab: Lab, size: MachineSize) -> None:
-    """Last of all: an inventory means that the lab is up."""
-    info = client.info()
-    cpus = float(info.get("NCPU") or os.cpu_count() or 1)
-    limits = suited_limits(len(lab.nodes), cpus=cpus, memory_mib=info["MemTotal"] // _MIB, own=size)
-    replace_file(inventory_file(), inventory_text(lab, limits, lab_folder()))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.render.printable import printable
+from orchestrator.render.printable import counted, printable
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.node_report import Examined
 
@@ -139,11 +139,11 @@ def sentence(names: Sequence[str], finding: Finding) -> str:
 def _closing(report: DoctorReport) -> Text:
     found, number = report.all_findings, len(report.nodes)
     reached = sum(node.out_of_reach is None for node in report.nodes)
-    nodes = f"{number} node{'' if number == 1 else 's'}" if reached == number else f"{reached} of {number} nodes"
+    nodes = counted(number, "node") if reached == number else f"{reached} of {number} nodes"
     unknown = ", ".join(area for area in report.not_checked if area not in report.findings or not found)
-    words = [_counts(found)] if found else [] if unknown else ["all in health"]
+    words = [_counts(found)] if found else [] if unknown else ["no problems found"]
     words += [f"not everything could be checked ({unknown})"] if unknown else []
-    text = f"{nodes} looked at in {report.seconds:.1f} s: {'; '.join(words)}"
+    text = f"{nodes} checked in {report.seconds:.1f} s: {'; '.join(words)}"
     return Text(text, style="bold red" if report.unfit else "bold")
 
 
@@ -151,4 +151,4 @@ def _counts(found: Sequence[Finding]) -> str:
     """Numbers of the findings shown, by severity, where the same finding of several nodes is one."""
     folded = [finding.severity for _, finding in fold(found)]
     numbers = {severity: folded.count(severity) for severity in MARKS}
-    return ", ".join(f"{n} {WORDS[severity]}{'' if n == 1 else 's'}" for severity, n in numbers.items() if n)
+    return ", ".join(counted(n, WORDS[severity]) for severity, n in numbers.items() if n)

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from orchestrator.render.findings import MARKS, STYLES, WORDS, fold
-from orchestrator.render.printable import printable
+from orchestrator.render.printable import counted, printable
 from orchestrator.render.table import Column, Table
 from orchestrator.specs.facts import GpuFacts
 from orchestrator.specs.finding import Finding, Severity
@@ -123,17 +123,13 @@ def _closing(report: GpuReport) -> Text:
     gpus = sum(len(node.host.gpus) for node in report.nodes if node.host)
     errors = sum(finding.severity is Severity.ERROR for finding in report.findings)
     warnings = sum(finding.severity is Severity.WARNING for finding in report.findings)
-    text = f"{_count(len(report.nodes), 'node')}, {_count(gpus, 'GPU')}: "
-    text += f"{_count(errors, 'error')}, {_count(warnings, 'warning')}" if errors or warnings else "all fit"
+    text = f"{counted(len(report.nodes), 'node')}, {counted(gpus, 'GPU')}: "
+    text += f"{counted(errors, 'error')}, {counted(warnings, 'warning')}" if errors or warnings else "no problems found"
     return Text(text, style="bold red" if errors else "bold")
 
 
 def _indented(text: Text) -> Padding:
     return Padding(text, (0, 0, 0, 2), expand=False)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _number(value: float | None) -> str:

@@ -17,3 +17,8 @@ def printable(text: str) -> str:
     surrogate, such as a byte of a file name that is not UTF-8, is shown escaped: no terminal takes it."""
     shown = _UNPRINTABLE.sub("", text.rstrip("\r").rsplit("\r", 1)[-1])
     return shown.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

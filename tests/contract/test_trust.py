@@ -145,7 +145,7 @@ def test_each_node_has_its_outcome_and_a_silent_one_ends_no_other(trust: Trust) 
         assert code == 5
         assert (known_keys(ADDRESS, first), known_keys(ADDRESS, last)) == ((ECDSA,), (RSA,))
     assert f"error: n1: ana@{ADDRESS}:{closed} refused the connection" in said
-    assert "error: 1 of 3 nodes were not looked at, or not trusted\n" in said
+    assert "error: 1 of 3 nodes did not answer or were not trusted\n" in said
     assert trust(closed, free_port())[0] == 4
 
 

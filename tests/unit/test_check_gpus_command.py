@@ -41,7 +41,7 @@ def test_fit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr()
     assert "alpha 0" in out.out
     assert "NVIDIA GeForce RTX 4090" in out.out
-    assert out.out.rstrip().endswith("2 nodes, 2 GPUs: all fit")
+    assert out.out.rstrip().endswith("2 nodes, 2 GPUs: no problems found")
     assert out.err == "asking 2 nodes for GPUs\n"
 
 

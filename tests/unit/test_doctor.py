@@ -48,9 +48,9 @@ def test_a_fleet_in_health(orch: Orch) -> None:
     ran = orch("doctor", on=lan.lan(*THREE))
     assert ran.code == 0
     assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("✓")] == list(AREAS)
-    assert ran.out.splitlines()[-1].startswith("3 nodes looked at in ")
-    assert ran.out.rstrip().endswith("all in health")
-    assert ran.err == "looking at 3 nodes\n"
+    assert ran.out.splitlines()[-1].startswith("3 nodes checked in ")
+    assert ran.out.rstrip().endswith("no problems found")
+    assert ran.err == "checking 3 nodes\n"
 
 
 def test_nothing_is_left_on_the_nodes() -> None:
@@ -158,8 +158,8 @@ def test_a_node_that_was_not_examined_is_never_in_health(
     assert lines[area].endswith(f"not checked: {', '.join(off)} out of reach")
     assert lines["reach"].startswith("✗")
     assert set(lines) == ({"reach", area} if alone else set(AREAS))
-    assert f"{3 - len(off)} of 3 nodes looked at" in ran.out
-    assert "all in health" not in ran.out
+    assert f"{3 - len(off)} of 3 nodes checked" in ran.out
+    assert "no problems found" not in ran.out
     assert (ran.code, told["unfit"], told["not_checked"][area]) == (4, True, dict.fromkeys(off, "out of reach"))
 
 
@@ -171,7 +171,7 @@ def test_one_finding_alone_says_who_was_not_looked_at(orch: Orch, off: tuple[str
     ran = orch("doctor", "--only", "clock.skew", on=here)
     assert ran.code == 4
     assert f"{', '.join(off)}: no way  [reach.no_answer]" in ran.out
-    assert "all in health" not in ran.out
+    assert "no problems found" not in ran.out
     told = json_data(orch("doctor", "--only", "clock.skew", "--json", on=here).out)
     assert (told["unfit"], set(told["not_checked"])) == (True, set(AREAS) - {"reach"})
 
@@ -259,8 +259,8 @@ def test_fix_mends_and_looks_again(orch: Orch) -> None:
     ran = orch("doctor", "--fix", "--yes", on=here)
     assert ran.code == 0
     assert "start Docker on beta: sudo -n systemctl start docker" in ran.err
-    assert "1 fixed; looking again" in ran.err
-    assert ran.out.rstrip().endswith("all in health")
+    assert "1 fixed; checking again" in ran.err
+    assert ran.out.rstrip().endswith("no problems found")
 
 
 def test_without_fix_nothing_is_changed(orch: Orch) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import typer
 
-from orchestrator.cli.checkpoints.looking import ls, verify
+from orchestrator.cli.checkpoints.looking import ls, prune, verify
 from orchestrator.cli.checkpoints.moving import export, pull, push
-from orchestrator.cli.checkpoints.pruning import prune
 
 GROUP = typer.Typer(
     help="List, verify, pull, push, prune and export the checkpoints on the nodes.",

@@ -12,6 +12,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.report import say
+from orchestrator.render.printable import counted
 from orchestrator.specs.errors import ConfigError, PreflightError
 
 if TYPE_CHECKING:
@@ -84,13 +85,9 @@ def hashed(nodes: Sequence[Node], held: Sequence[CheckpointCopy], *, as_json: bo
     from orchestrator.fleet.checkpoints.survey import verify as hash_all
 
     if held and not as_json:
-        say(f"hashing {number(held)}, {sum(one.size for one in held) / 1e6:.1f} MB, on the nodes")
+        say(f"hashing {counted(len(held), 'checkpoint')}, {sum(one.size for one in held) / 1e6:.1f} MB, on the nodes")
     return hash_all(nodes, held)
 
 
 def note(error: OrchError) -> None:
     say(f"note: {error}")
-
-
-def number(held: Sequence[CheckpointCopy]) -> str:
-    return f"{len(held)} checkpoint{'' if len(held) == 1 else 's'}"

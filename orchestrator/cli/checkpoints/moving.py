@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_no
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK, RunFailedError, UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 def pull(

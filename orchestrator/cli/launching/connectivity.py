@@ -20,6 +20,7 @@ from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Rendezvous
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.measurement_command import in_miniature
+from orchestrator.render.printable import counted
 from orchestrator.specs.connectivity import Verdict, read_verdict
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError
 from orchestrator.specs.finding import Severity
@@ -40,7 +41,8 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
         if not as_json:
-            say(f"testing {_counted(plan)}, {plan.backend}, master {plan.master} {plan.master_addr}:{plan.master_port}")
+            master = f"master {plan.master} {plan.master_addr}:{plan.master_port}"
+            say(f"testing {counted(plan.nnodes, 'node')}, {plan.backend}, {master}")
         if plan.nnodes > 1:
             _try_ways(reached, plan, request, quiet=as_json)
         return _test(reached, plan, request, quiet=as_json)
@@ -124,7 +126,3 @@ def _show(plan: Plan, outcome: RunOutcome, verdict: Verdict | None, *, as_json: 
         tell_failure(plan, failure)
     else:
         say("✗ the test ended without a verdict: is the image older than this orch?\n  → orch build")
-
-
-def _counted(plan: Plan) -> str:
-    return "1 node" if plan.nnodes == 1 else f"{plan.nnodes} nodes"

@@ -14,6 +14,7 @@ from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import say
 from orchestrator.fleet.runs.artifacts import names_in
 from orchestrator.plan.command import brings_own_code, is_own_script, worker_command
+from orchestrator.render.printable import counted
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.launch_options import LaunchOptions
 
@@ -33,9 +34,8 @@ class OwnCode:
         unit, scale = next(
             (u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)) if self.size >= s or s == 1
         )
-        files = "1 file" if self.files == 1 else f"{self.files:,} files"
         where = str(self.folder) if self.folder.is_absolute() or str(self.folder) == "." else f"./{self.folder}"
-        return f"{where}, {files}, {self.size / scale:.3g} {unit}"
+        return f"{where}, {counted(self.files, 'file')}, {self.size / scale:.3g} {unit}"
 
 
 def own_code(options: LaunchOptions) -> OwnCode | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from orchestrator.cli.consent import require_consent
-from orchestrator.cli.launching.auto_nodes import with_best_nodes
+from orchestrator.cli.launching.capacity import with_best_nodes
 from orchestrator.cli.launching.checked_plan import PreviousAttempt, check_and_plan, earlier_attempt
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.grants import plan_to_continue
@@ -26,6 +26,7 @@ from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.lines import plan_lines
 from orchestrator.plan.measurement_command import measuring
+from orchestrator.render.printable import counted
 from orchestrator.specs.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -97,7 +98,7 @@ def ready(
     machines = with_engine(inventory, options.engine)
     request = replace(build_request(machines, options, earlier, os.environ, notify=say), data_command=data_command)
     if code:
-        say(f"code: {code}, copied to {len(request.nodes)} node{'s' if len(request.nodes) > 1 else ''}")
+        say(f"code: {code}, copied to {counted(len(request.nodes), 'node')}")
     require_values(request.secrets, request.environment, os.environ)
     if mode.forecast:
         request = replace(request, command=measuring(request.command))
