@@ -166,7 +166,7 @@ def _raw(seed: int, stream: int, count: int) -> NDArray[np.uint64]:
 
 
 def uniform(seed: int, positions: Indices, columns: int) -> NDArray[np.float64]:
-    """(positions, columns) numbers from [0, 1): the chance of each sample, by where it stands in the stream.
+    """(positions, columns) random numbers from [0, 1) for each sample, by its position in the stream.
 
     SplitMix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014) over a counter:
     all of it is one expression over arrays, where a generator for each sample would cost more than its crop.

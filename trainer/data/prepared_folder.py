@@ -61,7 +61,7 @@ KINDS = (TOKENS, IMAGES, LABELLED_TEXT, TRACES)
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedFolder:
-    """As its manifest tells it. Each workload's own kind adds what it reads there."""
+    """Folder of prepared data, by its manifest. Each kind of data adds its own properties."""
 
     kind: ClassVar[Kind]
     folder: Path
@@ -101,7 +101,7 @@ class PreparedFolder:
 
 
 def read_manifest(folder: Path, kind: Kind) -> dict[str, Any]:
-    """The manifest of data of this kind, whose files are there in full length. ConfigurationError otherwise."""
+    """Read the manifest. ConfigurationError: other data, or a file is missing or has another length."""
     path, make = folder / MANIFEST, kind.make(folder)
     try:
         manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -128,7 +128,7 @@ def read_manifest(folder: Path, kind: Kind) -> dict[str, Any]:
 
 
 def kind_of(folder: Path) -> str:
-    """The name of what the folder holds; empty where it has no manifest, or one that tells no kind."""
+    """Return the kind of data in a folder; empty: no manifest, or none with a kind."""
     try:
         told = json.loads((folder / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How many tokens texts have, and what --max-length costs and cuts."""
+"""Lengths of texts in tokens, and the cost and loss of --max-length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 PERCENTILES = (50, 90, 95, 99)
 STEP = 32
-"""Advice is a multiple of this: a figure that people remember."""
+"""The advised length is a multiple of this."""
 
 
 def figures(lengths: NDArray[np.int64]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""How long a sample prepared tokens allow, as their manifest tells it. Needs Python alone: the controller asks too."""
+"""Length of samples that prepared tokens allow, by their manifest. Imports no package, for the controller."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ OF_ITS_OWN = ("trace", "event", "parent", "label")
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """One trace as a file or a recording tells it."""
+    """One trace of a file or a recording."""
 
     id: str
     events: Sequence[str]
@@ -68,7 +68,7 @@ class Vocabulary:
 
 
 def source_of(description: dict[str, Any], traces: Iterator[Trace]) -> TraceSource:
-    """Named traces as `prepare` takes them; the first tells which features all must have."""
+    """Source of traces with named events; the features of the first are required of all."""
     ahead = list(islice(traces, 1))
     if not ahead:
         raise ConfigurationError("no trace in what was given")

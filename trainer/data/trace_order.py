@@ -1,4 +1,4 @@
-"""The order of traces for models that pad: batches of like length, out of a window that was mixed before."""
+"""Order of traces for models that pad: batches of similar length from a shuffled window."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trainer.data.order import BlockShuffled, Indices, permutation
 
 
 class ByLength(BlockShuffled):
-    """Block-shuffled, but in each window traces of like length stand together: a batch needs hardly any padding.
+    """Block-shuffled, but in each window traces of similar length are adjacent: a batch needs hardly any padding.
 
     Groups of `group` traces, which should be those of one step, start at multiples of `group` of the whole stream, so
-    that few steps straddle two of them. What is of chance: who meets whom, and the order of the groups.
+    that few steps straddle two of them. Random are the members of a window, and the order of the groups.
     """
 
     def __init__(self, samples: int, seed: int, lengths: Callable[[Indices], Indices], group: int) -> None:

@@ -95,7 +95,7 @@ class _Recorder:
 
     def notice(self, frame: FrameType, kind: str, _argument: object) -> None:
         now = time.thread_time()
-        if frame.f_code.co_name == "fault":  # would tell a model what it is to find; its time is the step's
+        if frame.f_code.co_name == "fault":  # it would reveal the label; its time counts as the step's
             self.held_up_since = now if kind == "call" else self.held_up_since
         elif kind == "call":
             kept = len(self.events) < MOST_CALLS and len(self.open) < DEPTH

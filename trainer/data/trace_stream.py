@@ -92,7 +92,7 @@ class StreamedTraces(IterableDataset[Batch]):
         reading, worker = self._reading, get_worker_info()
         mine, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         done, rest = divmod(reading.skip, reading.batch_size)
-        # DataLoader asks worker 0 first; after a resume that is the one whose turn it was.
+        # DataLoader asks worker 0 first; after a resume that is the worker that is next.
         turn = (mine + done) % workers
         skip = reading.batch_size * ((done - turn + workers - 1) // workers) + (rest if mine == 0 else 0)
         share = _Share(number=reading.rank * workers + turn, of=reading.world_size * workers, total=self._total)

@@ -123,7 +123,7 @@ def _load(path: Path) -> Any:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        # What torch opens and maps itself fails with a RuntimeError, in which only the words tell.
+        # torch raises RuntimeError for files that it maps itself; only the text tells them apart.
         if isinstance(error, OSError | RuntimeError) and os.strerror(errno.EMFILE) in str(error):
             raise TrainerError(
                 f"{path}: too many open files: fewer --num-workers (2), or a higher limit (ulimit -n 65536)"

@@ -12,11 +12,11 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.WordPiece(unk_token=SPECIAL[1], max_input_chars_per_word=100))
-    # Accents stay, as in BETO: in Spanish they tell words apart (termino, término, terminó).
+    # Accents stay, as in BETO: in Spanish they distinguish words (termino, término, terminó).
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    # A pair seen once only teaches the one text it stands in.
+    # A pair that occurs once is useful for that one text only.
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=2, special_tokens=list(SPECIAL), show_progress=False
     )

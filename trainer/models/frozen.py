@@ -43,9 +43,9 @@ Asked = tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]
 
 
 def completed(encoder: Encoder, kept: FrozenRows, asked: Asked) -> Tensor:
-    """(rows, length, width): `hidden` if all is known; else the missing rows are computed, and kept from now on.
+    """(rows, length, width): `hidden` if all is known; otherwise the missing rows are computed and stored.
 
-    What is computed passes through the stored precision too: the first epoch sees what the next ones will."""
+    Computed rows pass through the stored precision, too: the first epoch sees the values of the next ones."""
     rows, tokens, mask, hidden, known = asked
     if hidden.shape[1] and not known.shape[1]:
         return hidden.float()

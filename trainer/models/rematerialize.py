@@ -26,7 +26,7 @@ def rematerialized(block: nn.Module, *inputs: Tensor | None) -> Tensor:
 
 @contextmanager
 def uncounted(block: nn.Module) -> Iterator[None]:
-    """Running means have seen this batch once already: a second time would change what the model is judged with."""
+    """Running means have seen this batch once already: a second time would change what evaluation uses."""
     norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:

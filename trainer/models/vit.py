@@ -1,4 +1,4 @@
-"""Vision transformers (Dosovitskiy et al. 2020), normalized before each part, judged by the mean of all patches."""
+"""Vision transformers (Dosovitskiy et al. 2020) with normalization before each part; they classify the mean patch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU, memory and GPU in use, every few seconds: which node waits, whose memory is full."""
+"""Usage of CPU, memory and GPU of a node, every few seconds."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def read(node: str, meter: CpuMeter) -> ResourceUsage:
 
 
 def read_gpus() -> tuple[GpuUsage, ...]:
-    """All NVIDIA GPUs, none where there is no driver. What a card does not tell (GeForce) is None."""
+    """Read all NVIDIA GPUs; none without a driver. Values that a card does not report (GeForce) are None."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

@@ -56,7 +56,7 @@ def _test(place: RankInfo, backend: str, events: Events) -> None:
 
 
 def judge(group: Group, events: Events) -> None:
-    """Known values first, on every rank; then latency and bandwidth, which rank 0 tells of all.
+    """Known values first, on every rank; then latency and bandwidth, which rank 0 reports.
 
     TrainerError: a value was wrong here.
     """

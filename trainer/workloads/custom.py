@@ -1,4 +1,4 @@
-"""A user's own training: `--module my_pkg:build`, and all of the engine around it."""
+"""Training of a user's own model and data: `--module my_pkg:build`."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ EXPECTED = "--module my_pkg:build, or --module file.py:build, with the function 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What `build` returns: a model, samples and a loss. A subclass of `Workload` serves where this is too little."""
+    """Model, samples and loss, as returned by `build`. For more than this, `build` returns a subclass of `Workload`."""
 
     model: nn.Module
     train: Any
-    """A dataset with `len()` and numbered samples, each a tuple of tensors or numbers: the model's inputs, and last
-    the target. What is of chance in a sample should hang on its number: it may be asked for in any process."""
+    """Dataset with `len()` and an index; a sample is a tuple of tensors or numbers: the model's inputs, and last the
+    target. Randomness in a sample should depend only on its index, as any process may load it."""
     loss: Callable[[Any, Tensor], Tensor]
-    """Of the model's output and the targets: (batch,) a loss for each sample, or () their mean."""
+    """Function of the model's output and the targets: (batch,) the loss of each sample, or () their mean."""
     validation: Any = None
     metrics: Mapping[str, Callable[[Any, Tensor], Tensor]] = field(default_factory=dict)
-    """Each of output and targets: (batch,) a number for each sample, of which the mean is told."""
+    """Functions of output and targets: (batch,) one number for each sample; their mean is reported."""
     name: str = "custom"
     unit: str = "samples"
 
@@ -104,7 +104,7 @@ def _evaluate(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _maker(given: argparse.Namespace, data_dir: Path) -> Callable[[], Workload]:
-    """The user's function with its arguments; what is wrong with them is told before anything starts."""
+    """Bind the user's function to its arguments. OptionError: they do not fit; raised before anything starts."""
     build = find(given.module)
     settings = _settings(given.set or [], build)
     arguments = dict(settings)
@@ -127,7 +127,7 @@ def _maker(given: argparse.Namespace, data_dir: Path) -> Callable[[], Workload]:
 
 
 def _settings(words: list[str], build: Callable[..., Any]) -> dict[str, Any]:
-    """By the annotation of the argument; where it has none as YAML 1.2 reads them."""
+    """Parse values of --set by the annotation of the argument, or without one as YAML 1.2."""
     from trainer.scalars import scalar
 
     arguments = inspect.signature(build).parameters
@@ -149,14 +149,14 @@ def _assigned(words: list[str]) -> dict[str, str]:
 
 
 def find(named: str | None) -> Callable[..., Any]:
-    """The function that `--module` names, from the working folder or an installed package."""
+    """Import the function of `--module` from the working folder or an installed package."""
     module, function = _named(named)
     file = Path(module)
     folder, name = (file.parent, file.stem) if file.suffix == ".py" else (Path(), module)
     _make_importable(folder.absolute())
     try:
         found = getattr(_module(name, file), function, None)
-    except Exception as error:  # whatever a stranger's module does while it is imported
+    except Exception as error:  # the user's module may raise anything
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise OptionError(f"--module {named}: no module {name} in {folder.absolute()} or installed") from None
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -169,8 +169,8 @@ def find(named: str | None) -> Callable[..., Any]:
 
 
 def _make_importable(folder: Path) -> None:
-    """Before all other folders, unless it holds modules with names of ours: worker processes that are spawned import
-    ours again, from the same path."""
+    """Put a folder first on the path, or after ours if its modules have the names of ours: spawned worker processes
+    import ours again, by the same path."""
     root = str(Path(__file__).parents[2])
     ours = any((folder / name).exists() for package in ("trainer", "contract") for name in (package, f"{package}.py"))
     if str(folder) not in sys.path:
@@ -178,7 +178,7 @@ def _make_importable(folder: Path) -> None:
 
 
 def _named(named: str | None) -> tuple[str, str]:
-    """Its two halves; a module that is a file is there."""
+    """Split MODULE:FUNCTION. OptionError: it is malformed, or the file does not exist."""
     module, _, function = (named or "").rpartition(":")
     if not module or not function:
         raise OptionError(f"expected {EXPECTED}" + (f", not {named}" if named else ""))
@@ -189,7 +189,7 @@ def _named(named: str | None) -> tuple[str, str]:
 
 
 def _module(name: str, file: Path) -> ModuleType:
-    """By its name; a file called as a module that is here already, `trainer.py` for one, by its place."""
+    """Import a module by name, or by path if a loaded module, such as `trainer`, has the name of the file."""
     known = sys.modules.get(name)
     if known is None or file.suffix != ".py" or Path(known.__file__ or "").absolute() == file.absolute():
         return import_module(name)
@@ -202,7 +202,7 @@ def _module(name: str, file: Path) -> ModuleType:
 
 
 class Custom(Workload):
-    """A `Task` as the engine wants it."""
+    """Workload of a `Task`."""
 
     def __init__(self, task: Task, module: str, settings: Mapping[str, Any]) -> None:
         self._task = task
@@ -238,7 +238,7 @@ class Custom(Workload):
         return dict(zip(self._task.metrics, np.mean(outputs, axis=0).tolist(), strict=True))
 
     def _sum(self, loss: Tensor, samples: int) -> Tensor:
-        """(1,): the engine divides by the step's samples, over all ranks."""
+        """Return the sum, (1,): the engine divides it by the samples of the step over all ranks."""
         if loss.shape == ():
             return (loss * samples).reshape(1)
         if loss.shape == (samples,):

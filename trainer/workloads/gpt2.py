@@ -199,8 +199,8 @@ class Gpt2(Workload):
         }
 
     def generate(self, prompt: str) -> str:
-        wish = gpt2_actions.Wish(prompt=prompt, seed=self._options.seed)
-        return gpt2_actions.write_on(self._gpt2, self._tokenizer, wish)[0]
+        request = gpt2_actions.GenerationRequest(prompt=prompt, seed=self._options.seed)
+        return gpt2_actions.write_on(self._gpt2, self._tokenizer, request)[0]
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return self._gpt2.parameter_groups(self._options.weight_decay)

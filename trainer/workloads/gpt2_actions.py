@@ -1,4 +1,4 @@
-"""What is done with GPT-2 beside training: prepare its data, let it write, hand it to `transformers`."""
+"""Commands of GPT-2 other than training: prepare data, generate text, export to `transformers`."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def _sample(given: argparse.Namespace, _place: RankInfo) -> int:
     if wrong:
         raise OptionError("\n".join(wrong))
     found, model = _model_of(given.checkpoint)
-    wish = Wish(**{field.name: getattr(given, field.name) for field in fields(Wish)})
-    print("\n\n".join(write_on(model, tokenizer.load(found.path / TOKENIZER), wish)))
+    request = GenerationRequest(**{each.name: getattr(given, each.name) for each in fields(GenerationRequest)})
+    print("\n\n".join(write_on(model, tokenizer.load(found.path / TOKENIZER), request)))
     return 0
 
 
@@ -134,8 +134,8 @@ def _model_of(path: Path) -> tuple[Checkpoint, GPT2]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """What is to be written."""
+class GenerationRequest:
+    """Request to generate texts from a prompt."""
 
     prompt: str
     tokens: int = SAMPLE_TOKENS
@@ -146,14 +146,14 @@ class Wish:
     seed: int
 
 
-def write_on(model: GPT2, tokenizer: Any, wish: Wish) -> list[str]:
-    """The prompt and what the model writes after it."""
+def write_on(model: GPT2, tokenizer: Any, request: GenerationRequest) -> list[str]:
+    """Generate texts, each with the prompt."""
     import torch
 
     from trainer.data.tokenizer import END_OF_TEXT
     from trainer.models.generate import Sampling, generate
 
-    start = tokenizer.encode(wish.prompt).ids or [tokenizer.token_to_id(END_OF_TEXT)]
-    choice = Sampling(temperature=wish.temperature, top_k=wish.top_k, top_p=wish.top_p)
-    written = generate(model, torch.tensor([start] * wish.samples), wish.tokens, choice, wish.seed)
+    start = tokenizer.encode(request.prompt).ids or [tokenizer.token_to_id(END_OF_TEXT)]
+    sampling = Sampling(temperature=request.temperature, top_k=request.top_k, top_p=request.top_p)
+    written = generate(model, torch.tensor([start] * request.samples), request.tokens, sampling, request.seed)
     return [str(tokenizer.decode([*start, *tokens])) for tokens in written.tolist()]

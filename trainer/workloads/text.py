@@ -1,4 +1,4 @@
-"""Classes of texts by a BERT-type encoder with several heads: its commands, model, data, loss and measures."""
+"""Classification of texts by a BERT-type encoder with several heads: commands, model, data, loss and metrics."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _asked(given: argparse.Namespace, place: RankInfo, prepared: TextManifest) -> tuple[TextOptions, TrainOptions]:
-    """The options of this workload and of the engine. OptionError where they cannot be, with this data."""
+    """Build the options of the workload and of the engine. OptionError: they are invalid, or do not fit the data."""
     choice = text_options.choose(given, prepared)
     watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
     defaults: dict[str, Any] = {
@@ -71,7 +71,7 @@ def _asked(given: argparse.Namespace, place: RankInfo, prepared: TextManifest) -
         "min_lr": 0.0, "schedule": "linear", "batch_size": 16, "weight_decay": 0.01, "betas": (0.9, 0.999),
         "eval_every": "epoch", "checkpoint_every": "epoch", "early_stopping": watched, "best": watched, "patience": 3,
     }  # fmt: skip
-    if choice.bucketing:  # short texts tell less, and are more often wrong: batches of a kind differ without any fault
+    if choice.bucketing:  # short texts have larger losses: the loss differs between batches without any fault
         defaults["on_spike"] = "off"
     if given.max_steps is None:
         defaults["epochs"] = 5
@@ -248,7 +248,7 @@ class Text(Workload):
         told = f"{trained:,} of {total:,} parameters are trained ({trained / total:.1%})"
         if self._kept:
             size = sum(kept.nbytes for kept in self._kept.values()) / 2**20
-            told += f"; what the frozen ones make of the texts is kept, up to {size:.0f} MiB"
+            told += f"; the outputs of the frozen ones are cached, up to {size:.0f} MiB"
         return told
 
 

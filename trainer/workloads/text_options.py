@@ -1,4 +1,4 @@
-"""The options of the `text` workload, and what they ask for."""
+"""Options of the `text` workload."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADS_HELP = "columns and their weights in the loss"
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """What this workload lets the user choose, beside the engine's options."""
+    """Options of this workload, checked against the prepared data."""
 
     heads: Mapping[str, float]
     class_weights: tuple[str, ...] = ()
@@ -96,12 +96,12 @@ def add_prediction(parser: argparse.ArgumentParser) -> None:
 
 def add_lengths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
-    parser.add_argument("--max-length", type=_at_least_1, metavar="N", help="one more length to judge")
+    parser.add_argument("--max-length", type=_at_least_1, metavar="N", help="one more length to show")
     parser.add_argument("--json", action="store_true")
 
 
 def choose(given: argparse.Namespace, prepared: TextManifest) -> TextOptions:
-    """What the user asks for, checked against what was prepared; all that is wrong at once."""
+    """Build the options. OptionError: all values that are invalid, or that do not fit the prepared data."""
     heads = parse_heads(given.heads, prepared.head_weights) if given.heads else prepared.head_weights
     wrong = [
         f"--heads {head}: prepared are {', '.join(prepared.heads)}" for head in heads if head not in prepared.heads
@@ -130,7 +130,7 @@ def choose(given: argparse.Namespace, prepared: TextManifest) -> TextOptions:
 
 
 def parse_heads(text: str, known: Mapping[str, float] = HEADS) -> dict[str, float]:
-    """`modo:0.1,causa:0.6`. Without any weight: those known for all these names, else equal ones."""
+    """Parse `modo:0.1,causa:0.6`. Without any weight: the known ones if all names are known, otherwise equal ones."""
     heads: dict[str, float | None] = {}
     for part in text.split(","):
         name, colon, weight = part.strip().rpartition(":") if ":" in part else (part.strip(), "", "")
@@ -164,7 +164,7 @@ def _weighted(asked: str | None, heads: Mapping[str, float], wrong: list[str]) -
 
 
 def _model(asked: str | None, prepared: TextManifest, wrong: list[str]) -> tuple[str, int]:
-    """Which model, and its number of layers. Random ones of any size share a tokenizer; others have their own."""
+    """Return the model and its number of layers. Random ones of any size share a tokenizer; others have their own."""
     from trainer.models import sizes
 
     name = asked or prepared.model_name

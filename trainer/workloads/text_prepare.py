@@ -135,7 +135,7 @@ def _source(given: argparse.Namespace) -> tuple[Path, str, dict[str, float]]:
 def _model(given: argparse.Namespace, texts: Sequence[str]) -> Pretrained:
     if not given.model_name.startswith(sizes.RANDOM):
         return pretrained.load(given.model_name)
-    sizes.of(given.model_name)  # a wrong name is told before the tokenizer is trained
+    sizes.of(given.model_name)  # report an unknown name before the tokenizer is trained
     if given.vocab_size < len(wordpiece.SPECIAL) + 100:
         raise OptionError(f"--vocab-size {given.vocab_size}: letters and marks alone need about 100")
     tokenizer = wordpiece.train(texts, given.vocab_size)
@@ -146,7 +146,7 @@ def _model(given: argparse.Namespace, texts: Sequence[str]) -> Pretrained:
 def _strangers(
     path: Path, validation: Sequence[LabelledText], train: Sequence[LabelledText], heads: list[str]
 ) -> list[str]:
-    """Classes that nobody could have learnt."""
+    """Return a message for each validation row with a class that is not among the training texts."""
     known = [{row.labels[at] for row in train} for at in range(len(heads))]
     return [
         f"{path}:{row.line}: {head} {label!r} is no class of the training texts"

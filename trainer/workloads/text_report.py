@@ -24,7 +24,7 @@ Classes = Mapping[str, Sequence[str]]
 History = Mapping[int, Mapping[str, float]]
 """F1 of each head by step."""
 LEGIBLE = 24
-"""Classes of a confusion matrix whose names are written at it."""
+"""Maximum number of classes with names in the plot of the confusion matrix."""
 
 
 def metrics(classes: Classes, found: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, float]:

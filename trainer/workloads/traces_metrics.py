@@ -1,4 +1,4 @@
-"""How well scores tell anomalies: measures and pictures. Outputs are (traces, 2): the score and the label."""
+"""Metrics and plots of anomaly detection. Outputs are (traces, 2): score and label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures to classes: the commands. vision_training.py is imported only where torch is needed."""
+"""Classification of pictures: commands. vision_training.py is imported only where torch is needed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, VisionOptions]:
-    """The options of the engine and of this workload. OptionError where they cannot be."""
+    """Build the options of the engine and of the workload. OptionError: they are invalid."""
     preset = PRESETS[given.preset or "fashion"]
     own = {**SEED_DEFAULTS, "batch_size": preset.batch_size, "lr": preset.lr}
     if given.epochs is None and given.max_steps is None:

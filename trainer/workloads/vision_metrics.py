@@ -19,7 +19,7 @@ from trainer.engine.workload import Outputs
 LABEL, PREDICTED, RANK = range(3)
 """The columns of what is kept of each picture: its class, the likeliest one, and how many come before its own."""
 MOST_NAMED = 40
-"""Classes whose names find room beside a matrix."""
+"""Maximum number of classes with names in the plot of the confusion matrix."""
 
 
 def outputs_of(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a checkpoint makes of pictures: of a prepared validation split, or of files that it has never seen."""
+"""Predictions of a checkpoint for a prepared validation split, or for other picture files."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from trainer.workloads import vision_metrics
 from trainer.workloads.vision_options import ROOM, VisionOptions
 
 USUAL_MEAN, USUAL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's pictures, for a folder that nobody has read as a whole yet."""
+"""Mean and standard deviation of ImageNet, for a folder of pictures that was not prepared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Pictures:
 
 
 def open_pictures(options: TrainOptions, choices: VisionOptions, size: int | None, place: RankInfo) -> Pictures:
-    """Prepared ones, or those of a folder as it is. `size`: the crop that the user wants."""
+    """Open prepared pictures, or those of a folder. `size`: crop that the user gave."""
     if choices.images is None:
         data = image_store.PreparedImages.open(options.data_dir)
         frame = Frame(**{**asdict(data.frame), **({"crop": size} if size else {})})
@@ -148,7 +148,7 @@ class Vision(Workload):
 
     @torch.no_grad()
     def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What the model learns from: pictures from 0 to 255, and (n, classes) of what they show."""
+        """Augment a batch for training: pictures from 0 to 255, and soft labels, (n, classes)."""
         # Positions of pixels need more than the 8 bits that bfloat16 has.
         with torch.autocast(batch[0].device.type, enabled=False):
             pictures, target = self._augmented(*batch[:3])
@@ -168,7 +168,7 @@ class Vision(Workload):
     # ── Validation ────────────────────────────────────────────────────────────────────────────────
 
     def evaluate_batch(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """By plain cross entropy, whatever the model learns from: figures of different runs can be compared."""
+        """Evaluate by plain cross entropy, whatever the training loss, so that runs can be compared."""
         views, labels = batch
         logits = model(planes(views).contiguous(memory_format=self.memory_format)).float()
         loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
