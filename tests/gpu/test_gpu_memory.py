@@ -75,12 +75,12 @@ def test_the_micro_batch_that_fits_leaves_room_for_the_optimizer_and_the_exchang
     events = Events(place, out=io.StringIO(), err=io.StringIO())
     bench = Bench(workload, hardware, cut, 0, events)
     group = Group(place=place, backend="gloo", device=torch.device("cpu"))
-    whose = methods.Whose(model=workload.model, optimizer=optimizer, options=options, group=group)
-    bench.choose_micro_batch(options, optimizer, lambda: stand_in(sync, whose))
+    context = methods.SyncContext(model=workload.model, optimizer=optimizer, options=options, group=group)
+    bench.choose_micro_batch(options, optimizer, lambda: stand_in(sync, context))
     size = bench.cut.micro_batch
     assert 1 <= size < 128
 
-    held = stand_in(sync, whose)  # what a real run holds in its second step
+    held = stand_in(sync, context)  # what a real run holds in its second step
     for _ in range(3):
         for last in (False, True):
             with held.gradients(last=last):

@@ -25,11 +25,11 @@ from torch.optim import SGD
 from trainer.config import RankInfo, TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.process_group import join, leave
-from trainer.engine.step_stats import tell
+from trainer.engine.step_stats import all_reduce_stats
 from trainer.engine.sync import methods
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.transfers import Arriving
-from trainer.engine.weights import must_be_alike, share_weights
+from trainer.engine.weights import check_weights_match, share_weights
 
 STREAMING = TrainOptions(sync_every=4, sync_fragments=2, sync_delay=1, sync_warmup=2)
 WAYS = {"int4+8": TrainOptions(), "powersgd": TrainOptions(), "diloco": STREAMING}
@@ -72,20 +72,20 @@ def train(way: str, group: Group, device: torch.device) -> list[Tensor]:
     torch.manual_seed(0)
     net = Net().to(device)
     optimizer = SGD(net.parameters(), lr=0.01)
-    whose = methods.Whose(model=net, optimizer=optimizer, options=WAYS[way], group=group)
-    sync: Sync = methods.build(way, whose, 0, static_graph=False)
+    context = methods.SyncContext(model=net, optimizer=optimizer, options=WAYS[way], group=group)
+    sync: Sync = methods.build(way, context, 0, static_graph=False)
     _reverse_threads(sync, group.place.rank)
     for step in range(1, STEPS + 1):
         chance = torch.Generator().manual_seed(10 * step + group.place.rank)
         with sync.gradients(last=True):
             sync.model(torch.randn(4, 256, generator=chance).to(device)).backward()
         sync.finish()
-        told = tell(group, [1.0], 1.0, False, 0.1, True)
+        told = all_reduce_stats(group, [1.0], 1.0, stop=False, sample_s=0.1, written=True)
         assert told.sums == [group.place.world_size]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         sync.stepped(step)
-        must_be_alike(sync, group, step)
+        check_weights_match(sync, group, step)
     sync.finalize()
     return [parameter.detach().cpu() for parameter in net.parameters()]
 

@@ -59,8 +59,8 @@ class Training:
             parameter.grad = torch.zeros_like(parameter)
         self._idle_step()
         self.group = group
-        whose = methods.Whose(model=self.net, optimizer=self.optimizer, options=options, group=group)
-        self.sync: Sync = methods.build(name, whose, step, static_graph=False)
+        context = methods.SyncContext(model=self.net, optimizer=self.optimizer, options=options, group=group)
+        self.sync: Sync = methods.build(name, context, step, static_graph=False)
         self.step = step
 
     def steps(self, number: int) -> None:

@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from tests.trainer.observed import Observed, Wishes, same, state
 from trainer.config import RankInfo, TrainOptions
-from trainer.engine.async_save import Saving
+from trainer.engine.async_save import Checkpointer
 from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.writer import Writer
-from trainer.engine.early_stopping import Watch
+from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.group import Group
 from trainer.engine.guard import Guard
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.reporting.events import Events
-from trainer.engine.run import Run
+from trainer.engine.run import TrainingRun
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.sync.strategy import State, Sync
 from trainer.errors import TrainerError
@@ -64,8 +64,8 @@ class OwnErrors(Sync):
 class Training:
     files: Files
     trained: TrainState
-    run: Run
-    saving: Saving
+    run: TrainingRun
+    checkpointer: Checkpointer
     heard: io.StringIO
 
     @property
@@ -97,7 +97,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         workload, heard, files = Observed(chosen, Wishes(), place), io.StringIO(), Files()
         workload.attachments = files
         cpu = torch.device("cpu")
-        run = Run(
+        run = TrainingRun(
             workload=workload,
             options=chosen,
             place=place,
@@ -113,10 +113,10 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
             optimizer=torch.optim.AdamW(workload.model.parameters()),
             scaler=torch.amp.GradScaler("cpu", enabled=False),
             guard=Guard(),
-            watch=Watch("loss", 0),
+            early_stopping=EarlyStopping("loss", 0),
         )
-        saving = Saving(run, trained, OwnErrors(workload.model, own or {}))
-        made.append(Training(files=files, trained=trained, run=run, saving=saving, heard=heard))
+        checkpointer = Checkpointer(run, trained, OwnErrors(workload.model, own or {}))
+        made.append(Training(files=files, trained=trained, run=run, checkpointer=checkpointer, heard=heard))
         made[-1].learn()
         return made[-1]
 
@@ -130,13 +130,13 @@ def test_the_training_goes_on_and_the_checkpoint_has_what_was_then(begin: Begin,
     training = begin()
     training.files.gate.clear()
     expected: Mapping[str, Tensor] = {name: t.clone() for name, t in training.trained.model.state_dict().items()}
-    training.saving.save(1, 4)
+    training.checkpointer.save(1, 4)
     training.files.waiting.wait()
     training.learn()
-    training.saving.look(all_written=True)
+    training.checkpointer.poll(all_written=True)
     assert training.there == []
     training.files.gate.set()
-    training.saving.wait()
+    training.checkpointer.wait()
     assert same(dict(state(tmp_path, 1)["model"]), expected)
     assert not same(dict(training.trained.model.state_dict()), expected)
     (event,) = training.checkpoints
@@ -146,24 +146,24 @@ def test_the_training_goes_on_and_the_checkpoint_has_what_was_then(begin: Begin,
 
 def test_without_a_copy_it_is_there_when_the_training_goes_on(begin: Begin) -> None:
     training = begin(checkpoint_async=False)
-    training.saving.save(1, 4)
+    training.checkpointer.save(1, 4)
     assert training.there == [1]
     assert training.checkpoints[0]["stopped_s"] == training.checkpoints[0]["seconds"] > 0
 
 
 def test_the_last_one_is_there_before_the_end(begin: Begin) -> None:
     training = begin()
-    training.saving.save(1, 4, last=True)
+    training.checkpointer.save(1, 4, last=True)
     assert training.there == [1]
 
 
 def test_the_next_waits_for_the_last_and_both_have_their_own(begin: Begin, tmp_path: Path) -> None:
     training = begin()
-    training.saving.save(1, 4)
+    training.checkpointer.save(1, 4)
     training.learn()
-    training.saving.save(2, 8)
+    training.checkpointer.save(2, 8)
     assert training.there[-1] == 1
-    training.saving.wait()
+    training.checkpointer.wait()
     assert training.there == [2, 1]
     assert not same(state(tmp_path, 1)["model"], state(tmp_path, 2)["model"])
     assert [event["step"] for event in training.checkpoints] == [1, 2]
@@ -172,12 +172,12 @@ def test_the_next_waits_for_the_last_and_both_have_their_own(begin: Begin, tmp_p
 def test_the_best_is_named_once_it_is_there_and_outlives_the_count(begin: Begin, tmp_path: Path) -> None:
     training = begin(keep_checkpoints=1)
     training.files.gate.clear()
-    training.saving.save(1, 4, best=True)
+    training.checkpointer.save(1, 4, best=True)
     assert not (tmp_path / "best.json").exists()
     training.files.gate.set()
     for step in (2, 3):
-        training.saving.save(step, 4 * step)
-    training.saving.wait()
+        training.checkpointer.save(step, 4 * step)
+    training.checkpointer.wait()
     assert json.loads((tmp_path / "best.json").read_text())["step"] == 1
     assert training.there == [3, 1]
 
@@ -185,14 +185,14 @@ def test_the_best_is_named_once_it_is_there_and_outlives_the_count(begin: Begin,
 def test_it_is_none_until_all_ranks_have_written_their_own(begin: Begin, tmp_path: Path) -> None:
     own = {"unsent": torch.ones(3)}
     training = begin(own)
-    training.saving.save(1, 4)
+    training.checkpointer.save(1, 4)
     own["unsent"] += 1
     training.run.writer.finish()
-    assert training.saving.own_written
-    training.saving.look(all_written=False)  # another rank's disk is slower
+    assert training.checkpointer.own_written
+    training.checkpointer.poll(all_written=False)  # another rank's disk is slower
     training.run.writer.finish()
     assert training.there == []
-    training.saving.look(all_written=True)
+    training.checkpointer.poll(all_written=True)
     training.run.writer.finish()
     assert training.there == [1]
     kept = torch.load(tmp_path / "ranks/step-00000001/rank-0-of-1.pt", weights_only=True)
@@ -202,31 +202,31 @@ def test_it_is_none_until_all_ranks_have_written_their_own(begin: Begin, tmp_pat
 def test_files_of_ranks_are_those_of_the_checkpoints_that_are_there(begin: Begin, tmp_path: Path) -> None:
     training = begin({"unsent": torch.ones(3)}, keep_checkpoints=1)
     for step in (1, 2, 3):
-        training.saving.save(step, 4 * step, best=step == 1)
+        training.checkpointer.save(step, 4 * step, best=step == 1)
         # The one before stays until this one is a checkpoint: a crash in between costs nothing.
         training.run.writer.finish()
         steps = {int(path.name[5:]) for path in (tmp_path / "ranks").iterdir()}
         assert steps >= {step, *training.there}
-    training.saving.wait()
+    training.checkpointer.wait()
     training.run.writer.finish()
     assert training.there == [3, 1]
     assert sorted(path.name for path in (tmp_path / "ranks").iterdir()) == ["step-00000001", "step-00000003"]
 
 
-@pytest.mark.parametrize("asked", ["look", "save", "wait"])
+@pytest.mark.parametrize("asked", ["poll", "save", "wait"])
 def test_what_fails_in_writing_ends_the_run_at_its_next_step_or_save(begin: Begin, tmp_path: Path, asked: str) -> None:
     training = begin()
-    training.saving.save(1, 4)
-    training.saving.wait()
+    training.checkpointer.save(1, 4)
+    training.checkpointer.wait()
     training.files["gone"] = tmp_path / "gone"
-    training.saving.save(2, 8)
+    training.checkpointer.save(2, 8)
     tried = Event()
     training.run.writer.submit(tried.set)
     tried.wait()
     ask = {
-        "look": lambda: training.saving.look(all_written=True),
-        "save": lambda: training.saving.save(3, 12),
-        "wait": training.saving.wait,
+        "poll": lambda: training.checkpointer.poll(all_written=True),
+        "save": lambda: training.checkpointer.save(3, 12),
+        "wait": training.checkpointer.wait,
     }[asked]
     with pytest.raises(TrainerError, match=r"of step 2 cannot be written .*gone.*; the checkpoint of step 1 is kept"):
         ask()
@@ -237,8 +237,8 @@ def test_what_fails_in_writing_ends_the_run_at_its_next_step_or_save(begin: Begi
 def test_a_rank_whose_own_file_fails_never_says_that_it_is_written(begin: Begin, tmp_path: Path) -> None:
     (tmp_path / "ranks").write_text("where a folder should be")
     training = begin({"unsent": torch.ones(3)})
-    training.saving.save(1, 4)
+    training.checkpointer.save(1, 4)
     with pytest.raises(TrainerError, match="what rank 0 alone knows at step 1 cannot be written"):
-        training.saving.wait()
-    assert not training.saving.own_written
+        training.checkpointer.wait()
+    assert not training.checkpointer.own_written
     assert training.there == []

@@ -14,7 +14,7 @@ from trainer.agent.rank_exit import classify_exception
 from trainer.config import RankInfo
 from trainer.engine.group import Group
 from trainer.engine.sync.ddp import Alone
-from trainer.engine.weights import apart, checksum, must_be_alike
+from trainer.engine.weights import apart, check_weights_match, checksum
 from trainer.errors import DriftError
 
 Observe = Callable[..., Result]
@@ -80,4 +80,4 @@ def test_a_weight_that_is_far_off_shows_among_many() -> None:
 
 def test_a_rank_alone_is_like_itself() -> None:
     model = network()
-    must_be_alike(Alone(model), Group(place=RankInfo(), backend="none", device=torch.device("cpu")), 1)
+    check_weights_match(Alone(model), Group(place=RankInfo(), backend="none", device=torch.device("cpu")), 1)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from trainer.engine.early_stopping import Watch, lower_is_better
+from trainer.engine.early_stopping import EarlyStopping, lower_is_better
 from trainer.errors import ConfigurationError, OptionError
 
 
@@ -23,7 +23,7 @@ def test_the_name_tells_the_direction(metric: str, lower: bool) -> None:
 
 
 def test_patience_counts_evaluations_since_the_best() -> None:
-    watch = Watch("f1", patience=2)
+    watch = EarlyStopping("f1", patience=2)
     seen = [watch.update(step, {"f1": f1}) for step, f1 in ((10, 0.5), (20, 0.7), (30, 0.7))]
     assert (seen, watch.exhausted) == ([True, True, False], False)
     assert not watch.update(40, {"f1": math.nan})  # what is not a number is no improvement
@@ -32,7 +32,7 @@ def test_patience_counts_evaluations_since_the_best() -> None:
 
 
 def test_the_direction_can_be_given() -> None:
-    watch = Watch("distance:min", patience=0)
+    watch = EarlyStopping("distance:min", patience=0)
     assert [watch.update(step, {"distance": value}) for step, value in enumerate((3.0, 4.0, 2.0))] == [
         True,
         False,
@@ -43,7 +43,7 @@ def test_the_direction_can_be_given() -> None:
 
 def test_a_resumed_watch_goes_on_as_it_was() -> None:
     """Through JSON, as a checkpoint's manifest is."""
-    watch, fresh, never_updated = Watch("loss", 2), Watch("loss", 2), Watch("loss", 2)
+    watch, fresh, never_updated = EarlyStopping("loss", 2), EarlyStopping("loss", 2), EarlyStopping("loss", 2)
     watch.update(5, {"loss": 1.5})
     watch.update(6, {"loss": 1.6})
     fresh.restore(json.loads(json.dumps(watch.state())))
@@ -55,8 +55,8 @@ def test_a_resumed_watch_goes_on_as_it_was() -> None:
 
 def test_an_unknown_metric_names_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match="no such figure; it has f1, loss"):
-        Watch("f2", 3).update(10, {"loss": 1.0, "f1": 0.3})
+        EarlyStopping("f2", 3).update(10, {"loss": 1.0, "f1": 0.3})
     with pytest.raises(OptionError, match="expected loss, loss:min or loss:max"):
-        Watch("loss:down", 3)
+        EarlyStopping("loss:down", 3)
     with pytest.raises(OptionError, match="--patience -1"):
-        Watch("loss", -1)
+        EarlyStopping("loss", -1)

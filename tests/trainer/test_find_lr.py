@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.engine.autotune.find_lr import Found, breaks_out, find_lr, ramp, save, smooth
+from trainer.engine.autotune.find_lr import LRRangeTest, breaks_out, find_lr, ramp, save, smooth
 from trainer.errors import TrainerError
 
 
@@ -26,7 +26,7 @@ class Bowl:
         return loss
 
 
-def searched() -> Found:
+def searched() -> LRRangeTest:
     return find_lr(Bowl().step, lowest=1e-4, highest=100, steps=120)
 
 

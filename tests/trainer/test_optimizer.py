@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainer.config import TrainOptions
 from trainer.engine.optimization.muon import Muon, orthogonal
-from trainer.engine.optimization.optimizer import Together, build_optimizer, usual_groups
+from trainer.engine.optimization.optimizer import CombinedOptimizer, build_optimizer, usual_groups
 from trainer.errors import OptionError
 from trainer.models.gpt2 import GPT2, Gpt2Shape
 
@@ -95,7 +95,7 @@ def test_a_step_without_rate_and_gradient_makes_all_state_and_moves_nothing(kind
 def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
     model = a_model()
     optimizer = an_optimizer(model, "muon")
-    assert isinstance(optimizer, Together)
+    assert isinstance(optimizer, CombinedOptimizer)
     train(model, optimizer, range(1))
     by_muon = {name for name, p in model.named_parameters() if "momentum_buffer" in optimizer.state[p]}
     kinds = ("attention.qkv", "attention.proj", "up", "down")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.engine.hardware.precision import Gpu, choose_dtype, cpu_flags, has_native_bf16
+from trainer.engine.hardware.precision import GpuModel, choose_dtype, cpu_flags, has_native_bf16
 from trainer.errors import ConfigurationError, OptionError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -27,11 +27,11 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
     ],
 )
 def test_on_a_gpu(precision: str, capability: tuple[int, int], dtype: torch.dtype) -> None:
-    assert choose_dtype(precision, GPU, gpu=Gpu(capability=capability))[0] is dtype
+    assert choose_dtype(precision, GPU, gpu=GpuModel(capability=capability))[0] is dtype
 
 
 def test_a_gtx_16_has_no_tensor_cores_whatever_its_number() -> None:
-    gtx, rtx = (Gpu(capability=(7, 5), name=f"NVIDIA GeForce {name}") for name in ("GTX 1660 Ti", "RTX 2070"))
+    gtx, rtx = (GpuModel(capability=(7, 5), name=f"NVIDIA GeForce {name}") for name in ("GTX 1660 Ti", "RTX 2070"))
     assert choose_dtype("auto", GPU, gpu=gtx) == (torch.float32, "no Tensor Cores")
     assert choose_dtype("fp16", GPU, gpu=gtx)[0] is torch.float16
     assert choose_dtype("auto", GPU, gpu=rtx)[0] is torch.float16
@@ -39,7 +39,7 @@ def test_a_gtx_16_has_no_tensor_cores_whatever_its_number() -> None:
 
 def test_a_gpu_that_only_emulates_bf16() -> None:
     with pytest.raises(ConfigurationError, match=r"compute capability 7\.5\) is older than Ampere .* --precision fp16"):
-        choose_dtype("bf16", GPU, gpu=Gpu(capability=(7, 5)))
+        choose_dtype("bf16", GPU, gpu=GpuModel(capability=(7, 5)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trainer.engine.reporting import profile
-from trainer.engine.reporting.profile import SKIPPED, Profile
+from trainer.engine.reporting.profile import SKIPPED, StepProfiler
 from trainer.engine.reporting.profile_page import (
     Operator,
     Page,
@@ -36,7 +36,7 @@ PAGE = Page(
 )
 
 
-def train(around: Profile, steps: int) -> list[Path | None]:
+def train(around: StepProfiler, steps: int) -> list[Path | None]:
     model, x = nn.Linear(64, 64), torch.randn(32, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     summaries = []
@@ -53,7 +53,7 @@ def train(around: Profile, steps: int) -> list[Path | None]:
 
 
 def test_a_trace_and_a_page(tmp_path: Path) -> None:
-    with Profile(tmp_path / "profile", 3, CPU, True) as around:
+    with StepProfiler(tmp_path / "profile", 3, CPU, True) as around:
         summaries = train(around, SKIPPED + 5)
     assert [number for number, path in enumerate(summaries, start=1) if path] == [SKIPPED + 3]
     page = (tmp_path / "profile" / "summary.md").read_text()
@@ -68,7 +68,7 @@ def test_a_trace_and_a_page(tmp_path: Path) -> None:
 
 
 def test_the_parts_make_up_a_step(tmp_path: Path) -> None:
-    with Profile(tmp_path, 4, CPU, True) as around:
+    with StepProfiler(tmp_path, 4, CPU, True) as around:
         train(around, SKIPPED + 4)
     rows = [line.split("|") for line in (tmp_path / "summary.md").read_text().splitlines() if line.startswith("| ")]
     parts = {row[1].strip(): float(row[3].strip().rstrip("%")) for row in rows if len(row) == 5 and "%" in row[3]}
@@ -77,27 +77,27 @@ def test_the_parts_make_up_a_step(tmp_path: Path) -> None:
 
 
 def test_a_run_that_ends_early_leaves_what_there_is(tmp_path: Path) -> None:
-    with Profile(tmp_path, 50, CPU, True) as around:
+    with StepProfiler(tmp_path, 50, CPU, True) as around:
         train(around, SKIPPED + 2)
     assert "2 steps on CPU" in (tmp_path / "summary.md").read_text()
 
 
 def test_a_run_that_ends_before_it_begins(tmp_path: Path) -> None:
     for steps in (1, SKIPPED):
-        with Profile(tmp_path / "none", 3, CPU, True) as around:
+        with StepProfiler(tmp_path / "none", 3, CPU, True) as around:
             train(around, steps)
         assert "nothing was recorded" in around.outcome
     assert not (tmp_path / "none").exists()
 
 
 def test_unasked_it_does_nothing(tmp_path: Path) -> None:
-    with Profile(tmp_path / "none", 3, CPU, False) as around:
+    with StepProfiler(tmp_path / "none", 3, CPU, False) as around:
         assert train(around, SKIPPED + 4) == [None] * (SKIPPED + 4)
     assert not (tmp_path / "none").exists()
 
 
 def test_a_failing_step_fails_as_itself(tmp_path: Path) -> None:
-    around = Profile(tmp_path / "none", 3, CPU, True)
+    around = StepProfiler(tmp_path / "none", 3, CPU, True)
 
     def fail() -> None:
         with around:
@@ -114,7 +114,7 @@ def test_a_failing_step_fails_as_itself(tmp_path: Path) -> None:
 def test_a_large_trace_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "LARGE_BYTES", 100)
     (tmp_path / "trace.json").write_text("of a run before")
-    with Profile(tmp_path, 1, CPU, True) as around:
+    with StepProfiler(tmp_path, 1, CPU, True) as around:
         train(around, SKIPPED + 1)
     assert not (tmp_path / "trace.json").exists()
     assert json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes())) == read_trace(

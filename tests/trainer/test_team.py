@@ -14,9 +14,9 @@ from tests.trainer.conftest import Result
 from tests.trainer.observed import seen, state
 from trainer.config import RankInfo
 from trainer.engine import step_timer
-from trainer.engine.balance import WINDOW, Balance, told
+from trainer.engine.balance import WINDOW, ShareBalancer, changed_shares
 from trainer.engine.group import Group
-from trainer.engine.step_timer import Times
+from trainer.engine.step_timer import ComputeTimes
 from trainer.errors import TrainerError
 
 Observe = Callable[..., Result]
@@ -87,18 +87,18 @@ def test_a_slow_rank_with_a_fixed_share_is_told(observe: Observe, tmp_path: Path
 
 
 def test_what_is_usual_is_told_and_not_a_hiccup() -> None:
-    times = Times(["alpha", "beta"])
+    times = ComputeTimes(["alpha", "beta"])
     for step in range(2 * step_timer.WINDOW):
-        times.hear([0.01, 1.0 if step % 5 == 0 else 0.02], [4, 2])
+        times.add([0.01, 1.0 if step % 5 == 0 else 0.02], [4, 2])
     assert times.read() == {"compute_s": {"alpha": pytest.approx(0.04), "beta": pytest.approx(0.04)}}
 
 
 def test_of_few_steps_or_one_rank_nothing_is_told() -> None:
-    few, alone = Times(["alpha", "beta"]), Times(["alpha"])
+    few, alone = ComputeTimes(["alpha", "beta"]), ComputeTimes(["alpha"])
     for _ in range(step_timer.FEWEST - 1):
-        few.hear([0.01, 0.02], [4, 2])
+        few.add([0.01, 0.02], [4, 2])
     for _ in range(step_timer.WINDOW):
-        alone.hear([0.01], [4])
+        alone.add([0.01], [4])
     assert (few.read(), alone.read()) == ({}, {})
 
 
@@ -154,16 +154,16 @@ def test_who_is_left_out_does_not_outlive_the_others() -> None:
 
 
 def test_one_hiccup_changes_no_shares() -> None:
-    balance = Balance([8, 8])
+    balancer = ShareBalancer([8, 8])
     for step in range(4 * WINDOW):
-        assert balance.hear([0.01, 0.5 if step % WINDOW == 3 else 0.01]) is None
+        assert balancer.update([0.01, 0.5 if step % WINDOW == 3 else 0.01]) is None
 
 
 def test_shares_settle_where_nodes_differ() -> None:
-    balance = Balance([8, 8])
-    changes = [shares for _ in range(6 * WINDOW) if (shares := balance.hear([0.01, 0.03]))]
+    balancer = ShareBalancer([8, 8])
+    changes = [shares for _ in range(6 * WINDOW) if (shares := balancer.update([0.01, 0.03]))]
     assert changes == [(12, 4)]
 
 
 def test_what_changed_is_named() -> None:
-    assert told(["alpha", "beta", "gamma"], [8, 8, 8], [10, 8, 6]) == "alpha 8 → 10, gamma 8 → 6"
+    assert changed_shares(["alpha", "beta", "gamma"], [8, 8, 8], [10, 8, 6]) == "alpha 8 → 10, gamma 8 → 6"

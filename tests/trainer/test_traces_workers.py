@@ -22,7 +22,7 @@ from trainer.cli import parse
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch
 from trainer.engine.autotune.tuning import Bench
-from trainer.engine.autotune.workers import Choice
+from trainer.engine.autotune.workers import WorkerCount
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
@@ -196,8 +196,8 @@ class Measured(LstmTraces):
 
 def test_measured_workers_of_a_stream_are_as_many_on_each_rank(folder: Path) -> None:
     class Bold(Bench):
-        def _measured_workers(self, cpus: int) -> Choice:
-            return Choice(workers=4, why="4 workers: measured")
+        def _measured_workers(self, cpus: int) -> WorkerCount:
+            return WorkerCount(workers=4, why="4 workers: measured")
 
     said = io.StringIO()
     events = Events(RankInfo(), out=said, err=io.StringIO())

@@ -68,8 +68,8 @@ def test_a_micro_batch_fits_with_the_optimizers_step_and_leaves_no_trace(name: s
     optimizer, model = workload.optimizer, workload.model
     before = [parameter.detach().clone() for parameter in model.parameters()]
     group = Group(place=TWO, backend="gloo", device=CPU)
-    whose = methods.Whose(model=model, optimizer=optimizer, options=options, group=group)
-    tried.choose_micro_batch(options, optimizer, lambda: stand_in(name, whose))
+    context = methods.SyncContext(model=model, optimizer=optimizer, options=options, group=group)
+    tried.choose_micro_batch(options, optimizer, lambda: stand_in(name, context))
     assert tried.cut.micro_batch == 4
     assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
     assert not optimizer.state
@@ -88,8 +88,8 @@ def test_the_exchange_averages_every_gradient_within_a_trial(tmp_path: Path, mon
 
     monkeypatch.setattr(Exchange, "mean", mean)
     group = Group(place=TWO, backend="gloo", device=CPU)
-    whose = methods.Whose(model=workload.model, optimizer=workload.optimizer, options=options, group=group)
-    tried.choose_micro_batch(options, workload.optimizer, lambda: stand_in("auto", whose))
+    context = methods.SyncContext(model=workload.model, optimizer=workload.optimizer, options=options, group=group)
+    tried.choose_micro_batch(options, workload.optimizer, lambda: stand_in("auto", context))
     assert set(averaged) == {sum(parameter.numel() for parameter in workload.model.parameters())}
 
 

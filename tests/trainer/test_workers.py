@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from trainer.engine.autotune.workers import Choice, Trial, candidates, choose_workers, likeliest_first
+from trainer.engine.autotune.workers import Trial, WorkerCount, candidates, choose_workers, likeliest_first
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Machine:
         finally:
             self.running -= workers
 
-    def choose(self, cpus: int = 8) -> Choice:
+    def choose(self, cpus: int = 8) -> WorkerCount:
         choice = choose_workers(self.trial(), cpus=cpus, clock=lambda: self.now)
         assert self.running == 0
         return choice

@@ -18,7 +18,7 @@ def test_what_is_given_is_done_in_its_order_while_the_training_goes_on() -> None
     first = writer.submit(gate.wait)
     for number in (1, 2):
         writer.submit(lambda number=number: done.append(number))
-    writer.look()  # nothing has failed, and nothing is waited for
+    writer.poll()  # nothing has failed, and nothing is waited for
     assert not first.done()
     gate.set()
     writer.finish()
@@ -26,14 +26,14 @@ def test_what_is_given_is_done_in_its_order_while_the_training_goes_on() -> None
     writer.close(0)
 
 
-@pytest.mark.parametrize("asked", ["look", "finish"])
+@pytest.mark.parametrize("asked", ["poll", "finish"])
 def test_a_failure_is_raised_once_where_it_is_asked_for(asked: str) -> None:
     writer, after = Writer(), Event()
     writer.submit(fail)
     writer.submit(after.set)
     after.wait()
     with pytest.raises(OSError, match="No space"):
-        writer.look() if asked == "look" else writer.finish()
+        writer.poll() if asked == "poll" else writer.finish()
     writer.finish()
     writer.close(0)
 

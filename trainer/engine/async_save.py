@@ -22,9 +22,9 @@ from trainer.engine.checkpoints import checkpoint, rank_state
 from trainer.engine.checkpoints.checkpoint import Keep
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.snapshot import Snapshot
-from trainer.engine.run import Run
+from trainer.engine.run import TrainingRun
 from trainer.engine.sync.strategy import RankState, State, Sync
-from trainer.engine.weights import must_be_alike
+from trainer.engine.weights import check_weights_match
 from trainer.errors import TrainerError
 
 
@@ -41,11 +41,13 @@ class Save:
     """Start of the save, in seconds of `time.perf_counter`."""
 
 
-class Saving:
+class Checkpointer:
     """At most one checkpoint is being written at a time: the next waits for the last."""
 
-    def __init__(self, run: Run, trained: TrainState, sync: Sync) -> None:
+    def __init__(self, run: TrainingRun, trained: TrainState, sync: Sync, saved_step: int = 0) -> None:
         self._run, self._trained, self._sync = run, trained, sync
+        self.saved_step = saved_step
+        """Step of the last checkpoint that was begun, or that the run has resumed from."""
         self._root = run.options.run_dir / "checkpoints"
         self._first = run.place.rank == 0
         self._memory, self._own_memory = Snapshot(), Snapshot()
@@ -60,9 +62,9 @@ class Saving:
         """Whether nothing that this rank alone knows is still to be written."""
         return self._own is None or (self._own.done() and self._own.exception() is None)
 
-    def look(self, *, all_written: bool) -> None:
-        """After each step. `all_written`: `own_written` of all ranks. Raises what has failed in writing."""
-        self._run.writer.look()
+    def poll(self, *, all_written: bool) -> None:
+        """After each step. `all_written`: `own_written` of all ranks. Raises the error of a failed write."""
+        self._run.writer.poll()
         if all_written:
             self._may_publish()
 
@@ -70,7 +72,8 @@ class Saving:
         """On all ranks. `last`: nothing is trained afterwards, so that no copy is needed."""
         heartbeat.part("checkpoint")
         began = time.perf_counter()
-        must_be_alike(self._sync, self._run.group, step)
+        self.saved_step = step
+        check_weights_match(self._sync, self._run.group, step)
         self.wait()
         aside = self._run.options.checkpoint_async and not last
         state = self._sync.state()
@@ -82,6 +85,12 @@ class Saving:
                 self._write(one)
             if not aside:
                 self.wait()
+
+    def finish(self, step: int, cursor: int) -> None:
+        """Save the last step unless that is done, and wait until its checkpoint is there. On all ranks."""
+        if step != self.saved_step:
+            self.save(step, cursor, last=True)
+        self.wait()
 
     def wait(self) -> None:
         """Wait until the last checkpoint is one. On all ranks; raises what has failed in writing."""

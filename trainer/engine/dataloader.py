@@ -28,7 +28,7 @@ PREFETCH = 2
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSplit:
-    """How an optimizer step's samples are cut: shares of ranks, and these into micro-batches."""
+    """Split of an optimizer step's samples into the ranks' shares, and of these into micro-batches."""
 
     place: RankInfo
     seed: int
@@ -36,7 +36,7 @@ class BatchSplit:
     """Samples in one optimizer step, over all ranks."""
     micro_batch: int
     shares: tuple[int, ...] = ()
-    """Samples of each rank in a step, where they are not to be equal."""
+    """Samples of each rank in a step; empty: equal shares."""
 
     @property
     def share(self) -> int:
@@ -44,15 +44,17 @@ class BatchSplit:
         return len(range(self.per_step)[self._here])
 
     @property
-    def equal(self) -> tuple[int, ...]:
-        """Equal shares, by rank."""
+    def by_rank(self) -> tuple[int, ...]:
+        """Samples of each rank in a step."""
+        if self.shares:
+            return self.shares
         ranks = self.place.world_size
         return tuple(len(range(self.per_step)[span(self.per_step, rank, ranks)]) for rank in range(ranks))
 
     @property
     def largest_share(self) -> int:
         """Samples of the rank that has most, in each step: the same number on every rank."""
-        return max(self.shares or self.equal)
+        return max(self.by_rank)
 
     @property
     def weight(self) -> float:
@@ -94,32 +96,33 @@ class MicroBatchLoader:
     Which batch comes when does not depend on the number of workers: DataLoader hands them out in the order asked for.
     """
 
-    def __init__(self, workload: Workload, cut: BatchSplit, cursor: int, *, workers: int, pin: bool) -> None:
+    def __init__(self, workload: Workload, split: BatchSplit, cursor: int, *, workers: int, pin: bool) -> None:
         self.waited = 0.0
         self.workers = workers
         self._workload, self._pin = workload, pin
         self._close: Callable[[], None] = lambda: None
         self._batches: Iterator[Batch]
-        self._open(cut, cursor)
+        self._open(split, cursor)
 
-    def recut(self, cut: BatchSplit, cursor: int) -> None:
-        """Continue from position `cursor`, in other parts."""
+    def resplit(self, split: BatchSplit, cursor: int) -> None:
+        """Continue from position `cursor` by another split."""
         self._close()
-        self._open(cut, cursor)
+        self._open(split, cursor)
 
-    def _open(self, cut: BatchSplit, cursor: int) -> None:
+    def _open(self, split: BatchSplit, cursor: int) -> None:
+        self.split = split
         workload, workers, pin = self._workload, self.workers, self._pin
         if not workers:
-            batches = _loaded_here(workload, cut, cursor)
+            batches = _loaded_here(workload, split, cursor)
             self._batches = map(_pinned, batches) if pin else batches
         elif workload.streamed:
-            collate = partial(_step, workload.collate, cut.sizes)
-            samples = _stream(workload, cut, cursor)
-            steps = self._from_workers(_loader(samples, workers, pin, batch_size=cut.share, collate_fn=collate))
+            collate = partial(_step, workload.collate, split.sizes)
+            samples = _stream(workload, split, cursor)
+            steps = self._from_workers(_loader(samples, workers, pin, batch_size=split.share, collate_fn=collate))
             self._batches = chain.from_iterable(_micro_batches(Joined(*step)) for step in steps)
         else:
             # An order of its own: it runs ahead, perhaps into the next epoch, by what the workers prefetch.
-            requests = cut.requests(workload.order(cut.seed), cursor)
+            requests = split.requests(workload.order(split.seed), cursor)
             asked = _Asked(workload.batch)
             self._batches = self._from_workers(_loader(asked, workers, pin, batch_size=None, sampler=requests))
 
@@ -139,21 +142,21 @@ class MicroBatchLoader:
         self._close()
 
 
-def _loaded_here(workload: Workload, cut: BatchSplit, cursor: int) -> Iterator[Batch]:
+def _loaded_here(workload: Workload, split: BatchSplit, cursor: int) -> Iterator[Batch]:
     if workload.streamed:
-        samples = iter(_stream(workload, cut, cursor))
-        return map(workload.collate, _parts(samples, chain.from_iterable(repeat(cut.sizes))))
-    return map(workload.batch, cut.requests(workload.order(cut.seed), cursor))
+        samples = iter(_stream(workload, split, cursor))
+        return map(workload.collate, _parts(samples, chain.from_iterable(repeat(split.sizes))))
+    return map(workload.batch, split.requests(workload.order(split.seed), cursor))
 
 
-def _stream(workload: Workload, cut: BatchSplit, cursor: int) -> Iterable[Batch]:
-    world_size = cut.place.world_size
-    if cut.per_step % world_size:
+def _stream(workload: Workload, split: BatchSplit, cursor: int) -> Iterable[Batch]:
+    world_size = split.place.world_size
+    if split.per_step % world_size:
         raise OptionError(
-            f"data that is streamed is shared evenly: {cut.per_step} samples a step do not divide into"
+            f"data that is streamed is shared evenly: {split.per_step} samples a step do not divide into"
             f" {world_size} ranks; change --global-batch-size"
         )
-    return workload.stream(cut.place.rank, world_size, cursor // world_size, cut.share)
+    return workload.stream(split.place.rank, world_size, cursor // world_size, split.share)
 
 
 def _parts(samples: Iterator[Batch], sizes: Iterable[int]) -> Iterator[list[Batch]]:

@@ -10,7 +10,7 @@ from trainer.errors import ConfigurationError, OptionError
 LOWER_IS_BETTER = ("loss", "perplexity", "bits", "nats", "error", "mae", "mse", "rmse", "brier")
 
 
-class Watch:
+class EarlyStopping:
     """`metric` is a name among an evaluation's figures, or `name:min` or `name:max` where the name misleads."""
 
     def __init__(self, metric: str, patience: int) -> None:

@@ -8,12 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contract.events import Evaluated
 from trainer.agent import heartbeat
 from trainer.config import TrainOptions
 from trainer.data.batch import BatchRequest
 from trainer.data.order import Indices, share
+from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
+from trainer.engine.reporting.metrics import MetricsWriter
+from trainer.engine.run import TrainingRun
+from trainer.engine.sync.strategy import Sync
 from trainer.engine.workload import Outputs, Workload
 
 
@@ -28,6 +33,33 @@ class Evaluation:
     @property
     def figures(self) -> dict[str, float]:
         return {"loss": self.loss, **self.metrics}
+
+
+class Evaluator:
+    """Evaluation of a run in training, every --eval-every steps."""
+
+    def __init__(self, run: TrainingRun, trained: TrainState, sync: Sync, metrics: MetricsWriter) -> None:
+        self._run, self._trained, self._sync, self._metrics = run, trained, sync, metrics
+        self.enabled = bool(run.options.eval_every and run.workload.validation_samples)
+        self.step = -1
+        """Step after which the weights were evaluated."""
+
+    def evaluate(self, step: int, micro_batch: int) -> bool:
+        """Evaluate the weights that all ranks share, and report it. Return whether they are the best so far."""
+        run = self._run
+        with self._sync.use_averaged():
+            found = evaluate(run.workload, run.options, micro_batch, run.hardware, run.group)
+        improved = self._trained.early_stopping.update(step, found.figures)
+        if run.place.rank == 0:
+            self._metrics.write("validation", step, found.figures)
+            run.events.emit(Evaluated(step=step, others=found.figures))
+            text = "  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in found.figures.items())
+            run.events.say(f"evaluation at step {step}: {text}")
+            if improved:
+                for path in run.workload.save_report(found.outputs, found.indices, run.options.run_dir / "evaluation"):
+                    run.events.say(f"  {path}")
+        self.step = step
+        return improved
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ Action = Literal["continue", "skip", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class LossVerdict:
     action: Action
     message: str = ""
     """For people; empty if there is nothing to say."""
@@ -45,7 +45,7 @@ class Guard:
 
     def judge(
         self, step: int, loss: float, at_fault: Sequence[int] = (), gradient_norm: float | None = None
-    ) -> Verdict:
+    ) -> LossVerdict:
         """Before the optimizer's step. `at_fault`: ranks whose own loss is not finite (see `ranks_at_fault`);
         `gradient_norm`: None where float16 is scaled, as the scaler answers infinities itself."""
         if not math.isfinite(loss):
@@ -64,19 +64,19 @@ class Guard:
                 return verdict
         self._losses.append(loss)
         self._skipped = 0
-        return Verdict(action="continue")
+        return LossVerdict(action="continue")
 
-    def _answer(self, wish: str, what: str, advice: str) -> Verdict:
+    def _answer(self, wish: str, what: str, advice: str) -> LossVerdict:
         if wish == "warn":
             self._skipped = 0
-            return Verdict(action="continue", message=f"{what}; if it stays: {advice}")
+            return LossVerdict(action="continue", message=f"{what}; if it stays: {advice}")
         if wish == "stop":
-            return Verdict(action="stop", message=f"{what}: try {advice}")
+            return LossVerdict(action="stop", message=f"{what}: try {advice}")
         self._skipped += 1
         if self._skipped >= SKIPS_IN_A_ROW:
             what = f"{what}, the {self._skipped}th update in a row to be skipped"
-            return Verdict(action="stop", message=f"{what}: try {advice}")
-        return Verdict(action="skip", message=f"{what}; this update is skipped ({self._skipped} in a row)")
+            return LossVerdict(action="stop", message=f"{what}: try {advice}")
+        return LossVerdict(action="skip", message=f"{what}; this update is skipped ({self._skipped} in a row)")
 
     def state(self) -> dict[str, Any]:
         """Plain numbers for a checkpoint: a resumed run judges as the uninterrupted one would have."""

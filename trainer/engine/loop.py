@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import time
 import traceback
 from collections.abc import Callable
 
@@ -13,36 +11,36 @@ import torch
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from contract.cost_model.units import thousands
-from contract.events import GroupJoined, RankStarted, SampleWritten, StepDone, TrainingDone, TrainingStopped
+from contract.events import GroupJoined, RankStarted
 from trainer.agent import heartbeat
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.files import no_room
-from trainer.engine.async_save import Saving
+from trainer.engine.async_save import Checkpointer
 from trainer.engine.buffers import Buffers
 from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.dataloader import MicroBatchLoader
+from trainer.engine.evaluate import Evaluator
 from trainer.engine.hardware.agreement import agree
 from trainer.engine.hardware.compiling import is_of_the_compiler
 from trainer.engine.hardware.device import prepare_hardware, start_line
 from trainer.engine.hardware.reproducible import determinism_explained, seed_everything
-from trainer.engine.optimization.schedule import dropout_seed, due, last_step, learning_rate
+from trainer.engine.optimization.schedule import dropout_seed, last_step, learning_rate
 from trainer.engine.process_group import expected_backend, join, leave
 from trainer.engine.reporting.events import Events
-from trainer.engine.reporting.metrics import Records, Speed
-from trainer.engine.reporting.profile import Profile
-from trainer.engine.run import Run
+from trainer.engine.reporting.metrics import TrainingReporter
+from trainer.engine.reporting.profile import StepProfiler
+from trainer.engine.run import TrainingRun
 from trainer.engine.setup import TrainingSetup, begin
-from trainer.engine.step_stats import tell
-from trainer.engine.step_timer import Pace, Times
+from trainer.engine.step_stats import all_reduce_stats
+from trainer.engine.step_timer import ForwardTimer
 from trainer.engine.stop_signal import StopSignal
-from trainer.engine.weights import CHECKED_EVERY, must_be_alike
+from trainer.engine.weights import CHECKED_EVERY, check_weights_match
 from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
 from trainer.out_of_memory import free_memory, is_out_of_memory
 
-MEASURED = 5
+MEASURED_STEPS = 5
 """Steps after which it is known whether compiling pays."""
 PATIENCE_S = 30.0
 """For a checkpoint that is being written when a training fails, before torchrun ends the rank."""
@@ -92,7 +90,7 @@ def _train(build: Build, options: TrainOptions, place: RankInfo, events: Events,
         events.emit(GroupJoined(world_size=place.world_size, backend=group.backend, samples_per_step=per_step))
         hardware = agree(hardware, group, auto=options.precision == "auto")
         events.say(start_line(hardware, place, group.backend, without_gpu=group.without_gpu))
-        run = Run(
+        run = TrainingRun(
             workload=workload, options=options, place=place, hardware=hardware, group=group, events=events, stop=stop,
             writer=writer, per_step=per_step,
         )  # fmt: skip
@@ -102,42 +100,25 @@ def _train(build: Build, options: TrainOptions, place: RankInfo, events: Events,
         group.mark_finished()
 
 
-def _loop(begun: TrainingSetup | None) -> None:
-    if begun is None:
+def _loop(setup: TrainingSetup | None) -> None:
+    if setup is None:
         return
-    run, trained, optimizer, sync, start = begun.run, begun.trained, begun.optimizer, begun.sync, begun.start
-    workload, options, place = run.workload, run.options, run.place
-    hardware, group, events = run.hardware, run.group, run.events
-    scaler, guard, watch = trained.scaler, trained.guard, trained.watch
-    first = place.rank == 0
-
-    samples = workload.train_samples
-    final_step = last_step(options, (start.step, start.cursor), run.per_step, samples)
-    evaluates = bool(options.eval_every and workload.validation_samples)
-    cut = begun.cut
-    model, pace, times = sync.model, Pace(hardware.device), Times(group.all_gather_text(place.label))
-    model.train()
-    feed = MicroBatchLoader(workload, cut, start.cursor, workers=begun.workers, pin=hardware.on_gpu)
+    run, trained, optimizer, sync, start = setup.run, setup.trained, setup.optimizer, setup.sync, setup.start
+    workload, options, place, hardware, group = run.workload, run.options, run.place, run.hardware, run.group
+    scaler, guard, early_stopping = trained.scaler, trained.guard, trained.early_stopping
+    step, cursor, stopping = start.step, start.cursor, False
+    final_step = last_step(options, (step, cursor), run.per_step, workload.train_samples)
     order = workload.order(options.seed)
-    buffers = Buffers(workload.model)
     weights = torch.tensor(list(workload.loss_weights.values()), device=hardware.device)
-    size = sum(parameter.numel() for parameter in workload.model.parameters())
-    events.say(
-        f"{thousands(size)} parameters, {thousands(workload.train_samples)} training samples,"
-        f" {run.per_step} per step, {final_step} steps"
-    )
+    model, timer, buffers = sync.model, ForwardTimer(hardware.device), Buffers(workload.model)
+    model.train()
+    loader = MicroBatchLoader(workload, setup.split, cursor, workers=setup.workers, pin=hardware.on_gpu)
+    checkpointer = Checkpointer(run, trained, sync, start.step)
+    profiler = StepProfiler(options.run_dir / "profile", options.profile, hardware.device, active=place.rank == 0)
 
-    step, cursor, loss = start.step, start.cursor, math.nan
-    saving, saved_at, evaluated_at = Saving(run, trained, sync), start.step, -1
-    stopping = False
-    began = time.perf_counter()
-
-    with (
-        Records(options.run_dir, active=first, first_step=start.step + 1) as records,
-        Profile(options.run_dir / "profile", options.profile, hardware.device, active=first) as profile,
-    ):
-        speed = Speed()
-        while step < final_step and not stopping and not watch.exhausted:
+    with TrainingReporter(setup, loader, final_step) as reporter, profiler:
+        evaluator = Evaluator(run, trained, sync, reporter.metrics)
+        while step < final_step and not stopping and not early_stopping.exhausted:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────
             step += 1
             heartbeat.step(step)
@@ -146,68 +127,64 @@ def _loop(begun: TrainingSetup | None) -> None:
                 parameters["lr"] = lr * parameters.get("lr_scale", 1.0)
             torch.manual_seed(dropout_seed(options.seed, step, place.rank))
             buffers.keep()
-            everyones = order.take(cursor, run.per_step)
-            targets = workload.target_counts("train", everyones)
+            indices = order.take(cursor, run.per_step)
+            targets = workload.target_counts("train", indices)
             # The mean over all targets of the step, for each term. Gradients are averaged over ranks, hence world_size:
             # a mean of the ranks' means is wrong once one has more targets (pytorch/pytorch#67253). A rank that steps
             # by its own gradients sees its share alone.
-            ranks = place.world_size if sync.averages else run.per_step / cut.share
+            ranks = place.world_size if sync.averages else run.per_step / loader.split.share
             scale = weights * ranks / torch.tensor(targets, device=hardware.device).clamp_min(1e-12)
 
+            # ── Forward and backward passes of the micro-batches ──────────────────────────────────
             local_sums = torch.zeros(len(targets), device=hardware.device)
-            too_large = False
+            micro_batches, out_of_memory = loader.split.micro_batches, False
             try:
-                for number in range(1, cut.micro_batches + 1):
-                    last = number == cut.micro_batches
-                    with profile.part("data"):
-                        batch = hardware.move(next(feed))
-                    with sync.gradients(last=last):
-                        with profile.part("forward"), pace.part(workload.count_samples(batch)), hardware.autocast():
+                for number in range(1, micro_batches + 1):
+                    with profiler.part("data"):
+                        batch = hardware.move(next(loader))
+                    with sync.gradients(last=number == micro_batches):
+                        with profiler.part("forward"), timer.part(workload.count_samples(batch)), hardware.autocast():
                             sums = workload.loss_sums(model, batch)
-                        with profile.part("backward"):  # and, in the last one, the sum of gradients over the ranks
+                        with profiler.part("backward"):  # and, in the last one, the sum of gradients over the ranks
                             scaler.scale((sums * scale).sum()).backward()  # type: ignore[no-untyped-call]
                     local_sums += sums.detach()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                too_large = True
-            if too_large:  # out here, where no frame of the error holds the tensors
-                # The same samples again in smaller parts: the other ranks wait for this one's gradients meanwhile.
-                cut = run.smaller(cut)
-                free_memory()
-                sync.interrupted()
-                optimizer.zero_grad(set_to_none=True)
-                buffers.put_back()
-                feed.recut(cut, cursor)
+                out_of_memory = True
+            if out_of_memory:  # out here, where no frame of the error holds the tensors
+                _prepare_retry(setup, loader, buffers, cursor)
                 step -= 1
                 continue
             cursor += run.per_step
 
-            with profile.part("exchange"):
+            # ── Gradients of all ranks, clipped ───────────────────────────────────────────────────
+            with profiler.part("exchange"):
                 sync.finish()
-            with profile.part("optimizer"):
+            with profiler.part("optimizer"):
                 scaler.unscale_(optimizer)
                 own_norm = nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip or math.inf)
 
-            # One small all-reduce tells all ranks the loss, whose is NaN or infinite, if one was asked to stop, how
-            # fast each computes, and whether what each keeps of the last checkpoint is written.
-            mine = local_sums.tolist(), float(own_norm)
-            told = tell(group, *mine, run.stop.asked, pace.read(), saving.own_written)
-            times.hear(told.sample_s, cut.shares or cut.equal)
-            saving.look(all_written=told.written)
-            stopping, norm = told.stopping, told.norm
-            means = [total / (count or 1.0) for total, count in zip(told.sums, targets, strict=True)]
-            losses = dict(zip(workload.loss_weights, means, strict=True))
+            # One small all-reduce gives all ranks the loss, which ranks have a NaN or infinite one, whether one was
+            # asked to stop, how fast each computes, and whether each has written its own part of the last checkpoint.
+            stats = all_reduce_stats(
+                group, local_sums.tolist(), float(own_norm),
+                stop=run.stop.asked, sample_s=timer.read(), written=checkpointer.own_written,
+            )  # fmt: skip
+            checkpointer.poll(all_written=stats.written)
+            stopping = stats.stopping
+            losses = stats.mean_losses(workload.loss_weights, targets)
             loss = sum(workload.loss_weights[name] * mean for name, mean in losses.items())
 
-            with profile.part("optimizer"):
-                verdict = guard.judge(step, loss, told.at_fault, None if scaler.is_enabled() else norm)
+            # ── Update of the weights ─────────────────────────────────────────────────────────────
+            with profiler.part("optimizer"):
+                verdict = guard.judge(step, loss, stats.at_fault, None if scaler.is_enabled() else stats.norm)
                 if verdict.action == "stop":
                     raise TrainerError(verdict.message)
                 if verdict.message:
-                    events.say(verdict.message)
+                    run.events.say(verdict.message)
                 if verdict.action == "continue":
-                    if not math.isfinite(norm):
+                    if not math.isfinite(stats.norm):
                         scaler.overflowed(optimizer)  # on another rank, where each steps by its own gradients
                     scaler.step(optimizer)
                 else:
@@ -216,69 +193,46 @@ def _loop(begun: TrainingSetup | None) -> None:
                 optimizer.zero_grad(set_to_none=True)
             sync.stepped(step)
             if step % CHECKED_EVERY == 0:
-                must_be_alike(sync, group, step)
+                check_weights_match(sync, group, step)
 
-            # ── What people and the orchestrator see of it ────────────────────────────────────────
-            speed.count(workload.count_units(everyones))
-            if first and (step % options.log_every == 0 or step in (start.step + 1, final_step)):
-                per_s, (waiting, exchanging) = speed.read(feed.waited, sync.waited)
-                figures = {"loss": loss, "lr": lr, "per_s": per_s, "epoch": cursor / workload.train_samples}
-                figures |= {"waiting": waiting, "exchanging": exchanging, "grad_norm": norm}
-                if begun.forecast_per_s:
-                    figures["of_forecast"] = per_s / begun.forecast_per_s
-                records.write("train", step, figures | (losses if len(losses) > 1 else {}))
-                balanced = begun.balance.looked if begun.balance else None
-                events.emit(StepDone(step=step, unit=workload.unit, balanced=balanced, others=figures | times.read()))
-                events.say(
-                    f"step {step}/{final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {workload.unit}/s"
-                    + (f"  {waiting:.0%} waiting for data" if waiting >= 0.05 else "")
-                    + (f"  {exchanging:.0%} waiting for the network" if exchanging >= 0.05 else "")
-                )
-
-            go_on = speed.pause()
-            if options.compile == "auto" and step == start.step + MEASURED and not options.deterministic:
-                run.compile_if_it_pays((time.perf_counter() - began) / MEASURED, final_step - step)
-            if profile.step():
-                events.say(profile.outcome)
-            shares = begun.balance.hear(told.sample_s) if begun.balance else None
-            if shares:
-                cut = run.rebalance(cut, shares, trained, sync)
-                feed.recut(cut, cursor)
-            improved = False
-            if evaluates and due(options.eval_every, step, cursor, run.per_step, samples) and not stopping:
-                improved = run.evaluate(step, cut.micro_batch, trained, sync, records)
-                evaluated_at = step
-            if improved or due(options.checkpoint_every, step, cursor, run.per_step, samples):
-                saving.save(step, cursor, best=improved)
-                saved_at = step
-            go_on()
-        feed.close()
+            # ── Report, evaluate, save ────────────────────────────────────────────────────────────
+            reporter.step(step, stats, losses, loss=loss, lr=lr, units=workload.count_units(indices))
+            with reporter.paused():
+                if step == start.step + MEASURED_STEPS:
+                    run.compile_if_it_pays(reporter.elapsed_s / MEASURED_STEPS, final_step - step)
+                if profiler.step():
+                    run.events.say(profiler.outcome)
+                if setup.balancer and (shares := setup.balancer.update(stats.sample_s)):
+                    loader.resplit(run.rebalance(loader.split, shares, trained, sync), cursor)
+                improved = False
+                if evaluator.enabled and run.due(options.eval_every, step, cursor) and not stopping:
+                    improved = evaluator.evaluate(step, loader.split.micro_batch)
+                if improved or run.due(options.checkpoint_every, step, cursor):
+                    checkpointer.save(step, cursor, best=improved)
+        loader.close()
 
         # ── The end, asked for or reached ─────────────────────────────────────────────────────────
-        if not stopping and sync.finalize():
-            saved_at = evaluated_at = -1
-        if step != saved_at:
-            saving.save(step, cursor, last=True)
-        saving.wait()
+        if not stopping and sync.finalize():  # which has changed the weights that all ranks share
+            checkpointer.saved_step = evaluator.step = -1
+        checkpointer.finish(step, cursor)
         if stopping:
-            if first:
-                run.stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")
-            events.emit(TrainingStopped(step=step))
-            events.say(f"stopped after step {step}/{final_step}; run the same command again to continue from there")
+            reporter.stopped(step)
             return
-        if watch.exhausted:
-            events.say(f"early stopping at step {step}: {watch.why}")
-        elif start.step >= final_step:
-            events.say(f"step {start.step} of {final_step} is already reached: nothing to train")
-        if evaluates and step != evaluated_at and run.evaluate(step, cut.micro_batch, trained, sync, records) and first:
+        reporter.reached(step, early_stopping)
+        evaluates = evaluator.enabled and step != evaluator.step
+        if evaluates and evaluator.evaluate(step, loader.split.micro_batch) and place.rank == 0:
             checkpoint.mark_best(options.run_dir / "checkpoints", step)
-    if profile.ended_early:
-        events.say(profile.outcome)
-    if first and options.prompt is not None:
-        text = workload.generate(options.prompt)
-        events.emit(SampleWritten(text=text))
-        events.say(f"sample: {text}")
-    seconds, memory = time.perf_counter() - began, hardware.peak_bytes
-    events.emit(TrainingDone(step=step, loss=loss, seconds=seconds, gpu_bytes=memory or None))
-    how = f", loss {loss:.3f}, {seconds:.0f} s" if step > start.step else ""
-    events.say(f"done: step {step}{how}" + (f", {memory / 2**30:.1f} GiB of GPU memory" if memory else ""))
+    if profiler.ended_early:
+        run.events.say(profiler.outcome)
+    reporter.done(step)
+
+
+def _prepare_retry(setup: TrainingSetup, loader: MicroBatchLoader, buffers: Buffers, cursor: int) -> None:
+    """Prepare to compute the same samples again in smaller micro-batches, after one was too large for this rank's
+    memory: the other ranks wait for this one's gradients meanwhile."""
+    split = setup.run.halve_micro_batch(loader.split)
+    free_memory()
+    setup.sync.interrupted()
+    setup.optimizer.zero_grad(set_to_none=True)
+    buffers.put_back()
+    loader.resplit(split, cursor)

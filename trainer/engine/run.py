@@ -8,22 +8,21 @@ from pathlib import Path
 
 import torch
 
-from contract.events import Evaluated, Rebalanced, TrainingDone
-from trainer.config import RankInfo, TrainOptions
+from contract.events import Rebalanced, TrainingDone
+from trainer.config import Every, RankInfo, TrainOptions
 from trainer.engine.autotune import find_lr
 from trainer.engine.autotune.micro_batch import halve
 from trainer.engine.autotune.tuning import Bench
-from trainer.engine.balance import told
+from trainer.engine.balance import changed_shares
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.dataloader import BatchSplit
-from trainer.engine.evaluate import evaluate
 from trainer.engine.group import Group
 from trainer.engine.hardware.compiling import compile_in_place, cost_s, decide, gain
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.optimizer import build_optimizer
+from trainer.engine.optimization.schedule import due
 from trainer.engine.reporting.events import Events
-from trainer.engine.reporting.metrics import Records, figures_text
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.workload import Workload
@@ -31,7 +30,7 @@ from trainer.errors import TrainerError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TrainingRun:
     workload: Workload
     options: TrainOptions
     place: RankInfo
@@ -48,32 +47,22 @@ class Run:
         """There while the run has been stopped before its end."""
         return self.options.run_dir / "STOPPED"
 
+    def due(self, every: Every, step: int, cursor: int) -> bool:
+        return due(every, step, cursor, self.per_step, self.workload.train_samples)
+
     def optimizer(self) -> torch.optim.Optimizer:
         workload = self.workload
         return build_optimizer(
             workload.model, workload.parameter_groups(), self.options, self.hardware.dtype_of_updates
         )
 
-    def evaluate(self, step: int, micro_batch: int, trained: TrainState, sync: Sync, records: Records) -> bool:
-        """Whether the model is the best so far."""
-        with sync.use_averaged():
-            found = evaluate(self.workload, self.options, micro_batch, self.hardware, self.group)
-        improved = trained.watch.update(step, found.figures)
-        if self.place.rank == 0:
-            records.write("validation", step, found.figures)
-            self.events.emit(Evaluated(step=step, others=found.figures))
-            self.events.say(f"evaluation at step {step}: {figures_text(found.figures)}")
-            if improved:
-                for path in self.workload.save_report(
-                    found.outputs, found.indices, self.options.run_dir / "evaluation"
-                ):
-                    self.events.say(f"  {path}")
-        return improved
-
     def compile(self) -> None:
         self.events.say(compile_in_place(self.workload.model, self.hardware.device) or "compiling in the next step")
 
     def compile_if_it_pays(self, step_s: float, steps_left: int) -> None:
+        """`--compile auto`: compile where the steps left gain more time than compiling takes."""
+        if self.options.compile != "auto" or self.options.deterministic:
+            return
         device = self.hardware.device
         decision = decide(step_s, steps_left, gain(device, self.workload.compile_gain), cost_s(device))
         if decision.compile:
@@ -92,24 +81,24 @@ class Run:
         )
         self.events.emit(TrainingDone(step=0, seconds=0.0))
 
-    def rebalance(self, cut: BatchSplit, shares: tuple[int, ...], trained: TrainState, sync: Sync) -> BatchSplit:
+    def rebalance(self, split: BatchSplit, shares: tuple[int, ...], trained: TrainState, sync: Sync) -> BatchSplit:
         """Continue with other shares of each step; the samples of a step stay the same."""
         names = self.group.all_gather_text(self.place.label)
-        changed = told(names, cut.shares or cut.equal, shares)
+        changed = changed_shares(names, split.by_rank, shares)
         if self.place.rank == 0:
             self.events.emit(Rebalanced(shares=dict(zip(names, shares, strict=True))))
         self.events.say(f"shares of a step follow the nodes' speed: {changed}")
         trained.sync_state["shares"] = list(shares)
-        cut = replace(cut, shares=shares)
-        sync.weight = cut.weight
-        return cut
+        split = replace(split, shares=shares)
+        sync.weight = split.weight
+        return split
 
-    def smaller(self, cut: BatchSplit) -> BatchSplit:
+    def halve_micro_batch(self, split: BatchSplit) -> BatchSplit:
         """The same step in smaller parts, after one of these was too large for this rank's memory."""
-        tried = min(cut.micro_batch, cut.share)
+        tried = min(split.micro_batch, split.share)
         size = halve(tried)
         self.events.warn(f"out of memory with micro-batches of {tried}: continuing with {size}")
-        return replace(cut, micro_batch=size)
+        return replace(split, micro_batch=size)
 
     def what_must_be_equal(self) -> str:
         """On all ranks. Where a node keeps its files is its own matter; all else decides the result."""

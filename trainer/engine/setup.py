@@ -13,14 +13,14 @@ from trainer.engine.autotune.host_stats import look_around
 from trainer.engine.autotune.measure import Own, optimizer_s
 from trainer.engine.autotune.stand_in import stand_in
 from trainer.engine.autotune.tuning import Bench
-from trainer.engine.balance import Balance
+from trainer.engine.balance import ShareBalancer
 from trainer.engine.checkpoints import rank_state
-from trainer.engine.checkpoints.resume import Progress, TrainState, resume
+from trainer.engine.checkpoints.resume import ResumePoint, TrainState, resume
 from trainer.engine.dataloader import BatchSplit
-from trainer.engine.early_stopping import Watch
+from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.guard import Guard
 from trainer.engine.optimization.loss_scaler import LossScaler
-from trainer.engine.run import Run
+from trainer.engine.run import TrainingRun
 from trainer.engine.sync import methods
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.sync_plan import SyncPlan, by_speed, must_measure, negotiate, wished_sync
@@ -32,55 +32,60 @@ LONG_S, LONGER_S = 1.5, 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    run: Run
-    """Among those who train."""
+    run: TrainingRun
+    """Run of the ranks that train."""
     trained: TrainState
     optimizer: Optimizer
-    start: Progress
-    cut: BatchSplit
+    start: ResumePoint
+    split: BatchSplit
     workers: int
     sync: Sync
-    balance: Balance | None
+    balancer: ShareBalancer | None
     """None where shares stay as they are."""
     forecast_per_s: float
 
 
-def begin(run: Run) -> TrainingSetup | None:
+def begin(run: TrainingRun) -> TrainingSetup | None:
     """None: there is nothing to train here. To be called by all ranks."""
     options, events = run.options, run.events
     optimizer = run.optimizer()
     trained = _trained(run, optimizer)
-    cut = BatchSplit(place=run.place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
-    bench = Bench(run.workload, run.hardware, cut, 0, events)
-    whose = methods.Whose(model=run.workload.model, optimizer=optimizer, options=options, group=run.group)
-    bench.choose_micro_batch(options, optimizer, lambda: stand_in(wished_sync(options), whose))
+    split = BatchSplit(place=run.place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
+    bench = Bench(run.workload, run.hardware, split, 0, events)
+    context = methods.SyncContext(model=run.workload.model, optimizer=optimizer, options=options, group=run.group)
+    bench.choose_micro_batch(options, optimizer, lambda: stand_in(wished_sync(options), context))
     step_s = optimizer_s(run.workload.model, optimizer) if must_measure(run) else 0.0
     start = resume(trained, run.workload, options, run.group, events.say)
     if start.step:
         events.emit(TrainingResumed(step=start.step, checkpoint=str(start.source or "")))
         events.say(f"resumed at step {start.step} from {start.source}")
     bench = Bench(run.workload, run.hardware, bench.cut, start.cursor, events)
-    together = negotiate(run, _own(run, bench, step_s), trained.sync_state)
+    plan = negotiate(run, _own(run, bench, step_s), trained.sync_state)
     if options.forecast:
         events.emit(TrainingDone(step=start.step, seconds=0.0))
         return None
-    group = run.group if len(together.ranks) == run.place.world_size else run.group.subgroup(together.ranks)
+    group = run.group if len(plan.ranks) == run.place.world_size else run.group.subgroup(plan.ranks)
     if group is None:
         events.warn("left out of this run; it waits for the others' end")
         run.group.wait_finished()
         return None
     among = replace(run, place=group.place, group=group)
     events.speak(among.place.rank == 0)
-    trained.sync_state.update(asdict(together))
-    cut = replace(bench.cut, place=among.place, shares=together.shares)
-    return _ready(among, trained, optimizer, start, cut, together)
+    trained.sync_state.update(asdict(plan))
+    split = replace(bench.cut, place=among.place, shares=plan.shares)
+    return _ready(among, trained, optimizer, start, split, plan)
 
 
 def _ready(
-    run: Run, trained: TrainState, optimizer: Optimizer, start: Progress, cut: BatchSplit, together: SyncPlan
+    run: TrainingRun,
+    trained: TrainState,
+    optimizer: Optimizer,
+    start: ResumePoint,
+    split: BatchSplit,
+    plan: SyncPlan,
 ) -> TrainingSetup | None:
     options, events, model = run.options, run.events, run.workload.model
-    bench = Bench(run.workload, run.hardware, cut, start.cursor, events)
+    bench = Bench(run.workload, run.hardware, split, start.cursor, events)
     workers = bench.workers(options, run.group)
     if run.place.rank == 0:
         run.stopped_marker.unlink(missing_ok=True)
@@ -90,36 +95,38 @@ def _ready(
         run.search_lr(bench, optimizer)
         return None
     share_weights(model, run.group)
-    sync = _sync(run, bench, together.sync, optimizer, start.step)
+    sync = _sync(run, bench, plan.sync, optimizer, start.step)
     if options.compile is True:
         run.compile()
-    if start.step and start.sync == together.sync:  # what another way has kept is of no use to this one
+    if start.step and start.sync == plan.sync:  # what another way has kept is of no use to this one
         rank_state.restore(options.run_dir, start.step, sync, run.group, events.warn)
     return TrainingSetup(
         run=run,
         trained=trained,
         optimizer=optimizer,
         start=start,
-        cut=bench.cut,
+        split=bench.cut,
         workers=workers,
         sync=sync,
-        balance=Balance(cut.shares or cut.equal) if by_speed(run) else None,
-        forecast_per_s=together.per_s,
+        balancer=ShareBalancer(split.by_rank) if by_speed(run) else None,
+        forecast_per_s=plan.per_s,
     )
 
 
-def _trained(run: Run, optimizer: Optimizer) -> TrainState:
+def _trained(run: TrainingRun, optimizer: Optimizer) -> TrainState:
     options, hardware = run.options, run.hardware
     return TrainState(
         model=run.workload.model,
         optimizer=optimizer,
         scaler=LossScaler(hardware.device.type, enabled=hardware.scales),
         guard=Guard(on_nan=options.on_nan, on_spike=options.on_spike, factor=options.spike_factor),
-        watch=Watch(options.early_stopping or options.best, options.patience if options.early_stopping else 0),
+        early_stopping=EarlyStopping(
+            options.early_stopping or options.best, options.patience if options.early_stopping else 0
+        ),
     )
 
 
-def _own(run: Run, bench: Bench, step_s: float) -> Callable[[], Own]:
+def _own(run: TrainingRun, bench: Bench, step_s: float) -> Callable[[], Own]:
     """Measures this rank; all ranks are to do so at once."""
 
     def measure() -> Own:
@@ -134,23 +141,23 @@ def _own(run: Run, bench: Bench, step_s: float) -> Callable[[], Own]:
     return measure
 
 
-def _sync(run: Run, bench: Bench, name: str, optimizer: Optimizer, step: int) -> Sync:
-    whose = methods.Whose(model=run.workload.model, optimizer=optimizer, options=run.options, group=run.group)
+def _sync(run: TrainingRun, bench: Bench, name: str, optimizer: Optimizer, step: int) -> Sync:
+    context = methods.SyncContext(model=run.workload.model, optimizer=optimizer, options=run.options, group=run.group)
     static_graph = False
     if name == "fp32" and not run.group.alone:
         # Before DDP is made: a pass without it would be the first of its static graph.
         unused = bench.unused()
         static_graph = not sum(run.group.all_gather_scalar(float(len(unused)))) and _static_graph(run, bench.cut)
-    sync = methods.build(name, whose, step, static_graph=static_graph)
+    sync = methods.build(name, context, step, static_graph=static_graph)
     sync.weight = bench.cut.weight
     bench.warm_up(sync)
     return sync
 
 
-def _static_graph(run: Run, cut: BatchSplit) -> bool:
+def _static_graph(run: TrainingRun, split: BatchSplit) -> bool:
     """torch 2.13 fails with an internal assertion where a static graph's first backward pass is one without sync. All
     ranks must decide alike: a static graph has one collective more."""
     options = run.options
-    # Not by `cut.micro_batch`, which a rank with less memory has made smaller.
-    accumulates = options.micro_batch_size is not None or cut.largest_share > options.batch_size
+    # Not by `split.micro_batch`, which a rank with less memory has made smaller.
+    accumulates = options.micro_batch_size is not None or split.largest_share > options.batch_size
     return options.static_graph and not by_speed(run) and not accumulates

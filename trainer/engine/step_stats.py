@@ -1,8 +1,8 @@
-"""The step's one small all-reduce: afterwards all ranks know the same, and decide alike without asking again."""
+"""The step's one small all-reduce: afterwards all ranks know the same, and decide alike without another exchange."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trainer.engine.group import Group
@@ -16,26 +16,33 @@ class StepStats:
     norm: float
     """Norm of the gradient; where each rank has its own, their mean."""
     stopping: bool
-    """Whether one was asked to stop."""
+    """Whether a rank was asked to stop."""
     at_fault: list[int]
-    """Ranks whose own loss is NaN or infinite."""
+    """Ranks that have a NaN or infinite loss."""
     sample_s: list[float]
-    """How long one sample took, by rank: its forward pass, in seconds."""
+    """Seconds that the forward pass of one sample took, by rank."""
     written: bool
-    """Whether all ranks have written what each alone knows for the last checkpoint."""
+    """Whether all ranks have written their own state for the last checkpoint."""
+
+    def mean_losses(self, terms: Iterable[str], targets: Sequence[float]) -> dict[str, float]:
+        """Mean of each loss term over the step's targets."""
+        means = [total / (count or 1.0) for total, count in zip(self.sums, targets, strict=True)]
+        return dict(zip(terms, means, strict=True))
 
 
-def tell(group: Group, sums: Sequence[float], norm: float, stop: bool, sample_s: float, written: bool) -> StepStats:
-    """All of them this rank's."""
+def all_reduce_stats(
+    group: Group, sums: Sequence[float], norm: float, *, stop: bool, sample_s: float, written: bool
+) -> StepStats:
+    """Combine the stats of all ranks; the arguments are this rank's."""
     rank, ranks = group.place.rank, group.place.world_size
     flags = finite_flags(rank, ranks, sum(sums))
     speeds = [sample_s if other == rank else 0.0 for other in range(ranks)]
-    heard = group.all_reduce_sum([*flags, *speeds, norm / ranks, float(stop), float(written), *sums])
+    reduced = group.all_reduce_sum([*flags, *speeds, norm / ranks, float(stop), float(written), *sums])
     return StepStats(
-        at_fault=ranks_at_fault(heard[:ranks]),
-        sample_s=heard[ranks : 2 * ranks],
-        norm=heard[2 * ranks],
-        stopping=heard[2 * ranks + 1] > 0,
-        written=heard[2 * ranks + 2] == ranks,
-        sums=heard[2 * ranks + 3 :],
+        at_fault=ranks_at_fault(reduced[:ranks]),
+        sample_s=reduced[ranks : 2 * ranks],
+        norm=reduced[2 * ranks],
+        stopping=reduced[2 * ranks + 1] > 0,
+        written=reduced[2 * ranks + 2] == ranks,
+        sums=reduced[2 * ranks + 3 :],
     )

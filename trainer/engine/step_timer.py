@@ -16,7 +16,9 @@ FEWEST = 4
 """Before, it is the first step's compiling and allocating that is seen."""
 
 
-class Pace:
+class ForwardTimer:
+    """Seconds that a sample takes in the forward passes of this rank."""
+
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._marks: list[tuple[float | torch.cuda.Event, float | torch.cuda.Event]] = []
@@ -24,7 +26,7 @@ class Pace:
 
     @contextmanager
     def part(self, samples: int) -> Iterator[None]:
-        """Around a forward pass of so many samples."""
+        """Context around a forward pass of so many samples."""
         began = self._now()
         yield
         self._marks.append((began, self._now()))
@@ -45,23 +47,23 @@ class Pace:
         return event
 
 
-class Times:
-    """How long each rank computes for its part of a step, usually: a hiccup does not show."""
+class ComputeTimes:
+    """Median time that each rank computes for its part of a step: a single slow step does not show."""
 
     def __init__(self, labels: Sequence[str]) -> None:
         """`labels`: by rank; for one rank alone nothing is reported."""
         self._labels = labels
-        self._heard: deque[list[float]] = deque(maxlen=WINDOW)
+        self._steps: deque[list[float]] = deque(maxlen=WINDOW)
 
-    def hear(self, sample_s: Sequence[float], shares: Sequence[int]) -> None:
+    def add(self, sample_s: Sequence[float], shares: Sequence[int]) -> None:
         """Add the figures of a step, by rank: seconds a sample, and samples."""
-        self._heard.append([seconds * samples for seconds, samples in zip(sample_s, shares, strict=True)])
+        self._steps.append([seconds * samples for seconds, samples in zip(sample_s, shares, strict=True)])
 
     def read(self) -> dict[str, dict[str, float]]:
         """`compute_s`: seconds of the forward passes of a step by rank's label; nothing after a few steps only."""
-        if len(self._labels) == 1 or len(self._heard) < FEWEST:
+        if len(self._labels) == 1 or len(self._steps) < FEWEST:
             return {}
-        usual = map(median, zip(*self._heard, strict=True))
+        usual = map(median, zip(*self._steps, strict=True))
         return {"compute_s": dict(zip(self._labels, usual, strict=True))}
 
 

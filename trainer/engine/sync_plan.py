@@ -18,7 +18,7 @@ from trainer.engine.autotune.host_stats import of_all
 from trainer.engine.autotune.measure import Own, Work, measure
 from trainer.engine.balance import better
 from trainer.engine.reporting.forecast_text import summary, table
-from trainer.engine.run import Run
+from trainer.engine.run import TrainingRun
 from trainer.errors import OptionError
 
 
@@ -40,17 +40,17 @@ class SyncPlan:
         return cls(**values)
 
 
-def must_measure(run: Run) -> bool:
+def must_measure(run: TrainingRun) -> bool:
     options = run.options
     return options.forecast or (not run.group.alone and (by_speed(run) or wished_sync(options) == AUTO))
 
 
-def by_speed(run: Run) -> bool:
+def by_speed(run: TrainingRun) -> bool:
     """Whether shares follow the nodes' speed."""
     return run.options.shares == "auto" and not run.options.deterministic and not run.workload.streamed
 
 
-def negotiate(run: Run, measure_own: Callable[[], Own], before: Mapping[str, Any]) -> SyncPlan:
+def negotiate(run: TrainingRun, measure_own: Callable[[], Own], before: Mapping[str, Any]) -> SyncPlan:
     """Plan to continue by, alike on all ranks. `measure_own`: called where it must be; `before`: a checkpoint's."""
     wished = wished_sync(run.options)
     everyone = tuple(run.group.all_gather_text(run.place.name))
@@ -99,7 +99,7 @@ def _unequal(found: SyncChoice) -> bool:
     return better(total, equal, [found.measured.nodes[rank].sample_s for rank in ranks]) is not None
 
 
-def _forecast(run: Run, own: Own) -> SyncChoice:
+def _forecast(run: TrainingRun, own: Own) -> SyncChoice:
     workload, options = run.workload, run.options
     some = workload.order(options.seed).take(0, run.per_step)
     work = Work(

@@ -34,7 +34,7 @@ def share_weights(model: nn.Module, group: Group) -> None:
         group.broadcast(tensor)
 
 
-def must_be_alike(sync: Sync, group: Group, step: int) -> None:
+def check_weights_match(sync: Sync, group: Group, step: int) -> None:
     """To be called by all ranks after `step`. DriftError: the weights of some have left those of the others."""
     if group.alone:
         return

@@ -19,7 +19,7 @@ SETTLED = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class LRRangeTest:
     lrs: tuple[float, ...]
     losses: tuple[float, ...]
     smoothed: tuple[float, ...]
@@ -36,7 +36,9 @@ class Found:
         return min(self.steepest, self.tenth_of_minimum)
 
 
-def find_lr(step: Callable[[float], float], *, lowest: float = 1e-7, highest: float = 1.0, steps: int = 100) -> Found:
+def find_lr(
+    step: Callable[[float], float], *, lowest: float = 1e-7, highest: float = 1.0, steps: int = 100
+) -> LRRangeTest:
     """`step(lr)` trains one step at that rate and returns its loss, before the step. Who calls this puts the weights
     back afterwards: they are spoilt."""
     lrs: list[float] = []
@@ -55,7 +57,7 @@ def find_lr(step: Callable[[float], float], *, lowest: float = 1e-7, highest: fl
             diverged = True
             break
     steepest, minimum = landmarks(lrs, smoothed, settled=round(steps * SETTLED))
-    return Found(
+    return LRRangeTest(
         lrs=tuple(lrs),
         losses=tuple(losses),
         smoothed=tuple(smoothed),
@@ -102,7 +104,7 @@ def landmarks(lrs: Sequence[float], smoothed: Sequence[float], *, settled: int) 
     return lrs[min(falls, key=falls.__getitem__)], lrs[lowest]
 
 
-def save(found: Found, folder: Path) -> tuple[Path, Path]:
+def save(found: LRRangeTest, folder: Path) -> tuple[Path, Path]:
     """The figures as JSON and the curve as a picture."""
     from matplotlib.figure import Figure
 

@@ -70,7 +70,7 @@ def halve(size: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class MicroBatchChoice:
     size: int
     why: str
     samples_per_s: Mapping[int, float] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Meter:
 
 def fastest(
     try_: Callable[[int], None], *, sizes: Sequence[int] = SIZES, budget_s: float = 20.0, meter: Meter | None = None
-) -> Choice:
+) -> MicroBatchChoice:
     """The size with the most samples a second; sizes for which memory or the budget's time is short are not tried."""
     meter = meter or Meter()
     limit = meter.limit_bytes or memory_limit()
@@ -114,7 +114,9 @@ def fastest(
     best = max(speeds.values())
     chosen = min(size for size, speed in speeds.items() if speed >= NEAR_BEST * best)
     told = ", ".join(f"{size}: {speed:.3g}" for size, speed in speeds.items())
-    return Choice(size=chosen, samples_per_s=speeds, why=f"micro-batch {chosen} (samples/s by size: {told}{ended})")
+    return MicroBatchChoice(
+        size=chosen, samples_per_s=speeds, why=f"micro-batch {chosen} (samples/s by size: {told}{ended})"
+    )
 
 
 def expected_peak(peaks: Mapping[int, int], size: int) -> float:

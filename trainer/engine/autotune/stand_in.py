@@ -17,15 +17,15 @@ LARGEST = "fp16"
 """Name of the method that sends most beside what it keeps, among those that `auto` chooses from."""
 
 
-def stand_in(name: str, whose: methods.Whose) -> Sync:
+def stand_in(name: str, context: methods.SyncContext) -> Sync:
     """For `methods.build` of the same arguments; the other ranks echo what they are sent."""
-    group = whose.group
+    group = context.group
     if group.alone:
-        return Alone(whose.model)
+        return Alone(context.model)
     if name == "fp32":
-        return _Buckets(whose.model)
-    echo = Echo(place=group.place, backend="none", device=next(whose.model.parameters()).device)
-    return methods.build(LARGEST if name == AUTO else name, replace(whose, group=echo), 0, static_graph=False)
+        return _Buckets(context.model)
+    echo = Echo(place=group.place, backend="none", device=next(context.model.parameters()).device)
+    return methods.build(LARGEST if name == AUTO else name, replace(context, group=echo), 0, static_graph=False)
 
 
 class _Buckets(Alone):

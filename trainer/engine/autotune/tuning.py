@@ -17,7 +17,7 @@ from trainer.agent import heartbeat
 from trainer.config import TrainOptions
 from trainer.data.batch import Batch
 from trainer.engine.autotune import find_lr, micro_batch
-from trainer.engine.autotune.workers import Choice, Trial, choose_workers, counted
+from trainer.engine.autotune.workers import Trial, WorkerCount, choose_workers, counted
 from trainer.engine.buffers import Buffers
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.group import Group
@@ -29,7 +29,7 @@ from trainer.engine.workload import Workload
 from trainer.limits import usable_threads
 from trainer.out_of_memory import free_memory, is_out_of_memory
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 class Bench:
@@ -114,8 +114,8 @@ class Bench:
             say(f"{counted(chosen)}: streamed data needs as many on each rank, and one has no use for more")
         return chosen
 
-    def _measured_workers(self, cpus: int) -> Choice:
-        def measure() -> Choice:
+    def _measured_workers(self, cpus: int) -> WorkerCount:
+        def measure() -> WorkerCount:
             batches = self._batches(self.cut)
             trial = Trial(load=lambda _: next(batches), compute=self._compute, loader=self._loader)
             return choose_workers(trial, cpus=cpus)
@@ -155,7 +155,7 @@ class Bench:
         """Samples that batch norm can do with, and that need hardly any memory."""
         return next(self._batches(replace(self.cut, micro_batch=min(2, self.cut.micro_batch))))
 
-    def find_lr(self, optimizer: Optimizer, steps: int) -> find_lr.Found:
+    def find_lr(self, optimizer: Optimizer, steps: int) -> find_lr.LRRangeTest:
         """The learning-rate range test. Afterwards the weights are spoilt."""
         with self._nothing_learnt():
             self._fitting(lambda: self._compute(next(self._batches(self.cut))))
@@ -189,7 +189,7 @@ class Bench:
             finally:
                 sync.close()
 
-    def _fitting(self, work: Callable[[], Found]) -> Found:
+    def _fitting(self, work: Callable[[], T]) -> T:
         """Halve the micro-batches until `work` fits in memory; return its result. It asks nothing of other ranks."""
         while True:
             try:

@@ -39,7 +39,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class WorkerCount:
     workers: int
     why: str
     micro_batch_s: Mapping[int, float] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Choice:
 
 def choose_workers(
     trial: Trial, *, cpus: int, budget_s: float = 3.0, clock: Callable[[], float] = time.perf_counter
-) -> Choice:
+) -> WorkerCount:
     """The smallest number that keeps loading hidden, or else is fastest. `cpus`: those this rank may use.
 
     Computing is part of each measurement, so that workers which train slower by taking cores are seen to do so.
@@ -57,13 +57,13 @@ def choose_workers(
     share = load_s / max(load_s + compute_s, 1e-12)
     times = {0: load_s + compute_s}
     if share < CHEAP:
-        return Choice(workers=0, why=f"0 workers: loading takes {share:.1%} of a step", micro_batch_s=times)
+        return WorkerCount(workers=0, why=f"0 workers: loading takes {share:.1%} of a step", micro_batch_s=times)
     began = clock()
     for workers in likeliest_first(candidates(cpus), load_s / max(compute_s, 1e-9)):
         try:
             times[workers] = _measure_with(trial, workers, budget_s / 4, clock)
         except Exception as error:  # whatever stops workers now would stop the training later, and 0 works
-            return Choice(workers=0, why=f"0 workers: {workers} failed with {error!r}", micro_batch_s=times)
+            return WorkerCount(workers=0, why=f"0 workers: {workers} failed with {error!r}", micro_batch_s=times)
         hidden = times[workers] * WORTH_IT <= compute_s
         if hidden or clock() - began > budget_s:
             break
@@ -118,9 +118,9 @@ def _measure_with(trial: Trial, workers: int, budget_s: float, clock: Callable[[
         return (clock() - began) / done
 
 
-def _fewest_near_best(times: Mapping[int, float], share: float) -> Choice:
+def _fewest_near_best(times: Mapping[int, float], share: float) -> WorkerCount:
     best = min(times.values())
     chosen = min(workers for workers, seconds in times.items() if seconds * WORTH_IT <= best)
     told = ", ".join(f"{workers}: {seconds * 1000:.3g} ms" for workers, seconds in times.items())
     why = f"{counted(chosen)}: loading takes {share:.0%} of a step (a micro-batch by workers:"
-    return Choice(workers=chosen, why=f"{why} {told})", micro_batch_s=dict(times))
+    return WorkerCount(workers=chosen, why=f"{why} {told})", micro_batch_s=dict(times))

@@ -19,7 +19,7 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.checkpoint import Checkpoint
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
-from trainer.engine.early_stopping import Watch
+from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.group import Group
 from trainer.engine.guard import Guard
 from trainer.engine.optimization.loss_scaler import LossScaler
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class ResumePoint:
     step: int = 0
     cursor: int = 0
     """Position in the stream of samples."""
@@ -47,20 +47,20 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     scaler: LossScaler
     guard: Guard
-    watch: Watch
+    early_stopping: EarlyStopping
     sync_state: dict[str, Any] = field(default_factory=dict)
-    """How the ranks kept one model in common (a `Together`)."""
+    """How the ranks kept one model in common (a `SyncPlan`)."""
 
     def numbers(self) -> dict[str, Any]:
         """All but the tensors, as JSON can hold it."""
-        states = {"scaler": self.scaler.state_dict(), "guard": self.guard.state(), "watch": self.watch.state()}
+        states = {"scaler": self.scaler.state_dict(), "guard": self.guard.state(), "watch": self.early_stopping.state()}
         return {**states, "manner": self.sync_state}
 
     def remember(self, numbers: Mapping[str, Any]) -> None:
         if self.scaler.is_enabled() and numbers["scaler"]:
             self.scaler.load_state_dict(numbers["scaler"])
         self.guard.restore(numbers["guard"])
-        self.watch.restore(numbers["watch"])
+        self.early_stopping.restore(numbers["watch"])
         self.sync_state.update(numbers.get("manner", {}))
 
     def state(self, step: int, cursor: int) -> dict[str, Any]:
@@ -78,16 +78,16 @@ class TrainState:
             return int(state["step"]), int(state["cursor"])
 
 
-def resume(trained: TrainState, workload: Workload, options: TrainOptions, group: Group, say: Say) -> Progress:
+def resume(trained: TrainState, workload: Workload, options: TrainOptions, group: Group, say: Say) -> ResumePoint:
     """Bring all ranks to the state to resume from; the same on each of them when this returns."""
-    progress, refusal = Progress(), None
+    progress, refusal = ResumePoint(), None
     if group.place.rank == 0:
         try:
             chosen = choose(options, group.place, say)
             if chosen:
                 must_fit(chosen, workload.identity)
                 step, cursor = trained.read(chosen.state_file)
-                progress = Progress(step=step, cursor=cursor, source=chosen.path)
+                progress = ResumePoint(step=step, cursor=cursor, source=chosen.path)
         except ConfigurationError as error:
             refusal = error
     # As JSON: whatever would unpickle here would run what a peer sends.
@@ -104,7 +104,7 @@ def resume(trained: TrainState, workload: Workload, options: TrainOptions, group
         for tensor in _optimizer_tensors(trained.optimizer, filled=group.place.rank == 0):
             group.broadcast(tensor)
     sync = heard["manner"].get("sync", "")
-    return Progress(step=heard["step"], cursor=heard["cursor"], source=progress.source, sync=sync)
+    return ResumePoint(step=heard["step"], cursor=heard["cursor"], source=progress.source, sync=sync)
 
 
 def choose(options: TrainOptions, place: RankInfo, say: Say) -> Checkpoint | None:

@@ -22,8 +22,8 @@ class Writer:
         self._going.append(future)
         return future
 
-    def look(self) -> None:
-        """Raise what has failed so far."""
+    def poll(self) -> None:
+        """Raise the error of a write that has failed so far."""
         while self._going and self._going[0].done():
             self._going.popleft().result()
 

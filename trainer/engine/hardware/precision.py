@@ -18,12 +18,12 @@ Chosen = tuple[torch.dtype, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
+class GpuModel:
     capability: tuple[int, int]
     name: str = ""
 
     @classmethod
-    def of(cls, device: torch.device) -> Gpu:
+    def of(cls, device: torch.device) -> GpuModel:
         return cls(capability=torch.cuda.get_device_capability(device), name=torch.cuda.get_device_name(device))
 
     @property
@@ -38,7 +38,7 @@ def choose_dtype(
     *,
     amp: bool = True,
     native_bf16: bool | None = None,
-    gpu: Gpu | None = None,
+    gpu: GpuModel | None = None,
 ) -> Chosen:
     """The last two are what the CPU and the GPU are capable of; None: asked of them."""
     if precision not in PRECISIONS:
@@ -48,11 +48,11 @@ def choose_dtype(
     if precision == "fp32" or not amp:
         return torch.float32, "asked for"
     if device.type == "cuda":
-        return _on_gpu(precision, gpu or Gpu.of(device))
+        return _on_gpu(precision, gpu or GpuModel.of(device))
     return _on_cpu(precision, has_native_bf16() if native_bf16 is None else native_bf16)
 
 
-def _on_gpu(precision: str, gpu: Gpu) -> Chosen:
+def _on_gpu(precision: str, gpu: GpuModel) -> Chosen:
     ampere = gpu.capability >= (8, 0)
     if precision == "auto":
         if ampere:

@@ -43,7 +43,7 @@ def build_optimizer(model: nn.Module, groups: Groups | None, options: TrainOptio
         assert adamw is not None  # noqa: S101  # a model has parameters
         return adamw
     muon = Muon(hidden, options.lr, dtype)
-    return Together([muon, adamw]) if adamw else muon
+    return CombinedOptimizer([muon, adamw]) if adamw else muon
 
 
 def usual_groups(model: nn.Module, weight_decay: float) -> Groups:
@@ -69,7 +69,7 @@ def _ends(model: nn.Module) -> set[int]:
     return embeddings | set(linear[-1:])
 
 
-class Together(Optimizer):
+class CombinedOptimizer(Optimizer):
     """Several optimizers as one. Groups and state are theirs; here they only stand side by side."""
 
     def __init__(self, parts: list[Optimizer]) -> None:

@@ -1,16 +1,25 @@
-"""Figures over time: speed, and where they are written (TensorBoard, metrics.jsonl)."""
+"""Metrics of a training: the figures of its steps, and where they are reported (TensorBoard, metrics.jsonl, events)."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from contract.cost_model.units import thousands
+from contract.events import SampleWritten, StepDone, TrainingDone, TrainingStopped
+from trainer.engine.dataloader import MicroBatchLoader
+from trainer.engine.early_stopping import EarlyStopping
+from trainer.engine.setup import TrainingSetup
+from trainer.engine.step_stats import StepStats
+from trainer.engine.step_timer import ComputeTimes
 
-class Speed:
+
+class Throughput:
     """Units per second since the last reading, without the time spent on anything but training."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -32,17 +41,15 @@ class Speed:
         self._since, self._units, self._waited = now, 0, waited
         return reading
 
-    def pause(self) -> Callable[[], None]:
-        """Stop the clock; the returned call starts it again."""
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock within."""
         paused_at = self._clock()
-
-        def go_on() -> None:
-            self._since += self._clock() - paused_at
-
-        return go_on
+        yield
+        self._since += self._clock() - paused_at
 
 
-class Records:
+class MetricsWriter:
     """RUN/metrics.jsonl and RUN/tensorboard. After a restart a step may stand twice: the later counts."""
 
     def __init__(self, run_dir: Path, *, active: bool, first_step: int) -> None:
@@ -58,26 +65,103 @@ class Records:
     def write(self, kind: str, step: int, figures: dict[str, float]) -> None:
         if self._file:
             line = {"t": time.time(), "kind": kind, "step": step, **figures}
-            self._file.write(json.dumps({name: json_value(value) for name, value in line.items()}) + "\n")
+            # JSON has neither NaN nor infinities.
+            finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
+            self._file.write(json.dumps(finite) + "\n")
             self._file.flush()
             for name, value in figures.items():
                 self._board.add_scalar(f"{kind}/{name}", value, step)
 
-    def __enter__(self) -> Records:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._file:
             self._file.close()
             self._board.close()
 
 
-def figures_text(figures: Mapping[str, float]) -> str:
-    return "  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items())
+class TrainingReporter:
+    """Report of a training's steps and of its end, to people, to files and to the orchestrator."""
 
+    def __init__(self, setup: TrainingSetup, loader: MicroBatchLoader, final_step: int) -> None:
+        run = setup.run
+        self._setup, self._run, self._loader, self._final_step = setup, run, loader, final_step
+        self._times = ComputeTimes(run.group.all_gather_text(run.place.label))
+        self._loss = math.nan
+        size = sum(parameter.numel() for parameter in run.workload.model.parameters())
+        run.events.say(
+            f"{thousands(size)} parameters, {thousands(run.workload.train_samples)} training samples,"
+            f" {run.per_step} per step, {final_step} steps"
+        )
+        self._began = time.perf_counter()
+        first_step = setup.start.step + 1
+        self.metrics = MetricsWriter(run.options.run_dir, active=run.place.rank == 0, first_step=first_step)
+        self._throughput = Throughput()
+        self.paused = self._throughput.paused
 
-def json_value(value: object) -> object:
-    """None for NaN and infinities, which JSON does not have."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._began
+
+    def __enter__(self) -> TrainingReporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.metrics.close()
+
+    def step(
+        self, step: int, stats: StepStats, losses: dict[str, float], *, loss: float, lr: float, units: int
+    ) -> None:
+        """Report a step, every --log-every steps on rank 0. `losses`: by term; `units`: those of the step's samples."""
+        run, setup, split = self._run, self._setup, self._loader.split
+        self._loss = loss
+        self._times.add(stats.sample_s, split.by_rank)
+        self._throughput.count(units)
+        first_or_last = step in (setup.start.step + 1, self._final_step)
+        if run.place.rank or not (step % run.options.log_every == 0 or first_or_last):
+            return
+        per_s, (waiting, exchanging) = self._throughput.read(self._loader.waited, setup.sync.waited)
+        cursor = setup.start.cursor + (step - setup.start.step) * run.per_step
+        figures = {"loss": loss, "lr": lr, "per_s": per_s, "epoch": cursor / run.workload.train_samples}
+        figures |= {"waiting": waiting, "exchanging": exchanging, "grad_norm": stats.norm}
+        if setup.forecast_per_s:
+            figures["of_forecast"] = per_s / setup.forecast_per_s
+        self.metrics.write("train", step, figures | (losses if len(losses) > 1 else {}))
+        balanced = setup.balancer.checks if setup.balancer else None
+        others = figures | self._times.read()
+        run.events.emit(StepDone(step=step, unit=run.workload.unit, balanced=balanced, others=others))
+        run.events.say(
+            f"step {step}/{self._final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {run.workload.unit}/s"
+            + (f"  {waiting:.0%} waiting for data" if waiting >= 0.05 else "")
+            + (f"  {exchanging:.0%} waiting for the network" if exchanging >= 0.05 else "")
+        )
+
+    def stopped(self, step: int) -> None:
+        """Report the end of a training that was asked to stop, and mark the run as stopped."""
+        run = self._run
+        if run.place.rank == 0:
+            run.stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")
+        run.events.emit(TrainingStopped(step=step))
+        run.events.say(
+            f"stopped after step {step}/{self._final_step}; run the same command again to continue from there"
+        )
+
+    def reached(self, step: int, early_stopping: EarlyStopping) -> None:
+        """Report why a training ends at this step, where that is not its last or where nothing was trained."""
+        if early_stopping.exhausted:
+            self._run.events.say(f"early stopping at step {step}: {early_stopping.why}")
+        elif self._setup.start.step >= self._final_step:
+            self._run.events.say(f"step {step} of {self._final_step} is already reached: nothing to train")
+
+    def done(self, step: int) -> None:
+        """Report the end of a training that has reached its last step, or stopped early."""
+        run, prompt = self._run, self._run.options.prompt
+        if run.place.rank == 0 and prompt is not None:
+            text = run.workload.generate(prompt)
+            run.events.emit(SampleWritten(text=text))
+            run.events.say(f"sample: {text}")
+        seconds, memory = self.elapsed_s, run.hardware.peak_bytes
+        run.events.emit(TrainingDone(step=step, loss=self._loss, seconds=seconds, gpu_bytes=memory or None))
+        how = f", loss {self._loss:.3f}, {seconds:.0f} s" if step > self._setup.start.step else ""
+        gpu = f", {memory / 2**30:.1f} GiB of GPU memory" if memory else ""
+        run.events.say(f"done: step {step}{how}{gpu}")

@@ -20,7 +20,7 @@ LARGE_BYTES = 20 << 20
 """A trace above this is compressed; viewers open both kinds."""
 
 
-class Profile:
+class StepProfiler:
     """Around the training loop. `part` marks what a step consists of, `step` its end; without `active` they do
     nothing. `folder` gets `trace.json` (or `trace.json.gz`) and `summary.md`."""
 
@@ -38,7 +38,7 @@ class Profile:
         self.summary: Path | None = None
         """The page, once it is written."""
 
-    def __enter__(self) -> Profile:
+    def __enter__(self) -> StepProfiler:
         return self
 
     def __exit__(

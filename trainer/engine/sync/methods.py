@@ -47,8 +47,8 @@ class SyncMethod:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whose:
-    """Training whose state the ranks keep in common."""
+class SyncContext:
+    """Training on which a sync method works."""
 
     model: nn.Module
     """The same on all ranks."""
@@ -62,15 +62,15 @@ def ladder(options: TrainOptions, model: nn.Module) -> tuple[SyncMethod, ...]:
     return tuple(_rung(name, options, model) for name in SYNCS)
 
 
-def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
+def build(name: str, context: SyncContext, step: int, *, static_graph: bool) -> Sync:
     """Build the method of this name, to continue after `step`. To be called by all ranks."""
-    options, group = whose.options, whose.group
+    options, group = context.options, context.group
     if group.alone:
-        return Alone(whose.model)
-    rung = _rung(name, options, whose.model)
+        return Alone(context.model)
+    rung = _rung(name, options, context.model)
     if rung.mean_of is None:
-        return Ddp(whose.model, group, static_graph=static_graph)
-    each_step = EveryStep(name, whose.model, group, rung.mean_of)
+        return Ddp(context.model, group, static_graph=static_graph)
+    each_step = EveryStep(name, context.model, group, rung.mean_of)
     each_step.layout = f"{name}, rank {options.sync_rank}, {options.sync_fragments} fragments, {each_step.layout}"
     if name not in LOCAL:
         return each_step
@@ -82,7 +82,7 @@ def build(name: str, whose: Whose, step: int, *, static_graph: bool) -> Sync:
         lr=options.outer_lr if name == "diloco" else 1.0,
         momentum=options.outer_momentum if name == "diloco" else 0.0,
     )
-    return LocalSteps(each_step, whose.optimizer, rounds, rung.mean_of, step)
+    return LocalSteps(each_step, context.optimizer, rounds, rung.mean_of, step)
 
 
 def _rung(name: str, options: TrainOptions, model: nn.Module) -> SyncMethod:
