@@ -66,7 +66,13 @@ COMMANDS = {name: summary for group in GROUPS.values() for name, summary in grou
 ALIASES = {"watch": "supervise"}
 """Other names of commands; the help of the command names them."""
 
-EPILOG = "Begin with `orch lab up --nodes 5`, or write inventory.yaml and run `orch build`, `orch launch --nodes 5`."
+EPILOG = """
+Begin with simulated machines:
+  orch lab up --nodes 5
+or with your own:
+  orch inventory import ~/.ssh/config --output inventory.yaml
+  orch build
+  orch launch --nodes 5"""
 
 # Typer brings its own copy of click since 0.16 and exports only some of its exceptions: this is ClickException in both.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -137,7 +143,7 @@ def build_app(wanted: str | None) -> Any:
     app = typer.Typer(
         name="orch",
         cls=_GroupedHelp,
-        help="Train together on all the machines of a LAN.",
+        help="Train a PyTorch model on all the machines of a LAN.",
         epilog=EPILOG,
         no_args_is_help=True,
         rich_markup_mode=None,

@@ -18,6 +18,7 @@ from orchestrator.render.log_lines import LogPrinter, has_several_ranks, log_jso
 from orchestrator.render.phases import JOINED, MASTER, STEP, Phases
 from orchestrator.render.printable import printable
 from orchestrator.render.runs import run_data, run_table, runs_table
+from orchestrator.render.table import Column, Table
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine, Tick
 from tests import lan
@@ -188,3 +189,28 @@ def test_the_rank_is_shown_where_a_node_has_several() -> None:
     assert has_several_ranks(lines)
     assert not has_several_ranks([lines[0], lines[2]])
     assert log_line(lines[1], width=5, several_ranks=True).plain == "[0 alpha r1] hi"
+
+
+def drawn(width: int, *, wide: bool = False) -> list[str]:
+    """A table on a terminal of this width."""
+    columns = (Column("node"), Column("state", 1), Column("by", 2), Column("why", wraps=True), Column("id", wide=True))
+    rows = [("alpha", "failed", "ana", "the disk of this node has no space left", "c1"), ("beta", "up", "", "", "c2")]
+    out = io.StringIO()
+    Console(file=out, width=width, soft_wrap=True).print(Table(columns=columns, rows=rows, wide=wide))
+    return out.getvalue().splitlines()
+
+
+def test_a_narrow_table_drops_columns_in_their_order_and_wraps_between_words() -> None:
+    assert drawn(80)[0].split() == ["node", "state", "by", "why"]
+    assert drawn(40)[:2] == ["node   state   by   why", "alpha  failed  ana  the disk of this"]
+    assert drawn(36)[0].split() == ["node", "state", "why"]
+    assert drawn(27) == ["node   why", "alpha  the disk of this", "       node has no space", "       left", "beta"]
+
+
+def test_a_table_too_narrow_for_its_first_columns_is_a_block_for_each_row() -> None:
+    assert drawn(24)[:3] == ["node   alpha", "state  failed", "by     ana"]
+    assert drawn(24)[-3:] == ["", "node   beta", "state  up"]
+
+
+def test_a_wide_table_has_all_columns_at_any_width() -> None:
+    assert drawn(24, wide=True)[0].split() == ["node", "state", "by", "why", "id"]
