@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,15 @@ settings.load_profile("house")
 
 FIGURES = pytest.StashKey[list[str]]()
 SHARING = {
-    "the lab": ("tests/docker/", "tests/lab/"),
-    "containers": ("tests/contract/test_engine.py", "tests/contract/test_docker_engine.py"),
+    "containers": (
+        "tests/lab/test_setup.py",
+        "tests/docker/",
+        "tests/contract/test_engine.py",
+        "tests/contract/test_docker_engine.py",
+    ),
+    "the lab": ("tests/lab/",),
 }
+DOCKERFILE = Path(__file__).parents[1] / "images" / "Dockerfile"
 
 Figure = Callable[[str], None]
 
@@ -31,8 +39,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the tests of the Docker Engine and the lab: they take the longest and mostly wait."""
-    items.sort(key=lambda item: not (item.get_closest_marker("docker") or item.get_closest_marker("lab")))
+    """Start with the groups that take the longest: the lab, the Docker Engine, then the files with slow tests."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(
+        key=lambda item: (
+            not item.get_closest_marker("lab"),
+            not item.get_closest_marker("docker"),
+            item.path not in slow,
+        )
+    )
 
 
 class ByFile(LoadScopeScheduling):
@@ -48,6 +63,14 @@ class ByFile(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
+
+
+@contextmanager
+def only_builder() -> Iterator[None]:
+    """Wait while another pytest-xdist worker builds an image, whose layers are then found instead of built twice."""
+    with DOCKERFILE.open() as file:
+        flock(file, LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

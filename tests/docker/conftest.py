@@ -13,6 +13,7 @@ from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.image import Recipe
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import ImageFacts
+from tests.conftest import only_builder
 
 PROJECT = "test"
 """The image of the tests does not take the place of a user's."""
@@ -33,4 +34,5 @@ def local_node() -> Iterator[LocalNode]:
 def cpu_image(local_node: LocalNode) -> ImageFacts:
     recipe = Recipe(project=PROJECT, profile="cpu", files=source_files())
     options = BuildOptions(project=PROJECT, site=site_of(os.environ))
-    return build_image(local_node, recipe, options, lambda name, progress: None)
+    with only_builder():
+        return build_image(local_node, recipe, options, lambda name, progress: None)
