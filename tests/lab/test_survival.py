@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 THREE = NAMES[:3]
 WORDS = (*EXACT, "--log-every", "1", "--checkpoint-every", "20", "--prompt", "")
-STEPS = 240
+STEPS = 120
 QUICK = ("--env", "ORCH_FROZEN_S=6", "--env", "ORCH_SILENCE_S=12")
 """Patience of a test."""
 
