@@ -248,7 +248,7 @@ def torchrun() -> Iterator[Callable[..., Torchrun]]:
     yield start
     for run in started:
         if run.process.poll() is None:
-            run.process.kill()
+            run.kill()
         run.process.communicate()
 
 

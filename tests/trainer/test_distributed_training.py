@@ -21,10 +21,10 @@ from trainer.tools import test_ddp
 COMMON = ("--batch-size", "2", "--eval-every", "0", "--checkpoint-every", "0")
 
 
-def test_five_ranks_with_an_uneven_batch_equal_one_process(torchrun, train, train_command, tmp_path: Path) -> None:
+def test_five_ranks_with_an_uneven_batch_equal_one_process(forked, train, train_command, tmp_path: Path) -> None:
     # 13 sequences: shares of 2 and 3, and so 1 or 2 forward passes a rank.
     options = (*COMMON[:2], "--global-batch-size", "13", "--max-steps", "6", "--eval-every", "6")
-    five = torchrun(5, *train_command(tmp_path / "five"), *options).result()
+    five = forked(5, *train_command(tmp_path / "five"), *options).result()
     assert five.code == 0, five.err
     one = train(tmp_path / "one", *options)
     assert sorted(five.losses()) == [1, 2, 3, 4, 5, 6]
@@ -41,7 +41,9 @@ def test_five_ranks_with_an_uneven_batch_equal_one_process(torchrun, train, trai
     assert five.out.count("step 6/6") == 1
 
 
-def test_two_ranks_stopped_and_resumed_equal_two_ranks_undisturbed(torchrun, train_command, tmp_path: Path) -> None:
+def test_two_ranks_stopped_and_resumed_equal_two_ranks_undisturbed(
+    torchrun, forked, train_command, tmp_path: Path
+) -> None:
     options = (*COMMON, "--max-steps", "150", "--dropout", "0.1")
     stopped_dir = tmp_path / "stopped"
     run = torchrun(2, *train_command(stopped_dir), *options)
@@ -64,13 +66,13 @@ def test_two_ranks_stopped_and_resumed_equal_two_ranks_undisturbed(torchrun, tra
     }
     assert not stopped.events("failed")
 
-    resumed = torchrun(2, *train_command(stopped_dir), *options).result()
+    resumed = forked(2, *train_command(stopped_dir), *options).result()
     assert resumed.code == 0, resumed.err
     assert not (stopped_dir / "STOPPED").exists()
     assert {event["step"] for event in resumed.events("resumed")} == {step}
     assert min(resumed.losses()) == step + 1
 
-    undisturbed = torchrun(2, *train_command(tmp_path / "undisturbed"), *options).result()
+    undisturbed = forked(2, *train_command(tmp_path / "undisturbed"), *options).result()
     assert stopped.losses() | resumed.losses() == undisturbed.losses()
 
 
