@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainer.errors import OptionError
 from trainer.option_layers import add_train_options
+from trainer.options import add_options, option, out_of_range, values_given
 
 if TYPE_CHECKING:
     from trainer.data.text_manifest import TextManifest
@@ -24,50 +25,35 @@ HEADS_HELP = "columns and their weights in the loss"
 class TextOptions:
     """Options of this workload, checked against the prepared data."""
 
-    heads: Mapping[str, float]
-    class_weights: tuple[str, ...] = ()
-    label_smoothing: float = 0.0
-    dropout: float = 0.1
-    max_length: int
-    bucketing: bool = True
-    model_name: str
-    freeze_layers: int = 0
-    gradient_checkpointing: bool = False
-    cache_frozen: bool = True
-    cache_dtype: str = "fp32"
-    cache_dir: Path | None = None
+    model_name: str = option(
+        "", "model to train (default: the one that the data was prepared for)", section="model", metavar="NAME"
+    )
+    heads: Mapping[str, float] = option(None, f"{HEADS_HELP} (default: as prepared)", metavar="NAME[:W],…", read=str)
+    dropout: float = option(0.1, "dropout of the encoder", metavar="P", at_least=0, below=1)
+    freeze_layers: int = option(0, "do not train the embeddings and the first N layers")
+    gradient_checkpointing: bool = option(
+        False, "compute layers again in the backward pass: less memory, a third more work",
+        aliases=("--use-gradient-checkpointing",),
+    )  # fmt: skip
+    cache_frozen: bool = option(True, "with --freeze-layers: keep the outputs of frozen layers on disk")
+    cache_dtype: str = option("fp32", "fp32 is exact, the others take half the size", choices=("fp32", "bf16", "fp16"))
+    cache_dir: Path | None = option(None, "folder of --cache-frozen (default: DATA-frozen, or RUN/frozen)")
+
+    class_weights: tuple[str, ...] = option(
+        (), "heads with equal total weight of all classes (default: causa)", section="loss", metavar="HEAD,…|all|none",
+        read=str,
+    )  # fmt: skip
+    label_smoothing: float = option(0.0, "share of a label spread over all classes", metavar="P", at_least=0, below=1)
+
+    max_length: int = option(128, "tokens of a text, longer texts are cut", section="texts")
+    bucketing: bool = option(
+        True, "batches of texts of similar length, padded to the longest; off: all padded to --max-length"
+    )
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
     add_train_options(parser)
-    model = parser.add_argument_group("model")
-    model.add_argument("--model-name", metavar="NAME", help="default: the one that the data was prepared for")
-    model.add_argument("--heads", metavar="NAME[:W],…", help=f"{HEADS_HELP} (default: as prepared)")
-    model.add_argument("--dropout", type=float, metavar="P", help="default 0.1, as BERT")
-    model.add_argument("--freeze-layers", type=int, metavar="N", help="the first N and the embeddings (default 0)")
-    model.add_argument(
-        "--gradient-checkpointing", "--use-gradient-checkpointing", action=argparse.BooleanOptionalAction,
-        help="less memory, a third more work: layers are computed again in the backward pass",
-    )  # fmt: skip
-    model.add_argument(
-        "--cache-frozen", action=argparse.BooleanOptionalAction,
-        help="compute what frozen layers make of a text once and keep it on the disk (default: with --freeze-layers)",
-    )  # fmt: skip
-    model.add_argument(
-        "--cache-dtype", choices=("fp32", "bf16", "fp16"), help="default fp32: exact; else half the size"
-    )
-    model.add_argument("--cache-dir", type=Path, metavar="DIR", help="default: DATA-frozen, or RUN/frozen")
-    loss = parser.add_argument_group("loss")
-    loss.add_argument(
-        "--class-weights", metavar="HEAD,…|all|none", help="balance the classes of these heads (default: causa)"
-    )
-    loss.add_argument("--label-smoothing", type=float, metavar="P", help="default 0")
-    texts = parser.add_argument_group("texts")
-    texts.add_argument("--max-length", type=int, metavar="N", help="tokens, longer texts are cut (default 128)")
-    texts.add_argument(
-        "--bucketing", action=argparse.BooleanOptionalAction,
-        help="texts of like length together, padded to their longest (default); --no-bucketing: all to --max-length",
-    )  # fmt: skip
+    add_options(parser, TextOptions)
 
 
 def add_preparation(parser: argparse.ArgumentParser) -> None:
@@ -102,31 +88,24 @@ def add_lengths(parser: argparse.ArgumentParser) -> None:
 
 def choose(given: argparse.Namespace, prepared: TextManifest) -> TextOptions:
     """Build the options. OptionError: all values that are invalid, or that do not fit the prepared data."""
+    chosen = values_given(given, TextOptions)
     heads = parse_heads(given.heads, prepared.head_weights) if given.heads else prepared.head_weights
     wrong = [
         f"--heads {head}: prepared are {', '.join(prepared.heads)}" for head in heads if head not in prepared.heads
     ]
     weighted = _weighted(given.class_weights, heads, wrong)
-    dropout, smoothing = _or(given.dropout, 0.1), _or(given.label_smoothing, 0.0)
-    for name, share in (("dropout", dropout), ("label-smoothing", smoothing)):
-        if not 0 <= share < 1:
-            wrong.append(f"--{name} {share:g}: expected 0 or more and less than 1")
     model_name, layers = _model(given.model_name, prepared, wrong)
-    frozen = _or(given.freeze_layers, 0)
-    if not 0 <= frozen <= layers:
-        wrong.append(f"--freeze-layers {frozen}: expected 0 to {layers}, the layers of {model_name}")
     longest = prepared.longest
-    max_length = _or(given.max_length, min(128, longest))
-    if not 3 <= max_length <= longest:
-        wrong.append(f"--max-length {max_length}: expected 3 to {longest}, as far as {model_name} reads")
+    chosen |= {"heads": heads, "class_weights": weighted, "model_name": model_name}
+    options = TextOptions(**{"max_length": min(128, longest), **chosen})
+    wrong += out_of_range(options)
+    if not 0 <= options.freeze_layers <= layers:
+        wrong.append(f"--freeze-layers {options.freeze_layers}: expected 0 to {layers}, the layers of {model_name}")
+    if not 3 <= options.max_length <= longest:
+        wrong.append(f"--max-length {options.max_length}: expected 3 to {longest}, the limit of {model_name}")
     if wrong:
         raise OptionError("\n".join(wrong))
-    return TextOptions(
-        heads=heads, class_weights=weighted, label_smoothing=smoothing, dropout=dropout, max_length=max_length,
-        bucketing=_or(given.bucketing, True), model_name=model_name, freeze_layers=frozen,
-        gradient_checkpointing=bool(given.gradient_checkpointing),
-        cache_frozen=_or(given.cache_frozen, True), cache_dtype=given.cache_dtype or "fp32", cache_dir=given.cache_dir,
-    )  # fmt: skip
+    return options
 
 
 def parse_heads(text: str, known: Mapping[str, float] = HEADS) -> dict[str, float]:
@@ -177,10 +156,6 @@ def _model(asked: str | None, prepared: TextManifest, wrong: list[str]) -> tuple
         f" prepare it again with --model-name {name}"
     )
     return name, prepared.layers
-
-
-def _or(given: Any, default: Any) -> Any:
-    return default if given is None else given
 
 
 def _at_least_1(text: str) -> int:
