@@ -17,7 +17,7 @@ from trainer.config import RankInfo
 from trainer.engine.group import Group
 from trainer.engine.hardware.agreement import DTYPES, agree
 from trainer.engine.hardware.device import Hardware
-from trainer.engine.optimization.loss_scaler import LossScaler
+from trainer.engine.optimization.optimizer import LossScaler
 
 FP32, BF16, FP16 = DTYPES
 

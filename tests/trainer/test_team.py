@@ -13,10 +13,9 @@ import torch.distributed as dist
 from tests.trainer.conftest import Result
 from tests.trainer.observed import seen, state
 from trainer.config import RankInfo
-from trainer.engine import step_timer
-from trainer.engine.balance import WINDOW, ShareBalancer, changed_shares
+from trainer.engine import rank_speed
 from trainer.engine.group import Group
-from trainer.engine.step_timer import ComputeTimes
+from trainer.engine.rank_speed import WINDOW, ComputeTimes, ShareBalancer, changed_shares
 from trainer.errors import TrainerError
 
 Observe = Callable[..., Result]
@@ -88,16 +87,16 @@ def test_a_slow_rank_with_a_fixed_share_is_told(observe: Observe, tmp_path: Path
 
 def test_what_is_usual_is_told_and_not_a_hiccup() -> None:
     times = ComputeTimes(["alpha", "beta"])
-    for step in range(2 * step_timer.WINDOW):
+    for step in range(2 * rank_speed.WINDOW):
         times.add([0.01, 1.0 if step % 5 == 0 else 0.02], [4, 2])
     assert times.read() == {"compute_s": {"alpha": pytest.approx(0.04), "beta": pytest.approx(0.04)}}
 
 
 def test_of_few_steps_or_one_rank_nothing_is_told() -> None:
     few, alone = ComputeTimes(["alpha", "beta"]), ComputeTimes(["alpha"])
-    for _ in range(step_timer.FEWEST - 1):
+    for _ in range(rank_speed.FEWEST - 1):
         few.add([0.01, 0.02], [4, 2])
-    for _ in range(step_timer.WINDOW):
+    for _ in range(rank_speed.WINDOW):
         alone.add([0.01], [4])
     assert (few.read(), alone.read()) == ({}, {})
 

@@ -27,13 +27,13 @@ from trainer.engine.hardware.device import prepare_hardware, start_line
 from trainer.engine.hardware.reproducible import determinism_explained, seed_everything
 from trainer.engine.optimization.schedule import dropout_seed, last_step, learning_rate
 from trainer.engine.process_group import expected_backend, join, leave
+from trainer.engine.rank_speed import ForwardTimer
 from trainer.engine.reporting.events import Events
 from trainer.engine.reporting.metrics import TrainingReporter
 from trainer.engine.reporting.profile import StepProfiler
 from trainer.engine.run import TrainingRun
 from trainer.engine.setup import TrainingSetup, begin
 from trainer.engine.step_stats import all_reduce_stats
-from trainer.engine.step_timer import ForwardTimer
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.weights import CHECKED_EVERY, check_weights_match
 from trainer.engine.workload import Workload

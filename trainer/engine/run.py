@@ -13,7 +13,6 @@ from trainer.config import Every, RankInfo, TrainOptions
 from trainer.engine.autotune import find_lr
 from trainer.engine.autotune.micro_batch import halve
 from trainer.engine.autotune.tuning import Bench
-from trainer.engine.balance import changed_shares
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.dataloader import BatchSplit
@@ -22,6 +21,7 @@ from trainer.engine.hardware.compiling import compile_in_place, cost_s, decide, 
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.optimization.schedule import due
+from trainer.engine.rank_speed import changed_shares
 from trainer.engine.reporting.events import Events
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.sync.strategy import Sync

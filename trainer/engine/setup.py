@@ -13,13 +13,13 @@ from trainer.engine.autotune.host_stats import look_around
 from trainer.engine.autotune.measure import Own, optimizer_s
 from trainer.engine.autotune.stand_in import stand_in
 from trainer.engine.autotune.tuning import Bench
-from trainer.engine.balance import ShareBalancer
 from trainer.engine.checkpoints import rank_state
 from trainer.engine.checkpoints.resume import ResumePoint, TrainState, resume
 from trainer.engine.dataloader import BatchSplit
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.guard import Guard
-from trainer.engine.optimization.loss_scaler import LossScaler
+from trainer.engine.optimization.optimizer import LossScaler
+from trainer.engine.rank_speed import ShareBalancer
 from trainer.engine.run import TrainingRun
 from trainer.engine.sync import methods
 from trainer.engine.sync.strategy import Sync

@@ -16,7 +16,7 @@ from contract.events import ForecastMade, NodesMeasured, RankLeftOut
 from trainer.config import TrainOptions
 from trainer.engine.autotune.host_stats import of_all
 from trainer.engine.autotune.measure import Own, Work, measure
-from trainer.engine.balance import better
+from trainer.engine.rank_speed import better
 from trainer.engine.reporting.forecast_text import summary, table
 from trainer.engine.run import TrainingRun
 from trainer.errors import OptionError

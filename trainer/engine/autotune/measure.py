@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from contract.cost_model.measurement import HostStats, Measurement, NodeSpeed, Pattern, SyncCost
 from trainer.config import TrainOptions
 from trainer.engine.group import Group
-from trainer.engine.optimization.still import standing_still
+from trainer.engine.optimization.optimizer import standing_still
 from trainer.engine.sync.buckets import Bucket, cut
 from trainer.engine.sync.methods import SyncMethod, ladder
 from trainer.engine.transfers import Arriving

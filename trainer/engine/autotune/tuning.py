@@ -22,7 +22,7 @@ from trainer.engine.buffers import Buffers
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
-from trainer.engine.optimization.still import standing_still
+from trainer.engine.optimization.optimizer import standing_still
 from trainer.engine.reporting.events import Events
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.workload import Workload

@@ -22,7 +22,7 @@ from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.group import Group
 from trainer.engine.guard import Guard
-from trainer.engine.optimization.loss_scaler import LossScaler
+from trainer.engine.optimization.optimizer import LossScaler
 from trainer.engine.workload import Workload
 from trainer.errors import ConfigurationError
 

@@ -6,6 +6,8 @@ resuming goes over its `state`. A group's `lr_scale` is its own rate in proporti
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -93,3 +95,41 @@ class CombinedOptimizer(Optimizer):
             part.param_groups = self.param_groups[start:end]
             part.state = self.state
             start = end
+
+
+class LossScaler(torch.amp.GradScaler):
+    """Scale of the loss, with which float16 holds small gradients. The same on all ranks: each
+    learns of an overflow on any of them."""
+
+    def overflowed(self, optimizer: Optimizer) -> None:
+        """After `unscale_`: skip this update and lower the scale, whatever this rank has found in its own gradients."""
+        if self.is_enabled():
+            for found in self._found_inf_per_device(optimizer).values():
+                found.fill_(1.0)
+
+
+@contextmanager
+def standing_still(model: nn.Module, optimizer: Optimizer) -> Iterator[Callable[[], None]]:
+    """Within, the function it gives clips and steps: rate 0 and gradients of zero move no weight. What the optimizer
+    began to remember is forgotten at the end: for an optimizer that has not taken or loaded a step."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+
+    def step() -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+            elif parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+        float(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        optimizer.step()
+        float(next(model.parameters()).detach().reshape(-1)[0])  # waits for what a GPU still has to do
+
+    try:
+        yield step
+    finally:
+        optimizer.zero_grad(set_to_none=True)
+        optimizer.state.clear()
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate

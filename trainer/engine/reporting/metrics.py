@@ -14,9 +14,9 @@ from contract.cost_model.units import thousands
 from contract.events import SampleWritten, StepDone, TrainingDone, TrainingStopped
 from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.early_stopping import EarlyStopping
+from trainer.engine.rank_speed import ComputeTimes
 from trainer.engine.setup import TrainingSetup
 from trainer.engine.step_stats import StepStats
-from trainer.engine.step_timer import ComputeTimes
 
 
 class Throughput:
