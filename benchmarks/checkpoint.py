@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.gpt2 import standard_library
 from benchmarks.side_by_side import ROOT
 
-WAYS = {"while it stands still": "--no-checkpoint-async", "asynchronously, from a copy": "--checkpoint-async"}
+WAYS = {"synchronously": "--no-checkpoint-async", "asynchronously, from a copy": "--checkpoint-async"}
 SAVES = 4
 """Per run. The last one is not counted: it is written without a copy, because no training follows."""
 EVERY = {"tiny": 20, "lab": 60, "124m": 12}

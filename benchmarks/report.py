@@ -180,7 +180,7 @@ def _notes(result: Result) -> list[str]:
     for name, rounds in result.rounds.items():
         for round_ in rounds:
             if round_.last_words:
-                lines.append(f"- {name} failed; its last words: `{' ⏎ '.join(round_.last_words)}`")
+                lines.append(f"- {name} failed; its last lines: `{' ⏎ '.join(round_.last_words)}`")
     return ["", *lines] if lines else []
 
 

@@ -14,7 +14,7 @@ _CUT = " … "
 
 
 def rank_prefix(rank: int) -> str:
-    """What stands before each line of a rank."""
+    """Prefix of each line of a rank."""
     return f"[rank{rank}]: "
 
 

@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 AGENTS_TOKEN = "agents.token"  # noqa: S105  # the name of a file
-"""What the agents of an attempt prove to each other that they have; new for each attempt, mode 0600."""
+"""File with the token that the agents of an attempt prove to have; new for each attempt, mode 0600."""

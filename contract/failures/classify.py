@@ -43,7 +43,7 @@ _FROM_OUTSIDE = (-9, 137, -15, 143)
 
 @dataclass(frozen=True, kw_only=True)
 class FailedRank:
-    """What is left of a rank that failed. Lines are the oldest first."""
+    """Evidence of a failed rank. Lines are the oldest first."""
 
     own: Sequence[str] = ()
     """The lines that it wrote."""
@@ -92,7 +92,7 @@ class Classified:
 def classify(failed: FailedRank) -> Classified | None:
     """None where nothing says anything.
 
-    In this order: the engine's word, the kernel's, torchrun's that it was told to stop, what the rank found out
+    In this order: the engine's word, the kernel's, torchrun's report that it was asked to stop, what the rank found out
     itself, the exception that ended it, its last lines, its exit code, and the other lines of torchrun.
     """
     own = tuple(map(readable, failed.own))
@@ -143,7 +143,7 @@ def _in_exception(
 def _by_its_end(
     failed: FailedRank, own: Sequence[str], agent: Sequence[str], tail: Sequence[str], frame: str
 ) -> Classified | None:
-    """Of a rank that no exception ended."""
+    """Classify a rank that was not ended by an exception."""
     from_outside = failed.exit_code in _FROM_OUTSIDE
     usable = [one for one in SIGNATURES if not (from_outside and one.lost_peer)]
     code = next((one for one in SIGNATURES if failed.exit_code in one.exit_codes), None)

@@ -1,4 +1,4 @@
-"""Who can repair a failure, and what follows from that: another try, and the exit code."""
+"""Owners of failures, and what follows from each: a retry or not, and the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torchrun's agent writes when a rank ends: its log, a traceback of its own and a summary."""
+"""Output of torchrun's agent when a rank ends: its log, a traceback of its own and a summary."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>[0-9]+)(?:, in (?
 _UNREADABLE_SCRIPT = re.compile(r'\s+File "[^"]+", line [0-9]+$')
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 _ASIDE = re.compile(r"Exception (?:ignored )?in")
-"""A destructor or a thread: the process goes on after its exception."""
+"""A destructor or a thread: the process continues after its exception."""
 _LOG_LINE = re.compile(r"\[?[WEIF][0-9]{3,4} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]+ ")
 """A line of torch's own log."""
 

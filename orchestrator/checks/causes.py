@@ -13,7 +13,7 @@ from orchestrator.specs.finding_pages import pages_folder, read_page
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What happened, and what to do about it.
+    """Explanation of a failure, and its fix.
 
     On a page, its texts hold `{node}`, `{rank}`, `{run}` and the named groups of the patterns of its signature.
     """

@@ -32,7 +32,7 @@ def no_toolkit(node: NodeGpus) -> Iterator[Finding]:
 
 
 def image_without_cuda(node: NodeGpus) -> Iterator[Finding]:
-    """A CPU image on a GPU node: training would run, on the CPU, without a word."""
+    """A CPU image on a GPU node: training would silently run on the CPU."""
     torch = node.container.torch if node.container else None
     if torch and torch.version and not torch.cuda:
         yield Finding.of("gpu.image_without_cuda", node.node, version=torch.version)

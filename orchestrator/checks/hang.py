@@ -108,7 +108,7 @@ def culprit(found: Sequence[Place]) -> tuple[Place, str] | None:
 
 
 def sentences(found: Sequence[Place], plan: Plan | None) -> Iterator[str]:
-    """For people: who stands still and who waits, the surest first."""
+    """For people: which ranks hang and which wait, the most certain first."""
     stuck, waiting = _sides(found)
     for one in stuck:
         yield f"rank {one.rank} on {one.node} is stuck {one.words}, for {one.seconds:.0f} s"
@@ -117,7 +117,7 @@ def sentences(found: Sequence[Place], plan: Plan | None) -> Iterator[str]:
     for_whom = {0: "", 1: " for it"}.get(len(stuck), " for them")
     yield from _waiting(waiting, "waits" + for_whom, "wait" + for_whom)
     if waiting and others and not stuck:
-        yield f"{ranks(others)} {'is' if len(others) == 1 else 'are'} not known to stand still: perhaps at long work"
+        yield f"{ranks(others)} {'is' if len(others) == 1 else 'are'} not known to hang: perhaps at long work"
     if len({place.waits_in for place in waiting}) > 1 and not stuck:
         yield "they are in different collectives: some have left out one, or taken another way"
     elif len(waiting) == len(found) > 1 and not others:

@@ -38,7 +38,7 @@ def half_duplex(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def mtu_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """Jumbo frames on some nodes alone are lost without a word at a switch that does not pass them."""
+    """With jumbo frames on some nodes only, a switch that does not support them drops packets silently."""
     mtus = {node.name: used.mtu for node in fleet if (used := used_interface(node)) and used.mtu}
     if len(set(mtus.values())) > 1:
         usual = max(set(mtus.values()), key=lambda mtu: (list(mtus.values()).count(mtu), mtu == 1500, -mtu))

@@ -103,7 +103,7 @@ class SshNode:
                 raise CommandFailedError(f"copying {source} to {target} failed: {error}", node=self.name) from error
 
     def _fetch(self, argv: Sequence[str], target: Path) -> None:
-        """Unpack what a tar command on the node writes, as it comes."""
+        """Unpack the stream that a tar command on the node writes."""
         read, write = os.pipe()
         outcome: SimpleQueue[_Ended | BaseException] = SimpleQueue()
 
@@ -150,7 +150,7 @@ class SshNode:
     def _talk(
         self, argv: Sequence[str], stdin: bytes | Iterable[bytes], ended: _Ended, timeout_s: float
     ) -> Iterator[bytes]:
-        """Stdout as it comes; when that is over, `ended` holds the exit code and stderr."""
+        """Stream stdout; at its end, `ended` holds the exit code and stderr."""
         deadline = time.monotonic() + timeout_s
         channel = self._open_session(argv[0])
         try:

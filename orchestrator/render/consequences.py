@@ -19,7 +19,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
 
 MOST_LINES = 400
-"""Lines of a traceback that are held: a longer one is shown as it comes."""
+"""Lines of a traceback that are held: a longer one is shown without folding."""
 REASON_CHARS = 120
 _ADDRESS = re.compile(r"\[(?:::ffff:)?(?P<address>\d+\.\d+\.\d+\.\d+)\]:\d+|remote=\[(?:::ffff:)?(?P<other>[\d.]+)\]")
 _ERROR_NAME = re.compile(r"^[\w.]{1,80}: |(?:at )?\[?/\S{1,300}\.(?:cc|cpp|hpp):\d+\] ")

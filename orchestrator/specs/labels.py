@@ -29,7 +29,7 @@ LABEL_SECRETS = "orch.secrets"
 """The folder of the node where this container's secrets lie; only where it has some."""
 
 LABEL_PURPOSE = "orch.purpose"
-"""Of a container that belongs to no run: prepare, export."""
+"""Label of a container that belongs to no run: prepare, export."""
 
 LABEL_CONTENT = "orch.content"
 LABEL_PROFILE = "orch.profile"

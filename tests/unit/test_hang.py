@@ -96,7 +96,7 @@ def test_the_missing_one_may_be_at_work() -> None:
     """Its node tells of progress: an evaluation of its own, say."""
     assert words(stuck(1, "alpha", *IN_ALL_REDUCE), stuck(1, "beta", *IN_ALL_REDUCE)) == [
         "ranks 0-1 wait in all_reduce",
-        "rank 2 is not known to stand still: perhaps at long work",
+        "rank 2 is not known to hang: perhaps at long work",
     ]
 
 

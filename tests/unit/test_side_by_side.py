@@ -137,7 +137,7 @@ def test_the_table_that_people_read() -> None:
     assert "Load before 0.1 0.2 0.3, after 1.1 1.2 1.3" in text
     assert "batch_size 4, where Data." in text
     assert "- faster: as shipped" in text
-    assert "- broken failed; its last words: `in a|b ⏎ oh`" in text
+    assert "- broken failed; its last lines: `in a|b ⏎ oh`" in text
 
 
 def test_the_json_holds_every_round_and_a_summary() -> None:

@@ -52,7 +52,7 @@ class Shuffled:
 
 
 class Bucketed(Shuffled):
-    """Shuffled, but samples of like length stand together: a batch needs hardly any padding.
+    """Shuffled, but samples of similar length are grouped: a batch needs hardly any padding.
 
     Groups of `group` samples, which should be those of one step, start at multiples of `group` of the whole stream, so
     that no step straddles two of them, in whichever epoch. What is of chance: who meets whom, and the order of groups.

@@ -14,7 +14,7 @@ from trainer.data.texts import Document
 TEXT_COLUMN = "texto"
 HEADS = {"fuente": 0.4, "parte": 0.6}
 FEWEST = 20
-"""Passages of a class: of fewer nothing can be learnt, nor anything said about them."""
+"""Passages of a class: a class with fewer can be neither learned nor evaluated."""
 SHORTEST = 30
 """Characters: shorter ones are titles and marks."""
 

@@ -1,4 +1,4 @@
-"""A run's checkpoints, written while it trains on: the training stands still only for a copy in memory.
+"""Write a run's checkpoints while it trains: the training pauses only for a copy in memory.
 
 What each rank alone knows lies on its own node, and a checkpoint that is there has all of it: rank 0 gives its folder
 the name of a checkpoint only once all ranks have written theirs, which each step's all-reduce tells.

@@ -20,7 +20,7 @@ FEWEST = 4
 WORTH_IT = 0.85
 """A new split must let the slowest rank finish in less than this share of the time."""
 NEW_WEIGHT = 0.5
-"""Weight of a window against the estimate so far: nodes that share something would swing to and fro otherwise."""
+"""Weight of a window against the estimate so far: nodes that share something would oscillate otherwise."""
 
 
 class ForwardTimer:

@@ -18,8 +18,8 @@ CHECKED_EVERY = 100
 SUMS = 4
 FARTHEST = 1e-3
 """Largest difference of two ranks' weights, as a share of their norm. Optimizers round differently on a CPU and a GPU,
-and on two kinds of GPU: about 1e-7 a step, to and fro. Ranks that do not step by the same gradient are farther apart
-within some steps."""
+and on two kinds of GPU: about 1e-7 per step, in both directions. Ranks that do not step by the same gradient are
+farther apart within some steps."""
 
 
 def share_weights(model: nn.Module, group: Group) -> None:

@@ -83,7 +83,7 @@ def open_checkpoint(path: Path) -> Predictor:
 
 @torch.inference_mode()
 def probabilities(predictor: Predictor, texts: Sequence[str], batch_size: int) -> list[NDArray[np.float32]]:
-    """(texts, classes) for each head. Texts of like length are read together, whatever their order."""
+    """(texts, classes) for each head. Texts are grouped by length, whatever their order."""
     predictor.tokenizer.enable_truncation(predictor.max_length)
     encoded = [text.ids for text in predictor.tokenizer.encode_batch(list(texts))]
     lengths = np.array([len(ids) for ids in encoded], np.int64)

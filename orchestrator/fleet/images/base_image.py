@@ -45,7 +45,7 @@ def ensure_base(node: Node, reference: str, notify: Notify) -> None:
 
 
 def _pull(engine: Engine, reference: str, say: Callable[[str], None]) -> None:
-    """A build of one line, which pulls and tags. Given up after `SILENCE_S` without a word from the registry."""
+    """A build of one line, which pulls and tags. Given up after `SILENCE_S` without an answer from the registry."""
     heard: SimpleQueue[str | OrchError | None] = SimpleQueue()
 
     def build() -> None:

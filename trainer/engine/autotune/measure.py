@@ -168,7 +168,7 @@ def codec_s(rung: SyncMethod, like: Bucket, group: Group) -> float:
 
 
 def _mean_s(work: Callable[[], None]) -> float:
-    """Seconds of one time. Long enough for a container to use up its quota of the processor and stand still: for some
+    """Seconds of one time. Long enough for a container to use up its CPU quota and pause: for some
     milliseconds it is as fast as the whole machine."""
     work()
     done, began = 0, time.perf_counter()

@@ -64,7 +64,7 @@ class Bench:
         """Seconds that one sample takes, loaded and computed, in micro-batches as they will be.
 
         `meet`: returns when all ranks are there, for nodes that share something are to do so here too. The mean, not
-        the median: a container that has used up its quota stands still for a while, again and again.
+        the median: a container that has used up its quota pauses again and again.
         """
 
         def measure() -> float:
@@ -208,7 +208,7 @@ class Bench:
             )
 
     def _compute(self, batch: object, model: nn.Module | None = None) -> float:
-        """Forward and backward, without a word to other ranks where nothing is said: by the bare model."""
+        """Forward and backward of the bare model, without communication with other ranks."""
         heartbeat.part("trial")
         moved: Batch = self._hardware.move(batch)  # type: ignore[arg-type]  # what this very object loaded
         with self._hardware.autocast():

@@ -94,7 +94,7 @@ def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
 def _read(path: Path, rank: int, world_size: int, sync: Sync, warn: Say) -> RankState | None:
     try:
         with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch loads a flipped bit without a word
+            damaged = archive.testzip()  # torch loads a file with a flipped bit without an error
         if damaged:
             raise ValueError(f"{damaged} has changed since it was written")
         whole = torch.load(path, map_location="cpu", weights_only=True)

@@ -66,7 +66,7 @@ def compile_in_place(
             return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
         # What `model.compile()` does, but for the function between: without it torch sees that the code of a bare
-        # nn.Sequential is its own, and compiles nothing, without a word (torch 2.13).
+        # nn.Sequential is its own, and silently compiles nothing (torch 2.13).
         model._compiled_call_impl = torch.compile(call, dynamic=dynamic, backend=backend)
     return lacking
 

@@ -190,7 +190,7 @@ class _Fragment:
         self.common.grad = None
         here = self.bucket.weights()
         stayed = torch.equal(here, coming.weights)
-        # What this rank has learnt since it sent is kept; where that is nothing, all ranks get the very same bits.
+        # This rank keeps its updates since it sent; if there are none, all ranks get identical bits.
         self.bucket.set_weights(self.common if stayed else here + (self.common - coming.weights))
 
     def state(self) -> State:
