@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.fleet.runs.launch import RunningContainer, launch
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
-from orchestrator.fleet.supervise.loop import Callbacks, Supervision, watch
+from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import Completed, LogLine, Node, Progress
@@ -145,7 +145,7 @@ class Scene:
         callbacks = Callbacks(told=hear, checkpoint=copy, notify=notify)
         values = {"no_answer_s": 600.0, "clock": lambda: self.time.now, "pause": self.time.pause,
                   "rest": self.time.pass_, "tick_s": 0.005, **how}  # fmt: skip
-        return watch(Supervision(pool=pool, callbacks=callbacks, **values), plan, seated)
+        return supervise(Supervision(pool=pool, callbacks=callbacks, **values), plan, seated)
 
     def container(self, name: str) -> str:
         """The one that holds the node's lock."""

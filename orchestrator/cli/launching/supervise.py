@@ -24,7 +24,7 @@ from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
-from orchestrator.fleet.supervise.loop import Callbacks, Supervision, watch
+from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.one_supervisor import only_watcher
 from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
@@ -72,7 +72,7 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
     )
     try:
         with only_watcher(record, tries=run.looks), run.screen:
-            outcome = watch(how, run.plan, run.seated)
+            outcome = supervise(how, run.plan, run.seated)
     except KeyboardInterrupt:
         say(f"\nrun {run.plan.run_id} continues without you")
         leave_to_a_watcher(run.plan, mode)

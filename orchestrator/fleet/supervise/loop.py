@@ -65,7 +65,7 @@ class Supervision:
     tick_s: float = 0.5
 
 
-def watch(how: Supervision, plan: Plan, seated: Sequence[RunningContainer]) -> RunOutcome:
+def supervise(how: Supervision, plan: Plan, seated: Sequence[RunningContainer]) -> RunOutcome:
     """Supervise until the run ends. With `plan.min_nodes` it continues without absent nodes, and adds them later."""
     record, copies, given_up = RunRecord(plan.run_id), LatestOnly(how.callbacks.failed), Counter[str](plan.away)
     if names := record.next():  # an earlier supervisor was interrupted between two attempts

@@ -12,6 +12,7 @@ from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.fan_out import begin, fan_out
 from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.readiness.quick_look import quick_look
+from orchestrator.fleet.runs.find_runs import find_runs, must_be_over
 from orchestrator.fleet.runs.launch import RunningContainer, discard, launch
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
@@ -55,6 +56,17 @@ def stop_attempt(seated: Sequence[RunningContainer], record: RunRecord, *, timeo
     ended = [outcome.item for outcome in outcomes if outcome.error is None]
     collect_logs(ended, record)
     fan_out(ended, discard, timeout_s=CLEAR_S)
+
+
+def resume_run(
+    pool: NodePool, plan: Plan, notify: Notify = lambda _node, _progress: None
+) -> tuple[Plan, tuple[RunningContainer, ...]]:
+    """Launch the next attempt of an ended run on the nodes of the pool, from its newest intact checkpoint.
+
+    ConflictError: the run is still active. Other errors are those of `start_next_attempt`.
+    """
+    must_be_over(find_runs(list(pool.nodes.values())), plan.run_id)
+    return start_next_attempt(pool, plan, list(pool.nodes), None, notify)
 
 
 def start_next_attempt(
