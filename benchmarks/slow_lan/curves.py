@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.slow_lan.rates import GPT2_STEP_S, TCP_SHARE, bits, written
+from benchmarks.slow_lan.simulate import Simulated, simulate
 from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
-from contract.cost_model.simulate import Simulated, simulate
 
 SAMPLES = 512
 """Samples of 1,024 tokens: half a million in a step."""

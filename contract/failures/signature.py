@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from contract.failures.owners import Owner
 
@@ -14,6 +14,7 @@ class Signature:
     id: str
     """`AREA.NAME`."""
     owner: Owner
+    """Configuration and user code are final, infrastructure is retried."""
     patterns: tuple[str, ...] = ()
     """Regular expressions, each searched in one line; one match suffices. Their named groups go into the text of the
     cause. None may take more than linear time: repetitions inside of them are bounded."""
@@ -31,6 +32,25 @@ class Signature:
     def search(self, line: str) -> re.Match[str] | None:
         """The first pattern's match in this line."""
         return next((found for pattern in self.patterns if (found := _compiled(pattern).search(line))), None)
+
+
+def _known(
+    owner: Owner,
+    id: str,
+    *patterns: str,
+    exit_codes: tuple[int, ...] = (),
+    lost_peer: bool = False,
+    nearer: tuple[str, ...] = (),
+) -> Signature:
+    return Signature(id=id, owner=owner, patterns=patterns, exit_codes=exit_codes, lost_peer=lost_peer, nearer=nearer)
+
+
+configuration, user, infrastructure = (
+    partial(_known, "configuration"),
+    partial(_known, "user"),
+    partial(_known, "infrastructure"),
+)
+"""Constructors of the signatures of each owner: an id, then the patterns."""
 
 
 @cache

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.slow_lan.simulate import simulate
 from contract.cost_model.choice import SyncChoice, choose_sync
 from contract.cost_model.forecast import forecast
 from contract.cost_model.measurement import CostModelError, Measurement
 from contract.cost_model.node_sets import NEARLY
 from contract.cost_model.shares import split
-from contract.cost_model.simulate import simulate
 from contract.cost_model.step_time import ALONE, BACKWARD, StepTime, node_set, step_s
 from tests.trainer.forecasts import GIGABIT, costs, measured, node
 from trainer.engine.reporting.forecast_text import summary, table
@@ -212,7 +212,7 @@ def test_64_nodes_take_milliseconds() -> None:
 
 
 def test_it_needs_nothing_but_python() -> None:
-    program = "import contract.cost_model.capacity, contract.cost_model.forecast, contract.cost_model.simulate"
+    program = "import contract.cost_model.capacity, contract.cost_model.forecast"
     subprocess.run((sys.executable, "-S", "-c", program), check=True)
 
 

@@ -185,3 +185,12 @@ def test_the_screen_folds_what_only_lost_a_peer_and_nothing_else(row: Reported) 
 def test_every_signature_is_covered() -> None:
     recorded = {read_case(path).cause for path in LOGS.glob("*.log")}
     assert {one.id for one in SIGNATURES} - recorded - {row.id for row in ROWS} == {"node.lost", "node.frozen"}
+
+
+@pytest.mark.parametrize(
+    "kind", ["ConfigurationError", "OptionError", "trainer.errors.OptionError", "trainer.errors.UsageError"]
+)
+def test_a_refusal_of_the_trainer_is_of_the_configuration(kind: str) -> None:
+    found = classify(FailedRank(own=(*TRACEBACK, f"{kind}: --no-amp contradicts --precision"), exit_code=1))
+    assert found is not None
+    assert (found.id, found.values) == ("start.configuration", {"problem": "--no-amp contradicts --precision"})
