@@ -12,9 +12,9 @@ from typing import Any
 from contract.checkpoint import decode_manifest
 from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
-from orchestrator.checks.hang import moment, places, sentences, who_waits
+from orchestrator.checks.generation_failure import generation_failure, generation_failures
+from orchestrator.checks.hang import describe_hang, describe_waits, rank_stacks, timestamp
 from orchestrator.checks.slow_ranks import slow_ranks
-from orchestrator.checks.verdict import verdict_of, verdicts
 from orchestrator.fleet.runs.kept_lines import kept_lines, newest_lines
 from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.log_stream import rejoin_lines
@@ -32,7 +32,7 @@ from orchestrator.nodes.ssh_hosts import from_ssh_config
 from orchestrator.render.log_lines import log_json, log_line
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.times import stamp, started
-from orchestrator.specs.connectivity import read_verdict
+from orchestrator.specs.connectivity import read_connectivity_result
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
@@ -65,23 +65,23 @@ def _answer(text: str, code: int = 0) -> Completed:
 def _shown(text: str) -> None:
     """Read a container's line as the display, the diagnosis and the supervisor do."""
     rank, said_text = split_rank(text)
-    said = RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=said_text)
+    said = RunLine(time=lan.timestamp(1), node="alpha", node_rank=0, rank=rank, text=said_text)
     event = said.event
     log_line(said, width=5).plain.encode()
     log_json(said).encode()
     recovery_line(said).encode()
-    list(sentences(places([said]), lan.plan()))
-    verdicts([said])
-    who_waits([said], [])
+    list(describe_hang(rank_stacks([said]), lan.plan()))
+    generation_failures([said])
+    describe_waits([said], [])
     if event:
         slow_ranks(event, ["alpha"])
-        verdict_of(event)
-        read_verdict(event.others)
+        generation_failure(event)
+        read_connectivity_result(event.others)
 
 
 def _stream(text: str) -> None:
     for line in rejoin_lines(text.encode(errors="surrogatepass").splitlines(keepends=True)):
-        moment(line.time)
+        timestamp(line.time)
         started(line.time, 1e9)
         stamp(line.time)
 
@@ -164,9 +164,9 @@ def readers() -> Mapping[str, Reader]:
         "diagnosis": Reader(read=lambda text: classify(FailedRank(own=text.splitlines(), agent=text.splitlines(),
                                                                   exit_code=1, reported=text[:9999])),
                             texts=_of_files("tests/cases/why/logs/*.log")),
-        "log stream": Reader(read=_stream, texts=[f"{lan.moment(1)} hello\n{lan.moment(2)} {'x' * 40}\n"]),
+        "log stream": Reader(read=_stream, texts=[f"{lan.timestamp(1)} hello\n{lan.timestamp(2)} {'x' * 40}\n"]),
         "kept lines": Reader(read=_record, texts=["".join(
-            json.dumps(vars(RunLine(time=lan.moment(n), node="alpha", node_rank=0, rank=0, text="x" * n))) + "\n"
+            json.dumps(vars(RunLine(time=lan.timestamp(n), node="alpha", node_rank=0, rank=0, text="x" * n))) + "\n"
             for n in range(4))]),
         "plan": Reader(read=lambda text: from_json(text, where="w"), texts=[to_json(lan.plan())]),
         "checkpoints": Reader(read=lambda text: list(checkpoint_probe.parse(text, node="alpha")), texts=[CHECKPOINT]),

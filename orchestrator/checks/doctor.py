@@ -61,7 +61,7 @@ AREAS: Mapping[str, tuple[Check, ...]] = {
 }
 
 
-RESTS_ON: Mapping[str, frozenset[str]] = {
+NEEDED_PARTS: Mapping[str, frozenset[str]] = {
     "reach": frozenset(),
     "engine": frozenset({"host", "container"}),
     "gpu": frozenset({"host", "gpu"}),
@@ -106,7 +106,7 @@ def _gap(node: Examined, area: str) -> str:
     if node.out_of_reach:
         return "out of reach"
     silent = {**node.silent, **({ENGINE: node.engine_error} if node.engine_error else {})}
-    missing = [part for part in silent if part in RESTS_ON[area]]
+    missing = [part for part in silent if part in NEEDED_PARTS[area]]
     return f"no answer about its {', '.join(missing)}" if missing else ""
 
 

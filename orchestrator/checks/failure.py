@@ -10,7 +10,7 @@ from contract.failures.torchrun import first_failure, without_summary
 from contract.failures.tracebacks import is_torch_log
 from contract.log_lines import readable
 from orchestrator.checks.causes import Cause
-from orchestrator.checks.verdict import Verdict
+from orchestrator.checks.generation_failure import GenerationFailure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,31 +49,31 @@ class Failure:
 
 
 def root_cause(
-    ended: Sequence[EndedBadly], *, verdict: Verdict | None = None, run: str = "RUN", keep_lines: int = 8
+    ended: Sequence[EndedBadly], *, agreed: GenerationFailure | None = None, run: str = "RUN", keep_lines: int = 8
 ) -> Failure | None:
     """The failure that the others follow from; `ended` is in order of arrival. None where nothing failed.
 
-    Where the supervisors in the containers agreed on a verdict, that decides who it was.
+    Where the agents in the containers agreed on the first failure, that one counts.
     """
-    if verdict:
-        named = next((one for one in ended if one.node == verdict.node), None)
+    if agreed:
+        named = next((one for one in ended if one.node == agreed.node), None)
         first = named or EndedBadly(
-            node=verdict.node, node_rank=0, first_rank=0, exit_code=verdict.exit_code, oom_killed=False, lines=()
+            node=agreed.node, node_rank=0, first_rank=0, exit_code=agreed.exit_code, oom_killed=False, lines=()
         )
         first = replace(
             first,
-            reported=first.reported or verdict.reason,
-            cause=first.cause or verdict.cause,
-            frame=first.frame or verdict.frame,
+            reported=first.reported or agreed.reason,
+            cause=first.cause or agreed.cause,
+            frame=first.frame or agreed.frame,
         )
     elif ended:
         first = min(enumerate(ended), key=_how_far_from_the_cause)[1]
     else:
         return None
     rank, code = rank_and_code(first)
-    if verdict:
-        rank, code = rank if verdict.rank is None else verdict.rank, verdict.exit_code
-    failed = _failed_rank(first, rank, code, verdict)
+    if agreed:
+        rank, code = rank if agreed.rank is None else agreed.rank, agreed.exit_code
+    failed = _failed_rank(first, rank, code, agreed)
     found = classify(failed)
     return Failure(
         node=first.node,
@@ -113,9 +113,9 @@ def rank_and_code(ended: EndedBadly) -> tuple[int, int | None]:
     return (found.rank, found.exit_code) if found else (ended.first_rank, ended.exit_code)
 
 
-def _failed_rank(ended: EndedBadly, rank: int, code: int | None, verdict: Verdict | None) -> FailedRank:
+def _failed_rank(ended: EndedBadly, rank: int, code: int | None, agreed: GenerationFailure | None) -> FailedRank:
     # Of a lost node, what is reported is the controller's or a supervisor's word, not the rank's.
-    lost = code is None and (verdict is None or verdict.kind == "infrastructure")
+    lost = code is None and (agreed is None or agreed.owner == "infrastructure")
     return FailedRank(
         own=tuple(text for writer, text in ended.lines if writer == rank),
         agent=tuple(text for writer, text in ended.lines if writer is None),

@@ -9,7 +9,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from orchestrator.checks.node_network import address_of, interfaces_of, networks_of, peers_of
-from orchestrator.checks.reachability import Pair, Way, how_ended, shut_of, tries_of, ways_of
+from orchestrator.checks.reachability import (
+    Pair,
+    PairState,
+    attempts_by_pair,
+    how_ended,
+    pair_states,
+    unreachable_pairs,
+)
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.firewall import Firewall, Opening, known_mark, line_to_paste
 from orchestrator.specs.network import Path
@@ -18,13 +25,13 @@ from orchestrator.specs.node_report import Examined
 
 def blocks_peers(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """No node reaches this one, and its packet filter is on, or may be."""
-    shut = shut_of(fleet)
+    shut = unreachable_pairs(fleet)
     for node in fleet:
         active = node.network.firewall_active if node.network else None
-        suspected = node.name in shut.walled and active is not False
+        suspected = node.name in shut.unreached and active is not False
         known = active and (shut.everywhere or node.name in shut.cut_off)
-        tries = {pair: tried for pair, tried in shut.tries.items() if pair[1] == node.name}
-        if not tries or not (suspected or known):
+        attempts = {pair: tried for pair, tried in shut.attempts.items() if pair[1] == node.name}
+        if not attempts or not (suspected or known):
             continue
         tool = node.network.firewall if node.network and active else ""
         yield Finding.of(
@@ -33,7 +40,7 @@ def blocks_peers(fleet: Sequence[Examined]) -> Iterator[Finding]:
             fixable=bool(tool),
             case="active" if tool else "suspected",
             address=address_of(node),
-            tried=_tried(tries),
+            tried=_tried(attempts),
             tool=tool,
             by_hand=_by_hand(node, fleet),
         )
@@ -41,17 +48,17 @@ def blocks_peers(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 def passes_one_port(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """The rendezvous port is open, and no other: the ranks meet, then hang."""
-    yield from _partly(fleet, Way.RANDOM_SHUT, "firewall.passes_one_port")
+    yield from _partly(fleet, PairState.ONLY_MASTER_PORT, "firewall.passes_one_port")
 
 
 def blocks_master_port(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """All ports are open but the rendezvous port: a rule for this very one."""
-    yield from _partly(fleet, Way.MASTER_SHUT, "firewall.blocks_master_port")
+    yield from _partly(fleet, PairState.MASTER_PORT_BLOCKED, "firewall.blocks_master_port")
 
 
 def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """A filter is on, holds no rule for the peers, and no node could try whether it lets them in."""
-    tried = {there for _, there in ways_of(fleet)}
+    tried = {there for _, there in pair_states(fleet)}
     for node in fleet:
         wall = node.network.wall if node.network else Firewall()
         if not wall.active or wall.openings is None or node.name in tried:
@@ -95,30 +102,30 @@ _PORT = re.compile(r"[0-9]{1,5}")
 CHECKS = (blocks_peers, passes_one_port, blocks_master_port, no_rule, open_to_the_world, open_to_more)
 
 
-def _partly(fleet: Sequence[Examined], wanted: Way, id: str) -> Iterator[Finding]:
+def _partly(fleet: Sequence[Examined], wanted: PairState, id: str) -> Iterator[Finding]:
     """One finding for each node that lets its peers in by some ports only."""
-    ways = ways_of(fleet)
+    states = pair_states(fleet)
     for node in fleet:
-        into = {pair: tried for pair, tried in tries_of(fleet).items() if pair[1] == node.name}
-        tries = {pair: tried for pair, tried in into.items() if ways[pair] is wanted}
-        if tries:
+        into = {pair: tried for pair, tried in attempts_by_pair(fleet).items() if pair[1] == node.name}
+        attempts = {pair: tried for pair, tried in into.items() if states[pair] is wanted}
+        if attempts:
             active = bool(node.network and node.network.firewall_active)
             yield Finding.of(
                 id,
                 node.name,
                 fixable=active,
                 address=address_of(node),
-                tried=_tried(tries),
+                tried=_tried(attempts),
                 by_hand=_by_hand(node, fleet),
                 tool=node.network.firewall if node.network else "",
             )
 
 
-def _tried(tries: dict[Pair, tuple[Path, ...]]) -> str:
+def _tried(attempts: dict[Pair, tuple[Path, ...]]) -> str:
     """`from alpha, gamma: timed out on 12355, 40123`."""
-    ports = sorted({path.port for several in tries.values() for path in several if path.ended.value != "ok"})
+    ports = sorted({path.port for several in attempts.values() for path in several if path.ended.value != "ok"})
     few = ", ".join(map(str, ports[:3])) + (", …" if len(ports) > 3 else "")
-    return f"from {', '.join(here for here, _ in tries)}: {how_ended(tries.values())} on {few}"
+    return f"from {', '.join(here for here, _ in attempts)}: {how_ended(attempts.values())} on {few}"
 
 
 def _by_hand(node: Examined, fleet: Sequence[Examined]) -> str:

@@ -35,8 +35,8 @@ _STATES = {"T": "it is stopped", "D": "the kernel holds it: a disk, a network sh
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a rank stands."""
+class RankStack:
+    """Python stack of a rank that makes no progress."""
 
     rank: int
     node: str
@@ -54,7 +54,7 @@ class Place:
 
     @property
     def at(self) -> str:
-        """The innermost place outside of libraries, else the innermost of all."""
+        """The innermost frame outside of libraries, otherwise the innermost of all."""
         return next((frame for frame in self.frames if not LIBRARY.search(frame)), next(iter(self.frames), ""))
 
     @property
@@ -73,16 +73,18 @@ class Place:
         return BACKWARD if in_backward else ""
 
     @property
-    def words(self) -> str:
-        """Where, in words."""
+    def description(self) -> str:
+        """`at FILE:LINE in FUNCTION (step 3, data)`, or that it does not answer."""
         about = ", ".join([*([f"step {self.step}"] if self.step else []), *([self.part] if self.part else [])])
         where = f"at {self.at}" if self.frames else f"and does not answer ({_STATES.get(self.state, 'in time')})"
         return where + (f" ({about})" if about else "")
 
 
-def places(lines: Iterable[RunLine], until: str = "") -> tuple[Place, ...]:
-    """The newest of each node that has not moved since, by rank. `until`: a line's time; what came later is about an
-    end, not about what led to it."""
+def rank_stacks(lines: Iterable[RunLine], until: str = "") -> tuple[RankStack, ...]:
+    """Newest stacks of the nodes without progress since, by rank.
+
+    `until`: time of a line; later lines are about the end of the run, not about what led to it.
+    """
     newest: dict[str, Hung] = {}
     for line in lines:
         event = line.event if not until or line.time <= until else None
@@ -90,36 +92,38 @@ def places(lines: Iterable[RunLine], until: str = "") -> tuple[Place, ...]:
             newest.pop(line.node, None)
         elif isinstance(event, Hung):
             newest[line.node] = event
-    found = (_place(node, event.seconds or 0.0, one) for node, event in newest.items() for one in event.ranks or ())
+    found = (
+        _rank_stack(node, event.seconds or 0.0, one) for node, event in newest.items() for one in event.ranks or ()
+    )
     return tuple(sorted(found, key=lambda place: place.rank))
 
 
-def culprit(found: Sequence[Place]) -> tuple[Place, str] | None:
-    """The one that the others wait for, and a line that says where it stood, how long, and what they waited in; None
-    where the places do not tell."""
-    stuck, waiting = _sides(found)
+def rank_waited_for(found: Sequence[RankStack]) -> tuple[RankStack, str] | None:
+    """The rank that the others wait for, and a line with its place, the time and their collective.
+
+    None where the stacks do not show it.
+    """
+    stuck, waiting = _stuck_and_waiting(found)
     if len(stuck) != 1 or not waiting:
         return None
     one = stuck[0]
-    return (
-        one,
-        f"stuck for {one.seconds:.0f} s, {one.words}; {'; '.join(_waiting(waiting, 'waited for it', 'waited for it'))}",
-    )
+    waits = "; ".join(_waiting(waiting, "waited for it", "waited for it"))
+    return one, f"stuck for {one.seconds:.0f} s, {one.description}; {waits}"
 
 
-def sentences(found: Sequence[Place], plan: Plan | None) -> Iterator[str]:
-    """For people: which ranks hang and which wait, the most certain first."""
-    stuck, waiting = _sides(found)
+def describe_hang(found: Sequence[RankStack], plan: Plan | None) -> Iterator[str]:
+    """Sentences about the ranks that are stuck and those that wait, the most certain first."""
+    stuck, waiting = _stuck_and_waiting(found)
     for one in stuck:
-        yield f"rank {one.rank} on {one.node} is stuck {one.words}, for {one.seconds:.0f} s"
+        yield f"rank {one.rank} on {one.node} is stuck {one.description}, for {one.seconds:.0f} s"
     told = {place.rank for place in found}
     others = [rank for part in (plan.nodes if plan else ()) for rank in _ranks_of(part) if rank not in told]
     for_whom = {0: "", 1: " for it"}.get(len(stuck), " for them")
     yield from _waiting(waiting, "waits" + for_whom, "wait" + for_whom)
     if waiting and others and not stuck:
-        yield f"{ranks(others)} {'is' if len(others) == 1 else 'are'} not known to hang: perhaps at long work"
+        yield f"{ranks(others)} {'is' if len(others) == 1 else 'are'} not known to be stuck: perhaps computing"
     if len({place.waits_in for place in waiting}) > 1 and not stuck:
-        yield "they are in different collectives: some have left out one, or taken another way"
+        yield "they are in different collectives: some ranks skipped one, or took another branch"
     elif len(waiting) == len(found) > 1 and not others:
         yield "all wait for one another in the same place: the network between them, orch test"
 
@@ -133,15 +137,15 @@ def ranks(numbers: Iterable[int]) -> str:
     return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(parts)}"
 
 
-def _sides(found: Sequence[Place]) -> tuple[list[Place], list[Place]]:
-    """Those who hold the run up, and those who wait. Without one who waits, all may just be at long work."""
+def _stuck_and_waiting(found: Sequence[RankStack]) -> tuple[list[RankStack], list[RankStack]]:
+    """Ranks that block the run, and ranks that wait. Where none waits, all may just compute for long."""
     part = [place for place in found if place.exchange != _RESTING]
     waiting = [place for place in part if place.waits_in]
     stuck = [place for place in part if not place.waits_in and (waiting or not place.frames)]
     return stuck, waiting
 
 
-def _waiting(waiting: Sequence[Place], of_one: str, of_many: str) -> Iterator[str]:
+def _waiting(waiting: Sequence[RankStack], of_one: str, of_many: str) -> Iterator[str]:
     """A sentence for each collective and step."""
     groups: dict[tuple[str, int | None], list[int]] = {}
     for place in waiting:
@@ -155,8 +159,8 @@ def _ranks_of(part: Any) -> range:
     return range(part.first_rank, part.first_rank + part.nproc_per_node)
 
 
-def _place(node: str, seconds: float, stuck: StuckRank) -> Place:
-    return Place(
+def _rank_stack(node: str, seconds: float, stuck: StuckRank) -> RankStack:
+    return RankStack(
         rank=stuck.rank or 0,
         node=node,
         seconds=float(seconds),
@@ -170,8 +174,8 @@ def _place(node: str, seconds: float, stuck: StuckRank) -> Place:
 
 _CALL = re.compile(r'distributed_c10d\.py", line \d+, in (?P<call>(?!wrapper|_)\w+)|OpType=(?P<op>\w+)')
 _COMPLETED = re.compile(r"last completed NCCL work: (?P<number>\d+)")
-LAST_WORD = 400
-"""Letters of it."""
+MAX_LAST_LINE = 400
+"""Characters kept of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +191,7 @@ class LastHeard:
     """The collective in which it gave up waiting; empty where it did not."""
 
 
-def moment(time: str) -> float:
+def timestamp(time: str) -> float:
     """Seconds since 1970 of a line's time, which has up to nine digits of a second; 0 for what is no time."""
     parts = re.fullmatch(r"(?P<whole>[^.Z+]+?)(?P<part>\.[0-9]{1,18})?(?P<zone>Z|[+-]\d\d:\d\d)?", time)
     if not parts:
@@ -219,7 +223,7 @@ def _heard(rank: int, node: str, told: Sequence[RunLine], now: float) -> LastHea
     return LastHeard(
         rank=rank,
         node=node,
-        silent_s=max(0.0, now - moment(told[-1].time)),
+        silent_s=max(0.0, now - timestamp(told[-1].time)),
         word=_word(next((said for said in reversed(told) if said.text.strip()), told[-1])),
         timed_out_in=(calls[-1].lower() if calls else "a collective") if timed_out else "",
     )
@@ -227,13 +231,13 @@ def _heard(rank: int, node: str, told: Sequence[RunLine], now: float) -> LastHea
 
 def _word(said: RunLine) -> str:
     if said.event is None:
-        return readable(said.text).strip()[:LAST_WORD]
+        return readable(said.text).strip()[:MAX_LAST_LINE]
     step = getattr(said.event, "step", None)
     return kind_of(said.event) + (f" {step}" if step is not None else "")
 
 
-def who_waits(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> tuple[str, ...]:
-    """Sentences, the surest first."""
+def describe_waits(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> tuple[str, ...]:
+    """Sentences, the most certain first."""
     return (*_of_supervisors(lines), *_never_came(lines, heard), *_in_collectives(lines, heard))
 
 

@@ -12,8 +12,17 @@ from contract.failures.tracebacks import begins
 from contract.log_lines import readable
 from orchestrator.checks.causes import Cause
 from orchestrator.checks.failure import EndedBadly, Failure, is_consequence, root_cause
-from orchestrator.checks.hang import LastHeard, Place, culprit, last_heard, moment, places, sentences, who_waits
-from orchestrator.checks.verdict import Verdict, verdicts
+from orchestrator.checks.generation_failure import GenerationFailure, generation_failures
+from orchestrator.checks.hang import (
+    LastHeard,
+    RankStack,
+    describe_hang,
+    describe_waits,
+    last_heard,
+    rank_stacks,
+    rank_waited_for,
+    timestamp,
+)
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, State
 from orchestrator.specs.run_events import RunLine
@@ -43,7 +52,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
+class Postmortem:
     """Report of `orch why`."""
 
     run_id: str
@@ -55,47 +64,47 @@ class Story:
     after_s: float | None = None
     """So long after the start."""
     consequences: tuple[str, ...] = ()
-    earlier: tuple[Verdict, ...] = ()
+    earlier: tuple[GenerationFailure, ...] = ()
     """Failures that the run survived."""
     heard: tuple[LastHeard, ...] = ()
     """Where it matters who was silent: a run that is still running, or that ended in waiting."""
     waits: tuple[str, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[RankStack, ...] = ()
     """Where ranks stand that made no progress, by their stacks."""
     silent: tuple[str, ...] = ()
 
 
-def tell(evidence: Evidence) -> Story:
-    """The story of its newest attempt."""
+def write_postmortem(evidence: Evidence) -> Postmortem:
+    """The post-mortem of the newest attempt."""
     lines = _newest_generation(_newest_attempt(evidence))
-    told = verdicts(_newest_attempt(evidence))
-    over = next((verdict for verdict in told if not verdict.generation), None)
+    told = generation_failures(_newest_attempt(evidence))
+    over = next((one for one in told if not one.generation), None)
     bad = _ended_badly(evidence, lines)
     failure, state = None, _good_end(evidence, lines)
     if not state:
-        failure = root_cause([ended for _, ended in bad], verdict=over, run=evidence.run_id)
+        failure = root_cause([ended for _, ended in bad], agreed=over, run=evidence.run_id)
         if failure is None or (not over and _says_nothing(failure)):
             failure = _lost(evidence) or failure
         state = "failed" if failure else "running" if _running(evidence) else "unknown"
     first_sign = min((time for time, _ in bad if time), default="") if failure else ""
-    standing = places(lines, until=first_sign)
+    standing = rank_stacks(lines, until=first_sign)
     if failure and _was_waiting(failure):
         failure = _held_up(failure, standing, evidence.run_id) or failure
     at = next((time for time, ended in bad if time and failure and ended.node == failure.node), first_sign)
     at = at or (over.time if over else "")
     waited = state in ("running", "unknown") or (failure and _was_waiting(failure))
-    newest = max((moment(said.time) for said in lines), default=0.0)
+    newest = max((timestamp(said.time) for said in lines), default=0.0)
     heard = last_heard(lines, evidence.plan, max(newest, evidence.now if state == "running" else 0.0)) if waited else ()
-    return Story(
+    return Postmortem(
         run_id=evidence.run_id,
         state=state,
         failure=failure,
         at=at if failure else "",
         after_s=_after(evidence.plan, at) if failure else None,
         consequences=tuple(_consequences(bad, failure)),
-        earlier=tuple(verdict for verdict in told if verdict.generation),
+        earlier=tuple(one for one in told if one.generation),
         heard=heard,
-        waits=(*sentences(standing, evidence.plan), *who_waits(lines, heard)) if waited else (),
+        waits=(*describe_hang(standing, evidence.plan), *describe_waits(lines, heard)) if waited else (),
         places=standing if waited else (),
         silent=evidence.silent,
     )
@@ -105,8 +114,8 @@ def _newest_attempt(evidence: Evidence) -> tuple[RunLine, ...]:
     """Lines of the newest attempt: without those recorded before the plan was last made."""
     if not evidence.plan or not evidence.plan.attempt:
         return evidence.lines
-    start = moment(evidence.plan.started_at)
-    return tuple(said for said in evidence.lines if moment(said.time) >= start)
+    start = timestamp(evidence.plan.started_at)
+    return tuple(said for said in evidence.lines if timestamp(said.time) >= start)
 
 
 def _newest_generation(lines: Sequence[RunLine]) -> tuple[RunLine, ...]:
@@ -201,9 +210,9 @@ def _was_waiting(failure: Failure) -> bool:
     )  # fmt: skip
 
 
-def _held_up(failure: Failure, standing: Sequence[Place], run: str) -> Failure | None:
+def _held_up(failure: Failure, standing: Sequence[RankStack], run: str) -> Failure | None:
     """The rank that the others waited for until their patience was over, where its stack says so."""
-    found = culprit(standing)
+    found = rank_waited_for(standing)
     if not found or (failure.cause and failure.cause.id == "node.frozen"):
         return None
     place, why = found
@@ -220,4 +229,4 @@ def _consequences(bad: Sequence[tuple[str, EndedBadly]], failure: Failure | None
 
 
 def _after(plan: Plan | None, at: str) -> float | None:
-    return max(0.0, moment(at) - moment(plan.started_at)) if plan and at else None
+    return max(0.0, timestamp(at) - timestamp(plan.started_at)) if plan and at else None

@@ -14,14 +14,14 @@ from orchestrator.specs.network import Ended, Path
 from orchestrator.specs.node_report import Examined
 
 
-class Way(Enum):
-    """From one node to another."""
+class PairState(Enum):
+    """Connections from one node to another."""
 
     OPEN = "open"
-    SHUT = "shut"
-    RANDOM_SHUT = "random shut"
+    BLOCKED = "blocked"
+    ONLY_MASTER_PORT = "only the master port"
     """The rendezvous port passes, other ports do not."""
-    MASTER_SHUT = "master shut"
+    MASTER_PORT_BLOCKED = "master port blocked"
     BLACK_HOLE = "black hole"
 
 
@@ -29,23 +29,23 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shut:
+class Unreachable:
     """Pairs of nodes without any connection, each reported once, under the widest fault that explains it."""
 
     everywhere: bool = False
     """No node reaches any other."""
     cut_off: tuple[str, ...] = ()
     """Nodes that neither reach another nor are reached."""
-    walled: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
     """Nodes that no other reaches, though they reach others."""
-    mute: tuple[str, ...] = ()
+    without_way_out: tuple[str, ...] = ()
     """Nodes that reach no other, though others reach them."""
     pairs: tuple[Pair, ...] = ()
-    tries: Mapping[Pair, tuple[Path, ...]] = field(default_factory=dict)
+    attempts: Mapping[Pair, tuple[Path, ...]] = field(default_factory=dict)
 
 
-def tries_of(fleet: Sequence[Examined]) -> dict[Pair, tuple[Path, ...]]:
-    """All tries, by the node that dialled and its peer."""
+def attempts_by_pair(fleet: Sequence[Examined]) -> dict[Pair, tuple[Path, ...]]:
+    """All attempts, by the node that dialled and its peer."""
     peers = {(node.name, path.peer): None for node in fleet for path in node.paths}
     return {
         (name, peer): tuple(path for node in fleet if node.name == name for path in node.paths if path.peer == peer)
@@ -53,101 +53,100 @@ def tries_of(fleet: Sequence[Examined]) -> dict[Pair, tuple[Path, ...]]:
     }
 
 
-def ways_of(fleet: Sequence[Examined]) -> dict[Pair, Way]:
-    """Outcome of the tries for every pair that was tried."""
-    return {pair: _way(tries) for pair, tries in tries_of(fleet).items()}
+def pair_states(fleet: Sequence[Examined]) -> dict[Pair, PairState]:
+    """Outcome of the attempts for every pair that was tried."""
+    return {pair: _pair_state(attempts) for pair, attempts in attempts_by_pair(fleet).items()}
 
 
-def shut_of(fleet: Sequence[Examined]) -> Shut:
+def unreachable_pairs(fleet: Sequence[Examined]) -> Unreachable:
     """Folded: the firewall of one node is one fault, not one for each of its peers."""
-    tries, ways = tries_of(fleet), ways_of(fleet)
-    shut = {pair for pair, way in ways.items() if way is Way.SHUT}
-    names = [node.name for node in fleet if any(node.name in pair for pair in ways)]
-    everywhere = bool(shut) and len(shut) == len(ways) and len(names) > 1
+    attempts, states = attempts_by_pair(fleet), pair_states(fleet)
+    shut = {pair for pair, state in states.items() if state is PairState.BLOCKED}
+    names = [node.name for node in fleet if any(node.name in pair for pair in states)]
+    everywhere = bool(shut) and len(shut) == len(states) and len(names) > 1
     if everywhere:
-        return Shut(everywhere=True, tries=tries)
-    cut = tuple(name for name in names if len(_with(name, ways)) > 2 and _with(name, ways) <= shut)
-    ways = {pair: way for pair, way in ways.items() if not set(pair) & set(cut)}
-    shut &= set(ways)
-    walled = tuple(name for name in names if _into(name, ways) and _into(name, ways) <= shut)
-    shut = {pair for pair in shut if pair[1] not in walled}
-    others = {
-        pair: way for pair, way in ways.items() if pair[1] not in walled
-    }  # who is walled tells nothing of who dials
-    mute = tuple(name for name in names if len(_from(name, others)) > 1 and _from(name, others) <= shut)
-    left = tuple(pair for pair in ways if pair in shut and pair[0] not in mute)
-    return Shut(cut_off=cut, walled=walled, mute=mute, pairs=left, tries=tries)
+        return Unreachable(everywhere=True, attempts=attempts)
+    cut = tuple(name for name in names if len(_with(name, states)) > 2 and _with(name, states) <= shut)
+    states = {pair: state for pair, state in states.items() if not set(pair) & set(cut)}
+    shut &= set(states)
+    unreached = tuple(name for name in names if _into(name, states) and _into(name, states) <= shut)
+    shut = {pair for pair in shut if pair[1] not in unreached}
+    # A node that none reaches says nothing about the nodes that dial it.
+    others = {pair: state for pair, state in states.items() if pair[1] not in unreached}
+    without_way_out = tuple(name for name in names if len(_from(name, others)) > 1 and _from(name, others) <= shut)
+    left = tuple(pair for pair in states if pair in shut and pair[0] not in without_way_out)
+    return Unreachable(cut_off=cut, unreached=unreached, without_way_out=without_way_out, pairs=left, attempts=attempts)
 
 
-def _way(tries: Sequence[Path]) -> Way:
-    master = [path.ended for path in tries if path.master]
-    others = [path.ended for path in tries if not path.master]
+def _pair_state(attempts: Sequence[Path]) -> PairState:
+    master = [path.ended for path in attempts if path.master]
+    others = [path.ended for path in attempts if not path.master]
     every = master + others
     if Ended.CUT_SHORT in every:
-        return Way.BLACK_HOLE
+        return PairState.BLACK_HOLE
     if all(ended is Ended.OK for ended in every):
-        return Way.OPEN
+        return PairState.OPEN
     if all(ended is not Ended.OK for ended in every):
-        return Way.SHUT
-    return Way.MASTER_SHUT if all(ended is Ended.OK for ended in others) else Way.RANDOM_SHUT
+        return PairState.BLOCKED
+    return PairState.MASTER_PORT_BLOCKED if all(ended is Ended.OK for ended in others) else PairState.ONLY_MASTER_PORT
 
 
-def _into(name: str, ways: Mapping[Pair, Way]) -> set[Pair]:
-    return {pair for pair in ways if pair[1] == name}
+def _into(name: str, states: Mapping[Pair, PairState]) -> set[Pair]:
+    return {pair for pair in states if pair[1] == name}
 
 
-def _from(name: str, ways: Mapping[Pair, Way]) -> set[Pair]:
-    return {pair for pair in ways if pair[0] == name}
+def _from(name: str, states: Mapping[Pair, PairState]) -> set[Pair]:
+    return {pair for pair in states if pair[0] == name}
 
 
-def _with(name: str, ways: Mapping[Pair, Way]) -> set[Pair]:
-    return _into(name, ways) | _from(name, ways)
+def _with(name: str, states: Mapping[Pair, PairState]) -> set[Pair]:
+    return _into(name, states) | _from(name, states)
 
 
 def no_pair_reaches(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """No node reaches any other, and no firewall of theirs is known to be on."""
-    shut = shut_of(fleet)
+    shut = unreachable_pairs(fleet)
     if shut.everywhere and not any(_filters(node) for node in fleet):
         names = [node.name for node in fleet if node.paths]
-        yield Finding.of("network.isolated", ", ".join(names), how=how_ended(shut.tries.values()))
+        yield Finding.of("network.isolated", ", ".join(names), how=how_ended(shut.attempts.values()))
 
 
 def cut_off(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """One node reaches no other and is reached by none, while the others reach each other."""
-    shut = shut_of(fleet)
+    shut = unreachable_pairs(fleet)
     for node in fleet:
         if node.name in shut.cut_off and not _filters(node):
-            tries = [tries for pair, tries in shut.tries.items() if node.name in pair]
+            attempts = [attempts for pair, attempts in shut.attempts.items() if node.name in pair]
             yield Finding.of(
                 "network.cut_off",
                 node.name,
                 address=address_of(node),
-                how=how_ended(tries),
+                how=how_ended(attempts),
                 peer=_some_peer(node, fleet),
             )
 
 
 def not_reached(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """No other node reaches this one, which reaches others, and its own packet filter is known to be off."""
-    shut = shut_of(fleet)
+    shut = unreachable_pairs(fleet)
     for node in fleet:
-        if node.name in shut.walled and node.network and node.network.firewall_active is False:
-            tries = [tries for pair, tries in shut.tries.items() if pair[1] == node.name]
-            yield Finding.of("network.one_way", node.name, address=address_of(node), how=how_ended(tries))
+        if node.name in shut.unreached and node.network and node.network.firewall_active is False:
+            attempts = [attempts for pair, attempts in shut.attempts.items() if pair[1] == node.name]
+            yield Finding.of("network.one_way", node.name, address=address_of(node), how=how_ended(attempts))
 
 
 def no_way_out(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """A node reaches no other, though the others reach it."""
-    shut = shut_of(fleet)
+    shut = unreachable_pairs(fleet)
     for node in fleet:
-        if node.name in shut.mute:
-            tries = [tries for pair, tries in shut.tries.items() if pair[0] == node.name]
-            yield Finding.of("network.no_way_out", node.name, how=how_ended(tries), peer=_some_peer(node, fleet))
+        if node.name in shut.without_way_out:
+            attempts = [attempts for pair, attempts in shut.attempts.items() if pair[0] == node.name]
+            yield Finding.of("network.no_way_out", node.name, how=how_ended(attempts), peer=_some_peer(node, fleet))
 
 
 def pair_unreachable(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """Single pairs, each reported once for both directions."""
-    shut = shut_of(fleet)
+    shut = unreachable_pairs(fleet)
     addresses = {node.name: address_of(node) for node in fleet}
     for here, there in shut.pairs:
         both = (there, here) in shut.pairs
@@ -160,7 +159,7 @@ def pair_unreachable(fleet: Sequence[Examined]) -> Iterator[Finding]:
             f"{here}, {there}",
             names=names,
             words=words,
-            how=how_ended([shut.tries[here, there]]),
+            how=how_ended([shut.attempts[here, there]]),
             here=here,
             address=addresses[there],
             there=there,
@@ -170,8 +169,8 @@ def pair_unreachable(fleet: Sequence[Examined]) -> Iterator[Finding]:
 def mtu_black_hole(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """Small packets pass, large ones vanish: a run connects, then hangs at its first gradients."""
     holes: dict[str, list[str]] = {}
-    for (here, there), way in ways_of(fleet).items():
-        if way is Way.BLACK_HOLE:
+    for (here, there), state in pair_states(fleet).items():
+        if state is PairState.BLACK_HOLE:
             holes.setdefault(there, []).append(here)
     for node in fleet:
         if node.name in holes:
@@ -184,7 +183,7 @@ CHECKS = (no_pair_reaches, cut_off, not_reached, no_way_out, pair_unreachable, m
 
 def how_ended(several: Iterable[Sequence[Path]]) -> str:
     """`timed out`, or `refused 4 times, timed out 16 times`: what only some firewalls do tells them apart."""
-    counted = Counter(path.ended.value for tries in several for path in tries if path.ended.value != "ok")
+    counted = Counter(path.ended.value for attempts in several for path in attempts if path.ended.value != "ok")
     if len(counted) == 1:
         return next(iter(counted))
     return ", ".join(f"{ended} {times}×" for ended, times in counted.most_common())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from orchestrator.specs.connectivity import Verdict
+from orchestrator.specs.connectivity import ConnectivityResult
 
 HALF = 0.5
 LATE_MS = 1.0
@@ -26,22 +26,22 @@ class SlowLinks:
     typical_ms: float = 0.0
 
 
-def slow_links(verdict: Verdict) -> SlowLinks:
+def slow_links(result: ConnectivityResult) -> SlowLinks:
     """A node counts by its best link: one slow node makes every pair with it slow, and is the one to look at."""
-    pairs = verdict.pairs()
+    pairs = result.pairs()
     if not pairs:
         return SlowLinks()
-    ranks = range(len(verdict.nodes))
+    ranks = range(len(result.nodes))
     of = {rank: [pair for pair in pairs if rank in pair] for rank in ranks}
-    best = {rank: max(verdict.rate(*pair) for pair in of[rank]) for rank in ranks}
-    quickest = [min(verdict.latency(*pair) for pair in of[rank]) for rank in ranks]
+    best = {rank: max(result.rate(*pair) for pair in of[rank]) for rank in ranks}
+    quickest = [min(result.latency(*pair) for pair in of[rank]) for rank in ranks]
     typical, usual = median(best.values()), median(quickest)
     nodes = tuple(rank for rank in ranks if best[rank] < HALF * typical)
     others = [pair for pair in pairs if not set(nodes) & set(pair)]
     return SlowLinks(
         nodes=nodes,
-        pairs=tuple(pair for pair in others if verdict.rate(*pair) < HALF * typical),
-        late=tuple(pair for pair in pairs if verdict.latency(*pair) > max(usual / HALF, usual + LATE_MS)),
+        pairs=tuple(pair for pair in others if result.rate(*pair) < HALF * typical),
+        late=tuple(pair for pair in pairs if result.latency(*pair) > max(usual / HALF, usual + LATE_MS)),
         typical_mbit_s=typical,
         typical_ms=usual,
     )

@@ -23,7 +23,7 @@ def why(
     Uses the logs collected on this computer, plus exit codes, memory and kernel messages of the nodes that answer. Exit
     code 0 for every answer; 3: unknown run.
     """
-    from orchestrator.checks.postmortem import tell
+    from orchestrator.checks.postmortem import write_postmortem
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.evidence import gather_evidence
     from orchestrator.render.console import stdout
@@ -31,7 +31,7 @@ def why(
     from orchestrator.render.why import why_data, why_lines
 
     with connected_for(known_nodes(inventory, run), run) as nodes:
-        story = tell(gather_evidence(nodes, run))
+        story = write_postmortem(gather_evidence(nodes, run))
     if as_json:
         write_json(why_data(story))
         return EXIT_OK

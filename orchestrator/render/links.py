@@ -10,12 +10,12 @@ from rich.text import Text
 from orchestrator.checks.slow_links import SlowLinks
 from orchestrator.render.printable import printable
 from orchestrator.render.table import Column, Table
-from orchestrator.specs.connectivity import Matrix, Verdict
+from orchestrator.specs.connectivity import ConnectivityResult, Matrix
 
 SLOW = "!"
 
 
-def verdict_view(verdict: Verdict, slow: SlowLinks) -> RenderableType:
+def connectivity_view(verdict: ConnectivityResult, slow: SlowLinks) -> RenderableType:
     """The collectives, both matrices, and in words what is slow."""
     return Group(*_collectives(verdict), *_matrices(verdict, slow), *_in_words(verdict, slow))
 
@@ -33,7 +33,7 @@ def link_matrix(nodes: Sequence[str], matrix: Matrix, marked: Sequence[tuple[int
     return Table(columns=(Column(head), *(Column(node, right=True) for node in nodes)), rows=rows)
 
 
-def _collectives(verdict: Verdict) -> Iterator[Text]:
+def _collectives(verdict: ConnectivityResult) -> Iterator[Text]:
     ranks = len(verdict.nodes)
     yield Text(printable(f"✓ {verdict.backend} on {verdict.device}: right on all {ranks}: {', '.join(verdict.checks)}"))
     if verdict.lacking:
@@ -46,7 +46,7 @@ def _collectives(verdict: Verdict) -> Iterator[Text]:
         )
 
 
-def _matrices(verdict: Verdict, slow: SlowLinks) -> Iterator[RenderableType]:
+def _matrices(verdict: ConnectivityResult, slow: SlowLinks) -> Iterator[RenderableType]:
     if len(verdict.nodes) < 2:
         return
     of_nodes = [pair for pair in verdict.pairs() if set(pair) & set(slow.nodes)]
@@ -56,7 +56,7 @@ def _matrices(verdict: Verdict, slow: SlowLinks) -> Iterator[RenderableType]:
     yield link_matrix(verdict.nodes, verdict.latency_ms, slow.late, "ms there and back")
 
 
-def _in_words(verdict: Verdict, slow: SlowLinks) -> Iterator[Text]:
+def _in_words(verdict: ConnectivityResult, slow: SlowLinks) -> Iterator[Text]:
     names, usual = verdict.nodes, _short(slow.typical_mbit_s)
     for rank in slow.nodes:
         best = max(verdict.rate(*pair) for pair in verdict.pairs() if rank in pair)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from orchestrator.checks.hang import moment
+from orchestrator.checks.hang import timestamp
 
 DAY_S = 86400
 
@@ -17,7 +17,7 @@ def zone() -> str:
 
 def started(at: str, now: float | None = None) -> str:
     """Date and minute, with how long ago that is where it was within a day; empty for no time."""
-    seconds = moment(at)
+    seconds = timestamp(at)
     if not seconds:
         return ""
     ago = (time.time() if now is None else now) - seconds
@@ -27,7 +27,7 @@ def started(at: str, now: float | None = None) -> str:
 
 def stamp(at: str) -> str:
     """To the millisecond, with the zone: `2026-01-02T16:04:05.123+01:00`; as it is where it is no time."""
-    seconds = moment(at)
+    seconds = timestamp(at)
     return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds") if seconds else at
 
 

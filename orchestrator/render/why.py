@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.checks.causes import Cause
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.hang import LastHeard
-from orchestrator.checks.postmortem import Story
+from orchestrator.checks.postmortem import Postmortem
 
 OWNERS = {
     "configuration": "configuration: another try with the same options fails the same way",
@@ -25,37 +25,37 @@ _STATES = {
 }
 
 
-def why_lines(story: Story) -> Iterator[str]:
+def why_lines(report: Postmortem) -> Iterator[str]:
     """Lines that `orch why` writes."""
-    if story.failure:
-        yield from _failed(story, story.failure)
+    if report.failure:
+        yield from _failed(report, report.failure)
     else:
-        yield f"run {story.run_id} {_STATES[story.state]}"
-    if story.heard:
+        yield f"run {report.run_id} {_STATES[report.state]}"
+    if report.heard:
         yield from ("", "  last line of each rank")
-        yield from (f"    {_last(one)}" for one in sorted(story.heard, key=lambda one: -(one.silent_s or 1e9)))
-    yield from (f"  · {sentence}" for sentence in story.waits)
-    if story.earlier:
+        yield from (f"    {_last(one)}" for one in sorted(report.heard, key=lambda one: -(one.silent_s or 1e9)))
+    yield from (f"  · {sentence}" for sentence in report.waits)
+    if report.earlier:
         yield from ("", "  it survived before")
-    for verdict in story.earlier:
-        rank = "" if verdict.rank is None else f"rank {verdict.rank} on "
-        yield f"    {verdict.time[11:19]}  {rank}{verdict.node}: {verdict.reason or verdict.kind}"
-    if story.silent:
-        yield f"  note: {', '.join(story.silent)} did not answer; this rests on what was collected before"
-    if story.state in ("failed", "running", "unknown"):
-        yield f"  → orch logs {story.run_id}" + (f" --nodes {story.failure.node}" if story.failure else "")
+    for survived in report.earlier:
+        rank = "" if survived.rank is None else f"rank {survived.rank} on "
+        yield f"    {survived.time[11:19]}  {rank}{survived.node}: {survived.reason or survived.owner}"
+    if report.silent:
+        yield f"  note: {', '.join(report.silent)} did not answer; this rests on what was collected before"
+    if report.state in ("failed", "running", "unknown"):
+        yield f"  → orch logs {report.run_id}" + (f" --nodes {report.failure.node}" if report.failure else "")
 
 
-def _failed(story: Story, failure: Failure) -> Iterator[str]:
-    when = f" at {story.at[11:19]}" if story.at else ""
-    after = f", {_span(story.after_s)} after its start" if story.after_s is not None else ""
-    yield f"run {story.run_id} failed{when}{after}"
+def _failed(report: Postmortem, failure: Failure) -> Iterator[str]:
+    when = f" at {report.at[11:19]}" if report.at else ""
+    after = f", {_span(report.after_s)} after its start" if report.after_s is not None else ""
+    yield f"run {report.run_id} failed{when}{after}"
     yield f"✗ {headline(failure)}"
     if failure.cause:
         yield from cause_lines(failure.cause)
     else:
         yield from (f"    {line}" for line in failure.lines)
-    yield from (f"  after that: {sentence}" for sentence in story.consequences)
+    yield from (f"  after that: {sentence}" for sentence in report.consequences)
 
 
 def headline(failure: Failure) -> str:
@@ -78,9 +78,9 @@ def cause_lines(cause: Cause) -> Iterator[str]:
     yield f"  more: orch explain {cause.finding or cause.id}"
 
 
-def why_data(story: Story) -> dict[str, Any]:
+def why_data(report: Postmortem) -> dict[str, Any]:
     """The same for programs."""
-    return asdict(story)
+    return asdict(report)
 
 
 def _without_source(text: str) -> str:

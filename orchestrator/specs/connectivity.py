@@ -23,7 +23,7 @@ class AllReduce:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class ConnectivityResult:
     """A `tested` event."""
 
     nodes: tuple[str, ...]
@@ -53,15 +53,15 @@ class Verdict:
         return max(self.latency_ms[first][second] or 0.0, self.latency_ms[second][first] or 0.0)
 
 
-def read_verdict(values: Mapping[str, Any]) -> Verdict | None:
+def read_connectivity_result(values: Mapping[str, Any]) -> ConnectivityResult | None:
     """The values of an event; None where they are not those of a test. What a newer trainer adds is ignored."""
     try:
-        verdict = TypeAdapter(Verdict).validate_python(values)  # made here: most commands read none
+        result = TypeAdapter(ConnectivityResult).validate_python(values)  # made here: most commands read none
     except ValidationError:
         return None
     square = all(
-        len(matrix) == len(verdict.nodes) == len(row)
-        for matrix in (verdict.mbit_s, verdict.latency_ms)
+        len(matrix) == len(result.nodes) == len(row)
+        for matrix in (result.mbit_s, result.latency_ms)
         for row in (matrix or ((),))
     )
-    return verdict if square else None
+    return result if square else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orchestrator.specs.connectivity import read_verdict
+from orchestrator.specs.connectivity import read_connectivity_result
 from trainer.config import RankInfo
 from trainer.engine.group import Group
 from trainer.tools.known_values import check
@@ -25,7 +25,7 @@ def test_what_was_tested_is_told_with_every_link(forked, ranks: int) -> None:
             for column in range(ranks):
                 assert (matrix[row][column] is None) == (row == column)
                 assert row == column or matrix[row][column] > 0
-    assert read_verdict(told) is not None  # the other half understands it
+    assert read_connectivity_result(told) is not None  # the other half understands it
     assert told["all_reduce"]["mbit_s"] > 0
     assert told["all_reduce"]["bytes"] >= 1 << 14
     kinds = {kind: len(ran.events(kind)) for kind in ("started", "joined", "done", "failed")}

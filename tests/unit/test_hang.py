@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks.hang import BACKWARD, culprit, places, ranks, sentences
-from orchestrator.checks.postmortem import Evidence, tell
+from orchestrator.checks.hang import BACKWARD, describe_hang, rank_stacks, rank_waited_for, ranks
+from orchestrator.checks.postmortem import Evidence, write_postmortem
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.why import why_data, why_lines
 from orchestrator.specs.run import ContainerFacts
@@ -38,7 +38,7 @@ def stuck(second: int, node: str, *frames: str, **more: Any) -> RunLine:
 
 
 def words(*lines: RunLine) -> list[str]:
-    return list(sentences(places(lines), lan.plan(THREE)))
+    return list(describe_hang(rank_stacks(lines), lan.plan(THREE)))
 
 
 def test_the_one_in_the_users_code_is_named_and_the_others_wait() -> None:
@@ -47,7 +47,7 @@ def test_the_one_in_the_users_code_is_named_and_the_others_wait() -> None:
         "rank 1 on beta is stuck at /workspace/code/user.py:42 in load, for 31 s",
         "ranks 0, 2 wait for it in all_reduce",
     ]
-    found = culprit(places(lines))
+    found = rank_waited_for(rank_stacks(lines))
     assert found is not None
     assert (found[0].node, found[0].at) == ("beta", "/workspace/code/user.py:42 in load")
 
@@ -82,7 +82,7 @@ def test_all_in_one_collective_is_the_networks_matter() -> None:
         "ranks 0-2 wait in all_reduce",
         "all wait for one another in the same place: the network between them, orch test",
     ]
-    assert culprit(places(lines)) is None
+    assert rank_waited_for(rank_stacks(lines)) is None
 
 
 def test_different_collectives_never_meet() -> None:
@@ -96,7 +96,7 @@ def test_the_missing_one_may_be_at_work() -> None:
     """Its node tells of progress: an evaluation of its own, say."""
     assert words(stuck(1, "alpha", *IN_ALL_REDUCE), stuck(1, "beta", *IN_ALL_REDUCE)) == [
         "ranks 0-1 wait in all_reduce",
-        "rank 2 is not known to hang: perhaps at long work",
+        "rank 2 is not known to be stuck: perhaps computing",
     ]
 
 
@@ -106,9 +106,9 @@ def test_long_work_of_all_is_no_standstill() -> None:
 
 def test_who_moves_again_or_starts_anew_does_not_stand() -> None:
     lines = (stuck(1, "alpha", *IN_LOAD), told(2, "alpha", "moving", seconds=40), stuck(1, "beta", *IN_LOAD))
-    assert [place.node for place in places(lines)] == ["beta"]
-    assert places((*lines, told(3, "beta", "epoch"))) == ()
-    assert [place.node for place in places(lines, until=lan.moment(1))] == ["alpha", "beta"]
+    assert [place.node for place in rank_stacks(lines)] == ["beta"]
+    assert rank_stacks((*lines, told(3, "beta", "epoch"))) == ()
+    assert [place.node for place in rank_stacks(lines, until=lan.moment(1))] == ["alpha", "beta"]
 
 
 def test_a_rank_that_was_left_out_holds_nobody_up() -> None:
@@ -120,7 +120,7 @@ def test_a_rank_that_was_left_out_holds_nobody_up() -> None:
 
 @pytest.mark.parametrize("ranks_", [None, "x", [1], [{"rank": "a"}], [{"rank": 1, "frames": 3, "step": "x"}]])
 def test_what_only_looks_like_such_an_event_breaks_nothing(ranks_: object) -> None:
-    found = places([told(1, "alpha", "stuck", seconds="long", ranks=ranks_)])
+    found = rank_stacks([told(1, "alpha", "stuck", seconds="long", ranks=ranks_)])
     assert all(place.frames == () for place in found)
 
 
@@ -130,7 +130,7 @@ def test_ranks_are_folded() -> None:
 
 
 def story_of(*lines: RunLine, **more: Any) -> Any:
-    return tell(Evidence(run_id="r1", plan=lan.plan(THREE), lines=lines, **more))
+    return write_postmortem(Evidence(run_id="r1", plan=lan.plan(THREE), lines=lines, **more))
 
 
 def test_a_run_that_hangs_right_now() -> None:

@@ -12,7 +12,7 @@ from orchestrator.fleet.runs.stop import _REMOVE
 from orchestrator.fleet.supervise.rendezvous import BEHIND_S, NOBODY_S, Rendezvous
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.measurement_command import in_miniature
-from orchestrator.specs.connectivity import Verdict, read_verdict
+from orchestrator.specs.connectivity import ConnectivityResult, read_connectivity_result
 from orchestrator.specs.errors import NodeUnreachableError, UsageError
 from orchestrator.specs.run_events import RunLine, Tick
 from tests import lan
@@ -42,8 +42,8 @@ def a_test(rates: dict[str, float] | None = None, **changes: Any) -> dict[str, A
     return {**values, **changes}
 
 
-def verdict(rates: dict[str, float] | None = None, **changes: Any) -> Verdict:
-    found = read_verdict(a_test(rates, **changes))
+def verdict(rates: dict[str, float] | None = None, **changes: Any) -> ConnectivityResult:
+    found = read_connectivity_result(a_test(rates, **changes))
     assert found is not None
     return found
 
@@ -96,7 +96,7 @@ def test_for_programs_it_is_json(orch: Orch) -> None:
     ran = orch("test", "--json", on=lan.lan(*THREE, says=(event("tested", **a_test({"ag": 90.0})),)))
     answer = json_data(ran.out)
     assert (answer["ok"], answer["failure"], answer["slow"]["pairs"]) == (True, None, [[0, 2]])
-    assert read_verdict(answer["verdict"]) == verdict({"ag": 90.0})
+    assert read_connectivity_result(answer["verdict"]) == verdict({"ag": 90.0})
 
 
 def test_a_wrong_value_is_a_failure_with_the_ranks_own_words(orch: Orch) -> None:
@@ -144,7 +144,7 @@ def test_an_unknown_backend_is_refused() -> None:
 
 @pytest.mark.parametrize("broken", [{"mbit_s": [[None]]}, {"nodes": 3}, {"latency_ms": []}, {"all_reduce": None}])
 def test_what_is_no_verdict_is_not_read_as_one(broken: dict[str, Any]) -> None:
-    assert read_verdict(a_test(**broken)) is None
+    assert read_connectivity_result(a_test(**broken)) is None
 
 
 def test_alike_links_are_not_marked() -> None:

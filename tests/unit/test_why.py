@@ -15,7 +15,7 @@ from contract.failures.classify import SIGNATURES
 from contract.failures.signature import Signature
 from orchestrator.checks.causes import Cause, cause_areas, causes_of
 from orchestrator.checks.doctor import AREAS
-from orchestrator.checks.postmortem import Evidence, Story, tell
+from orchestrator.checks.postmortem import Evidence, Postmortem, write_postmortem
 from orchestrator.cli import COMMANDS, build_app
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.probes.kernel_probe import SCRIPT
@@ -47,9 +47,9 @@ def event(second: int, kind: str, rank: int | None = None, node: str = "alpha", 
     return said(second, f"@orch {json.dumps(words)}", rank, node)
 
 
-def story(*lines: RunLine, now: int = 0, running: bool = False, outcome: tuple[str, str] | None = None) -> Story:
+def story(*lines: RunLine, now: int = 0, running: bool = False, outcome: tuple[str, str] | None = None) -> Postmortem:
     held = ContainerFacts(id="c", name="c", image="", labels={}, status="running")
-    return tell(
+    return write_postmortem(
         Evidence(
             run_id="r1",
             plan=lan.plan(THREE),
@@ -62,12 +62,12 @@ def story(*lines: RunLine, now: int = 0, running: bool = False, outcome: tuple[s
 
 
 def tell_time(second: int) -> float:
-    from orchestrator.checks.hang import moment
+    from orchestrator.checks.hang import timestamp
 
-    return moment(lan.moment(second))
+    return timestamp(lan.moment(second))
 
 
-def text(of: Story) -> str:
+def text(of: Postmortem) -> str:
     return "\n".join(why_lines(of))
 
 

@@ -21,7 +21,7 @@ from orchestrator.fleet.supervise.rendezvous import Rendezvous
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.measurement_command import in_miniature
 from orchestrator.render.printable import counted
-from orchestrator.specs.connectivity import Verdict, read_verdict
+from orchestrator.specs.connectivity import ConnectivityResult, read_connectivity_result
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.inventory import Inventory
@@ -78,7 +78,7 @@ def _test(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: b
         say("\nthe test was stopped; nothing is left on the nodes")
         return EXIT_INTERRUPTED
     event = next((one for one in errand.told if isinstance(one, ConnectivityTested)), None)
-    verdict = read_verdict(event.others) if event and not errand.outcome.failure else None
+    verdict = read_connectivity_result(event.others) if event and not errand.outcome.failure else None
     _show(plan, errand.outcome, verdict, as_json=quiet)
     return EXIT_OK if verdict else RunFailedError.exit_code
 
@@ -104,7 +104,7 @@ class _Told:
             say(text)
 
 
-def _show(plan: Plan, outcome: RunOutcome, verdict: Verdict | None, *, as_json: bool) -> None:
+def _show(plan: Plan, outcome: RunOutcome, verdict: ConnectivityResult | None, *, as_json: bool) -> None:
     failure, slow = outcome.failure, slow_links(verdict) if verdict else None
     if as_json:
         told = {
@@ -117,9 +117,9 @@ def _show(plan: Plan, outcome: RunOutcome, verdict: Verdict | None, *, as_json: 
         write_json(told)
     elif verdict and slow:
         from orchestrator.render.console import show
-        from orchestrator.render.links import verdict_view
+        from orchestrator.render.links import connectivity_view
 
-        show(verdict_view(verdict, slow))
+        show(connectivity_view(verdict, slow))
     elif failure:
         from orchestrator.cli.launching.view import tell_failure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from orchestrator.checks.hang import moment
+from orchestrator.checks.hang import timestamp
 from orchestrator.checks.postmortem import Evidence
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import RunningContainer
@@ -49,4 +49,4 @@ def _newer_here(source: LogSource) -> str:
 
 def _kernel(seat: RunningContainer, plan: Plan | None) -> tuple[str, ...]:
     """Kernel messages since the run started; earlier ones are not its cause."""
-    return kernel_lines(seat.node, int(moment(plan.started_at))) if plan else ()
+    return kernel_lines(seat.node, int(timestamp(plan.started_at))) if plan else ()

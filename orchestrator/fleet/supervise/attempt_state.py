@@ -19,7 +19,7 @@ from contract.events import (
     TrainingStopped,
 )
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
-from orchestrator.checks.verdict import Verdict, verdict_of
+from orchestrator.checks.generation_failure import GenerationFailure, generation_failure
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.plan.recovery import STOPPED_CODE, AddNodes, GiveUp, NoNodeAnswers, Replan
 from orchestrator.specs.plan import Plan
@@ -150,15 +150,15 @@ class AttemptReport:
         kind = self.verdict.outcome if self.verdict else None
         if kind == "done" or (kind is None and stopped) or kind == "stopped":
             return None  # torchrun exits 1 after a clean stop, too: the events of ranks and agents count
-        verdict = verdict_of(self.verdict)
+        verdict = generation_failure(self.verdict)
         return self._by_verdict(verdict) if verdict else root_cause(self.failed, run=self.plan.run_id)
 
-    def _by_verdict(self, verdict: Verdict) -> Failure | None:
+    def _by_verdict(self, verdict: GenerationFailure) -> Failure | None:
         """The agents' verdict, with the lines of its rank as collected here."""
         seen = any(ended.node == verdict.node for ended in self.failed)
         return root_cause(
             self.failed if seen else [*self.failed, self._unseen(verdict.node, verdict.exit_code)],
-            verdict=verdict,
+            agreed=verdict,
             run=self.plan.run_id,
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contract.failures.classify import SIGNATURES
-from orchestrator.checks.postmortem import tell
+from orchestrator.checks.postmortem import write_postmortem
 from orchestrator.render.why import why_lines
 from tests.cases.why.programs import programs
 from tests.cases.why.reading import cases, read_case
@@ -20,7 +20,7 @@ NEED_THE_KERNEL = ("gpu.lost", "memory.kernel", "memory.limit", "memory.limit.en
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_the_cause_is_found(path: Path) -> None:
     case = read_case(path)
-    story = tell(case.evidence)
+    story = write_postmortem(case.evidence)
     assert story.failure is not None
     assert story.failure.cause is not None
     assert (story.failure.cause.id, story.failure.rank) == (case.cause, case.rank)
@@ -34,7 +34,7 @@ def test_the_cause_is_found(path: Path) -> None:
 )
 def test_it_is_found_without_the_nodes(path: Path) -> None:
     case = read_case(path, with_nodes=False)
-    story = tell(case.evidence)
+    story = write_postmortem(case.evidence)
     assert story.failure is not None
     assert story.failure.cause is not None
     assert story.failure.cause.id == case.cause
@@ -43,7 +43,7 @@ def test_it_is_found_without_the_nodes(path: Path) -> None:
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_it_says_who_what_and_what_to_do(path: Path) -> None:
     case = read_case(path)
-    text = "\n".join(why_lines(tell(case.evidence)))
+    text = "\n".join(why_lines(write_postmortem(case.evidence)))
     assert f"✗ rank {case.rank} on " in text
     assert "  → " in text
     assert "{" not in text.partition("evidence")[0]

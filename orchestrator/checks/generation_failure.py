@@ -1,4 +1,4 @@
-"""The agents' verdict: why a generation of a run ended, and whether it was the last one."""
+"""Failure that ended a generation of a run, as the agents agreed on it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from orchestrator.specs.run_events import RunLine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class GenerationFailure:
     """A `finished` or `restarting` event about a failure."""
 
     node: str
     rank: int | None
     exit_code: int | None
-    kind: Owner | None
+    owner: Owner
     reason: str
     cause: str = ""
     """The signature that they found."""
@@ -28,18 +28,18 @@ class Verdict:
     time: str = ""
 
 
-def verdict_of(event: Event | None, time: str = "") -> Verdict | None:
-    """The verdict of this event; None where it is another one, or tells of a good end."""
+def generation_failure(event: Event | None, time: str = "") -> GenerationFailure | None:
+    """The failure that this event reports; None for another event, and for a good end."""
     if not isinstance(event, Finished | Restarting):
         return None
-    kind = next((kind for kind in get_args(Owner) if kind == event.outcome), None)
-    if kind is None:
+    owner = next((owner for owner in get_args(Owner) if owner == event.outcome), None)
+    if owner is None:
         return None
-    return Verdict(
+    return GenerationFailure(
         node=event.node or "?",
         rank=event.rank,
         exit_code=event.exit_code,
-        kind=kind,
+        owner=owner,
         reason=event.reason or "",
         cause=event.cause or "",
         frame=event.frame or "",
@@ -48,11 +48,11 @@ def verdict_of(event: Event | None, time: str = "") -> Verdict | None:
     )
 
 
-def verdicts(lines: Iterable[RunLine]) -> tuple[Verdict, ...]:
-    """Each once, though every node tells it, in order of time."""
-    told: dict[int, Verdict] = {}
+def generation_failures(lines: Iterable[RunLine]) -> tuple[GenerationFailure, ...]:
+    """All failures, in order of time; each once, though every node reports it."""
+    told: dict[int, GenerationFailure] = {}
     for said in lines:
-        verdict = verdict_of(said.event, said.time)
-        if verdict:
-            told.setdefault(verdict.generation, verdict)
-    return tuple(sorted(told.values(), key=lambda verdict: (verdict.generation == 0, verdict.time)))
+        failure = generation_failure(said.event, said.time)
+        if failure:
+            told.setdefault(failure.generation, failure)
+    return tuple(sorted(told.values(), key=lambda failure: (failure.generation == 0, failure.time)))
