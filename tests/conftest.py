@@ -75,11 +75,12 @@ def only_builder() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """State, configuration and cache folders of the tests' own: the user's stay as they are."""
+    """Give the tests their own state, configuration and cache folders, and no terminal width."""
     folder = tmp_path_factory.mktemp("xdg")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("STATE", "CONFIG", "CACHE"):
             patch.setenv(f"XDG_{name}_HOME", str(folder / name.lower()))
+        patch.delenv("COLUMNS", raising=False)  # readline, which pytest imports, exports it to the workers of xdist
         yield
 
 

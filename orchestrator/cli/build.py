@@ -17,7 +17,7 @@ from orchestrator.cli.options import (
     JsonOption,
     LabelOption,
     NodesOption,
-    Output,
+    OutputFormat,
     OutputOption,
     YesOption,
 )
@@ -118,10 +118,10 @@ def build(
         controller.close()
     if as_json:
         write_json(images_data(placed))
-    elif output is Output.NAME:
+    elif output is OutputFormat.NAME:
         write_names(result.node for result in placed if not result.error)
     else:
-        show(images_table(placed, wide=output is Output.WIDE))
+        show(images_table(placed, wide=output is OutputFormat.WIDE))
     return outcome(placed, quiet=as_json)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, OutputFormat, OutputOption
 from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, PreflightError
@@ -50,8 +50,8 @@ def check_gpus(
         report = ask_all(specs, reached, check)
     if as_json:
         write_json(gpu_data(report))
-    elif output is Output.NAME:
+    elif output is OutputFormat.NAME:
         write_names(node.node for node in report.nodes if node.host and node.host.gpus)
     else:
-        show(gpu_report(report, wide=output is Output.WIDE))
+        show(gpu_report(report, wide=output is OutputFormat.WIDE))
     return PreflightError.exit_code if report.unfit else EXIT_OK

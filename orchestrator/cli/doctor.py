@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, OutputFormat, OutputOption
 from orchestrator.cli.report import report_error, say, write_json, write_names
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
@@ -62,10 +62,10 @@ def doctor(
             report = _look(reached, request, words, quiet=as_json)
     if as_json:
         write_json(doctor_data(report))
-    elif output is Output.NAME:
+    elif output is OutputFormat.NAME:
         write_names(finding.id for finding in report.all_findings)
     else:
-        show(doctor_screen(report, wide=output is Output.WIDE))
+        show(doctor_screen(report, wide=output is OutputFormat.WIDE))
     return PreflightError.exit_code if report.unfit else EXIT_OK
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.checks.causes import Cause, explained
-from orchestrator.cli.options import JsonOption, Output, OutputOption
+from orchestrator.cli.options import JsonOption, OutputFormat, OutputOption
 from orchestrator.cli.report import write_json, write_names
 from orchestrator.specs.errors import EXIT_OK
 from orchestrator.specs.finding_pages import FindingPage, all_pages, find_page
@@ -40,7 +40,7 @@ def explain(
     data = [{"id": page.id, "area": page.area, "title": page.title} for page in found]
     if as_json:
         write_json(data if pages else {**data[0], "sections": found[0].sections})
-    elif output is Output.NAME:
+    elif output is OutputFormat.NAME:
         write_names(page.id for page in found)
     elif pages:
         from orchestrator.render.console import show
@@ -53,12 +53,12 @@ def explain(
     return EXIT_OK
 
 
-def _show_cause(cause: Cause, text: str, *, output: Output | None, as_json: bool) -> None:
+def _show_cause(cause: Cause, text: str, *, output: OutputFormat | None, as_json: bool) -> None:
     """Print a cause as `orch why` does, with names in place of values, and the text of its area."""
     if as_json:
         keys = ("id", "owner", "title", "explanation", "fix", "finding")
         write_json({"area": cause.id.partition(".")[0], **{key: getattr(cause, key) for key in keys}})
-    elif output is Output.NAME:
+    elif output is OutputFormat.NAME:
         write_names([cause.id])
     else:
         from rich.text import Text

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, Output, OutputOption
+from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, OutputFormat, OutputOption
 from orchestrator.cli.report import write_json, write_line, write_names
 from orchestrator.render.printable import counted
 
@@ -54,10 +54,10 @@ def list_nodes(
     chosen = loaded.select(nodes, label)
     if as_json:
         write_json([node.model_dump(mode="json") for node in chosen])
-    elif output is Output.NAME:
+    elif output is OutputFormat.NAME:
         write_names(node.name for node in chosen)
     else:
-        show(nodes_table(chosen, wide=output is Output.WIDE))
+        show(nodes_table(chosen, wide=output is OutputFormat.WIDE))
 
 
 @GROUP.command(epilog="orch inventory show alpha")
@@ -78,7 +78,7 @@ def show(
         dumped = [one.model_dump(mode="json") for one in chosen]
         write_json(dumped if node is None else dumped[0])
         return
-    if output is Output.NAME:
+    if output is OutputFormat.NAME:
         write_names(one.name for one in chosen)
         return
     for number, one in enumerate(chosen):

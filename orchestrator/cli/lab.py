@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.options import JsonOption, Output, OutputOption, YesOption
+from orchestrator.cli.options import JsonOption, OutputFormat, OutputOption, YesOption
 from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
@@ -242,11 +242,11 @@ def _tell(what: str, names: Sequence[str]) -> None:
     say(f"{what}: {', '.join(names) or 'no node, nothing to do'}")
 
 
-def _show(nodes: Sequence[NodeStatus], output: Output | None, *, as_json: bool) -> None:
+def _show(nodes: Sequence[NodeStatus], output: OutputFormat | None, *, as_json: bool) -> None:
     if as_json:
         write_json({"nodes": [asdict(node) for node in nodes]})
         return
-    if output is Output.NAME:
+    if output is OutputFormat.NAME:
         write_names(node.name for node in nodes)
         return
     from orchestrator.render.console import show
@@ -260,4 +260,4 @@ def _show(nodes: Sequence[NodeStatus], output: Output | None, *, as_json: bool) 
         (str(number), node.name, node.address, node.state, node.engine or "-", str(node.containers), node.link)
         for number, node in enumerate(nodes, start=1)
     ]
-    show(Table(columns=columns, rows=rows, wide=output is Output.WIDE))
+    show(Table(columns=columns, rows=rows, wide=output is OutputFormat.WIDE))

@@ -34,7 +34,7 @@ LabelOption = Annotated[
 ]
 
 
-class Output(str, Enum):
+class OutputFormat(str, Enum):
     """Forms of a list."""
 
     WIDE = "wide"
@@ -56,11 +56,11 @@ def note_output(context: typer.Context, value: str | None) -> str | None:
 
 def _is_json(context: typer.Context, value: bool) -> bool:
     """Whether `--json` or `-o json` was given: options that were given are read before those that were not."""
-    return value or context.meta.get("output") == Output.JSON
+    return value or context.meta.get("output") == OutputFormat.JSON
 
 
 OutputOption = Annotated[
-    Output | None,
+    OutputFormat | None,
     typer.Option(
         "-o",
         "--output",

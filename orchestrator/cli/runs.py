@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption, Output, OutputOption
+from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption, OutputFormat, OutputOption
 from orchestrator.cli.report import exit_code, say, write_json, write_names
 from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError
 
@@ -47,10 +47,10 @@ def runs(
     if not found.runs and not past:
         say(_none(code))
         return code
-    if output is Output.NAME:
+    if output is OutputFormat.NAME:
         write_names((*(run.run_id for run in found.runs), *(one.run_id for one in past)))
         return code
-    show(runs_table(found.runs, past, wide=output is Output.WIDE))
+    show(runs_table(found.runs, past, wide=output is OutputFormat.WIDE))
     for run in found.runs:
         if line := half_way(run):
             say(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.options import InventoryOption, JsonOption, Output, OutputOption, RunArgument
+from orchestrator.cli.options import InventoryOption, JsonOption, OutputFormat, OutputOption, RunArgument
 from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
 from orchestrator.specs.run import State
@@ -55,10 +55,10 @@ def status(
         last = last_event(seats, forecast)
     if as_json:
         write_json(run_data(chosen, last, forecast))
-    elif output is Output.NAME:
+    elif output is OutputFormat.NAME:
         write_names(member.node for member in chosen.members)
     else:
-        show(run_table(chosen, last, forecast, wide=output is Output.WIDE))
+        show(run_table(chosen, last, forecast, wide=output is OutputFormat.WIDE))
         names = [member.node for member in chosen.members]
         for slow in slow_ranks(last, names) if chosen.state is State.RUNNING else ():
             say(f"! {slow.what}\n  → {slow.todo(chosen.run_id)}")
@@ -68,7 +68,7 @@ def status(
     return codes.get(chosen.state, EXIT_OK)
 
 
-def _of_the_record(past: PastRun, output: Output | None, *, as_json: bool) -> int:
+def _of_the_record(past: PastRun, output: OutputFormat | None, *, as_json: bool) -> int:
     """Print the last that this computer heard of a run that no node shows."""
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
@@ -76,7 +76,7 @@ def _of_the_record(past: PastRun, output: Output | None, *, as_json: bool) -> in
 
     if as_json:
         write_json(past_data(past))
-    elif output is Output.NAME:
+    elif output is OutputFormat.NAME:
         write_names(past.nodes)
     else:
         for line in past_lines(past):

@@ -13,7 +13,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from paramiko import SSHException
 from urllib3.exceptions import ReadTimeoutError
 
-from orchestrator.nodes.interface import MIB, BuildRequest, Completed, LogLine, Output, Progress
+from orchestrator.nodes.interface import MIB, BuildRequest, CommandOutput, Completed, LogLine, Progress
 from orchestrator.nodes.log_stream import rejoin_lines, resumed
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError, EngineRefusedError
@@ -184,7 +184,7 @@ class DockerEngine:
     def execute(self, container: str, argv: Sequence[str]) -> Completed:
         with self._asking(f"run {argv[0]} in container {container[:12]}") as api:
             handle = api.exec_create(container, list(argv))
-            out, err = Output(argv, self._node), Output(argv, self._node)
+            out, err = CommandOutput(argv, self._node), CommandOutput(argv, self._node)
             frames = api.exec_start(handle, stream=True, demux=True)
             try:
                 for stdout, stderr in frames:
@@ -208,7 +208,7 @@ class DockerEngine:
                     raise DeadlineError(
                         f"{spec.command[0]} had not ended after {timeout_s:.0f} s", node=self._node
                     ) from None
-                out, err = Output(spec.command, self._node), Output(spec.command, self._node)
+                out, err = CommandOutput(spec.command, self._node), CommandOutput(spec.command, self._node)
                 for output in (out, err):
                     for chunk in api.logs(
                         container, stdout=output is out, stderr=output is err, stream=True, follow=False

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Condition
 from typing import BinaryIO
 
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, BuildRequest, Completed, LogLine, Output, Progress
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, BuildRequest, CommandOutput, Completed, LogLine, Progress
 from orchestrator.nodes.local import copy
 from orchestrator.nodes.log_stream import after
 from orchestrator.specs.container import ContainerSpec
@@ -234,7 +234,7 @@ class FakeNode:
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
         content = stdin if isinstance(stdin, bytes) else b"".join(stdin)
         code, out, err = self._answer(argv, content, timeout_s)
-        outputs = Output(argv, self.name), Output(argv, self.name)
+        outputs = CommandOutput(argv, self.name), CommandOutput(argv, self.name)
         for output, text in zip(outputs, (out, err), strict=True):
             output.add(text.encode(errors="surrogateescape"))
         return Completed(

@@ -21,7 +21,7 @@ OUTPUT_LIMIT = 16 * MIB
 """Bytes of stdout and of stderr each; longer output is read with `Node.stream`."""
 
 
-class Output(bytearray):
+class CommandOutput(bytearray):
     """Output of a command, limited in size so that an endless command never fills the memory."""
 
     def __init__(self, argv: Sequence[str], node: str) -> None:

@@ -19,7 +19,7 @@ from docker.utils import kwargs_from_env
 
 from orchestrator.nodes.archive import CHUNK
 from orchestrator.nodes.docker_engine import DockerEngine
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Completed, Engine, Output
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed, Engine
 from orchestrator.specs.errors import CommandFailedError, DeadlineError
 
 
@@ -48,7 +48,7 @@ class LocalNode:
         chunks = (stdin,) if isinstance(stdin, bytes) else stdin
         Thread(target=_feed, args=(process.stdin, chunks), daemon=True).start()
         process.stdin = None
-        out, err = Output(argv, self.name), Output(argv, self.name)
+        out, err = CommandOutput(argv, self.name), CommandOutput(argv, self.name)
         _collect(process, out, err, self.name, timeout_s)
         return Completed(
             node=self.name, argv=tuple(argv), exit_code=process.returncode, stdout=out.text, stderr=err.text
@@ -124,7 +124,9 @@ def copy(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def _collect(process: subprocess.Popen[bytes], out: Output, err: Output, node: str, timeout_s: float) -> None:
+def _collect(
+    process: subprocess.Popen[bytes], out: CommandOutput, err: CommandOutput, node: str, timeout_s: float
+) -> None:
     """Collect the output until the process ends; it is killed if it writes too much or takes too long."""
     deadline = time.monotonic() + timeout_s
     with process, selectors.DefaultSelector() as selector:

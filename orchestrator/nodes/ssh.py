@@ -24,7 +24,7 @@ from docker.transport.sshconn import SSHConnectionPool
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
 from orchestrator.nodes.docker_engine import DockerEngine
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Completed, Output
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed
 from orchestrator.nodes.ssh_login import REFUSALS, Attempt, drop_missing, keys_for, plain, refusal, require_identity
 from orchestrator.specs.errors import CommandFailedError, DeadlineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
@@ -41,7 +41,7 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 class _Ended:
     """Result of a command."""
 
-    errors: Output
+    errors: CommandOutput
     code: int = -1
     refused: CommandFailedError | None = None
 
@@ -71,7 +71,7 @@ class SshNode:
         self._transport()
 
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
-        out, ended = Output(argv, self.name), self._ended(argv)
+        out, ended = CommandOutput(argv, self.name), self._ended(argv)
         for chunk in self._talk(argv, stdin, ended, timeout_s):
             out.add(chunk)
         return self._completed(argv, ended, out.text)
@@ -142,7 +142,7 @@ class SshNode:
                 self._connection = None
 
     def _ended(self, argv: Sequence[str]) -> _Ended:
-        return _Ended(errors=Output(argv, self.name))
+        return _Ended(errors=CommandOutput(argv, self.name))
 
     def _completed(self, argv: Sequence[str], ended: _Ended, out: str = "") -> Completed:
         return Completed(node=self.name, argv=tuple(argv), exit_code=ended.code, stdout=out, stderr=ended.errors.text)

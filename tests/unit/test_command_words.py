@@ -21,7 +21,7 @@ COMMANDS = (("launch", "-y"), ("launch", "--dry-run"), ("launch", "--nodes", "au
     [
         ("gtp2", "no workload 'gtp2' (did you mean gpt2?)"),
         ("gpt2 --epoch 3", "unrecognized arguments: --epoch 3 (did you mean --epochs?)"),
-        ("vision --mixup -3", "--mixup -3: expected 0 or more"),
+        ("vision --mixup -3", "--mixup -3: expected at least 0"),
         ("bash run.sh", "a shell script cannot be a rank"),
     ],
 )

@@ -70,6 +70,16 @@ def test_classes_are_small() -> None:
     assert large == {}
 
 
+def test_public_classes_have_different_names() -> None:
+    """One class name, one meaning, in contract, orchestrator and trainer together."""
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(place(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def test_functions_are_short() -> None:
     """From the first statement on: the options of a command are its declaration."""
     long = {

@@ -25,7 +25,7 @@ class LabelledText:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class LabelledTable:
     """A CSV file as it is: what `predict` writes back with more columns."""
 
     columns: list[str]
@@ -52,7 +52,7 @@ def read_labelled(path: Path, text_column: str, heads: Sequence[str]) -> list[La
     return found
 
 
-def read_table(path: Path, needed: Sequence[str]) -> tuple[Table, list[str]]:
+def read_table(path: Path, needed: Sequence[str]) -> tuple[LabelledTable, list[str]]:
     """The file's rows that have the right number of cells, and what is wrong with the others."""
     content = _text_of(path)
     header = content.partition("\n")[0]
@@ -70,7 +70,7 @@ def read_table(path: Path, needed: Sequence[str]) -> tuple[Table, list[str]]:
             lines.append(line)
         elif row:
             wrong.append(f"{path}:{line}: {len(row)} cells, expected {len(columns)} ({delimiter!r} between them)")
-    return Table(columns=columns, rows=rows, lines=lines), wrong
+    return LabelledTable(columns=columns, rows=rows, lines=lines), wrong
 
 
 def must_be_right(wrong: list[str], shown: int = 50) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_nodes, hashed
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.options import InventoryOption, JsonOption, Output, OutputOption, YesOption
+from orchestrator.cli.options import InventoryOption, JsonOption, OutputFormat, OutputOption, YesOption
 from orchestrator.cli.report import report_error, say, write_json, write_names
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, ConfigError, PartialError, RunFailedError
@@ -129,7 +129,7 @@ def prune(
     return EXIT_OK
 
 
-def _show(held: Sequence[CheckpointCopy], output: Output | None, *, as_json: bool) -> None:
+def _show(held: Sequence[CheckpointCopy], output: OutputFormat | None, *, as_json: bool) -> None:
     from orchestrator.plan.checkpoints import copies
     from orchestrator.render.checkpoints import checkpoint_data, checkpoint_table, damage
     from orchestrator.render.console import show
@@ -137,9 +137,9 @@ def _show(held: Sequence[CheckpointCopy], output: Output | None, *, as_json: boo
     counted = copies(held)
     if as_json:
         write_json({"checkpoints": [checkpoint_data(one, counted) for one in held]})
-    elif output is Output.NAME:
+    elif output is OutputFormat.NAME:
         write_names(f"{one.node}:{one.folder}" for one in held)
     elif held:
-        show(checkpoint_table(held, counted, wide=output is Output.WIDE))
+        show(checkpoint_table(held, counted, wide=output is OutputFormat.WIDE))
     for words in damage(held):
         say(words)

@@ -11,7 +11,7 @@ from contract.cost_model.choice import AUTO
 from contract.cost_model.measurement import CostModelError
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.measure import measure
-from orchestrator.cli.options import Output, OutputMode
+from orchestrator.cli.options import OutputFormat, OutputMode
 from orchestrator.cli.report import say, write_json, write_names
 from orchestrator.fleet.planning.measurements import recall
 from orchestrator.fleet.planning.request import chosen_nodes, with_engine
@@ -50,7 +50,7 @@ def show_capacity(
     inventory: Inventory,
     options: LaunchOptions,
     length: Length,
-    output: Output | None,
+    output: OutputFormat | None,
     *,
     measures: bool,
     as_json: bool,
@@ -72,13 +72,13 @@ def show_capacity(
         finish = {"finish_s": capacity.finish_s(capacity.chosen)}
         write_json(told | finish)
         return EXIT_OK
-    if output is Output.NAME:
+    if output is OutputFormat.NAME:
         write_names(capacity.chosen.nodes)
         return EXIT_OK
     from orchestrator.render.capacity import capacity_view
     from orchestrator.render.console import show
 
-    show(capacity_view(capacity, wide=output is Output.WIDE))
+    show(capacity_view(capacity, wide=output is OutputFormat.WIDE))
     say(f"measured {measurement.time} on {', '.join(measurement.nodes)}; measure again: --measure")
     return EXIT_OK
 

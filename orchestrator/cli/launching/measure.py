@@ -10,7 +10,7 @@ from contract.events import NodesMeasured
 from orchestrator.cli.launching.checked_plan import check_and_plan
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.own_code import own_code
-from orchestrator.cli.options import Output, OutputMode
+from orchestrator.cli.options import OutputFormat, OutputMode
 from orchestrator.cli.report import report_error, say, write_json, write_names
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep
@@ -27,7 +27,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 
 
-def run_bench(inventory: Inventory, options: LaunchOptions, output: Output | None, *, as_json: bool) -> int:
+def run_bench(inventory: Inventory, options: LaunchOptions, output: OutputFormat | None, *, as_json: bool) -> int:
     """Measure and show a table."""
     try:
         measurement = measure(inventory, options, quiet=as_json)
@@ -37,13 +37,13 @@ def run_bench(inventory: Inventory, options: LaunchOptions, output: Output | Non
     if as_json:
         write_json(asdict(measurement))
         return EXIT_OK
-    if output is Output.NAME:
+    if output is OutputFormat.NAME:
         write_names(measurement.nodes)
     else:
         from orchestrator.render.bench import bench_view
         from orchestrator.render.console import show
 
-        show(bench_view(measurement.measured, wide=output is Output.WIDE))
+        show(bench_view(measurement.measured, wide=output is OutputFormat.WIDE))
     nodes = f" --nodes {options.nodes}" if options.nodes else ""
     say(f"saved; next: orch plan{nodes} -- {' '.join(core(measurement.command))}")
     return EXIT_OK
