@@ -65,7 +65,7 @@ def _answer(text: str, code: int = 0) -> Completed:
 def _shown(text: str) -> None:
     """Read a container's line as the display, the diagnosis and the supervisor do."""
     rank, said_text = split_rank(text)
-    said = RunLine(time=lan.timestamp(1), node="alpha", node_rank=0, rank=rank, text=said_text)
+    said = RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=said_text)
     event = said.event
     log_line(said, width=5).plain.encode()
     log_json(said).encode()
@@ -164,9 +164,9 @@ def readers() -> Mapping[str, Reader]:
         "diagnosis": Reader(read=lambda text: classify(FailedRank(own=text.splitlines(), agent=text.splitlines(),
                                                                   exit_code=1, reported=text[:9999])),
                             texts=_of_files("tests/cases/why/logs/*.log")),
-        "log stream": Reader(read=_stream, texts=[f"{lan.timestamp(1)} hello\n{lan.timestamp(2)} {'x' * 40}\n"]),
+        "log stream": Reader(read=_stream, texts=[f"{lan.moment(1)} hello\n{lan.moment(2)} {'x' * 40}\n"]),
         "kept lines": Reader(read=_record, texts=["".join(
-            json.dumps(vars(RunLine(time=lan.timestamp(n), node="alpha", node_rank=0, rank=0, text="x" * n))) + "\n"
+            json.dumps(vars(RunLine(time=lan.moment(n), node="alpha", node_rank=0, rank=0, text="x" * n))) + "\n"
             for n in range(4))]),
         "plan": Reader(read=lambda text: from_json(text, where="w"), texts=[to_json(lan.plan())]),
         "checkpoints": Reader(read=lambda text: list(checkpoint_probe.parse(text, node="alpha")), texts=[CHECKPOINT]),
