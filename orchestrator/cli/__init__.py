@@ -30,7 +30,7 @@ GROUPS = {
         "inventory": "List, show, validate and import the machines",
         "trust": "Accept a node's SSH host key, after showing its fingerprint",
         "setup": "Install Docker and NVIDIA's toolkit on Debian or Ubuntu nodes",
-        "firewall": "Open the nodes' firewalls to each other, and to nothing else",
+        "firewall": "Allow TCP between the nodes in their firewalls",
         "build": "Build the CPU or CUDA image and copy it to every node",
         "prepare": "Turn text into training data, once for all nodes",
     },

@@ -45,7 +45,7 @@ class Profile(str, Enum):
 
 def build(
     profile: Annotated[
-        Profile, typer.Option("--profile", metavar="auto|cpu|cuda", help="auto: by each node's device.")
+        Profile, typer.Option("--profile", metavar="auto|cpu|cuda", help="auto: chosen by each node's device.")
     ] = Profile.AUTO,
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
@@ -62,7 +62,9 @@ def build(
     wheels: Annotated[
         Path | None,
         typer.Option(
-            "--wheels", metavar="DIR", help="Folder of wheels to prefer over the index (default: $PIP_FIND_LINKS)."
+            "--wheels",
+            metavar="DIR",
+            help="Folder of wheels that pip uses before the index (default: $PIP_FIND_LINKS).",
         ),
     ] = None,
     ca_bundle: Annotated[

@@ -27,7 +27,7 @@ def check_gpus(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Compare the GPUs that nvidia-smi shows on every node and inside its container.
+    """On each node, compare the GPUs that nvidia-smi shows on the host and in a container.
 
     Exit code 4: a launch would be refused; each problem is shown with its fix. Nodes without a GPU are not a problem.
     """

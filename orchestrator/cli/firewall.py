@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 GROUP = typer.Typer(
-    help="Open the nodes' firewalls to each other, and to no other machine.",
+    help="Allow the nodes to connect to each other through their firewalls, and no other machine.",
     epilog="orch firewall show\norch firewall apply --nodes beta",
     no_args_is_help=True,
 )

@@ -84,7 +84,7 @@ EngineOption = Annotated[
     typer.Option("--engine", metavar="docker|process", help="process: no containers, all ranks on this computer."),
 ]
 YesOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Answer all questions with yes. Required without a terminal.")
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Required without a terminal.")
 ]
 RunArgument = Annotated[
     str | None, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: the newest run).")

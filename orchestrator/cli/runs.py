@@ -18,7 +18,7 @@ def runs(
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
-    """List runs, newest first: those with containers on the nodes, then those on record on this computer.
+    """List runs, newest first: those with containers on the nodes, then those recorded on this computer.
 
     Exit code 4: no node answered; 5: some did not answer and may have runs that are not listed.
     """

@@ -44,7 +44,8 @@ def setup(
 
     For Debian and Ubuntu. Every command is shown first, and nothing runs until you agree; steps that are already done
     are skipped. Needs root or passwordless sudo on the nodes; without it, the commands are shown for you to paste. The
-    toolkit is installed from --nvidia-source (see NVIDIA's installation guide, or a mirror); its key is checked.
+    toolkit is installed from --nvidia-source (see NVIDIA's installation guide, or a mirror); its signing key
+    is compared with the known fingerprint.
     """
     if nvidia_source and not _ADDRESS.fullmatch(nvidia_source):
         raise UsageError(

@@ -23,7 +23,7 @@ def stop(
 ) -> int:
     """Stop a run: send SIGTERM to all ranks, wait for a last checkpoint, save the logs, remove the containers.
 
-    Ranks that are still running after --timeout are killed. Another user's run is stopped only after a question, or
+    Ranks that are still running after --timeout are killed. Another user's run is stopped only after confirmation, or
     with --yes. To continue later: orch resume RUN
     """
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped

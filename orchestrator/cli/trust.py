@@ -32,8 +32,8 @@ def trust(
 ) -> int:
     """Show the SSH host key of each node, and save it if you accept it.
 
-    A changed key is always refused, even if only its type changed: remove the old line from known_hosts yourself if you
-    know why. Exit code 4: no node could be trusted; 5: some could not.
+    A host key that differs from the saved one is always refused, also if it has another type: remove
+    the old line from known_hosts yourself if you know why. Exit code 4: no node could be trusted; 5: some could not.
     """
     from orchestrator.fleet.fan_out import fan_out
 

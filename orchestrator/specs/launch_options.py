@@ -89,7 +89,7 @@ class RunSettings:
             "--profile",
             parse=_profile,
             metavar="cpu|cuda",
-            help="Image for all nodes (default: by each node's device).",
+            help="Image for all nodes (default: chosen by each node's device).",
         ),
     )
     """Image for all nodes: cpu or cuda; empty: by the device of each node."""

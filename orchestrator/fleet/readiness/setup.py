@@ -110,7 +110,7 @@ def _do(node: Node, step: Step, told: Told, clock: SetupClock) -> None:
         raise CommandFailedError(
             f"what was fetched holds {shown}, not {step.only_key} alone: nothing of it is trusted or installed",
             node=node.name,
-            hint="a proxy that answers with a page of its own? Else ask NVIDIA's installation guide about a new key",
+            hint="did a proxy answer with its own page? Otherwise look in NVIDIA's installation guide for a new key",
         )
     told(node.name, step, clock.now() - began)
 
