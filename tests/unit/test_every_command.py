@@ -167,3 +167,21 @@ def test_messages_on_a_narrow_terminal_break_no_word(tmp_path: Path) -> None:
     assert shown[:2] == ["error: no an inventory of several", "  words.yaml (given by -i)"]
     assert shown[2].startswith("  → write one with `orch inventory import ")
     assert shown[2].endswith(" `orch lab up`")
+
+
+@pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_colour_on_a_terminal(environ: dict[str, str], coloured: bool) -> None:
+    """Every command prints through these consoles."""
+    ours, theirs = os.openpty()
+    code = (
+        "import sys; from orchestrator.render import console; getattr(console, sys.argv[1])().print('x', style='red')"
+    )
+    kept = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        for stream in ("stdout", "stderr"):
+            subprocess.run(
+                (sys.executable, "-c", code, stream), stdout=theirs, stderr=theirs, check=True,
+                env={**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **environ},
+            )  # fmt: skip
+            assert (b"\x1b[31m" in terminal.read(4096)) == coloured
+        os.close(theirs)
