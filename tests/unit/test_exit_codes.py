@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,6 +214,12 @@ class Watched(lan.Actor):
         self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None
     ) -> Iterator[LogLine]:
         if follow:
+            # Where the signal comes between open() and its `with`, Python leaves the file to the garbage collector.
+            reader = threading.main_thread().ident or 0
+            deadline = time.monotonic() + 10
+            while Path(sys._current_frames()[reader].f_code.co_filename).name not in {"follow.py", "threading.py"}:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGINT)
         return super().logs(container, follow=follow, since=since, tail=tail)
 
