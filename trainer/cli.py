@@ -8,7 +8,8 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,8 +19,7 @@ from trainer.errors import ConfigurationError, OptionError, TrainerError
 from trainer.option_layers import layered
 
 TOOLS = ("test-ddp", "monitor", "verify", "export")
-"""Commands beside the workloads."""
-Command = Callable[[argparse.Namespace, RankInfo], int]
+"""Commands other than the workloads: each is `run` of the module of that name in trainer/tools."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,8 +32,9 @@ def main(argv: Sequence[str]) -> int:
     given = argparse.Namespace()
     try:
         given = parse(argv, os.environ)
-        run: Command = given.run
-        return run(given, RankInfo.from_environ(os.environ))
+        tool = f"trainer.tools.{given.command.replace('-', '_')}"
+        run = import_module(tool).run if given.command in TOOLS else given.run
+        return int(run(given, RankInfo.from_environ(os.environ)))
     except TrainerError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -110,60 +111,32 @@ def build_parser(command: str, prog: str = "python -m trainer") -> argparse.Argu
 def _add_tools(commands: workloads.Actions) -> None:
     check = commands.add_parser("test-ddp", help="do all ranks reach each other?", allow_abbrev=False)
     check.add_argument("--backend", choices=BACKENDS, default="auto")
-    check.set_defaults(run=_test_ddp)
 
     monitor = commands.add_parser("monitor", help="CPU, memory and GPU in use", allow_abbrev=False)
-    monitor.add_argument("--interval", type=_above_0, default=5.0, metavar="SECONDS")
-    monitor.add_argument("--count", type=_count, metavar="N", help="stop after N lines (default: never)")
+    monitor.add_argument("--interval", type=_seconds, default=5.0, metavar="SECONDS")
+    monitor.add_argument("--count", type=_lines, metavar="N", help="stop after N lines (default: never)")
     monitor.add_argument("--json", action="store_true", help="one JSON object a line")
-    monitor.set_defaults(run=_monitor)
 
     verify = commands.add_parser("verify", help="are the checkpoints sound?", allow_abbrev=False)
     verify.add_argument("checkpoints", type=Path, metavar="CHECKPOINT_DIR")
     verify.add_argument("--json", action="store_true")
-    verify.set_defaults(run=_verify)
 
     export = commands.add_parser("export", help="a checkpoint's model as safetensors", allow_abbrev=False)
     export.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run, a checkpoint, or best.json")
     export.add_argument("--to", type=Path, required=True, metavar="FILE.safetensors")
-    export.set_defaults(run=_export)
 
 
-def _above_0(text: str) -> float:
+def _seconds(text: str) -> float:
     if not float(text) > 0:
         raise ValueError(text)
     return float(text)
 
 
-def _count(text: str) -> int:
+def _lines(text: str) -> int:
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
 
 
-_above_0.__name__ = "number of seconds"  # argparse names the type in its sentence: invalid number of seconds value
-_count.__name__ = "number of lines"
-
-
-def _test_ddp(given: argparse.Namespace, place: RankInfo) -> int:
-    from trainer.tools import test_ddp
-
-    return test_ddp.run(place, given.backend)
-
-
-def _monitor(given: argparse.Namespace, place: RankInfo) -> int:
-    from trainer.tools import monitor
-
-    return monitor.run(place.node, interval_s=given.interval, count=given.count, as_json=given.json)
-
-
-def _verify(given: argparse.Namespace, _place: RankInfo) -> int:
-    from trainer.tools import verify
-
-    return verify.run(given.checkpoints, as_json=given.json)
-
-
-def _export(given: argparse.Namespace, _place: RankInfo) -> int:
-    from trainer.tools import export
-
-    return export.run(given.checkpoint, given.to)
+_seconds.__name__ = "number of seconds"  # argparse names the type in its message: invalid number of seconds value
+_lines.__name__ = "number of lines"

@@ -42,6 +42,7 @@ NEED_TORCH = [
     "onednn",
     "optimizer",
     "out_of_memory",
+    "pairing",
     "precision",
     "profile",
     "reproducible",

@@ -15,7 +15,7 @@ from torch import nn
 from tests.trainer.conftest import Call
 from tests.trainer.observed import Net, Wishes, same, state
 from trainer.models.gpt2 import GPT2, Gpt2Shape
-from trainer.tools.export import told_apart
+from trainer.tools.export import split_tied
 
 SHORT: dict[str, Any] = {"batch_size": 4, "max_steps": 3}
 
@@ -59,7 +59,7 @@ def test_weights_that_share_memory_are_written_once() -> None:
     net[1].weight = net[0].weight
     whole = torch.arange(6.0)
     weights = {**net.state_dict(), "whole": whole, "part": whole[:2], "turned": whole.view(2, 3).T}
-    tensors, twins = told_apart(weights)
+    tensors, twins = split_tied(weights)
     assert twins == {"1.weight": "0.weight"}
     assert set(tensors) == {"0.weight", "whole", "part", "turned"}
     assert all(tensor.is_contiguous() and torch.equal(tensor, weights[name]) for name, tensor in tensors.items())

@@ -6,7 +6,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from trainer.tools.pairing import rounds
+from trainer.tools.link_rates import rounds
 
 
 @pytest.mark.parametrize("ranks", range(2, 10))

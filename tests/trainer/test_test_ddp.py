@@ -8,7 +8,7 @@ import torch
 from orchestrator.specs.connectivity import read_connectivity_result
 from trainer.config import RankInfo
 from trainer.engine.group import Group
-from trainer.tools.known_values import check
+from trainer.tools.test_ddp import check
 
 ALL = ["all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter", "barrier"]
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import count
 from typing import Any
 
 import psutil
 import pynvml
 
 from trainer import limits
+from trainer.config import RankInfo
 
 MIB = 1 << 20
 
@@ -38,22 +41,20 @@ class ResourceUsage:
     gpus: tuple[GpuUsage, ...]
 
 
-def run(node: str, *, interval_s: float, count: int | None, as_json: bool) -> int:
+def run(given: argparse.Namespace, place: RankInfo) -> int:
     meter = CpuMeter()
-    done = 0
     try:
-        while count is None or done < count:
-            time.sleep(interval_s)
-            usage = read(node, meter)
-            print(json.dumps(asdict(usage)) if as_json else as_line(usage), flush=True)
-            done += 1
+        for _ in count() if given.count is None else range(given.count):
+            time.sleep(given.interval)
+            usage = read(place.node, meter)
+            print(json.dumps(asdict(usage)) if given.json else as_line(usage), flush=True)
     except KeyboardInterrupt:  # the way to end it
         pass
     return 0
 
 
 class CpuMeter:
-    """Busy share since the last reading: by the cgroup's own count where there is one, else the machine's."""
+    """Busy share since the last reading, by the cgroup's counter or, without one, the machine's."""
 
     def __init__(
         self,
@@ -68,9 +69,8 @@ class CpuMeter:
         psutil.cpu_percent()  # the first reading only starts the count
 
     def percent(self) -> float:
-        now, used = self._clock(), self._used()
         before, used_before = self._last
-        self._last = (now, used)
+        now, used = self._last = (self._clock(), self._used())
         if used is None or used_before is None or now <= before:
             return psutil.cpu_percent()
         return 100 * (used - used_before) / (now - before) / self.cpus
@@ -78,15 +78,17 @@ class CpuMeter:
 
 def read(node: str, meter: CpuMeter) -> ResourceUsage:
     memory = psutil.virtual_memory()
-    limit, used = limits.memory_limit(), limits.memory_used()
-    limited = limit is not None and limit < memory.total
+    total, used = memory.total, memory.total - memory.available
+    limit = limits.memory_limit()
+    if limit is not None and limit < total:
+        total, used = limit, limits.memory_used() or used
     return ResourceUsage(
         t=time.time(),
         node=node,
         cpu_percent=round(meter.percent(), 1),
         cpus=meter.cpus,
-        ram_used_mib=(used if limited and used is not None else memory.total - memory.available) // MIB,
-        ram_limit_mib=(limit if limited and limit is not None else memory.total) // MIB,
+        ram_used_mib=used // MIB,
+        ram_limit_mib=total // MIB,
         gpus=read_gpus(),
     )
 
@@ -105,23 +107,23 @@ def read_gpus() -> tuple[GpuUsage, ...]:
 
 def _read_gpu(index: int) -> GpuUsage:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    utilization = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+
+    def ask(question: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return question(handle, *arguments)
+        except pynvml.NVMLError:
+            return None
+
+    memory = ask(pynvml.nvmlDeviceGetMemoryInfo)
+    utilization = ask(pynvml.nvmlDeviceGetUtilizationRates)
     return GpuUsage(
         index=index,
-        name=str(_ask(pynvml.nvmlDeviceGetName, handle)),
+        name=str(ask(pynvml.nvmlDeviceGetName)),
         utilization_percent=utilization.gpu if utilization else None,
         memory_used_mib=memory.used // MIB if memory else None,
         memory_total_mib=memory.total // MIB if memory else None,
-        temperature_c=_ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        temperature_c=ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
     )
-
-
-def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return question(*arguments)
-    except pynvml.NVMLError:
-        return None
 
 
 def as_line(usage: ResourceUsage) -> str:
@@ -131,12 +133,7 @@ def as_line(usage: ResourceUsage) -> str:
         f"RAM {usage.ram_used_mib} / {usage.ram_limit_mib} MiB",
     ]
     for gpu in usage.gpus:
-        parts.append(
-            f"GPU {gpu.index} {_or_dash(gpu.utilization_percent)} % {_or_dash(gpu.memory_used_mib)}"
-            f" / {_or_dash(gpu.memory_total_mib)} MiB {_or_dash(gpu.temperature_c)} °C"
-        )
+        values = (gpu.utilization_percent, gpu.memory_used_mib, gpu.memory_total_mib, gpu.temperature_c)
+        busy, used, total, celsius = ("-" if value is None else value for value in values)
+        parts.append(f"GPU {gpu.index} {busy} % {used} / {total} MiB {celsius} °C")
     return "  ".join(parts if usage.gpus else [*parts, "no GPU"])
-
-
-def _or_dash(value: int | None) -> str:
-    return "-" if value is None else str(value)
