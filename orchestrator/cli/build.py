@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -44,35 +43,22 @@ class Profile(str, Enum):
 
 
 def build(
-    profile: Annotated[
-        Profile, typer.Option("--profile", metavar="auto|cpu|cuda", help="auto: chosen by each node's device.")
-    ] = Profile.AUTO,
+    profile: Profile = typer.Option(Profile.AUTO, metavar="auto|cpu|cuda", help="auto: chosen by each node's device."),
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
     label: LabelOption = None,
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on", metavar="NODE|controller", help="Machine that builds (default: this computer, if it can)."
-        ),
-    ] = "",
-    each_node: Annotated[bool, typer.Option("--each-node", help="Build on every node, transfer no image.")] = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build again even if the image exists.")] = False,
-    base: Annotated[str, typer.Option("--base", metavar="IMAGE", help="Debian base image.")] = DEFAULT_BASE,
-    wheels: Annotated[
-        Path | None,
-        typer.Option(
-            "--wheels",
-            metavar="DIR",
-            help="Folder of wheels that pip uses before the index (default: $PIP_FIND_LINKS).",
-        ),
-    ] = None,
-    ca_bundle: Annotated[
-        Path | None,
-        typer.Option(
-            "--ca-bundle", metavar="FILE", help="CA certificates for pip (default: $PIP_CERT or $SSL_CERT_FILE)."
-        ),
-    ] = None,
+    on: str = typer.Option(
+        "", metavar="NODE|controller", help="Machine that builds (default: this computer, if it can)."
+    ),
+    each_node: bool = typer.Option(False, "--each-node", help="Build on every node, transfer no image."),
+    no_cache: bool = typer.Option(False, "--no-cache", help="Build again even if the image exists."),
+    base: str = typer.Option(DEFAULT_BASE, metavar="IMAGE", help="Debian base image."),
+    wheels: Path | None = typer.Option(
+        None, metavar="DIR", help="Folder of wheels that pip uses before the index (default: $PIP_FIND_LINKS)."
+    ),
+    ca_bundle: Path | None = typer.Option(
+        None, metavar="FILE", help="CA certificates for pip (default: $PIP_CERT or $SSL_CERT_FILE)."
+    ),
     output: OutputOption = None,
     as_json: JsonOption = False,
     yes: YesOption = False,

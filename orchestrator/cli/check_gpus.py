@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import Annotated
 
 import typer
 
@@ -20,10 +19,8 @@ def check_gpus(
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
     label: LabelOption = None,
-    image: Annotated[
-        str | None, typer.Option("--image", metavar="TAG", help="Image to check (default: the project's CUDA image).")
-    ] = None,
-    no_container: Annotated[bool, typer.Option("--no-container", help="Check the hosts only.")] = False,
+    image: str | None = typer.Option(None, metavar="TAG", help="Image to check (default: the project's CUDA image)."),
+    no_container: bool = typer.Option(False, "--no-container", help="Check the hosts only."),
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from orchestrator.cli.context import load_inventory
@@ -15,9 +13,7 @@ EXAMPLES = "orch clean"
 
 
 def clean(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: every ended run).")
-    ] = "",
+    run: str = typer.Argument("", metavar="RUN", help="Run id, or its first characters (default: every ended run)."),
     nodes: NodesOption = None,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -31,12 +31,11 @@ def doctor(
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
     label: LabelOption = None,
-    only: Annotated[
-        str,
-        typer.Option("--only", metavar="AREA|ID,...", help="Only these areas or findings, e.g. network or clock.skew."),
-    ] = "",
-    fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes, asking before each.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
+    only: str = typer.Option(
+        "", metavar="AREA|ID,...", help="Only these areas or findings, e.g. network or clock.skew."
+    ),
+    fix: bool = typer.Option(False, "--fix", help="Apply safe fixes, asking before each."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="With --fix: do not ask."),
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from orchestrator.checks.causes import Cause, explained
@@ -21,9 +19,9 @@ orch explain
 
 
 def explain(
-    id: Annotated[
-        str, typer.Argument(metavar="[ID|AREA]", help="A finding such as clock.skew, an area such as gpu, or a cause.")
-    ] = "",
+    id: str = typer.Argument(
+        "", metavar="[ID|AREA]", help="A finding such as clock.skew, an area such as gpu, or a cause."
+    ),
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -62,7 +61,7 @@ def list_nodes(
 
 @GROUP.command(epilog="orch inventory show alpha")
 def show(
-    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Name of a node (default: all).")] = None,
+    node: str | None = typer.Argument(None, metavar="[NODE]", help="Name of a node (default: all)."),
     inventory: InventoryOption = None,
     output: OutputOption = None,
     as_json: JsonOption = False,
@@ -101,23 +100,16 @@ def validate(inventory: InventoryOption = None) -> None:
 
 @GROUP.command("import", epilog=IMPORT_EXAMPLES)
 def import_nodes(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, - for stdin, or names such as node[01-05].")],
-    kind: Annotated[
-        SourceFormat, typer.Option("--from", metavar="FORMAT", help="auto, ssh-config, ansible, hostfile or hostlist.")
-    ] = SourceFormat.AUTO,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write (default: stdout).")
-    ] = None,
-    names: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only", metavar="PATTERN", help="Only machines with matching names, such as 'lab-*'. Repeatable."
-        ),
-    ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="NAME", help="SSH user for machines without one.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    source: str = typer.Argument(metavar="SOURCE", help="A file, - for stdin, or names such as node[01-05]."),
+    kind: SourceFormat = typer.Option(
+        SourceFormat.AUTO, "--from", metavar="FORMAT", help="auto, ssh-config, ansible, hostfile or hostlist."
+    ),
+    output: Path | None = typer.Option(None, "--output", "-o", metavar="FILE", help="File to write (default: stdout)."),
+    names: list[str] | None = typer.Option(
+        None, "--only", metavar="PATTERN", help="Only machines with matching names, such as 'lab-*'. Repeatable."
+    ),
+    user: str | None = typer.Option(None, metavar="NAME", help="SSH user for machines without one."),
+    force: bool = typer.Option(False, "--force", help="Overwrite the file."),
 ) -> None:
     """Convert an SSH configuration, Ansible inventory, hostfile or list of names to an inventory.
 

@@ -39,22 +39,19 @@ GROUP = typer.Typer(
 
 @GROUP.command(epilog="orch lab up\norch lab up --nodes 3 --link 100mbit --memory 4g\norch lab up --engine process")
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Number of machines.")] = 5,
-    link: Annotated[
-        str | None, typer.Option(metavar="SPEED", help="Speed of every link: 1gbit, 100mbit, or off for unlimited.")
-    ] = None,
-    engine: Annotated[
-        LabEngine,
-        typer.Option(metavar="docker|process", help="docker: machines in containers; process: no containers at all."),
-    ] = LabEngine.docker,
-    cpus: Annotated[
-        float | None, typer.Option(metavar="N", min=0.1, help="Cores of each machine (default: all).")
-    ] = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each machine, e.g. 4g.")] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the lab (default: lab).", show_default=False)
-    ] = None,
-    base: Annotated[str | None, typer.Option(metavar="IMAGE", help="Debian base image of the machines.")] = None,
+    nodes: int = typer.Option(5, metavar="N", help="Number of machines."),
+    link: str | None = typer.Option(
+        None, metavar="SPEED", help="Speed of every link: 1gbit, 100mbit, or off for unlimited."
+    ),
+    engine: LabEngine = typer.Option(
+        LabEngine.docker,
+        metavar="docker|process",
+        help="docker: machines in containers; process: no containers at all.",
+    ),
+    cpus: float | None = typer.Option(None, metavar="N", min=0.1, help="Cores of each machine (default: all)."),
+    memory: str | None = typer.Option(None, metavar="SIZE", help="Memory of each machine, e.g. 4g."),
+    name: str | None = typer.Option(None, metavar="NAME", help="Name of the lab (default: lab).", show_default=False),
+    base: str | None = typer.Option(None, metavar="IMAGE", help="Debian base image of the machines."),
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -93,12 +90,12 @@ def _make_base() -> None:
 
 @GROUP.command(epilog="orch lab down")
 def down(
-    name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Remove the lab with this name, even if another folder started it.", show_default=False
-        ),
-    ] = None,
+    name: str | None = typer.Option(
+        None,
+        metavar="NAME",
+        help="Remove the lab with this name, even if another folder started it.",
+        show_default=False,
+    ),
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -165,10 +162,10 @@ def status(output: OutputOption = None, as_json: JsonOption = False) -> None:
 
 @GROUP.command(epilog="orch lab shell alpha\norch lab shell 2 -- docker ps")
 def shell(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Name, or position from 1.")],
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Command to run instead of a login shell.")
-    ] = None,
+    node: str = typer.Argument(metavar="NODE", help="Name, or position from 1."),
+    command: list[str] | None = typer.Argument(
+        None, metavar="[-- COMMAND...]", help="Command to run instead of a login shell."
+    ),
 ) -> None:
     """Log in to a machine over SSH, or run a command there."""
     from orchestrator.lab.control import shell_command
@@ -217,8 +214,8 @@ def start(nodes: NodeArgument) -> None:
 
 @GROUP.command(epilog="orch lab link 100mbit\norch lab link 1gbit gamma")
 def link(
-    speed: Annotated[str, typer.Argument(metavar="SPEED", help="1gbit, 100mbit, 500kbit, or off for unlimited.")],
-    nodes: Annotated[list[str] | None, typer.Argument(metavar="NODE...", help="Machines (default: all).")] = None,
+    speed: str = typer.Argument(metavar="SPEED", help="1gbit, 100mbit, 500kbit, or off for unlimited."),
+    nodes: list[str] | None = typer.Argument(None, metavar="NODE...", help="Machines (default: all)."),
 ) -> None:
     """Change the speed of network links while the machines run."""
     from orchestrator.lab import control

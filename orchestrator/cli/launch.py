@@ -42,12 +42,11 @@ def launch(
     context: typer.Context,
     options: LaunchOptions,
     mode: OutputMode,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[-- COMMAND...]", help="A workload of the trainer with its options, or your own: python SCRIPT ..."
-        ),
-    ] = None,
+    command: list[str] | None = typer.Argument(
+        None,
+        metavar="[-- COMMAND...]",
+        help="A workload of the trainer with its options, or your own: python SCRIPT ...",
+    ),
 ) -> int:
     """Start a training run on several nodes and follow it.
 

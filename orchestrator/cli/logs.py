@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -28,20 +28,15 @@ orch logs RUN --rank 3 --since 10m --grep 'loss|error'
 
 def logs(
     run: RunArgument = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new lines.")] = False,
+    follow: bool = typer.Option(False, "-f", "--follow", help="Keep printing new lines."),
     nodes: NodesOption = None,
-    rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this global rank.")] = None,
-    since: Annotated[
-        str,
-        typer.Option(
-            "--since", metavar="TIME|10m", help="Only lines since a time, or from the last 10 minutes (s, m, h, d)."
-        ),
-    ] = "",
-    tail: Annotated[
-        int | None, typer.Option("--tail", min=0, metavar="N", help="Only the last N lines of each node.")
-    ] = None,
-    grep: Annotated[str, typer.Option("--grep", metavar="REGEX", help="Only lines that match.")] = "",
-    timestamps: Annotated[bool, typer.Option("-t", "--timestamps", help="Show the local time of each line.")] = False,
+    rank: int | None = typer.Option(None, metavar="N", help="Only this global rank."),
+    since: str = typer.Option(
+        "", metavar="TIME|10m", help="Only lines since a time, or from the last 10 minutes (s, m, h, d)."
+    ),
+    tail: int | None = typer.Option(None, min=0, metavar="N", help="Only the last N lines of each node."),
+    grep: str = typer.Option("", metavar="REGEX", help="Only lines that match."),
+    timestamps: bool = typer.Option(False, "-t", "--timestamps", help="Show the local time of each line."),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
 import typer
 
@@ -27,12 +26,10 @@ def plan(
     options: LaunchOptions,
     command: WorkloadArgument = None,
     inventory: InventoryOption = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", min=1, metavar="N", help="Length of the training in steps.")
-    ] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", min=0.001, metavar="N", help="Length in epochs.")] = None,
-    samples: Annotated[int | None, typer.Option("--samples", min=1, metavar="N", help="Length in samples.")] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Run `orch bench` first.")] = False,
+    steps: int | None = typer.Option(None, min=1, metavar="N", help="Length of the training in steps."),
+    epochs: float | None = typer.Option(None, min=0.001, metavar="N", help="Length in epochs."),
+    samples: int | None = typer.Option(None, min=1, metavar="N", help="Length in samples."),
+    measure: bool = typer.Option(False, "--measure", help="Run `orch bench` first."),
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> int:

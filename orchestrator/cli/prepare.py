@@ -7,7 +7,6 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -35,21 +34,13 @@ PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 def prepare(
     context: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- WORKLOAD...]", help="Workload other than gpt2, with its `prepare` options."),
-    ] = None,
-    text: Annotated[
-        list[str] | None,
-        typer.Option("--text", metavar="spanish|FILE|DIR", help="File or folder of text. Repeatable."),
-    ] = None,
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Folder for the prepared data.")] = DEFAULT_DATA,
-    vocab_size: Annotated[
-        int | None, typer.Option("--vocab-size", min=300, metavar="N", help="Vocabulary size of the tokenizer.")
-    ] = None,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="docker|process", help="process: without a container.")
-    ] = "docker",
+    command: list[str] | None = typer.Argument(
+        None, metavar="[-- WORKLOAD...]", help="Workload other than gpt2, with its `prepare` options."
+    ),
+    text: list[str] | None = typer.Option(None, metavar="spanish|FILE|DIR", help="File or folder of text. Repeatable."),
+    data: Path = typer.Option(DEFAULT_DATA, metavar="DIR", help="Folder for the prepared data."),
+    vocab_size: int | None = typer.Option(None, min=300, metavar="N", help="Vocabulary size of the tokenizer."),
+    engine: str = typer.Option("docker", metavar="docker|process", help="process: without a container."),
     inventory: InventoryOption = None,
     yes: YesOption = False,
 ) -> int:

@@ -27,10 +27,9 @@ def resume(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its first characters.")],
     options: LaunchOptions,
     mode: OutputMode,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="New command (default: the one of the last attempt)."),
-    ] = None,
+    command: list[str] | None = typer.Argument(
+        None, metavar="[-- COMMAND...]", help="New command (default: the one of the last attempt)."
+    ),
 ) -> int:
     """Resume a run from its newest checkpoint, as the next attempt of the same run.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from typing import Annotated
 
 import typer
 
@@ -32,11 +31,8 @@ def setup(
     inventory: InventoryOption = None,
     nodes: NodesOption = None,
     label: LabelOption = None,
-    nvidia_source: Annotated[
-        str,
-        typer.Option("--nvidia-source", metavar="URL", help="Package source of the NVIDIA Container Toolkit."),
-    ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every command and change nothing.")] = False,
+    nvidia_source: str = typer.Option("", metavar="URL", help="Package source of the NVIDIA Container Toolkit."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Show every command and change nothing."),
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
 import typer
 
@@ -24,12 +23,9 @@ orch supervise RUN --json
 def supervise(
     mode: OutputMode,
     run: RunArgument = None,
-    out_of_sight: Annotated[
-        int,
-        typer.Option(
-            "--out-of-sight", min=1, metavar="SECONDS", help="Give up when no node has answered for this long."
-        ),
-    ] = A_DAY_S,
+    out_of_sight: int = typer.Option(
+        A_DAY_S, min=1, metavar="SECONDS", help="Give up when no node has answered for this long."
+    ),
 ) -> int:
     """Supervise a run until it ends: restart killed containers and continue without lost nodes.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
 import typer
 
@@ -23,9 +22,7 @@ orch test --nodes 5 --json
 def test(
     options: LaunchOptions,
     inventory: InventoryOption = None,  # noqa: PT028  # a command, no test
-    backend: Annotated[
-        str, typer.Option("--backend", metavar="auto|gloo|nccl", help="auto: the backend a launch would use.")
-    ] = "auto",  # noqa: PT028
+    backend: str = typer.Option("auto", metavar="auto|gloo|nccl", help="auto: the backend a launch would use."),  # noqa: PT028
     as_json: JsonOption = False,  # noqa: PT028
 ) -> int:
     """Test all collectives and all links in the training image, with the settings of a launch.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,7 +25,7 @@ EXAMPLES = "orch trust -n alpha,beta"
 
 
 def trust(
-    listed: Annotated[str | None, typer.Argument(hidden=True)] = None,
+    listed: str | None = typer.Argument(None, hidden=True),
     nodes: NodesOption = None,
     inventory: InventoryOption = None,
     yes: YesOption = False,

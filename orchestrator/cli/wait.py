@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from orchestrator.cli.context import load_inventory
@@ -19,9 +17,7 @@ orch wait RUN --timeout 3600 && orch logs RUN --tail 5
 
 def wait(
     run: RunArgument = None,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Longest time to wait.")
-    ] = None,
+    timeout: float | None = typer.Option(None, min=0, metavar="SECONDS", help="Longest time to wait."),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 
 
 def ls(
-    run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: all runs).")
-    ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Hash every file. Without it, only sizes are compared.")
-    ] = False,
+    run: str | None = typer.Argument(None, metavar="RUN", help="Run id, or its first characters (default: all runs)."),
+    verify: bool = typer.Option(False, "--verify", help="Hash every file. Without it, only sizes are compared."),
     output: OutputOption = None,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
@@ -81,11 +77,9 @@ def verify(
 
 
 def prune(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its first characters.")],
-    keep: Annotated[int, typer.Option("--keep", min=1, metavar="N", help="Number of newest steps to keep.")],
-    older_than: Annotated[
-        float, typer.Option("--older-than", min=0, metavar="HOURS", help="Remove only checkpoints older than this.")
-    ] = 0.0,
+    run: str = typer.Argument(metavar="RUN", help="Run id, or its first characters."),
+    keep: int = typer.Option(min=1, metavar="N", help="Number of newest steps to keep."),
+    older_than: float = typer.Option(0.0, min=0, metavar="HOURS", help="Remove only checkpoints older than this."),
     yes: YesOption = False,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,9 +15,9 @@ from orchestrator.specs.errors import EXIT_OK, RunFailedError, UsageError
 def pull(
     run: RunArgument = None,
     step: StepOption = None,
-    to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Folder on this computer; files go to DIR/runs/RUN/checkpoints.")
-    ] = Path(),
+    to: Path = typer.Option(
+        Path(), metavar="DIR", help="Folder on this computer; files go to DIR/runs/RUN/checkpoints."
+    ),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
@@ -38,18 +37,14 @@ def pull(
 
 
 def push(
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN", help="Run id, or its first characters (default: the newest run in --from)."),
-    ] = None,
+    run: str | None = typer.Argument(
+        None, metavar="RUN", help="Run id, or its first characters (default: the newest run in --from)."
+    ),
     step: StepOption = None,
-    origin: Annotated[
-        Path,
-        typer.Option(
-            "--from", metavar="DIR", help="Folder that contains runs/RUN/checkpoints, as given to `pull --to`."
-        ),
-    ] = Path(),
-    to: Annotated[str, typer.Option("--to", metavar="NODE", help="Target node (default: the node of rank 0).")] = "",
+    origin: Path = typer.Option(
+        Path(), "--from", metavar="DIR", help="Folder that contains runs/RUN/checkpoints, as given to `pull --to`."
+    ),
+    to: str = typer.Option("", metavar="NODE", help="Target node (default: the node of rank 0)."),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
@@ -93,9 +88,9 @@ def push(
 def export(
     run: RunArgument = None,
     step: StepOption = None,
-    to: Annotated[
-        Path, typer.Option("--to", metavar="FILE.safetensors", help="File to write on this computer.")
-    ] = Path("model.safetensors"),
+    to: Path = typer.Option(
+        Path("model.safetensors"), metavar="FILE.safetensors", help="File to write on this computer."
+    ),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
