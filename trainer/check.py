@@ -1,13 +1,9 @@
-"""`python -m trainer.check`: whether the trainer would take these words, as JSON on stdin, before anything starts.
+"""`python -m trainer.check`: check a command line of the trainer, read as JSON from stdin, before anything starts.
 
     {"words": ["gpt2", "--epochs", "1"], "data": "Data", "environment": {}, "prog": "orch launch --"}
 
-`data`: the folder that the training would read, null where it is not on this computer. Answer, as JSON on stdout:
-`help`, where the words ask for it; `refused`, what the trainer would say before it ends, with its exit code in `code`;
-`hint`, what to do then; `needs`, the command that makes the data which the training reads, where none was given;
-`replaces`, what `data` holds of another workload, where the words prepare data there.
-
-Needs Python alone, no package: the controller has no torch. Run in the folder of the user's code.
+`data`: the folder that the training would read, null where it is not on this computer. The answer is JSON on stdout.
+Needs Python alone, no package: the controller has no torch. Run it in the folder of the user's code.
 """
 
 from __future__ import annotations
@@ -23,18 +19,24 @@ from typing import Any
 
 from trainer.cli import parse
 from trainer.config import RankInfo
-from trainer.data.prepared_folder import KINDS, MANIFEST, Kind, kind_of
+from trainer.data.prepared_folder import KINDS, MANIFEST, kind_of
 from trainer.errors import ConfigurationError, TrainerError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     help: str = ""
+    """The help text, if the words ask for it."""
     refused: str = ""
+    """The error with which the trainer would end."""
     code: int = 0
+    """The exit code of `refused`."""
     hint: str = ""
+    """What to do about `refused`."""
     needs: str = ""
+    """The command that makes the data which the training reads, if none was given."""
     replaces: str = ""
+    """The kind of data of another workload in `data`, if the words prepare data there."""
 
 
 def answer(asked: Mapping[str, Any]) -> Answer:
@@ -55,35 +57,27 @@ def answer(asked: Mapping[str, Any]) -> Answer:
     elsewhere = given.data_dir or getattr(given, "images", None) or "TRAINER_DATA_DIR" in asked["environment"]
     data = Path(asked["data"]) if asked["data"] and not elsewhere else None
     if data and kind and (other := kind_of(data)) and other != kind.name:
-        return _other_data(given.command, kind, other, data)
+        apart = f"{data}-{kind.workload}"
+        return Answer(
+            refused=f"{data} holds {other}; {given.command} reads {kind.name}",
+            code=ConfigurationError.exit_code,
+            hint=f"{kind.prepare_line(apart)}   # then launch with --data {apart}",
+        )
     if data and kind and not (data / MANIFEST).is_file() and not any(data.rglob("*.pt")):
-        return _not_prepared(kind, data)
-    # Options that stand in a file, or in variables, may change what the others must be.
+        # Often the texts or images that are to be prepared.
+        option = kind.source.split()[0]
+        return Answer(
+            refused=f"{data} holds no prepared data: there is no {MANIFEST}",
+            code=ConfigurationError.exit_code,
+            hint=f"orch prepare -- {kind.workload} {option} {data}   # makes ./Data of it; then launch without --data",
+        )
+    # Options in a file or in variables may change what the others must be.
     if not given.config and not asked["environment"]:
         try:
             given.check(given, RankInfo(), data)
         except TrainerError as error:
             return Answer(refused=str(error), code=error.exit_code)
     return Answer(needs=kind.prepare_line("Data") if kind and not data and not elsewhere else "")
-
-
-def _other_data(workload: str, kind: Kind, other: str, folder: Path) -> Answer:
-    beside = f"{folder}-{kind.workload}"
-    return Answer(
-        refused=f"{folder} holds {other}; {workload} reads {kind.name}",
-        code=ConfigurationError.exit_code,
-        hint=f"{kind.prepare_line(beside)}   # then launch with --data {beside}",
-    )
-
-
-def _not_prepared(kind: Kind, folder: Path) -> Answer:
-    """Often the very texts or pictures that are to be prepared."""
-    option = kind.source.split()[0]
-    return Answer(
-        refused=f"{folder} holds no prepared data: there is no {MANIFEST}",
-        code=ConfigurationError.exit_code,
-        hint=f"orch prepare -- {kind.workload} {option} {folder}   # makes ./Data of it; then launch without --data",
-    )
 
 
 if __name__ == "__main__":

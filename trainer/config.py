@@ -1,8 +1,4 @@
-"""Settings of a run: the environment from the orchestrator, and the options of the user.
-
-Nothing here imports torch: the same module serves `--help` and the contract test with the orchestrator. Declaration:
-options.py; the layers that values come from: option_layers.py.
-"""
+"""Settings of a run: the environment from the orchestrator and the options of the user. Needs no torch."""
 
 from __future__ import annotations
 
@@ -107,7 +103,7 @@ WORKLOAD = "the workload's default"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """Options of every training. This declaration is the only one: see options.py."""
+    """Options of every training."""
 
     data_dir: Path = option(Path("Data"), "prepared data", section="input and output", aliases=("--preprocessed-dir",))
     run_dir: Path = option(Path(), "folder of checkpoints/, tensorboard/ and logs (default: $ORCH_RUN_DIR or .)")
@@ -232,7 +228,7 @@ class TrainOptions:
         None, "generate a sample from TEXT at the end", aliases=("--sample-at-end",), metavar="TEXT"
     )
 
-    said: Mapping[str, OptionValue] = field(default_factory=dict)
+    chosen: Mapping[str, OptionValue] = field(default_factory=dict)
     """Values that are not a default of this class, also of the workload's own options, with their origin."""
 
     def __post_init__(self) -> None:
@@ -247,7 +243,7 @@ class TrainOptions:
             raise OptionError("\n".join(wrong))
 
     def batches(self, world_size: int) -> int:
-        """Samples in one optimizer step."""
+        """Return the number of samples in one optimizer step."""
         by_parts = self.batch_size * world_size * (self.grad_accum or 1)
         total = self.global_batch_size or by_parts
         if self.grad_accum and total != by_parts:
@@ -260,6 +256,6 @@ class TrainOptions:
         return total
 
     def as_json(self) -> dict[str, Any]:
-        values = asdict(replace(self, said={}))
-        del values["said"]
+        values = asdict(replace(self, chosen={}))
+        del values["chosen"]
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}

@@ -10,7 +10,7 @@ ROOT = Path("/")
 
 
 def usable_threads(root: Path = ROOT, affinity: int | None = None) -> int:
-    """CPUs by affinity, cut down to the cgroup's quota: more threads than quota are throttled, not faster."""
+    """CPUs by affinity, at most the cgroup's quota: more threads are throttled, not faster."""
     cpus = affinity or len(os.sched_getaffinity(0))
     quota = cpu_quota(root)
     return max(1, min(cpus, int(quota)) if quota else cpus)
@@ -55,26 +55,22 @@ def memory_used(root: Path = ROOT) -> int | None:
     for folder in _folders(root, "memory"):
         text = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
         if text:
-            cache = 0
-            for line in _read(folder / "memory.stat").splitlines():
-                name, _, value = line.partition(" ")
-                if name in ("inactive_file", "total_inactive_file"):
-                    cache = int(value)
-            return max(0, int(text) - cache)
+            stat = dict(line.split(" ", 1) for line in _read(folder / "memory.stat").splitlines())
+            return max(0, int(text) - int(stat.get("total_inactive_file", stat.get("inactive_file", 0))))
     return None
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Our cgroup's folders for one controller, from our own up to the mount's root, v1 and v2.
+    """Folders of this process's cgroup for one controller, v1 and v2, from its own up to the mount's root.
 
-    In a container without a cgroup namespace the path in /proc is the host's and not visible; then the root
-    of the mount is our own group.
+    In a container without a cgroup namespace the path in /proc is the host's and not visible; then the root of the
+    mount is the process's own group.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        mount = root / "sys/fs/cgroup" / (controllers if controllers else "")
+        mount = root / "sys/fs/cgroup" / controllers
         if controllers and not mount.is_dir():
             mount = root / "sys/fs/cgroup" / controller
         folder = mount / path.lstrip("/")

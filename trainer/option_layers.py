@@ -1,8 +1,8 @@
-"""Layers that the value of an option comes from, first to last: command line, environment (`TRAINER_GRAD_ACCUM=2`),
-file of `--config`, default of the workload (its preset), default in config.py.
+"""Layers of option values, first to last: command line, environment (`TRAINER_GRAD_ACCUM=2`), file of `--config`,
+default of the workload (its preset), default in config.py.
 
-A run prints the values that the user gave, each with its origin, and writes all values to RUN/options.yaml, which
-`--config` reads.
+A run prints the values that the user gave with their origins, and writes all to RUN/options.yaml, which `--config`
+reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainer.options import add_options, values_given
 ENVIRONMENT = "TRAINER_"
 COMMAND_LINE = "command line"
 KEPT = "options.yaml"
-_NOT_KEPT = {"said", "run_dir", "resume", "config"}
+_NOT_KEPT = {"chosen", "run_dir", "resume", "config"}
 """Options that identify the run, not how it is trained."""
 
 
@@ -33,13 +33,14 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
 
 def train_options(given: argparse.Namespace, defaults: Mapping[str, Any], place: RankInfo) -> TrainOptions:
     """Build the options from the given values, the workload's `defaults`, and the defaults of TrainOptions."""
-    chosen = {**defaults, "run_dir": Path(place.run_dir or "."), "backend": place.backend}
-    chosen |= values_given(given, TrainOptions)
-    if chosen.get("early_stopping") == "none":
-        chosen["early_stopping"] = None
-    said = {name: OptionValue(value, WORKLOAD) for name, value in defaults.items()}
-    said |= {name: OptionValue(getattr(given, name), origin) for name, origin in getattr(given, "origins", {}).items()}
-    return TrainOptions(**chosen, said=said)
+    values = {**defaults, "run_dir": Path(place.run_dir or "."), "backend": place.backend}
+    values |= values_given(given, TrainOptions)
+    if values.get("early_stopping") == "none":
+        values["early_stopping"] = None
+    chosen = {name: OptionValue(value, WORKLOAD) for name, value in defaults.items()}
+    origins = getattr(given, "origins", {})
+    chosen |= {name: OptionValue(getattr(given, name), origin) for name, origin in origins.items()}
+    return TrainOptions(**values, chosen=chosen)
 
 
 def layered(given: argparse.Namespace, declared: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
@@ -47,12 +48,12 @@ def layered(given: argparse.Namespace, declared: argparse.ArgumentParser, enviro
     by_name = {option.removeprefix("--"): action for action in declared._actions for option in action.option_strings}
     names = {action.dest for action in by_name.values()} - {"help"}
     origins = {name: COMMAND_LINE for name in names if getattr(given, name) is not None}
-    said = list(_from_environment(by_name, environ))
+    layers = list(_from_environment(by_name, environ))
     config = given.config or environ.get(f"{ENVIRONMENT}CONFIG")
     if config:
-        said += _from_file(Path(config), by_name)
+        layers += _from_file(Path(config), by_name)
     wrong = []
-    for origin, words in said:
+    for origin, words in layers:
         try:
             layer = declared.parse_args(words)
         except OptionError as error:
@@ -82,8 +83,8 @@ def _from_environment(
         yield variable, _words(name, scalar(environ[variable]), by_name)
 
 
-def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> Iterator[tuple[str, list[str]]]:
-    """Yield origin and words of each line `option: value`."""
+def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> list[tuple[str, list[str]]]:
+    """Return origin and words of each line `option: value`."""
     import yaml
 
     from trainer.scalars import Loader
@@ -95,24 +96,24 @@ def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> Iterator[t
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: not YAML: {error}") from None
     if root is None:
-        return
+        return []
     if not isinstance(root, yaml.MappingNode):
         raise ConfigurationError(f"{path}: expected lines of `option: value`")
     values = Loader("").construct_document(root)
     seen: dict[str, int] = {}
-    wrong = []
+    found, wrong = [], []
     for key, _ in root.value:
         name, line = str(key.value).replace("_", "-"), key.start_mark.line + 1
         if name not in by_name or name in ("config", "help"):
             wrong.append(f"{path}:{line}: {_unknown(name, by_name)}")
         elif name in seen:
             wrong.append(f"{path}:{line}: {name} is given already in line {seen[name]}")
+        else:
+            found.append((f"{path}:{line}", _words(name, values[key.value], by_name)))
         seen.setdefault(name, line)
     if wrong:
         raise ConfigurationError("\n".join(wrong))
-    for key, _ in root.value:
-        name = str(key.value).replace("_", "-")
-        yield f"{path}:{key.start_mark.line + 1}", _words(name, values[key.value], by_name)
+    return found
 
 
 def _words(name: str, value: object, by_name: Mapping[str, argparse.Action]) -> list[str]:
@@ -140,14 +141,13 @@ def _unknown(name: str, by_name: Mapping[str, argparse.Action]) -> str:
 # ── Options in the output of a run ────────────────────────────────────────────────────────────────────────────────────
 
 
-def told(options: TrainOptions) -> str:
+def summary(options: TrainOptions) -> str:
     """Return one line with the values that the user gave."""
     words = []
-    for name, said in options.said.items():
-        if said.by_user and name not in _NOT_KEPT:
-            words.append(f"{name.replace('_', '-')} {_plain(said.value)}")
-            if said.origin != COMMAND_LINE:
-                words[-1] += f" ({said.origin})"
+    for name, chosen in options.chosen.items():
+        if chosen.by_user and name not in _NOT_KEPT:
+            origin = "" if chosen.origin == COMMAND_LINE else f" ({chosen.origin})"
+            words.append(f"{name.replace('_', '-')} {_plain(chosen.value)}{origin}")
     return f"options: {', '.join(words) or 'none given'}; all of them in {options.run_dir / KEPT}"
 
 
@@ -156,14 +156,14 @@ def as_yaml(options: TrainOptions) -> str:
     import yaml
 
     values = {field.name: OptionValue(getattr(options, field.name), "default") for field in fields(options)}
-    for name, said in options.said.items():
-        chosen = values[name].value if name in values else None
-        values[name] = OptionValue(said.value if chosen is None else chosen, said.origin)  # `none` stands for None
+    for name, chosen in options.chosen.items():
+        value = values[name].value if name in values else None
+        values[name] = OptionValue(chosen.value if value is None else value, chosen.origin)  # `none` means None
     lines = ["# Options of this run; --config reads this file."]
-    for name, said in values.items():
-        if name not in _NOT_KEPT and said.value is not None:
-            value = yaml.safe_dump(_plain(said.value), default_flow_style=True, allow_unicode=True, width=1 << 20)
-            lines.append(f"{name.replace('_', '-')}: {value.removesuffix('...' + chr(10)).rstrip()}  # {said.origin}")
+    for name, chosen in values.items():
+        if name not in _NOT_KEPT and chosen.value is not None:
+            text = yaml.safe_dump(_plain(chosen.value), default_flow_style=True, allow_unicode=True, width=1 << 20)
+            lines.append(f"{name.replace('_', '-')}: {text.removesuffix('...' + chr(10)).rstrip()}  # {chosen.origin}")
     return "\n".join(lines) + "\n"
 
 

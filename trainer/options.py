@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True, kw_only=True)
 class OptionSpec:
-    """Everything about an option beside its name, type and default."""
+    """Everything about an option except its name, type and default."""
 
     help: str
     section: str = ""
@@ -89,15 +89,15 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
     for name, default, spec in declared(options):
         if spec.section:
             group = parser.add_argument_group(spec.section)
-        texts = {"help": described(default, spec).replace("%", "%%"), "dest": name}
-        group.add_argument(flag(name), *spec.aliases, **texts, **_value(types[name], spec))
+        help_text = _with_default(default, spec).replace("%", "%%")
+        group.add_argument(flag(name), *spec.aliases, help=help_text, dest=name, **_value(types[name], spec))
         for constant, value in spec.constants.items():
             text = f"disable {flag(name)}" if value is False else f"the same as {flag(name)} {value}"
             group.add_argument(constant, dest=name, action="store_const", const=value, help=text)
 
 
-def described(default: Any, spec: OptionSpec) -> str:
-    """Return the help text with the default, where there is one that the text does not explain."""
+def _with_default(default: Any, spec: OptionSpec) -> str:
+    """Return the help text with the default, unless the text explains it."""
     if default is None or default is False or spec.without_value is not None or "default" in spec.help:
         return spec.help
     values = default if isinstance(default, tuple) else (default,)
@@ -116,33 +116,23 @@ def _value(kind: Any, spec: OptionSpec) -> dict[str, Any]:
     if types == [bool]:
         if not words:
             return {"action": argparse.BooleanOptionalAction}
-        return {"type": _only(words[0]), "nargs": "?", "const": True, "metavar": words[0]}
+        return {"choices": words, "nargs": "?", "const": True, "metavar": words[0]}
     metavar = spec.metavar or {Path: "DIR", int: "N"}.get(types[0])
     without = {} if spec.without_value is None else {"nargs": "?", "const": spec.without_value}
     if spec.read:
         return {"type": spec.read, "metavar": metavar, **without}
     if words:
-        return {"type": number_or(words[0]), "metavar": spec.metavar or f"N|{words[0]}"}
+        return {"type": _number_or(words[0]), "metavar": spec.metavar or f"N|{words[0]}"}
     if get_origin(types[0]) is tuple:
         return {"type": _pair, "metavar": metavar}
     return {"type": types[0], "metavar": metavar, **without}
 
 
-def number_or(word: str) -> Callable[[str], int | str]:
+def _number_or(word: str) -> Callable[[str], int | str]:
     def read(text: str) -> int | str:
         return word if text == word else int(text)
 
     read.__name__ = f"number or {word}"  # argparse names the type in its message
-    return read
-
-
-def _only(word: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text != word:
-            raise ValueError(text)
-        return text
-
-    read.__name__ = f"word ({word}, or nothing)"
     return read
 
 

@@ -1,4 +1,4 @@
-"""One reading of the values that people write, as YAML 1.2 has it: `1e-3` is a number, `no` and `22:22` are text.
+"""YAML 1.2 in what users write: `1e-3` is a number, `no` and `22:22` are text.
 
 PyYAML reads YAML 1.1, where `1e-3` is text, `no` is false and `22:22` is 1342.
 """
@@ -22,40 +22,31 @@ RESOLVED = {
 
 
 class Loader(yaml.SafeLoader):
-    """Safe, and of YAML 1.2's core schema."""
+    """A safe loader with the core schema of YAML 1.2."""
 
 
 Loader.yaml_implicit_resolvers = {}
 for _tag, (_pattern, _first) in RESOLVED.items():
     Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _first)
-
-
-def _int(_loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    text = node.value
-    return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
-
-
-def _float(_loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    return float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan"))
-
-
-Loader.add_constructor("tag:yaml.org,2002:int", _int)
-Loader.add_constructor("tag:yaml.org,2002:float", _float)
+Loader.add_constructor(
+    "tag:yaml.org,2002:int", lambda _, node: int(node.value, 0 if node.value[:2] in ("0o", "0x") else 10)
+)
+Loader.add_constructor(
+    "tag:yaml.org,2002:float",
+    lambda _, node: float(node.value.lower().replace(".inf", "inf").replace(".nan", "nan")),
+)
 
 
 def load(text: str) -> Any:
-    """A document. yaml.YAMLError: it is none."""
+    """Read a document. yaml.YAMLError: it is not YAML."""
     return yaml.load(text, Loader)  # noqa: S506  # a SafeLoader
 
 
 def scalar(text: str, wanted: str = "") -> Any:
-    """A value given on the command line. `wanted`: the annotation of the argument that it is for. ValueError: the text
-    is not of that type."""
+    """Read a value of the command line. `wanted`: the annotation of its argument. ValueError: it is of another type."""
     wanted = wanted.removeprefix("<class '").removesuffix("'>")
-    if wanted == "str":
-        return text
-    if wanted in ("int", "float"):
-        return {"int": int, "float": float}[wanted](text)
+    if wanted in ("str", "int", "float"):
+        return {"str": str, "int": int, "float": float}[wanted](text)
     try:
         found = load(text)
     except yaml.YAMLError:

@@ -54,11 +54,13 @@ def test_each_value_stands_with_its_origin(tmp_path: Path) -> None:
     assert lines["weight-decay: 0.25"] == "the workload's default"
     assert lines["spike-factor: 3.0"] == "default"
     assert "run-dir" not in yaml.safe_load(kept)
-    assert option_layers.told(options) == (
+    assert option_layers.summary(options) == (
         f"options: clip 3.0, grad-accum 2 (TRAINER_GRAD_ACCUM), seed 7 ({tmp_path}/mine.yaml:1);"
         f" all of them in {tmp_path / 'options.yaml'}"
     )
 
 
 def test_a_run_without_options_says_so(tmp_path: Path) -> None:
-    assert option_layers.told(options_of(("gpt2",), CLEAN, tmp_path)).startswith("options: none given; all of them in ")
+    assert option_layers.summary(options_of(("gpt2",), CLEAN, tmp_path)).startswith(
+        "options: none given; all of them in "
+    )

@@ -90,7 +90,7 @@ def _ready(
     if run.place.rank == 0:
         run.stopped_marker.unlink(missing_ok=True)
         option_layers.keep(options)
-        events.say(option_layers.told(options))
+        events.say(option_layers.summary(options))
     if options.find_lr:
         run.search_lr(bench, optimizer)
         return None
