@@ -32,7 +32,7 @@ class Answer:
     code: int = 0
     """The exit code of `refused`."""
     hint: str = ""
-    """What to do about `refused`."""
+    """The next step after `refused`."""
     needs: str = ""
     """The command that makes the data which the training reads, if none was given."""
     replaces: str = ""
