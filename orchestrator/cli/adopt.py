@@ -30,7 +30,7 @@ def adopt(mode: OutputMode, run: RunArgument = None) -> int:
     told = (lambda _told: None) if mode.as_json else tell_line
     with rejoined(loaded.inventory, run, mode.engine, told, ask=not mode.as_json, finish=True) as attended:
         plan = attended.plan
-        run_id, names = plan.run_id, ", ".join(seat.node.name for seat in attended.seated)
+        run_id, names = plan.run_id, ", ".join(one.node.name for one in attended.containers)
         say(f"run {run_id} is up on {names}")
         if not mode.detach:
             return see_through(attended, mode)

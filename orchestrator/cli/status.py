@@ -50,9 +50,9 @@ def status(
         if recorded := recorded_only(found, run):
             return _of_the_record(past_run(recorded, found.unreachable), output, as_json=as_json)
         chosen = choose_run(found, run)
-        seats = running_containers(chosen, {node.name: node for node in reached})
-        forecast = forecast_of(seats, RunRecord(chosen.run_id))
-        last = last_event(seats, forecast)
+        containers = running_containers(chosen, {node.name: node for node in reached})
+        forecast = forecast_of(containers, RunRecord(chosen.run_id))
+        last = last_event(containers, forecast)
     if as_json:
         write_json(run_data(chosen, last, forecast))
     elif output is OutputFormat.NAME:

@@ -126,7 +126,7 @@ class Scene:
         return plan, launch(self.nodes, plan)
 
     def watch(
-        self, plan: Plan, seated: Sequence[RunningContainer], then: Callable[[Update], object], **how: Any
+        self, plan: Plan, containers: Sequence[RunningContainer], then: Callable[[Update], object], **how: Any
     ) -> RunOutcome:
         def hear(told: Update) -> None:
             self.told.append(told)
@@ -145,7 +145,7 @@ class Scene:
         callbacks = Callbacks(told=hear, checkpoint=copy, notify=notify)
         values = {"no_answer_s": 600.0, "clock": lambda: self.time.now, "pause": self.time.pause,
                   "rest": self.time.pass_, "tick_s": 0.005, **how}  # fmt: skip
-        return supervise(Supervision(pool=pool, callbacks=callbacks, **values), plan, seated)
+        return supervise(Supervision(pool=pool, callbacks=callbacks, **values), plan, containers)
 
     def container(self, name: str) -> str:
         """The one that holds the node's lock."""

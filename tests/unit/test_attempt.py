@@ -41,9 +41,9 @@ def watch(here: lan.Lan) -> Watched:
     plan = lan.plan(THREE)
     heard: list[RunEvent] = []
     record = RunRecord(plan.run_id)
-    seated = launch(here.nodes, plan)
+    containers = launch(here.nodes, plan)
     clock = map(float, count(step=10))  # every look at the clock is ten seconds later
-    outcome = follow_attempt(seated, plan, record, on=heard.append, clock=lambda: next(clock))
+    outcome = follow_attempt(containers, plan, record, on=heard.append, clock=lambda: next(clock))
     return Watched(here, outcome, heard, record)
 
 
@@ -144,10 +144,10 @@ def test_a_node_that_is_lost_is_named() -> None:
 def test_out_of_memory() -> None:
     here = lan.lan(*THREE, ends_with=None)
     plan = lan.plan(THREE)
-    seated = launch(here.nodes, plan)
-    here.nodes["beta"].engine.finish(seated[1].container, 137, oom_killed=True)
+    containers = launch(here.nodes, plan)
+    here.nodes["beta"].engine.finish(containers[1].id, 137, oom_killed=True)
     clock = map(float, count(step=10))
-    failure = follow_attempt(seated, plan, RunRecord("r"), clock=lambda: next(clock)).failure
+    failure = follow_attempt(containers, plan, RunRecord("r"), clock=lambda: next(clock)).failure
     assert failure is not None
     assert (failure.node, failure.reason) == ("beta", "out of memory: the container reached its limit")
 
@@ -155,9 +155,9 @@ def test_out_of_memory() -> None:
 def test_lines_are_kept_once_however_often_a_run_is_followed() -> None:
     here = lan.lan(*THREE, says=("[rank0]: one", "[rank0]: two", "agent"))
     plan = lan.plan(THREE)
-    seated, record = launch(here.nodes, plan), RunRecord(plan.run_id)
-    first = [line for line in follow(seated, record) if isinstance(line, RunLine)]
-    again = [line for line in follow(seated, record) if isinstance(line, RunLine)]
+    containers, record = launch(here.nodes, plan), RunRecord(plan.run_id)
+    first = [line for line in follow(containers, record) if isinstance(line, RunLine)]
+    again = [line for line in follow(containers, record) if isinstance(line, RunLine)]
     assert len(first) == 9
     assert again == []
     assert set(record.lines()) == set(first)
@@ -189,12 +189,12 @@ class Restarted(lan.Actor):
 
 def test_a_container_that_is_started_again_goes_on_being_followed() -> None:
     engine = Restarted("alpha")
-    container = engine.create(lan.plan(("alpha",)).nodes[0].container)
+    id = engine.create(lan.plan(("alpha",)).nodes[0].container)
     here = lan.lan("alpha")
     here.nodes["alpha"].engine = engine
-    engine.start(container)
-    seat = RunningContainer(node=here.nodes["alpha"], node_rank=0, container=container)
-    heard = list(follow([seat], RunRecord("r")))
+    engine.start(id)
+    container = RunningContainer(node=here.nodes["alpha"], node_rank=0, id=id)
+    heard = list(follow([container], RunRecord("r")))
     assert [line.text for line in heard if isinstance(line, RunLine)] == ["first life", "second life"]
     (end,) = [end for end in heard if isinstance(end, ContainerExited)]
     assert end.container.state is State.SUCCEEDED
@@ -202,10 +202,10 @@ def test_a_container_that_is_started_again_goes_on_being_followed() -> None:
 
 def test_while_nothing_happens_the_clock_ticks() -> None:
     here = lan.lan("alpha", ends_with=None)
-    seated = launch(here.nodes, lan.plan(("alpha",)))
-    happenings = follow(seated, RunRecord("r"), tick_s=0.001)
+    containers = launch(here.nodes, lan.plan(("alpha",)))
+    happenings = follow(containers, RunRecord("r"), tick_s=0.001)
     assert isinstance(next(happenings), Tick)
-    here.nodes["alpha"].engine.finish(seated[0].container, 0)
+    here.nodes["alpha"].engine.finish(containers[0].id, 0)
     assert [type(last) for last in happenings if not isinstance(last, Tick)] == [ContainerExited]
 
 

@@ -30,7 +30,7 @@ def test_a_run_is_whole_again() -> None:
     (run,) = find_runs(list(here.nodes.values())).runs
     assert (run.run_id, run.state, run.nnodes, run.master, run.command) == ("r1", State.RUNNING, 3, "alpha", "gpt2")
     assert [(member.node, member.node_rank) for member in run.members] == list(zip(THREE, range(3), strict=True))
-    assert [seat.node.name for seat in running_containers(run, here.nodes)] == list(THREE)
+    assert [one.node.name for one in running_containers(run, here.nodes)] == list(THREE)
 
 
 def test_runs_come_newest_first() -> None:
@@ -128,33 +128,33 @@ def test_no_runs() -> None:
         choose_run(find_runs(list(here.nodes.values())), None)
 
 
-def seats(*says: str) -> tuple[lan.Lan, Run]:
+def logged_run(*says: str) -> tuple[lan.Lan, Run]:
     here = lan.lan(*THREE, says=says, ends_with=None)
     launched(here, "r1")
     return here, find_runs(list(here.nodes.values())).runs[0]
 
 
 def test_progress_is_the_newest_event_of_rank_0() -> None:
-    here, run = seats(event("step", step=5, loss=2.5), event("checkpoint", step=6, verified=True), "[rank0]: talk")
+    here, run = logged_run(event("step", step=5, loss=2.5), event("checkpoint", step=6, verified=True), "[rank0]: talk")
     last = last_event(running_containers(run, here.nodes))
     assert last is not None
     assert (last.kind, last.values()["step"], last.values()["loss"]) == ("checkpoint", 6, 2.5)
 
 
 def test_a_checkpoint_that_is_told_late_takes_a_run_no_way_back() -> None:
-    here, run = seats(event("checkpoint", step=6), event("step", step=9, loss=2.5), event("checkpoint", step=8))
+    here, run = logged_run(event("checkpoint", step=6), event("step", step=9, loss=2.5), event("checkpoint", step=8))
     last = last_event(running_containers(run, here.nodes))
     assert last is not None
     assert (last.values()["step"], last.values()["loss"]) == (9, 2.5)
 
 
 def test_no_progress_yet() -> None:
-    here, run = seats("[rank0]: hello", event("joined"))
+    here, run = logged_run("[rank0]: hello", event("joined"))
     assert last_event(running_containers(run, here.nodes)) is None
 
 
 def test_progress_that_cannot_be_asked_for_is_none() -> None:
-    here, run = seats(event("step", step=5))
+    here, run = logged_run(event("step", step=5))
     here.nodes["alpha"].engine.failures["logs"] = EngineError("driver none does not support reading", node="alpha")
     assert last_event(running_containers(run, here.nodes)) is None
 

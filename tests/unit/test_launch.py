@@ -33,11 +33,11 @@ def plan_of(run_id: str, *, user: str = "ana") -> Plan:
 
 def test_every_container_runs_and_the_plan_is_kept() -> None:
     here, plan, steps = quiet_lan(), plan_of("first"), list[tuple[str, str]]()
-    seated = launch(here.nodes, plan, on_step=lambda node, step: steps.append((node, step)))
+    containers = launch(here.nodes, plan, on_step=lambda node, step: steps.append((node, step)))
 
-    assert [(seat.node.name, seat.node_rank) for seat in seated] == list(zip(FIVE, range(5), strict=True))
-    for seat in seated:
-        facts = seat.node.engine.container(seat.container)
+    assert [(one.node.name, one.node_rank) for one in containers] == list(zip(FIVE, range(5), strict=True))
+    for container in containers:
+        facts = container.node.engine.container(container.id)
         assert facts is not None
         assert (facts.status, facts.labels["orch.run_id"]) == ("running", "first")
     assert steps == [(name, "container started") for name in FIVE]
@@ -202,12 +202,12 @@ def test_a_run_that_holds_one_node_only_is_found_there() -> None:
 
 def test_an_ended_run_steps_aside_with_its_logs() -> None:
     here = quiet_lan()
-    for seat in launch(here.nodes, plan_of("first")):
-        here.nodes[seat.node.name].engine.finish(seat.container, 1)
+    for container in launch(here.nodes, plan_of("first")):
+        here.nodes[container.node.name].engine.finish(container.id, 1)
 
-    seated = launch(here.nodes, plan_of("second"))
+    containers = launch(here.nodes, plan_of("second"))
 
-    assert len(seated) == 5
+    assert len(containers) == 5
     for name in FIVE:
         aside, now = sorted(here.containers[name], key=len, reverse=True)
         assert aside.startswith("orch-run-first.0-")
@@ -241,8 +241,8 @@ def test_a_holder_that_goes_away_in_between_is_no_conflict() -> None:
 def test_of_two_launches_at_once_exactly_one_wins(ended_before: bool) -> None:
     here = quiet_lan()
     if ended_before:
-        for seat in launch(here.nodes, plan_of("old")):
-            here.nodes[seat.node.name].engine.finish(seat.container, 0)
+        for container in launch(here.nodes, plan_of("old")):
+            here.nodes[container.node.name].engine.finish(container.id, 0)
 
     def attempt(run_id: str) -> tuple[RunningContainer, ...] | OrchError:
         try:

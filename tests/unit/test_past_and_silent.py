@@ -103,13 +103,13 @@ def test_times_are_local_and_say_so(orch: Orch, monkeypatch: pytest.MonkeyPatch)
 def test_following_waits_for_a_node_that_is_away_and_goes_on_with_the_others(known: bool) -> None:
     """`known`: whether its container was found before it went away."""
     scene = Scene()
-    plan, seated = scene.begin()
+    plan, containers = scene.begin()
     if not known:
         scene.engines["beta"].pull()
-        seated = tuple(seat if seat.node.name != "beta" else type(seat)(
-            node=seat.node, node_rank=seat.node_rank, container="") for seat in seated)  # fmt: skip
+        containers = tuple(one if one.node.name != "beta" else type(one)(
+            node=one.node, node_rank=one.node_rank, id="") for one in containers)  # fmt: skip
     heard: list[RunEvent] = []
-    for happening in follow(seated, RunRecord(plan.run_id), patient=True, pause=scene.time.pause, tick_s=0.005):
+    for happening in follow(containers, RunRecord(plan.run_id), patient=True, pause=scene.time.pause, tick_s=0.005):
         heard.append(happening)
         if isinstance(happening, Tick):
             scene.time.pass_(10)

@@ -64,11 +64,11 @@ def test_a_running_run_can_be_followed() -> None:
 def test_lines_outlive_the_containers() -> None:
     found = source()
     gather_lines(found, Filter())
-    for seat in found.seated:
-        seat.node.engine.remove(seat.container)
+    for container in found.containers:
+        container.node.engine.remove(container.id)
     RunRecord("r1").save_plan(lan.plan())
 
-    nodes = [seat.node for seat in found.seated]
+    nodes = [one.node for one in found.containers]
     for wanted in (None, "r1", "r"):
         kept = resolve_logs(nodes, wanted)
         assert (kept.run_id, kept.running, kept.names) == ("r1", False, TWO)
@@ -83,7 +83,7 @@ def test_a_run_on_the_nodes_comes_before_a_remembered_one() -> None:
 def test_a_node_that_does_not_answer_leaves_what_is_on_record() -> None:
     found = source()
     gather_lines(found, Filter())
-    beta = found.seated[1].node
+    beta = found.containers[1].node
     beta.engine.failures["logs"] = EngineError("no answer", node="beta")
     with RunRecord("r1").open_log("alpha") as log:
         log.write(as_json(RunLine(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text="nine")))

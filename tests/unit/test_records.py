@@ -87,14 +87,14 @@ def test_a_line_cut_short_is_left_out_and_harms_no_other() -> None:
 
 def test_what_was_not_kept_is_fetched_again_once() -> None:
     engine = FakeEngine("alpha")
-    container = engine.create(lan.plan().nodes[0].container)
-    seat = RunningContainer(node=FakeNode("alpha", engine=engine), node_rank=0, container=container)
+    id = engine.create(lan.plan().nodes[0].container)
+    container = RunningContainer(node=FakeNode("alpha", engine=engine), node_rank=0, id=id)
     record = RunRecord("r1")
-    engine.write(container, lan.moment(1), "[rank0]: one")
-    assert [outcome.value() for outcome in collect_logs([seat], record)] == [1]
-    engine.write(container, lan.moment(2), "[rank0]: two")
-    assert [outcome.value() for outcome in collect_logs([seat], record)] == [1]
-    assert [outcome.value() for outcome in collect_logs([seat], record)] == [0]
+    engine.write(id, lan.moment(1), "[rank0]: one")
+    assert [outcome.value() for outcome in collect_logs([container], record)] == [1]
+    engine.write(id, lan.moment(2), "[rank0]: two")
+    assert [outcome.value() for outcome in collect_logs([container], record)] == [1]
+    assert [outcome.value() for outcome in collect_logs([container], record)] == [0]
     assert [line.text for line in record.lines()] == ["one", "two"]
 
 

@@ -47,7 +47,7 @@ def is_replanned(told: Update) -> bool:
 
 
 def test_a_container_that_was_killed_is_started_again(scene: Scene) -> None:
-    plan, seated = scene.begin()
+    plan, containers = scene.begin()
     scene.engines["gamma"].finish(scene.container("gamma"), 137)
     starts = len([call for call in scene.engines["gamma"].calls if call[0] == "start"])
 
@@ -55,14 +55,14 @@ def test_a_container_that_was_killed_is_started_again(scene: Scene) -> None:
         if isinstance(told, Tick) and scene.told_of(StartContainer):
             scene.finish()
 
-    outcome = scene.watch(plan, seated, then)
+    outcome = scene.watch(plan, containers, then)
     assert scene.told_of(StartContainer) == [StartContainer(node="gamma")]
     assert len([call for call in scene.engines["gamma"].calls if call[0] == "start"]) == starts + 1
     assert (outcome.state, RunRecord(plan.run_id).outcome()) == (State.SUCCEEDED, ("succeeded", ""))
 
 
 def test_a_lost_node_that_comes_back_costs_nothing(scene: Scene) -> None:
-    plan, seated = scene.begin()
+    plan, containers = scene.begin()
     scene.engines["gamma"].pull()
 
     def then(told: Update) -> None:
@@ -72,7 +72,7 @@ def test_a_lost_node_that_comes_back_costs_nothing(scene: Scene) -> None:
             scene.say("gamma", "[rank2]: here again")
             scene.finish()
 
-    outcome = scene.watch(plan, seated, then)
+    outcome = scene.watch(plan, containers, then)
     assert (outcome.state, outcome.failure) == (State.SUCCEEDED, None)
     texts = [said.text for said in RunRecord(plan.run_id).lines("gamma")]
     assert texts.count("here again") == 1
@@ -80,7 +80,7 @@ def test_a_lost_node_that_comes_back_costs_nothing(scene: Scene) -> None:
 
 def test_a_log_that_ends_without_an_error_is_taken_up_again(scene: Scene) -> None:
     """Over a connection that broke; the container, which runs, would be waited for in silence."""
-    plan, seated = scene.begin()
+    plan, containers = scene.begin()
 
     def speak() -> None:
         scene.engines["gamma"].hang_up()
@@ -93,13 +93,13 @@ def test_a_log_that_ends_without_an_error_is_taken_up_again(scene: Scene) -> Non
         if isinstance(told, RunLine) and told.text == "here still":
             scene.finish()
 
-    assert scene.watch(plan, seated, then).state is State.SUCCEEDED
+    assert scene.watch(plan, containers, then).state is State.SUCCEEDED
 
 
 def test_a_node_that_stays_away_ends_a_run_that_needs_all(scene: Scene) -> None:
-    plan, seated = scene.begin()
+    plan, containers = scene.begin()
     scene.engines["gamma"].pull()
-    outcome = scene.watch(plan, seated, lambda _told: None)
+    outcome = scene.watch(plan, containers, lambda _told: None)
     assert outcome.failure is not None
     assert (outcome.failure.node, outcome.failure.rank) == ("gamma", 2)
     assert outcome.failure.reason.startswith("no answer in 5 s, for 1")
@@ -124,7 +124,7 @@ def test_a_node_whose_gpu_is_lost_takes_no_part_until_it_is_back(scene: Scene) -
 
 
 def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
-    plan, seated = scene.begin(min_nodes=2)
+    plan, containers = scene.begin(min_nodes=2)
     scene.engines["gamma"].pull()
     attempts: list[Plan] = []
 
@@ -139,7 +139,7 @@ def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
             lan.keep_checkpoint(scene.nodes["alpha"], plan.run_id, 40)
             scene.say("alpha", event("checkpoint", step=40, verified=True))
 
-    outcome = scene.watch(plan, seated, then)
+    outcome = scene.watch(plan, containers, then)
 
     assert scene.told_of(Replan) == [Replan(without=("gamma",), left=("alpha", "beta"))]
     assert scene.told_of(AddNodes) == [AddNodes(nodes=("gamma",))]
@@ -157,11 +157,11 @@ def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
 
 
 def test_the_master_is_lost_and_its_place_goes_where_the_newest_checkpoint_lies(scene: Scene) -> None:
-    plan, seated = scene.begin(min_nodes=2)
+    plan, containers = scene.begin(min_nodes=2)
     lan.keep_checkpoint(scene.nodes["beta"], plan.run_id, 60, damaged=True)
     lan.keep_checkpoint(scene.nodes["gamma"], plan.run_id, 40)
     scene.engines["alpha"].pull()
-    outcome = scene.watch(plan, seated, once(is_replanned, lambda: scene.finish(names=THREE[1:])))
+    outcome = scene.watch(plan, containers, once(is_replanned, lambda: scene.finish(names=THREE[1:])))
     (moved,) = [told.plan for told in scene.told if isinstance(told, Replanned)]
     assert ([part.node for part in moved.nodes], moved.master) == (["gamma", "beta"], "gamma")
     assert outcome.state is State.SUCCEEDED
@@ -172,46 +172,46 @@ def test_the_master_is_lost_and_its_place_goes_where_the_newest_checkpoint_lies(
 
 
 def test_it_does_not_begin_anew_where_its_checkpoints_are_out_of_reach(scene: Scene) -> None:
-    plan, seated = scene.begin(min_nodes=2)
+    plan, containers = scene.begin(min_nodes=2)
     scene.say("alpha", event("checkpoint", step=40, verified=True))
     heard = once(lambda told: isinstance(told, RunLine) and "checkpoint" in told.text, scene.engines["alpha"].pull)
-    outcome = scene.watch(plan, seated, heard)
+    outcome = scene.watch(plan, containers, heard)
     assert outcome.failure is not None
     assert outcome.failure.reason == "the run's checkpoint of step 40 was on alpha, and no node that answers has one"
     assert [len(scene.engines[name].made) for name in THREE] == [1, 0, 0]
 
 
 def test_what_cannot_be_planned_anew_is_said(scene: Scene) -> None:
-    plan, seated = scene.begin(min_nodes=2)
+    plan, containers = scene.begin(min_nodes=2)
     scene.engines["gamma"].pull()
     scene.engines["beta"].failures["create"] = EngineError("no space left on device", node="beta")
-    outcome = scene.watch(plan, seated, lambda _told: None)
+    outcome = scene.watch(plan, containers, lambda _told: None)
     assert outcome.failure is not None
     assert (outcome.failure.node, outcome.failure.reason) == ("beta", "beta: no space left on device")
     assert RunRecord(plan.run_id).outcome() == ("failed", "beta: no space left on device")
 
 
 def test_orch_stop_is_not_undone(scene: Scene) -> None:
-    plan, seated = scene.begin()
+    plan, containers = scene.begin()
     record = RunRecord(plan.run_id)
 
     def kill() -> None:
         for engine in scene.engines.values():
             engine.failures.pop("stop", None)
-        stop_run(seated, record, timeout_s=0)
+        stop_run(containers, record, timeout_s=0)
 
-    outcome = scene.watch(plan, seated, once(lambda told: isinstance(told, Tick), kill))
+    outcome = scene.watch(plan, containers, once(lambda told: isinstance(told, Tick), kill))
     assert (outcome.stopped, outcome.failure) == (True, None)
     assert scene.told_of(StartContainer) == []
 
 
 def test_a_watcher_may_be_started_while_a_node_is_away(scene: Scene) -> None:
     """Nobody can say which container is its; it is looked for by its labels when the node answers."""
-    plan, seated = scene.begin()
+    plan, containers = scene.begin()
     scene.engines["beta"].pull()
     blind = [
-        seat if seat.node.name != "beta" else RunningContainer(node=seat.node, node_rank=1, container="")
-        for seat in seated
+        container if container.node.name != "beta" else RunningContainer(node=container.node, node_rank=1, id="")
+        for container in containers
     ]
 
     def then(told: Update) -> None:
@@ -226,31 +226,31 @@ def test_a_watcher_may_be_started_while_a_node_is_away(scene: Scene) -> None:
 
 
 def test_a_watcher_that_died_between_two_attempts_leaves_it_to_the_next(scene: Scene) -> None:
-    plan, seated = scene.begin(min_nodes=2)
+    plan, containers = scene.begin(min_nodes=2)
     RunRecord(plan.run_id).mark_next(("alpha", "beta"))
-    outcome = scene.watch(plan, seated, once(is_replanned, lambda: scene.finish(names=THREE[:2])))
+    outcome = scene.watch(plan, containers, once(is_replanned, lambda: scene.finish(names=THREE[:2])))
     assert outcome.state is State.SUCCEEDED
     assert RunRecord(plan.run_id).next() == ()
 
 
 def test_cut_off_from_all_it_waits_and_then_says_so(scene: Scene) -> None:
-    plan, seated = scene.begin()
+    plan, containers = scene.begin()
     for engine in scene.engines.values():
         engine.pull()
-    outcome = scene.watch(plan, seated, lambda _told: None)
+    outcome = scene.watch(plan, containers, lambda _told: None)
     assert (outcome.state, outcome.failure) == (State.LOST, None)
     assert scene.time.now >= 600
 
 
 def test_what_the_supervisors_agreed_on_is_the_reason(scene: Scene) -> None:
-    plan, seated = scene.begin()
+    plan, containers = scene.begin()
     over = {"class": "user", "exit_code": 1, "reason": "ValueError: no", "frame": "train.py:3"}
     for rank, name in enumerate(THREE):
         line = event("over", **over).partition(": ")[2].replace('"rank": 0', '"rank": 2, "node": "gamma"')
         scene.engines[name].write(scene.container(name), lan.moment(rank), line)
     scene.engines["gamma"].write(scene.container("gamma"), lan.moment(9), "[rank2]: ValueError: no")
     scene.finish(1)
-    failure = scene.watch(plan, seated, lambda _told: None).failure
+    failure = scene.watch(plan, containers, lambda _told: None).failure
     assert failure is not None
     assert (failure.node, failure.rank, failure.exit_code, failure.reason) == ("gamma", 2, 1, "ValueError: no")
     assert scene.told_of(StartContainer) == []

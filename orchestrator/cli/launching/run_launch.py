@@ -121,7 +121,7 @@ def _run(
     by_name = {node.name: node for node in nodes}
     for part in plan.nodes:
         screen.reach(part.node, "image checked")
-    seated = start_all(
+    containers = start_all(
         previous.nodes if previous else by_name,
         plan,
         fresh=request.folders,
@@ -140,7 +140,7 @@ def _run(
     attended = Attended(
         pool=NodePool(nodes=by_name, request=request),
         plan=plan,
-        seated=seated,
+        containers=containers,
         told=screen.showing(Arrivals(by_name, plan)),
         screen=screen,
     )

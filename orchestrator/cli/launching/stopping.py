@@ -87,22 +87,24 @@ def at_hand(specs: Sequence[NodeSpec], run: str | None) -> Iterator[AtHand]:
 def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
     """Stop the run on every node that answers; report the errors of the others."""
     chosen, found = at_hand.run, at_hand.found
-    seated = running_containers(chosen, {node.name: node for node in at_hand.nodes})
-    say(f"stopping run {chosen.run_id} on {', '.join(seat.node.name for seat in seated)}")
+    containers = running_containers(chosen, {node.name: node for node in at_hand.nodes})
+    say(f"stopping run {chosen.run_id} on {', '.join(one.node.name for one in containers)}")
     try:
-        done = stop_run(seated, RunRecord(chosen.run_id), timeout_s=timeout_s)
+        done = stop_run(containers, RunRecord(chosen.run_id), timeout_s=timeout_s)
     except KeyboardInterrupt:
         say(f"\nthe nodes have the request, and continue stopping\n  → at once: orch stop {chosen.run_id} --timeout 0")
         raise
     failed = [outcome.error for outcome in done.outcomes if outcome.error]
     for error in failed:
         report_error(error)
-    silent = _may_hold(chosen, [name for name in found.unreachable if name not in {seat.node.name for seat in seated}])
+    silent = _may_hold(
+        chosen, [name for name in found.unreachable if name not in {one.node.name for one in containers}]
+    )
     return StoppedRun(
         run_id=chosen.run_id,
         nodes=tuple(outcome.item.node.name for outcome in done.outcomes if not outcome.error),
         checkpoint_step=done.checkpoint_step,
-        left=(*(error.node for error in failed), *(silent if len(seated) < chosen.nnodes else ())),
+        left=(*(error.node for error in failed), *(silent if len(containers) < chosen.nnodes else ())),
     )
 
 

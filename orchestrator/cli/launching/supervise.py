@@ -49,7 +49,7 @@ class Attended:
 
     pool: NodePool
     plan: Plan
-    seated: Sequence[RunningContainer]
+    containers: Sequence[RunningContainer]
     told: Callable[[Update], None]
     looks: int = LOOKS
     screen: AbstractContextManager[object] = field(default_factory=nullcontext)
@@ -72,7 +72,7 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
     )
     try:
         with only_watcher(record, tries=run.looks), run.screen:
-            outcome = supervise(how, run.plan, run.seated)
+            outcome = supervise(how, run.plan, run.containers)
     except KeyboardInterrupt:
         say(f"\nrun {run.plan.run_id} continues without you")
         leave_to_a_watcher(run.plan, mode)
@@ -180,8 +180,8 @@ def rejoined(
         request = build_request(machines, LaunchOptions(nodes=",".join(names)), plan, os.environ)
         nodes = {node.name: node for node in everyone if node.name in names}
         pool = NodePool(nodes=nodes, request=request)
-        seated = adopt(nodes, plan, run) if finish else _seats(pool, plan, run)
-        yield Attended(pool=pool, plan=plan, seated=seated, told=told)
+        containers = adopt(nodes, plan, run) if finish else _containers(pool, plan, run)
+        yield Attended(pool=pool, plan=plan, containers=containers, told=told)
 
 
 def _as_launched_here(run: Run) -> Run:
@@ -204,7 +204,7 @@ def _up(members: Sequence[Member]) -> list[str]:
     return sorted({member.node for member in members if member.state in (State.RUNNING, State.CREATED)})
 
 
-def _seats(pool: NodePool, plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
+def _containers(pool: NodePool, plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
     """Return a container for every part of the plan; that of a silent node is looked for when the node answers."""
     held = {member.node: member.container for member in run.members if member.container}
     if run.attempt != plan.attempt:
@@ -213,7 +213,7 @@ def _seats(pool: NodePool, plan: Plan, run: Run) -> tuple[RunningContainer, ...]
         RunningContainer(
             node=pool.nodes[part.node],
             node_rank=part.node_rank,
-            container=held[part.node].id if part.node in held else "",
+            id=held[part.node].id if part.node in held else "",
             secrets=secrets_of((held.get(part.node) or part.container).labels),
         )
         for part in plan.nodes

@@ -31,20 +31,21 @@ def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[RunningConta
             f"{', '.join(part.node for part in lacking)}",
             hint=f"orch stop {plan.run_id}, then: orch resume {plan.run_id}",
         )
-    seated = []
+    containers = []
     for part in plan.nodes:
-        container = held.get(part.node)
-        id = container.id if container else nodes[part.node].engine.create(part.container)
-        secrets = secrets_of((container or part.container).labels)
-        seated.append(RunningContainer(node=nodes[part.node], node_rank=part.node_rank, container=id, secrets=secrets))
-    if all(container.state is State.CREATED for container in held.values()):  # else each has its token
+        facts = held.get(part.node)
+        id = facts.id if facts else nodes[part.node].engine.create(part.container)
+        secrets = secrets_of((facts or part.container).labels)
+        containers.append(RunningContainer(node=nodes[part.node], node_rank=part.node_rank, id=id, secrets=secrets))
+    if all(facts.state is State.CREATED for facts in held.values()):  # otherwise each has its token
         for placed in place_token([(nodes[part.node], part) for part in plan.nodes], plan.run_id):
             placed.value()
-    asleep = [seat for seat in seated if seat.node.name not in held or held[seat.node.name].state is State.CREATED]
-    for outcome in fan_out(asleep, lambda seat: seat.node.engine.start(seat.container), timeout_s=START_S):
+    running = {node for node, facts in held.items() if facts.state is not State.CREATED}
+    created = [one for one in containers if one.node.name not in running]
+    for outcome in fan_out(created, lambda one: one.node.engine.start(one.id), timeout_s=START_S):
         outcome.value()
     RunRecord(plan.run_id).save_plan(plan)
-    return tuple(seated)
+    return tuple(containers)
 
 
 def _require_no_secret(plan: Plan, lacking: Sequence[str]) -> None:

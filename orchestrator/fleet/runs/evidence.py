@@ -25,9 +25,8 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callabl
         source = resolve_logs(nodes, newer)
     lines = gather_lines(source, Filter())
     plan = source.record.plan()
-    seats = list(source.seated)
-    containers = fan_out(seats, lambda seat: seat.node.engine.container(seat.container), timeout_s=TIMEOUT_S)
-    kernel = fan_out(seats, lambda seat: _kernel(seat, plan), timeout_s=TIMEOUT_S)
+    containers = fan_out(source.containers, lambda one: one.node.engine.container(one.id), timeout_s=TIMEOUT_S)
+    kernel = fan_out(source.containers, lambda one: _kernel(one, plan), timeout_s=TIMEOUT_S)
     return Evidence(
         run_id=source.run_id,
         plan=plan,
@@ -47,6 +46,6 @@ def _newer_here(source: LogSource) -> str:
     return plans[0].run_id if plans and shown and plans[0].started_at > shown.started_at else ""
 
 
-def _kernel(seat: RunningContainer, plan: Plan | None) -> tuple[str, ...]:
+def _kernel(container: RunningContainer, plan: Plan | None) -> tuple[str, ...]:
     """Kernel messages since the run started; earlier ones are not its cause."""
-    return kernel_lines(seat.node, int(timestamp(plan.started_at))) if plan else ()
+    return kernel_lines(container.node, int(timestamp(plan.started_at))) if plan else ()

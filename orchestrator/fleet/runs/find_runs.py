@@ -136,7 +136,7 @@ def running_containers(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningCont
         RunningContainer(
             node=nodes[member.node],
             node_rank=member.node_rank,
-            container=member.container.id,
+            id=member.container.id,
             secrets=secrets_of(member.container.labels),
         )
         for member in run.members

@@ -45,7 +45,7 @@ class RunningContainer:
 
     node: Node
     node_rank: int
-    container: str
+    id: str
     secrets: str = ""
     """The folder of the node where its secrets lie."""
 
@@ -80,17 +80,17 @@ def launch(
         _all(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
         _create_all(parts, made, rest)
         _all(place_token(parts, plan.run_id))  # now that no other launch of this run can do so
-        seated = tuple(sorted(made, key=lambda seat: seat.node_rank))
-        _all(fan_out(seated, lambda seat: seat.node.engine.start(seat.container)))
+        containers = tuple(sorted(made, key=lambda one: one.node_rank))
+        _all(fan_out(containers, lambda one: one.node.engine.start(one.id)))
     except BaseException:  # Ctrl-C too: all or none
-        fan_out(made, lambda seat: seat.node.engine.remove(seat.container))
+        fan_out(made, lambda one: one.node.engine.remove(one.id))
         fan_out(parts, lambda item: remove_secrets(item[0], secrets_of(item[1].container.labels)))
         record.forget_intent()
         raise
     record.save_plan(plan)  # not before: a launch that was refused is no run
-    for seat in seated:
-        on_step(seat.node.name, "container started")
-    return seated
+    for container in containers:
+        on_step(container.node.name, "container started")
+    return containers
 
 
 def _prepare(
@@ -118,10 +118,10 @@ def _prepare(
             bring(artifact, lacking, having, others, fresh=new, on_step=on_step)
 
 
-def discard(seat: RunningContainer) -> None:
+def discard(container: RunningContainer) -> None:
     """Remove a container and its secrets."""
-    seat.node.engine.remove(seat.container)
-    remove_secrets(seat.node, seat.secrets)
+    container.node.engine.remove(container.id)
+    remove_secrets(container.node, container.secrets)
 
 
 def _create_all(
@@ -135,8 +135,8 @@ def _create_all(
 
     def create(item: tuple[Node, NodePlan]) -> None:
         node, part = item
-        container, secrets = _create(node, part, rest), secrets_of(part.container.labels)
-        made.append(RunningContainer(node=node, node_rank=part.node_rank, container=container, secrets=secrets))
+        id, secrets = _create(node, part, rest), secrets_of(part.container.labels)
+        made.append(RunningContainer(node=node, node_rank=part.node_rank, id=id, secrets=secrets))
 
     in_turn = sorted(parts, key=lambda item: item[0].name)
     _all(fan_out(in_turn[:1], create))

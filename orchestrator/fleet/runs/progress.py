@@ -22,11 +22,11 @@ LOOK_AHEAD = 1000
 """Lines of rank 0 among which a forecast is, if there is one: a script of the user's has none, and may say much."""
 
 
-def last_event(seated: Sequence[RunningContainer], forecast: Forecast | None = None) -> ProgressEvent | None:
+def last_event(containers: Sequence[RunningContainer], forecast: Forecast | None = None) -> ProgressEvent | None:
     """The last event that tells of progress, of rank 0, or of the first that a forecast let train; None where it has
     made none, or cannot be asked."""
-    leading = [seat for seat in seated if (forecast.led_by(seat.node.name) if forecast else seat.node_rank == 0)]
-    return newest_progress(event for seat in leading for event in _events(seat, tail=LOOK_BACK))
+    leading = [one for one in containers if (forecast.led_by(one.node.name) if forecast else one.node_rank == 0)]
+    return newest_progress(event for one in leading for event in _events(one, tail=LOOK_BACK))
 
 
 def newest_progress(events: Iterable[Event | None]) -> ProgressEvent | None:
@@ -38,13 +38,13 @@ def newest_progress(events: Iterable[Event | None]) -> ProgressEvent | None:
     return newest
 
 
-def forecast_of(seated: Sequence[RunningContainer], record: RunRecord) -> Forecast | None:
+def forecast_of(containers: Sequence[RunningContainer], record: RunRecord) -> Forecast | None:
     """The recorded forecast, otherwise the one that rank 0 logged before its first step; None if there is none."""
     if kept := record.forecast():
         return kept
-    for seat in seated:
-        if seat.node_rank == 0:
-            for event in _events(seat, first=LOOK_AHEAD):
+    for container in containers:
+        if container.node_rank == 0:
+            for event in _events(container, first=LOOK_AHEAD):
                 if isinstance(event, ForecastMade):
                     return event.forecast
                 if isinstance(event, ProgressEvent):
@@ -52,10 +52,10 @@ def forecast_of(seated: Sequence[RunningContainer], record: RunRecord) -> Foreca
     return None
 
 
-def _events(seat: RunningContainer, *, tail: int | None = None, first: int | None = None) -> Iterator[Event]:
+def _events(container: RunningContainer, *, tail: int | None = None, first: int | None = None) -> Iterator[Event]:
     try:
-        for line in islice(seat.node.engine.logs(seat.container, tail=tail), first):
-            if event := said_of(seat, line, Veil()).event:
+        for line in islice(container.node.engine.logs(container.id, tail=tail), first):
+            if event := said_of(container, line, Veil()).event:
                 yield event
     except OrchError:
         return  # how the run is, is known without

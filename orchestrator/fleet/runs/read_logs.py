@@ -28,7 +28,7 @@ class LogSource:
 
     run_id: str
     record: RunRecord
-    seated: tuple[RunningContainer, ...]
+    containers: tuple[RunningContainer, ...]
     names: tuple[str, ...]
     running: bool
     away: tuple[RunningContainer, ...] = ()
@@ -37,7 +37,7 @@ class LogSource:
 
     @property
     def to_follow(self) -> tuple[RunningContainer, ...]:
-        return (*self.seated, *self.away)
+        return (*self.containers, *self.away)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +69,11 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
         return _source(recorded, (), recorded.names, found, running=False)
     run = choose_run(found, wanted)
     by_name = {node.name: node for node in nodes}
-    seated = running_containers(run, by_name)
+    containers = running_containers(run, by_name)
     names = [member.node for member in run.members if member.container]
     up = any(member.state is State.RUNNING for member in run.members)
     running = run.state is State.RUNNING or (run.state is State.LOST and up)
-    source = _source(RunRecord(run.run_id), seated, tuple(names), found, running=running)
+    source = _source(RunRecord(run.run_id), containers, tuple(names), found, running=running)
     return replace(source, away=_away(source, by_name))
 
 
@@ -81,7 +81,7 @@ def _away(source: LogSource, nodes: Mapping[str, Node]) -> tuple[RunningContaine
     """Nodes of the plan on record that did not answer."""
     plan = source.record.plan()
     return tuple(
-        RunningContainer(node=nodes[part.node], node_rank=part.node_rank, container="")
+        RunningContainer(node=nodes[part.node], node_rank=part.node_rank, id="")
         for part in (plan.nodes if plan else ())
         if part.node in source.unreachable and part.node in nodes
     )
@@ -94,7 +94,7 @@ def gather_lines(
 
     `note` is called with the reason where they cannot be written down here.
     """
-    collected = collect_logs(source.seated, source.record)
+    collected = collect_logs(source.containers, source.record)
     for problem in dict.fromkeys(str(one.error) for one in collected if isinstance(one.error, UnkeptError)):
         note(problem)
     if wanted.tail is None:
@@ -130,38 +130,47 @@ def recorded_only(found: FoundRuns, wanted: str | None) -> RunRecord | None:
 
 
 def _source(
-    record: RunRecord, seated: tuple[RunningContainer, ...], names: tuple[str, ...], found: FoundRuns, *, running: bool
+    record: RunRecord,
+    containers: tuple[RunningContainer, ...],
+    names: tuple[str, ...],
+    found: FoundRuns,
+    *,
+    running: bool,
 ) -> LogSource:
     return LogSource(
         run_id=record.run_id,
         record=record,
-        seated=seated,
+        containers=containers,
         names=names,
         running=running,
         unreachable=found.unreachable,
     )
 
 
-def said_of(seat: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
+def said_of(container: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
     """A container's line with node and rank, secrets removed."""
     rank, text = split_rank(line.text)
-    return RunLine(time=line.time, node=seat.node.name, node_rank=seat.node_rank, rank=rank, text=veil.hide(text))
+    return RunLine(
+        time=line.time, node=container.node.name, node_rank=container.node_rank, rank=rank, text=veil.hide(text)
+    )
 
 
-def collect_logs(seated: Sequence[RunningContainer], record: RunRecord) -> tuple[Outcome[RunningContainer, int], ...]:
+def collect_logs(
+    containers: Sequence[RunningContainer], record: RunRecord
+) -> tuple[Outcome[RunningContainer, int], ...]:
     """Append what each container wrote since the line of it that was kept last; the number of new lines. The outcome is
     an `UnkeptError` where they could not be written down."""
 
-    def bring(seat: RunningContainer) -> int:
-        last = record.last_time(seat.node.name, seat.container)
-        with record.open_log(seat.node.name, seat.container) as kept:
-            veil = veil_at(seat.node, seat.secrets, record.veil)
+    def bring(container: RunningContainer) -> int:
+        last = record.last_time(container.node.name, container.id)
+        with record.open_log(container.node.name, container.id) as kept:
+            veil = veil_at(container.node, container.secrets, record.veil)
             number = 0
-            for line in seat.node.engine.logs(seat.container, since=last):
-                kept.keep(said_of(seat, line, veil))
+            for line in container.node.engine.logs(container.id, since=last):
+                kept.keep(said_of(container, line, veil))
                 number += 1
         if kept.problem:
             raise UnkeptError(kept.problem)
         return number
 
-    return fan_out(seated, bring)
+    return fan_out(containers, bring)

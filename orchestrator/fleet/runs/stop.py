@@ -32,7 +32,7 @@ class Stopped:
 
 
 def stop_run(
-    seated: Sequence[RunningContainer],
+    containers: Sequence[RunningContainer],
     record: RunRecord,
     *,
     timeout_s: int,
@@ -40,18 +40,18 @@ def stop_run(
 ) -> Stopped:
     """Send SIGTERM on all nodes together, SIGKILL after `timeout_s`; record the logs and remove the containers."""
 
-    def end(seat: RunningContainer) -> ContainerFacts | None:
-        seat.node.engine.stop(seat.container, timeout_s)
-        on_step(seat.node.name, "stopped")
-        return seat.node.engine.container(seat.container)
+    def end(container: RunningContainer) -> ContainerFacts | None:
+        container.node.engine.stop(container.id, timeout_s)
+        on_step(container.node.name, "stopped")
+        return container.node.engine.container(container.id)
 
     record.mark_stopping()
-    outcomes = fan_out(seated, end, timeout_s=timeout_s + 30.0)
+    outcomes = fan_out(containers, end, timeout_s=timeout_s + 30.0)
     ended = [outcome.item for outcome in outcomes if outcome.error is None]
     unkept = [one.item.node.name for one in collect_logs(ended, record) if isinstance(one.error, UnkeptError)]
     told = last_checkpoint(record)
     step = told[0] if told else None
-    fan_out([seat for seat in ended if seat.node.name not in unkept], discard)  # their engines keep the lines
+    fan_out([one for one in ended if one.node.name not in unkept], discard)  # their engines keep the lines
     if record.outcome() is None:  # a run that had ended before stays what it was
         record.save_outcome("stopped", f"checkpoint of step {step}" if step is not None else "no checkpoint")
     return Stopped(outcomes=outcomes, checkpoint_step=step)
@@ -83,11 +83,11 @@ def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, Cle
             node.engine.stop(one.facts.id, LEFT_STOP_S)
         for one in (*ended, *left):
             secrets = secrets_of(one.facts.labels)
-            seat = RunningContainer(node=node, node_rank=one.says.node_rank, container=one.facts.id, secrets=secrets)
-            (collected,) = collect_logs([seat], RunRecord(one.says.run_id))
+            container = RunningContainer(node=node, node_rank=one.says.node_rank, id=one.facts.id, secrets=secrets)
+            (collected,) = collect_logs([container], RunRecord(one.says.run_id))
             if isinstance(collected.error, UnkeptError):
                 raise collected.error
-            discard(seat)
+            discard(container)
         return Cleaned(
             removed=tuple(one.says.run_id for one in (*ended, *left)),
             left_over=tuple(one.says.run_id for one in left),
@@ -104,14 +104,14 @@ if [ -f "$1/runs/$2/plan.json" ]; then rm -rf -- "$1/runs/$2"; fi
 
 
 def remove_run(
-    seated: Sequence[RunningContainer], plan: Plan, *, timeout_s: float = 120.0
+    containers: Sequence[RunningContainer], plan: Plan, *, timeout_s: float = 120.0
 ) -> tuple[Outcome[RunningContainer, None], ...]:
     """Remove the containers and the folder of an ended run, checkpoints included."""
     folders = {part.node: part.folder for part in plan.nodes}
 
-    def clear(seat: RunningContainer) -> None:
-        discard(seat)
-        made = seat.node.run(["sh", "-c", _REMOVE, "sh", folders[seat.node.name], plan.run_id])
-        made.check(f"removing {folders[seat.node.name]}/runs/{plan.run_id}")
+    def clear(container: RunningContainer) -> None:
+        discard(container)
+        made = container.node.run(["sh", "-c", _REMOVE, "sh", folders[container.node.name], plan.run_id])
+        made.check(f"removing {folders[container.node.name]}/runs/{plan.run_id}")
 
-    return fan_out(seated, clear, timeout_s=timeout_s)
+    return fan_out(containers, clear, timeout_s=timeout_s)

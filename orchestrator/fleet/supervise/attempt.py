@@ -46,7 +46,7 @@ class AttemptOptions:
 
 
 def follow_attempt(
-    seated: Sequence[RunningContainer],
+    containers: Sequence[RunningContainer],
     plan: Plan,
     record: RunRecord,
     *,
@@ -62,12 +62,12 @@ def follow_attempt(
     record.veil = veil_of(plan)  # the plan on record lacks secret values
     patient = options.policy.node_timeout_s > 0
     follower = Follower(record, tick_s=options.tick_s, patient=patient, pause=options.pause)
-    driver = AttemptDriver(seated, AttemptReport(plan=plan, record=record), follower)
-    for seat in seated:
-        follower.add(seat)
+    driver = AttemptDriver(containers, AttemptReport(plan=plan, record=record), follower)
+    for container in containers:
+        follower.add(container)
     for one in options.away:
         follower.look_out(one.node, one.ready, after_s=one.after_s)
-    state = AttemptState(nodes=tuple(seat.node.name for seat in seated), policy=options.policy)
+    state = AttemptState(nodes=tuple(one.node.name for one in containers), policy=options.policy)
     for run_event in follower.run_events():
         on(run_event)
         driver.note(run_event)
@@ -88,8 +88,8 @@ def follow_attempt(
 class AttemptDriver:
     """Executes decisions on the nodes, and collects what the nodes report."""
 
-    def __init__(self, seated: Sequence[RunningContainer], report: AttemptReport, follower: Follower) -> None:
-        self._seats = {seat.node.name: seat for seat in seated}
+    def __init__(self, containers: Sequence[RunningContainer], report: AttemptReport, follower: Follower) -> None:
+        self._containers = {one.node.name: one for one in containers}
         self._report, self._follower = report, follower
 
     def note(self, run_event: RunEvent) -> None:
@@ -102,12 +102,12 @@ class AttemptDriver:
         elif isinstance(run_event, NodeBack):
             self._report.lost.pop(run_event.node, None)
             if run_event.container:
-                self._seats[run_event.node] = replace(self._seats[run_event.node], container=run_event.container)
+                self._containers[run_event.node] = replace(self._containers[run_event.node], id=run_event.container)
 
     def execute(self, decision: Decision) -> list[RunEvent]:
         """Execute a decision; return the events that follow."""
         if isinstance(decision, StartContainer):
-            self._start_container(self._seats[decision.node])
+            self._start_container(self._containers[decision.node])
         if isinstance(decision, StopOthers):
             return [*self._stop(decision.nodes)]
         return []
@@ -116,27 +116,27 @@ class AttemptDriver:
         """End the following; stop a run that is given up on all nodes that answer."""
         report = self._report
         if isinstance(decision, GiveUp):
-            self._stop([name for name in self._seats if name not in report.lost])
+            self._stop([name for name in self._containers if name not in report.lost])
         outcome = report.outcome(decision, stop_requested=stop_requested)
         if outcome.then is None:
-            here = [seat for name, seat in self._seats.items() if name not in report.lost]
-            fan_out(here, lambda seat: remove_secrets(seat.node, seat.secrets), timeout_s=STOP_S)
+            here = [container for name, container in self._containers.items() if name not in report.lost]
+            fan_out(here, lambda one: remove_secrets(one.node, one.secrets), timeout_s=STOP_S)
             with suppress(OSError):  # a full disk was reported when the lines did not fit
                 report.record.save_outcome(outcome.word, outcome.failure.reason if outcome.failure else "")
         return outcome
 
-    def _start_container(self, seat: RunningContainer) -> None:
+    def _start_container(self, container: RunningContainer) -> None:
         """Start the container again. A failure is found by its follower."""
-        fan_out([seat], lambda seat: seat.node.engine.start(seat.container), timeout_s=START_S)
-        self._follower.add(seat, since=self._report.record.last_time(seat.node.name, seat.container))
+        fan_out([container], lambda container: container.node.engine.start(container.id), timeout_s=START_S)
+        self._follower.add(container, since=self._report.record.last_time(container.node.name, container.id))
 
     def _stop(self, names: Sequence[str]) -> list[NodeLost]:
         """Stop all at once: one node stopped alone leaves the others in torchrun's exit barrier.
 
         A node that cannot be reached is lost: its log stream may stay silent as long as its connection seems alive.
         """
-        left = [self._seats[name] for name in names]
-        outcomes = fan_out(left, lambda seat: seat.node.engine.stop(seat.container, STOP_S), timeout_s=STOP_S + 30)
+        left = [self._containers[name] for name in names]
+        outcomes = fan_out(left, lambda one: one.node.engine.stop(one.id, STOP_S), timeout_s=STOP_S + 30)
         lost = [NodeLost(node=o.item.node.name, node_rank=o.item.node_rank, error=o.error) for o in outcomes if o.error]
         for one in lost:
             self._report.lost[one.node] = one.error.message

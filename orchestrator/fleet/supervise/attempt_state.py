@@ -164,9 +164,9 @@ class AttemptReport:
 
     def _unseen(self, node: str, exit_code: int | None, reason: str = "") -> EndedBadly:
         """A node of which the end was not seen from here."""
-        seat = next(((part.node_rank, part.first_rank) for part in self.plan.nodes if part.node == node), (0, 0))
+        ranks = next(((part.node_rank, part.first_rank) for part in self.plan.nodes if part.node == node), (0, 0))
         return EndedBadly(
-            node=node, node_rank=seat[0], first_rank=seat[1], exit_code=exit_code, oom_killed=False, lines=(),
+            node=node, node_rank=ranks[0], first_rank=ranks[1], exit_code=exit_code, oom_killed=False, lines=(),
             reported=reason,
         )  # fmt: skip
 

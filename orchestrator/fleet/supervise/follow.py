@@ -44,7 +44,7 @@ Pause = Callable[[float], object]
 
 
 def follow(
-    seated: Sequence[RunningContainer],
+    containers: Sequence[RunningContainer],
     record: RunRecord,
     *,
     tick_s: float = 0.5,
@@ -57,8 +57,8 @@ def follow(
     A container that Docker restarts is followed again.
     """
     following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True)
-    for seat in seated:
-        following.add(seat, since=record.last_time(seat.node.name, seat.container))
+    for container in containers:
+        following.add(container, since=record.last_time(container.node.name, container.id))
     away, ended = set[str](), set[str]()
     for run_event in following.run_events():
         yield run_event
@@ -68,7 +68,7 @@ def follow(
             away.discard(run_event.node)
         elif isinstance(run_event, ContainerExited | ContainerRemoved):
             ended.add(run_event.node)
-        if ended and {seat.node.name for seat in seated} <= away | ended:
+        if ended and {one.node.name for one in containers} <= away | ended:
             return
 
 
@@ -93,10 +93,10 @@ class Follower:
         self._pause = pause or self._closed.wait
         self._open_ends = 0
 
-    def add(self, seat: RunningContainer, *, since: str = "") -> None:
+    def add(self, container: RunningContainer, *, since: str = "") -> None:
         """Follow this container too, or again; its lines after `since`."""
         self._open_ends += 1
-        Thread(target=self._listen, args=(seat, since), daemon=True).start()
+        Thread(target=self._listen, args=(container, since), daemon=True).start()
 
     def look_out(self, node: Node, ready: Callable[[], object], *, after_s: float = 0.0) -> None:
         """`NodeBack` once `ready` raises no error any more: for a node that has no part in the run now."""
@@ -134,20 +134,20 @@ class Follower:
         """End the following: what still waits for a node gives up."""
         self._closed.set()
 
-    def _listen(self, seat: RunningContainer, since: str) -> None:
+    def _listen(self, container: RunningContainer, since: str) -> None:
         ended = Event()
         try:
-            reader = _LogReader(seat, self._record, self._queue, since, self._pause)
+            reader = _LogReader(container, self._record, self._queue, since, self._pause)
             if self._patient:
-                Thread(target=self._probe, args=(seat.node, reader, ended), daemon=True).start()
-            self._read_to_end(seat, reader)
+                Thread(target=self._probe, args=(container.node, reader, ended), daemon=True).start()
+            self._read_to_end(container, reader)
         except BaseException as error:  # no other thread would notice the end of this one
-            name = seat.node.name
-            self._queue.put(NodeLost(node=name, node_rank=seat.node_rank, error=as_error(error, node=name)))
+            name = container.node.name
+            self._queue.put(NodeLost(node=name, node_rank=container.node_rank, error=as_error(error, node=name)))
         finally:
             ended.set()
 
-    def _read_to_end(self, seat: RunningContainer, reader: _LogReader) -> None:
+    def _read_to_end(self, container: RunningContainer, reader: _LogReader) -> None:
         """Read again whenever the connection breaks; a few unexpected exceptions are tolerated."""
         unexpected = 0
         while not self._closed.is_set():
@@ -158,26 +158,26 @@ class Follower:
                 unexpected += not isinstance(error, OrchError)
                 if unexpected > MAX_UNEXPECTED:
                     raise
-                if not self._wait_for(seat, reader, as_error(error, node=seat.node.name)):
+                if not self._wait_for(container, reader, as_error(error, node=container.node.name)):
                     return
 
-    def _wait_for(self, seat: RunningContainer, reader: _LogReader, error: OrchError) -> bool:
+    def _wait_for(self, container: RunningContainer, reader: _LogReader, error: OrchError) -> bool:
         """Wait for the node; whether its container can be followed again."""
-        name, rank = seat.node.name, seat.node_rank
+        name, rank = container.node.name, container.node_rank
         if not self._patient:
             self._queue.put(NodeLost(node=name, node_rank=rank, error=error))
             return False
         held: list[str] = []
 
         def look() -> None:
-            held.append(self._container(seat))
+            held.append(self._find(container))
 
         try:
             look()
         except OrchError as silence:
             reader.in_touch.clear()
             self._queue.put(NodeLost(node=name, node_rank=rank, error=silence))
-            if not self._until(seat.node, look):
+            if not self._until(container.node, look):
                 return False
             reader.in_touch.set()
             self._queue.put(NodeBack(node=name, node_rank=rank, container=held[-1]))
@@ -190,12 +190,12 @@ class Follower:
             self._queue.put(ContainerRemoved(node=name, node_rank=rank))
         return bool(held[-1])
 
-    def _container(self, seat: RunningContainer) -> str:
+    def _find(self, container: RunningContainer) -> str:
         """Id of the container; empty where the node has none. Of a node that never answered it is looked for."""
-        if seat.container:
-            return seat.container if seat.node.engine.container(seat.container) else ""
-        rank = {labels.LABEL_RUN: self._record.run_id, labels.LABEL_NODE_RANK: str(seat.node_rank)}
-        shown = [(understood(facts.labels), facts.id) for facts in seat.node.engine.containers(rank)]
+        if container.id:
+            return container.id if container.node.engine.container(container.id) else ""
+        rank = {labels.LABEL_RUN: self._record.run_id, labels.LABEL_NODE_RANK: str(container.node_rank)}
+        shown = [(understood(facts.labels), facts.id) for facts in container.node.engine.containers(rank)]
         found = [(says.attempt, id) for says, id in shown if says]
         return max(found)[1] if found else ""
 
@@ -226,22 +226,22 @@ class _LogReader:
     """Passes on and keeps each line of a container once, however often its connection breaks."""
 
     def __init__(
-        self, seat: RunningContainer, record: RunRecord, queue: SimpleQueue[RunEvent], since: str, pause: Pause
+        self, container: RunningContainer, record: RunRecord, queue: SimpleQueue[RunEvent], since: str, pause: Pause
     ) -> None:
-        self._seat, self._record, self._queue, self.last, self._pause = seat, record, queue, since, pause
-        self.container = seat.container
+        self._container, self._record, self._queue, self.last, self._pause = container, record, queue, since, pause
+        self.container = container.id
         self.in_touch = Event()
         self.in_touch.set()
 
     def until_its_end(self) -> None:
-        seat = replace(self._seat, container=self.container)
-        with self._record.open_log(seat.node.name, seat.container) as kept:
-            known = self._record.last_time(seat.node.name, seat.container)  # lines up to it are kept already
+        container = replace(self._container, id=self.container)
+        with self._record.open_log(container.node.name, container.id) as kept:
+            known = self._record.last_time(container.node.name, container.id)  # lines up to it are kept already
             known = "" if known == self.last else known
-            veil = veil_at(seat.node, seat.secrets, self._record.veil)
+            veil = veil_at(container.node, container.secrets, self._record.veil)
             while True:
-                for line in seat.node.engine.logs(seat.container, follow=True, since=self.last):
-                    said = said_of(seat, line, veil)
+                for line in container.node.engine.logs(container.id, follow=True, since=self.last):
+                    said = said_of(container, line, veil)
                     known = "" if line.time > known else known
                     if not known:
                         kept.keep(said)
@@ -253,18 +253,20 @@ class _LogReader:
                     if kept.problem:
                         self._queue.put(LinesNotKept(reason=kept.problem))
                         kept.problem = ""
-                if self._runs_on(seat):
+                if self._runs_on(container):
                     continue
-                facts = seat.node.engine.wait(seat.container)
+                facts = container.node.engine.wait(container.id)
                 if facts.state is not State.RUNNING:
-                    self._queue.put(ContainerExited(node=seat.node.name, node_rank=seat.node_rank, container=facts))
+                    self._queue.put(
+                        ContainerExited(node=container.node.name, node_rank=container.node_rank, container=facts)
+                    )
                     return
 
-    def _runs_on(self, seat: RunningContainer) -> bool:
+    def _runs_on(self, container: RunningContainer) -> bool:
         """Whether the container still runs after the end of its log. A log ends with its container, a moment before the
         engine reports that, or with its connection, which raises no error."""
         for _ in range(LOOKS):
-            facts = seat.node.engine.container(seat.container)
+            facts = container.node.engine.container(container.id)
             if facts is None or facts.state is not State.RUNNING:
                 return False
             self._pause(LOOK_EVERY_S)

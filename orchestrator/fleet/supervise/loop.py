@@ -65,14 +65,14 @@ class Supervision:
     tick_s: float = 0.5
 
 
-def supervise(how: Supervision, plan: Plan, seated: Sequence[RunningContainer]) -> RunOutcome:
+def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContainer]) -> RunOutcome:
     """Supervise until the run ends. With `plan.min_nodes` it continues without absent nodes, and adds them later."""
     record, copies, given_up = RunRecord(plan.run_id), LatestOnly(how.callbacks.failed), Counter[str](plan.away)
     if names := record.next():  # an earlier supervisor was interrupted between two attempts
-        plan, seated = move(how, plan, names, reported_samples(record))
+        plan, containers = move(how, plan, names, reported_samples(record))
     while True:
         outcome = follow_attempt(
-            seated,
+            containers,
             plan,
             record,
             on=_pass_on(how, plan, copies),
@@ -88,9 +88,9 @@ def supervise(how: Supervision, plan: Plan, seated: Sequence[RunningContainer]) 
         names = _next(plan, outcome.then)
         record.mark_next(names)
         patience_s = STOP_TIMEOUT_S if isinstance(outcome.then, AddNodes) else WAITING_STOP_S
-        stop_attempt([seat for seat in seated if seat.node.name in names], record, timeout_s=patience_s)
+        stop_attempt([one for one in containers if one.node.name in names], record, timeout_s=patience_s)
         try:
-            plan, seated = move(how, plan, names, outcome.samples_per_step)
+            plan, containers = move(how, plan, names, outcome.samples_per_step)
         except OrchError as error:
             return _stranded(outcome, plan, record, error)
 
@@ -101,7 +101,7 @@ def move(
     """Start the next attempt on these nodes; retry where something else fails meanwhile. Raises the last error."""
     for number in range(TRIES):
         try:
-            anew, seated = start_next_attempt(how.pool, plan, names, samples_per_step, how.callbacks.notify)
+            anew, containers = start_next_attempt(how.pool, plan, names, samples_per_step, how.callbacks.notify)
         except OrchError as error:
             if number == TRIES - 1:
                 raise
@@ -109,7 +109,7 @@ def move(
             how.rest(FIRST_PAUSE_S * 2**number)
             continue
         how.callbacks.told(Replanned(plan=anew))
-        return anew, seated
+        return anew, containers
     raise AssertionError  # the last try returns or raises
 
 

@@ -47,7 +47,7 @@ def run_one_shot(
     nodes: Mapping[str, Node], plan: Plan, request: LaunchRequest, callbacks: OneShotCallbacks
 ) -> OneShotResult:
     """Start the plan, follow it to its end, and remove it from the nodes; the controller's record stays."""
-    seated = launch(nodes, plan, fresh=request.folders, on_step=callbacks.step)
+    containers = launch(nodes, plan, fresh=request.folders, on_step=callbacks.step)
     record, told = RunRecord(plan.run_id), dict[type[Event], Event]()
 
     def hear(run_event: Update) -> None:
@@ -59,11 +59,11 @@ def run_one_shot(
         callbacks.run_event(run_event)
 
     try:
-        return OneShotResult(outcome=follow_attempt(seated, plan, record, on=hear), told=tuple(told.values()))
+        return OneShotResult(outcome=follow_attempt(containers, plan, record, on=hear), told=tuple(told.values()))
     except BaseException as error:  # Ctrl-C too
         record.save_outcome("stopped", str(error))
         raise
     finally:
-        for cleared in remove_run(seated, plan, timeout_s=CLEAR_S):
+        for cleared in remove_run(containers, plan, timeout_s=CLEAR_S):
             if cleared.error:
                 callbacks.left_behind(cleared.error)

@@ -50,9 +50,9 @@ class NodePool:
         return self.request.min_nodes or len(self.nodes)
 
 
-def stop_attempt(seated: Sequence[RunningContainer], record: RunRecord, *, timeout_s: int) -> None:
+def stop_attempt(containers: Sequence[RunningContainer], record: RunRecord, *, timeout_s: int) -> None:
     """Stop an attempt on all nodes that answer; keep its lines, remove its containers."""
-    outcomes = fan_out(seated, lambda seat: seat.node.engine.stop(seat.container, timeout_s), timeout_s=timeout_s + 30)
+    outcomes = fan_out(containers, lambda one: one.node.engine.stop(one.id, timeout_s), timeout_s=timeout_s + 30)
     ended = [outcome.item for outcome in outcomes if outcome.error is None]
     collect_logs(ended, record)
     fan_out(ended, discard, timeout_s=CLEAR_S)
@@ -144,9 +144,7 @@ def _clear(node: Node, record: RunRecord) -> None:
         says = understood(facts.labels)
         if says is None:
             continue
-        seat = RunningContainer(
-            node=node, node_rank=says.node_rank, container=facts.id, secrets=secrets_of(facts.labels)
-        )
+        container = RunningContainer(node=node, node_rank=says.node_rank, id=facts.id, secrets=secrets_of(facts.labels))
         node.engine.stop(facts.id, 0)
-        collect_logs([seat], record)
-        discard(seat)
+        collect_logs([container], record)
+        discard(container)
