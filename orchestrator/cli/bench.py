@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
-from orchestrator.cli.options import InventoryOption, JsonOption, OutputOption, WorkloadArgument
+from orchestrator.cli.options import InventoryOption, Output, WorkloadArgument
 from orchestrator.specs.launch_options import LaunchOptions
 
 EXAMPLES = """\
@@ -20,14 +20,28 @@ orch bench --nodes alpha,beta --data ./Data --json -- vision --batch-size 64
 SETTINGS = WORDS_LAST
 
 
-@expand(only=("nodes", "labels", "master", "profile", "mounts", "environment", "workdir", "data", "engine"))
+@expand(
+    only=(
+        "nodes",
+        "labels",
+        "master",
+        "profile",
+        "mounts",
+        "environment",
+        "workdir",
+        "data",
+        "engine",
+        "output",
+        "as_json",
+    )
+)
 def bench(
+    *,
     context: typer.Context,
     options: LaunchOptions,
     command: WorkloadArgument = None,
     inventory: InventoryOption = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
+    output: Output,
 ) -> int:
     """Measure a training step of a workload on all nodes at once, and save the result for `orch plan`.
 
@@ -37,4 +51,4 @@ def bench(
     from orchestrator.cli.launching.measure import run_bench
 
     options = replace(options, command=command_words(context, command), name="bench")
-    return run_bench(load_inventory(inventory).inventory, options, output, as_json=as_json)
+    return run_bench(load_inventory(inventory).inventory, options, output)

@@ -10,17 +10,10 @@ from pathlib import Path
 import typer
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import (
-    InventoryOption,
-    JsonOption,
-    LabelOption,
-    NodesOption,
-    OutputFormat,
-    OutputOption,
-    YesOption,
-)
-from orchestrator.cli.report import exit_code, installed_version, report_error, say, write_json, write_names
+from orchestrator.cli.context import ChosenNodes
+from orchestrator.cli.flags import expand
+from orchestrator.cli.options import Output, YesOption
+from orchestrator.cli.report import exit_code, installed_version, report_errors, say
 from orchestrator.plan.image import DEFAULT_BASE
 from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from orchestrator.specs.image import Placed
@@ -42,11 +35,11 @@ class Profile(str, Enum):
     CUDA = "cuda"
 
 
+@expand()
 def build(
+    *,
     profile: Profile = typer.Option(Profile.AUTO, metavar="auto|cpu|cuda", help="auto: chosen by each node's device."),
-    inventory: InventoryOption = None,
-    nodes: NodesOption = None,
-    label: LabelOption = None,
+    chosen: ChosenNodes,
     on: str = typer.Option(
         "", metavar="NODE|controller", help="Machine that builds (default: this computer, if it can)."
     ),
@@ -59,8 +52,7 @@ def build(
     ca_bundle: Path | None = typer.Option(
         None, metavar="FILE", help="CA certificates for pip (default: $PIP_CERT or $SSL_CERT_FILE)."
     ),
-    output: OutputOption = None,
-    as_json: JsonOption = False,
+    output: Output,
     yes: YesOption = False,
 ) -> int:
     """Build the CPU or CUDA image and copy it to every node.
@@ -72,15 +64,13 @@ def build(
     from orchestrator.fleet.images.build import BuildOptions, provide_images
     from orchestrator.fleet.images.build_context import site_of
     from orchestrator.nodes.local import LocalNode
-    from orchestrator.render.console import show
     from orchestrator.render.images import images_data, images_table
     from orchestrator.render.progress import ProgressView
 
     if on and each_node:
         raise UsageError("--on and --each-node exclude each other")
-    loaded = load_inventory(inventory)
-    chosen = loaded.select(nodes, label)
-    specs = [spec for spec in chosen if spec.engine == "docker"]
+    loaded, nodes = chosen.load()
+    specs = [spec for spec in nodes if spec.engine == "docker"]
     if not specs:
         raise ConfigError("no node with a container engine", hint="engine: process needs no image")
     options = BuildOptions(
@@ -100,22 +90,17 @@ def build(
         return EXIT_INTERRUPTED
     controller = LocalNode()
     try:
-        with connected(specs) as reached, ProgressView(quiet=as_json) as view:
+        with connected(specs) as reached, ProgressView(quiet=output.as_json) as view:
             placed = provide_images(options, specs, reached, controller, view.notify)
     finally:
         controller.close()
-    if as_json:
-        write_json(images_data(placed))
-    elif output is OutputFormat.NAME:
-        write_names(result.node for result in placed if not result.error)
-    else:
-        show(images_table(placed, wide=output is OutputFormat.WIDE))
-    return outcome(placed, quiet=as_json)
+    ready = [result.node for result in placed if not result.error]
+    output.write(images_data(placed), ready, images_table(placed, wide=output.wide))
+    return outcome(placed, quiet=output.as_json)
 
 
 def outcome(placed: Sequence[Placed], *, quiet: bool) -> int:
     """Report the error of every node and return the exit code."""
-    failed = [result.error for result in placed if result.error]
-    for error in failed if not quiet else ():
-        report_error(error)
-    return exit_code(len(failed), len(placed))
+    errors = [result.error for result in placed if result.error]
+    report_errors(() if quiet else errors)
+    return exit_code(len(errors), len(placed))

@@ -6,23 +6,23 @@ import secrets
 
 import typer
 
-from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, OutputFormat, OutputOption
-from orchestrator.cli.report import say, write_json, write_names
+from orchestrator.cli.context import ChosenNodes
+from orchestrator.cli.flags import expand
+from orchestrator.cli.options import Output
+from orchestrator.cli.report import say
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, PreflightError
 
 EXAMPLES = "orch check-gpus\norch check-gpus --nodes gamma --json"
 
 
+@expand()
 def check_gpus(
-    inventory: InventoryOption = None,
-    nodes: NodesOption = None,
-    label: LabelOption = None,
+    *,
+    chosen: ChosenNodes,
     image: str | None = typer.Option(None, metavar="TAG", help="Image to check (default: the project's CUDA image)."),
     no_container: bool = typer.Option(False, "--no-container", help="Check the hosts only."),
-    output: OutputOption = None,
-    as_json: JsonOption = False,
+    output: Output,
 ) -> int:
     """On each node, compare the GPUs that nvidia-smi shows on the host and in a container.
 
@@ -31,11 +31,9 @@ def check_gpus(
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.readiness.check_gpus import GpuCheck
     from orchestrator.fleet.readiness.check_gpus import check_gpus as ask_all
-    from orchestrator.render.console import show
     from orchestrator.render.gpus import gpu_data, gpu_report
 
-    loaded = load_inventory(inventory)
-    specs = loaded.select(nodes, label)
+    loaded, specs = chosen.load()
     check = GpuCheck(
         project=loaded.inventory.project,
         image=image or f"orch/{loaded.inventory.project}:cuda",
@@ -45,10 +43,6 @@ def check_gpus(
     say(f"asking {counted(len(specs), 'node')} for GPUs")
     with connected(specs) as reached:
         report = ask_all(specs, reached, check)
-    if as_json:
-        write_json(gpu_data(report))
-    elif output is OutputFormat.NAME:
-        write_names(node.node for node in report.nodes if node.host and node.host.gpus)
-    else:
-        show(gpu_report(report, wide=output is OutputFormat.WIDE))
+    names = [node.node for node in report.nodes if node.host and node.host.gpus]
+    output.write(gpu_data(report), names, gpu_report(report, wide=output.wide))
     return PreflightError.exit_code if report.unfit else EXIT_OK

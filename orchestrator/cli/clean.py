@@ -6,7 +6,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption
-from orchestrator.cli.report import report_error, say, write_json
+from orchestrator.cli.report import report_errors, say, write_json
 from orchestrator.specs.errors import EXIT_OK, PartialError, PreflightError
 
 EXAMPLES = "orch clean"
@@ -39,9 +39,7 @@ def clean(
                 say(f"note: {line}")
     if as_json:
         write_json({"removed": removed})
-    failed = [outcome.error for outcome in outcomes if outcome.error]
-    for error in failed:
-        report_error(error)
+    failed = report_errors(outcome.error for outcome in outcomes)
     if not as_json and len(failed) < len(outcomes):
         total = sum(map(len, removed.values()))
         say(f"✓ {total} containers of ended runs removed" if total else "nothing to remove")

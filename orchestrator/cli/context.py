@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 
+from orchestrator.cli.options import InventoryOption, LabelOption, NodesOption
 from orchestrator.cli.report import invocation, say
 from orchestrator.lab.state import inventory_file
 from orchestrator.specs.errors import ConfigError
@@ -30,6 +31,20 @@ class LoadedInventory:
     def select(self, nodes: str | None, labels: Sequence[str] | None = None) -> tuple[NodeSpec, ...]:
         """The nodes that `--nodes` and `--label` choose."""
         return select_nodes(self.inventory, nodes=nodes, labels=labels or (), filename=str(self.path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenNodes:
+    """The options that choose nodes of an inventory."""
+
+    inventory: InventoryOption = None
+    nodes: NodesOption = None
+    label: LabelOption = None
+
+    def load(self) -> tuple[LoadedInventory, tuple[NodeSpec, ...]]:
+        """Return the inventory and the chosen nodes."""
+        loaded = load_inventory(self.inventory)
+        return loaded, loaded.select(self.nodes, self.label)
 
 
 def load_inventory(path: Path | None) -> LoadedInventory:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.cli.consent import agreed, require_consent
-from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, OutputFormat, OutputOption
-from orchestrator.cli.report import report_error, say, write_json, write_names
+from orchestrator.cli.context import ChosenNodes
+from orchestrator.cli.flags import expand
+from orchestrator.cli.options import Output
+from orchestrator.cli.report import report_error, say
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
 
@@ -27,44 +28,37 @@ orch doctor --fix
 """
 
 
+@expand()
 def doctor(
-    inventory: InventoryOption = None,
-    nodes: NodesOption = None,
-    label: LabelOption = None,
+    *,
+    chosen: ChosenNodes,
     only: str = typer.Option(
         "", metavar="AREA|ID,...", help="Only these areas or findings, e.g. network or clock.skew."
     ),
     fix: bool = typer.Option(False, "--fix", help="Apply safe fixes, asking before each."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --fix: do not ask."),
-    output: OutputOption = None,
-    as_json: JsonOption = False,
+    output: Output,
 ) -> int:
     """Check every node and every network path; report each problem, its cause and the command that fixes it.
 
     Nothing is changed without --fix. Exit code 4: a launch would be refused or fail, or a node could not be checked.
     """
     from orchestrator.fleet.connect import connected
-    from orchestrator.render.console import show
     from orchestrator.render.findings import doctor_data, doctor_screen
     from orchestrator.specs.request import LaunchRequest
 
     if fix:
         require_consent(yes=yes, look_first="orch doctor")
     words = _words(only)
-    loaded = load_inventory(inventory)
-    specs = loaded.select(nodes, label)
+    loaded, specs = chosen.load()
     request = LaunchRequest(project=loaded.inventory.project, nodes=specs, master_port=loaded.inventory.master_port)
     with connected(specs) as reached:
-        report = _look(reached, request, words, quiet=as_json)
+        report = _look(reached, request, words, quiet=output.as_json)
         if fix and (fixed := _apply_fixes(reached, report, loaded.path, asking=not yes)):
             say(f"{fixed} fixed; checking again")
-            report = _look(reached, request, words, quiet=as_json)
-    if as_json:
-        write_json(doctor_data(report))
-    elif output is OutputFormat.NAME:
-        write_names(finding.id for finding in report.all_findings)
-    else:
-        show(doctor_screen(report, wide=output is OutputFormat.WIDE))
+            report = _look(reached, request, words, quiet=output.as_json)
+    names = [finding.id for finding in report.all_findings]
+    output.write(doctor_data(report), names, doctor_screen(report, wide=output.wide))
     return PreflightError.exit_code if report.unfit else EXIT_OK
 
 

@@ -16,7 +16,7 @@ from orchestrator.specs.launch_options import Flag
 SHARED = {"nodes": NodesOption, "labels": LabelOption, "engine": EngineOption}
 """Options that commands without a launch have, too, by the name of the field that takes them."""
 
-Command = Callable[..., int]
+Command = Callable[..., int | None]
 
 
 def expand(*, only: Collection[str] = (), omit: Collection[str] = (), **instead: Any) -> Callable[[Command], Command]:
@@ -38,7 +38,7 @@ def expand(*, only: Collection[str] = (), omit: Collection[str] = (), **instead:
             else:
                 parameters[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
 
-        def run(**typed: Any) -> int:
+        def run(**typed: Any) -> int | None:
             values = {name: typed[name] for name in hints if name in typed}
             for name, cls in groups.items():
                 values[name] = _instance(cls, typed)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, OutputFormat, OutputOption
-from orchestrator.cli.report import write_json, write_line, write_names
+from orchestrator.cli.context import ChosenNodes, load_inventory
+from orchestrator.cli.flags import expand
+from orchestrator.cli.options import InventoryOption, Output
+from orchestrator.cli.report import say, write_line
 from orchestrator.render.printable import counted
 
 IMPORT_EXAMPLES = """\
@@ -37,53 +39,34 @@ GROUP = typer.Typer(
 
 
 @GROUP.command("list", epilog="orch inventory list --label room=lab\norch inventory list -o wide")
-def list_nodes(
-    inventory: InventoryOption = None,
-    nodes: NodesOption = None,
-    label: LabelOption = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@expand()
+def list_nodes(chosen: ChosenNodes, output: Output) -> None:
     """List the machines in rank order."""
-    from orchestrator.cli.context import load_inventory
-    from orchestrator.render.console import show
     from orchestrator.render.inventory_table import nodes_table
 
-    loaded = load_inventory(inventory)
-    chosen = loaded.select(nodes, label)
-    if as_json:
-        write_json([node.model_dump(mode="json") for node in chosen])
-    elif output is OutputFormat.NAME:
-        write_names(node.name for node in chosen)
-    else:
-        show(nodes_table(chosen, wide=output is OutputFormat.WIDE))
+    _, nodes = chosen.load()
+    data = [node.model_dump(mode="json") for node in nodes]
+    output.write(data, [node.name for node in nodes], nodes_table(nodes, wide=output.wide))
 
 
 @GROUP.command(epilog="orch inventory show alpha")
+@expand()
 def show(
+    *,
     node: str | None = typer.Argument(None, metavar="[NODE]", help="Name of a node (default: all)."),
     inventory: InventoryOption = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
+    output: Output,
 ) -> None:
     """Show every key of a machine, including defaults."""
-    from orchestrator.cli.context import load_inventory
-    from orchestrator.render import console
+    from rich.console import Group
+    from rich.text import Text
+
     from orchestrator.render.inventory_table import node_table
 
-    loaded = load_inventory(inventory)
-    chosen = loaded.select(node)
-    if as_json:
-        dumped = [one.model_dump(mode="json") for one in chosen]
-        write_json(dumped if node is None else dumped[0])
-        return
-    if output is OutputFormat.NAME:
-        write_names(one.name for one in chosen)
-        return
-    for number, one in enumerate(chosen):
-        if number:
-            write_line()
-        console.show(node_table(one))
+    nodes = load_inventory(inventory).select(node)
+    data = [one.model_dump(mode="json") for one in nodes]
+    tables = [part for one in nodes for part in (Text(), node_table(one))]
+    output.write(data[0] if node else data, [one.name for one in nodes], Group(*tables[1:]))
 
 
 @GROUP.command(epilog="orch inventory validate -i lab.yaml")
@@ -92,8 +75,6 @@ def validate(inventory: InventoryOption = None) -> None:
 
     Each problem is shown with its line and the expected value. Exit code 3 if there are any, otherwise 0.
     """
-    from orchestrator.cli.context import load_inventory
-
     loaded = load_inventory(inventory)
     write_line(f"{loaded.path}: {counted(len(loaded.inventory.nodes), 'node')}, no problems")
 
@@ -117,7 +98,6 @@ def import_nodes(
     Entries that cannot be converted are reported on stderr.
     """
     from orchestrator.cli.inventory_source import read_source, write_new
-    from orchestrator.cli.report import say
     from orchestrator.specs.inventory_files.inventory_import import inventory_text, only
 
     text, notes = inventory_text(only(read_source(source, kind.value), names or ()), source=source, user=user)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.options import JsonOption, OutputFormat, OutputOption, YesOption
-from orchestrator.cli.report import say, write_json, write_names
+from orchestrator.cli.flags import expand
+from orchestrator.cli.options import JsonOption, Output, YesOption
+from orchestrator.cli.report import say, write_json
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
 
@@ -38,10 +39,14 @@ GROUP = typer.Typer(
 
 
 @GROUP.command(epilog="orch lab up\norch lab up --nodes 3 --link 100mbit --memory 4g\norch lab up --engine process")
+@expand()
 def up(
+    *,
     nodes: int = typer.Option(5, metavar="N", help="Number of machines."),
     link: str | None = typer.Option(
-        None, metavar="SPEED", help="Speed of every link: 1gbit, 100mbit, or off for unlimited."
+        None,
+        metavar="SPEED",
+        help="Speed of every link in kbit, mbit or gbit per second, e.g. 100mbit (off: unlimited).",
     ),
     engine: LabEngine = typer.Option(
         LabEngine.docker,
@@ -52,8 +57,7 @@ def up(
     memory: str | None = typer.Option(None, metavar="SIZE", help="Memory of each machine, e.g. 4g."),
     name: str | None = typer.Option(None, metavar="NAME", help="Name of the lab (default: lab).", show_default=False),
     base: str | None = typer.Option(None, metavar="IMAGE", help="Debian base image of the machines."),
-    output: OutputOption = None,
-    as_json: JsonOption = False,
+    output: Output,
 ) -> None:
     """Start N simulated machines and write their inventory.
 
@@ -69,7 +73,7 @@ def up(
         nodes=nodes, name=name, engine=engine.value, link=link, size=size, base=base, make_base=_make_base
     )
     up_down.up(request, say)
-    _show(control.status(), output, as_json=as_json)
+    _show(control.status(), output)
     say(f"inventory: {inventory_file()}")
     first = "orch build   orch prepare" if engine.value == "docker" else "orch prepare --engine process"
     say(f"every command finds it while the lab is up\n  → {first}   orch launch --nodes {nodes}")
@@ -153,11 +157,12 @@ def _kept_there(inventory: Path) -> list[str]:
 
 
 @GROUP.command(epilog="orch lab status\norch lab status -o name")
-def status(output: OutputOption = None, as_json: JsonOption = False) -> None:
+@expand()
+def status(output: Output) -> None:
     """Show address, state, engine, containers and link of every machine."""
     from orchestrator.lab import control
 
-    _show(control.status(), output, as_json=as_json)
+    _show(control.status(), output)
 
 
 @GROUP.command(epilog="orch lab shell alpha\norch lab shell 2 -- docker ps")
@@ -214,7 +219,9 @@ def start(nodes: NodeArgument) -> None:
 
 @GROUP.command(epilog="orch lab link 100mbit\norch lab link 1gbit gamma")
 def link(
-    speed: str = typer.Argument(metavar="SPEED", help="1gbit, 100mbit, 500kbit, or off for unlimited."),
+    speed: str = typer.Argument(
+        metavar="SPEED", help="Speed in kbit, mbit or gbit per second, e.g. 100mbit; or off for unlimited."
+    ),
     nodes: list[str] | None = typer.Argument(None, metavar="NODE...", help="Machines (default: all)."),
 ) -> None:
     """Change the speed of network links while the machines run."""
@@ -239,14 +246,7 @@ def _tell(what: str, names: Sequence[str]) -> None:
     say(f"{what}: {', '.join(names) or 'no node, nothing to do'}")
 
 
-def _show(nodes: Sequence[NodeStatus], output: OutputFormat | None, *, as_json: bool) -> None:
-    if as_json:
-        write_json({"nodes": [asdict(node) for node in nodes]})
-        return
-    if output is OutputFormat.NAME:
-        write_names(node.name for node in nodes)
-        return
-    from orchestrator.render.console import show
+def _show(nodes: Sequence[NodeStatus], output: Output) -> None:
     from orchestrator.render.table import Column, Table
 
     columns = (
@@ -257,4 +257,5 @@ def _show(nodes: Sequence[NodeStatus], output: OutputFormat | None, *, as_json: 
         (str(number), node.name, node.address, node.state, node.engine or "-", str(node.containers), node.link)
         for number, node in enumerate(nodes, start=1)
     ]
-    show(Table(columns=columns, rows=rows, wide=output is OutputFormat.WIDE))
+    table = Table(columns=columns, rows=rows, wide=output.wide)
+    output.write({"nodes": [asdict(node) for node in nodes]}, [node.name for node in nodes], table)

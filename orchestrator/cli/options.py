@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from orchestrator.cli.report import write_json, write_line, write_names
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 InventoryOption = Annotated[
     Path | None,
@@ -73,6 +79,38 @@ JsonOption = Annotated[
     bool,
     typer.Option("--json", callback=_is_json, help="Write JSON to stdout (docs/json.md). Does not imply --yes."),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The form of a result on stdout."""
+
+    output: OutputOption = None
+    as_json: JsonOption = False
+
+    @property
+    def wide(self) -> bool:
+        return self.output is OutputFormat.WIDE
+
+    @property
+    def is_table(self) -> bool:
+        return not self.as_json and self.output is not OutputFormat.NAME
+
+    def write(self, data: Any, names: Iterable[str], view: RenderableType | list[str] | None) -> None:
+        """Write the result in that form: as JSON, as names, or as a table or lines of text."""
+        if self.as_json:
+            write_json(data)
+        elif self.output is OutputFormat.NAME:
+            write_names(names)
+        elif isinstance(view, list):
+            for line in view:
+                write_line(line)
+        elif view is not None:
+            from orchestrator.render.console import show
+
+            show(view)
+
+
 WorkloadArgument = Annotated[
     list[str] | None,
     typer.Argument(

@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
-from orchestrator.cli.options import InventoryOption, JsonOption, OutputOption, WorkloadArgument
+from orchestrator.cli.options import InventoryOption, Output, WorkloadArgument
 from orchestrator.specs.launch_options import LaunchOptions
 
 EXAMPLES = """\
@@ -20,8 +20,9 @@ orch plan --steps 10000 --json -- vision --batch-size 64 --sync int8
 SETTINGS = WORDS_LAST
 
 
-@expand(only=("nodes", "labels", "profile", "environment", "workdir", "data", "engine"))
+@expand(only=("nodes", "labels", "profile", "environment", "workdir", "data", "engine", "output", "as_json"))
 def plan(
+    *,
     context: typer.Context,
     options: LaunchOptions,
     command: WorkloadArgument = None,
@@ -30,8 +31,7 @@ def plan(
     epochs: float | None = typer.Option(None, min=0.001, metavar="N", help="Length in epochs."),
     samples: int | None = typer.Option(None, min=1, metavar="N", help="Length in samples."),
     measure: bool = typer.Option(False, "--measure", help="Run `orch bench` first."),
-    output: OutputOption = None,
-    as_json: JsonOption = False,
+    output: Output,
 ) -> int:
     """Predict how long a training takes with each number of nodes and each sync method.
 
@@ -43,4 +43,4 @@ def plan(
     options = replace(options, command=command_words(context, command), name="bench")
     length = Length(steps=steps, epochs=epochs, samples=samples)
     loaded = load_inventory(inventory).inventory
-    return show_capacity(loaded, options, length, output, measures=measure, as_json=as_json)
+    return show_capacity(loaded, options, length, output, measures=measure)

@@ -66,6 +66,14 @@ def report_error(error: OrchError) -> int:
     return error.exit_code
 
 
+def report_errors(errors: Iterable[OrchError | None]) -> list[OrchError]:
+    """Report the errors, None left out, and return them."""
+    found = [error for error in errors if error]
+    for error in found:
+        report_error(error)
+    return found
+
+
 def exit_code(failed: int, total: int) -> int:
     """0, or 4 where all of several nodes failed, or 5 where some did."""
     if not failed:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import typer
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption, JsonOption, LabelOption, NodesOption, YesOption
-from orchestrator.cli.report import exit_code, report_error, say, write_json, write_line
+from orchestrator.cli.context import ChosenNodes
+from orchestrator.cli.flags import expand
+from orchestrator.cli.options import Output, YesOption
+from orchestrator.cli.report import exit_code, report_errors, say, write_line
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from orchestrator.specs.inventory import NodeSpec
@@ -23,18 +24,17 @@ orch setup
 orch setup --nodes gamma,delta --yes
 orch setup --nvidia-source https://packages.example/libnvidia-container
 """
-
 _ADDRESS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~-]+)*/?")
 
 
+@expand()
 def setup(
-    inventory: InventoryOption = None,
-    nodes: NodesOption = None,
-    label: LabelOption = None,
+    *,
+    chosen: ChosenNodes,
     nvidia_source: str = typer.Option("", metavar="URL", help="Package source of the NVIDIA Container Toolkit."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show every command and change nothing."),
     yes: YesOption = False,
-    as_json: JsonOption = False,
+    output: Output,
 ) -> int:
     """Install Docker Engine, and the NVIDIA Container Toolkit on nodes with an NVIDIA driver.
 
@@ -48,35 +48,31 @@ def setup(
             f"--nvidia-source {nvidia_source}: expected https://HOST/PATH",
             hint='NVIDIA\'s installation guide has it: docs.nvidia.com, Container Toolkit, "With apt"',
         )
-    loaded = load_inventory(inventory)
-    chosen = loaded.select(nodes, label)
-    specs = [spec for spec in chosen if spec.engine == "docker"]
+    from orchestrator.render.setup import plan_text, setup_data
+
+    _, nodes = chosen.load()
+    specs = [spec for spec in nodes if spec.engine == "docker"]
     if not specs:
         raise ConfigError("no node with a container engine", hint="engine: process needs none")
-    plans, unreachable = _plans(specs, nvidia_source.rstrip("/"))
+    plans = _plans(specs, nvidia_source.rstrip("/"))
     ready = [plan for plan in plans if plan.to_do and not plan.refused]
     results: tuple[SetUp, ...] = ()
     asking = bool(ready) and not dry_run and not yes
-    if asking or not as_json:
-        from orchestrator.render.setup import plan_text
-
-        for line in plan_text(plans):
-            (say if as_json else write_line)(line)
+    for line in plan_text(plans) if asking or output.is_table else ():
+        (write_line if output.is_table else say)(line)
     if ready and not dry_run:
         if not agreed(f"run these commands on {', '.join(plan.node for plan in ready)}?", yes=yes):
             say("nothing was changed")
             return EXIT_INTERRUPTED
-        results = _carry_out(ready, specs, quiet=as_json)
-    if as_json:
-        from orchestrator.render.setup import setup_data
-
-        write_json(setup_data(plans, results))
-    unfit = unreachable + sum(bool(plan.refused) for plan in plans) + sum(bool(result.error) for result in results)
-    return exit_code(unfit, len(specs))
+        results = _carry_out(ready, specs, quiet=output.as_json)
+    unfit = {plan.node for plan in plans if plan.refused} | {result.node for result in results if result.error}
+    fit = [plan.node for plan in plans if plan.node not in unfit]
+    output.write(setup_data(plans, results), fit, [])
+    return exit_code(len(specs) - len(fit), len(specs))
 
 
-def _plans(specs: Sequence[NodeSpec], nvidia_source: str) -> tuple[list[SetupPlan], int]:
-    """A plan for every node that answers, and how many do not."""
+def _plans(specs: Sequence[NodeSpec], nvidia_source: str) -> list[SetupPlan]:
+    """Return a plan for every node that answers, and report the errors of the others."""
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.readiness.setup import survey
     from orchestrator.plan.setup import plan_setup
@@ -84,22 +80,17 @@ def _plans(specs: Sequence[NodeSpec], nvidia_source: str) -> tuple[list[SetupPla
     say(f"asking {counted(len(specs), 'node')} what is installed")
     with connected(specs) as reached:
         outcomes = survey(specs, reached)
-    for outcome in outcomes:
-        if outcome.error:
-            report_error(outcome.error)
-    found = [outcome.result for outcome in outcomes if outcome.result]
-    suffix = secrets.token_hex(4)
-    plans = [plan_setup(facts, suffix=suffix, nvidia_source=nvidia_source) for facts in found]
-    return plans, len(outcomes) - len(found)
+    report_errors(outcome.error for outcome in outcomes)
+    found, suffix = [outcome.result for outcome in outcomes if outcome.result], secrets.token_hex(4)
+    return [plan_setup(facts, suffix=suffix, nvidia_source=nvidia_source) for facts in found]
 
 
 def _carry_out(plans: Sequence[SetupPlan], specs: Sequence[NodeSpec], *, quiet: bool) -> tuple[SetUp, ...]:
-    """Do it, then ask the engines themselves, each in a new login."""
+    """Run the steps, then ask each engine, in a new login."""
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.readiness.setup import carry_out, verified
 
-    names = {plan.node for plan in plans}
-    wanted = [spec for spec in specs if spec.name in names]
+    wanted = [spec for spec in specs if spec.name in {plan.node for plan in plans}]
     with connected(wanted) as reached:
         results = carry_out(plans, reached, (lambda *_: None) if quiet else _tell)
     sound = [result for result in results if not result.error]

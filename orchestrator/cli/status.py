@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.options import InventoryOption, JsonOption, OutputFormat, OutputOption, RunArgument
-from orchestrator.cli.report import say, write_json, write_names
+from orchestrator.cli.flags import expand
+from orchestrator.cli.options import InventoryOption, Output, RunArgument
+from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
 from orchestrator.specs.run import State
 
@@ -19,67 +20,46 @@ orch status RUN -o wide
 """
 
 
-def status(
-    run: RunArgument = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
-    inventory: InventoryOption = None,
-) -> int:
+@expand()
+def status(*, run: RunArgument = None, output: Output, inventory: InventoryOption = None) -> int:
     """Show the state of a run on each node, its last step, and its speed against the forecast.
 
     The state of a run is that of its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are
     lost. A run that no node knows is shown from the record on this computer, with the time of the record.
     """
     from orchestrator.checks.slow_ranks import slow_ranks
-    from orchestrator.cli.launching.stopping import half_way
+    from orchestrator.cli.launching.stopping import half_way, tell_missing
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
     from orchestrator.fleet.runs.history import past_run
     from orchestrator.fleet.runs.progress import forecast_of, last_event
     from orchestrator.fleet.runs.read_logs import recorded_only
     from orchestrator.fleet.runs.records import RunRecord
-    from orchestrator.render.console import show
     from orchestrator.render.runs import run_data, run_table
 
     with connected_for(known_nodes(inventory, run), run) as reached:
         found = find_runs(reached)
-        for name, problem in found.unreachable.items():
-            say(f"note: {name}: {problem.message}")
-        for line in found.not_understood:
-            say(f"note: {line}")
+        tell_missing(found)
         if recorded := recorded_only(found, run):
-            return _of_the_record(past_run(recorded, found.unreachable), output, as_json=as_json)
+            return _of_the_record(past_run(recorded, found.unreachable), output)
         chosen = choose_run(found, run)
         containers = running_containers(chosen, {node.name: node for node in reached})
         forecast = forecast_of(containers, RunRecord(chosen.run_id))
         last = last_event(containers, forecast)
-    if as_json:
-        write_json(run_data(chosen, last, forecast))
-    elif output is OutputFormat.NAME:
-        write_names(member.node for member in chosen.members)
-    else:
-        show(run_table(chosen, last, forecast, wide=output is OutputFormat.WIDE))
-        names = [member.node for member in chosen.members]
-        for slow in slow_ranks(last, names) if chosen.state is State.RUNNING else ():
-            say(f"! {slow.what}\n  → {slow.todo(chosen.run_id)}")
+    names = [member.node for member in chosen.members]
+    output.write(run_data(chosen, last, forecast), names, run_table(chosen, last, forecast, wide=output.wide))
+    for slow in slow_ranks(last, names) if output.is_table and chosen.state is State.RUNNING else ():
+        say(f"! {slow.what}\n  → {slow.todo(chosen.run_id)}")
     if line := half_way(chosen):
         say(line)
     codes = {State.FAILED: RunFailedError.exit_code, State.LOST: PartialError.exit_code}
     return codes.get(chosen.state, EXIT_OK)
 
 
-def _of_the_record(past: PastRun, output: OutputFormat | None, *, as_json: bool) -> int:
-    """Print the last that this computer heard of a run that no node shows."""
-    from orchestrator.render.console import stdout
-    from orchestrator.render.printable import printable
+def _of_the_record(past: PastRun, output: Output) -> int:
+    """Show the record of a run that no node knows, and return the exit code."""
     from orchestrator.render.runs import past_data, past_lines
 
-    if as_json:
-        write_json(past_data(past))
-    elif output is OutputFormat.NAME:
-        write_names(past.nodes)
-    else:
-        for line in past_lines(past):
-            stdout().print(printable(line), markup=False)
+    output.write(past_data(past), past.nodes, list(past_lines(past)))
     known = {State.FAILED.value: RunFailedError.exit_code, State.SUCCEEDED.value: EXIT_OK, "stopped": EXIT_OK}
     return known.get(past.state, PartialError.exit_code)

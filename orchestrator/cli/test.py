@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
-from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.options import InventoryOption, Output
 from orchestrator.specs.launch_options import LaunchOptions
 
 EXAMPLES = """\
@@ -18,12 +18,13 @@ orch test --nodes 5 --json
 """
 
 
-@expand(only=("nodes", "labels", "master", "profile", "engine"))
+@expand(only=("nodes", "labels", "master", "profile", "engine", "output", "as_json"))
 def test(
+    *,
     options: LaunchOptions,
     inventory: InventoryOption = None,  # noqa: PT028  # a command, no test
     backend: str = typer.Option("auto", metavar="auto|gloo|nccl", help="auto: the backend a launch would use."),  # noqa: PT028
-    as_json: JsonOption = False,  # noqa: PT028
+    output: Output,
 ) -> int:
     """Test all collectives and all links in the training image, with the settings of a launch.
 
@@ -34,4 +35,4 @@ def test(
     from orchestrator.cli.launching.connectivity import run_connectivity_test
 
     loaded = load_inventory(inventory).inventory
-    return run_connectivity_test(loaded, replace(options, name="test"), backend, as_json=as_json)
+    return run_connectivity_test(loaded, replace(options, name="test"), backend, output)

@@ -179,6 +179,7 @@ def test_as_json(orch: Orch) -> None:
     assert beta["commands"][0][:3] == ["ufw", "prepend", "allow"]
     (done,) = json_data(orch("apply", "--json", "--yes", "--nodes", "beta").out)["nodes"]
     assert (done["open_to"], done["commands"]) == (["10.0.0.11", "10.0.0.13"], [])
+    assert orch("show", "-o", "name", "--nodes", "beta,gamma").out == "beta\ngamma\n"
 
 
 NFT = Firewall(tool="nftables", active=True, openings=(), places=("inet filter input", "ip own in"))

@@ -302,6 +302,8 @@ def test_the_command_as_json(orch: Orch) -> None:
     (node,) = json_data(ran.out)
     assert node["result"]["engine"]["runtimes"] == ["nvidia", "runc"]
     assert all(step["command"] for step in node["steps"] if not step["done"])
+    named = orch("setup", "--dry-run", "-o", "name", "--nodes", "alpha,beta", on=fleet())
+    assert (named.code, named.out) == (0, "alpha\nbeta\n")
 
 
 def test_one_node_that_cannot_be_set_up_does_not_hold_up_the_others(orch: Orch) -> None:

@@ -97,6 +97,8 @@ def test_for_programs_it_is_json(orch: Orch) -> None:
     answer = json_data(ran.out)
     assert (answer["ok"], answer["failure"], answer["slow"]["pairs"]) == (True, None, [[0, 2]])
     assert read_connectivity_result(answer["verdict"]) == verdict({"ag": 90.0})
+    named = orch("test", "-o", "name", on=lan.lan(*THREE, says=(event("tested", **a_test()),)))
+    assert named.out.split() == list(THREE)
 
 
 def test_a_wrong_value_is_a_failure_with_the_ranks_own_words(orch: Orch) -> None:

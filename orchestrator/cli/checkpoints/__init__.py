@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import typer
 
 from orchestrator.cli.checkpoints.looking import ls, prune, verify
 from orchestrator.cli.checkpoints.moving import export, pull, push
+from orchestrator.cli.flags import Command
 
 GROUP = typer.Typer(
     help="List, verify, pull, push, prune and export the checkpoints on the nodes.",
     epilog="orch checkpoints ls\norch checkpoints pull RUN",
     no_args_is_help=True,
 )
-EXAMPLES: dict[Callable[..., int], str] = {
+EXAMPLES: dict[Command, str] = {
     ls: "orch checkpoints ls\norch checkpoints ls RUN --verify -o wide",
     verify: "orch checkpoints verify RUN",
     pull: "orch checkpoints pull\norch checkpoints pull RUN --step 300 --to ./kept",

@@ -8,8 +8,9 @@ import typer
 
 from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_nodes, hashed
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.options import InventoryOption, JsonOption, OutputFormat, OutputOption, YesOption
-from orchestrator.cli.report import report_error, say, write_json, write_names
+from orchestrator.cli.flags import expand
+from orchestrator.cli.options import InventoryOption, JsonOption, Output, YesOption
+from orchestrator.cli.report import report_errors, say, write_json
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, ConfigError, PartialError, RunFailedError
 
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from orchestrator.specs.checkpoint import CheckpointCopy
 
 
+@expand()
 def ls(
+    *,
     run: str | None = typer.Argument(None, metavar="RUN", help="Run id, or its first characters (default: all runs)."),
     verify: bool = typer.Option(False, "--verify", help="Hash every file. Without it, only sizes are compared."),
-    output: OutputOption = None,
-    as_json: JsonOption = False,
+    output: Output,
     inventory: InventoryOption = None,
 ) -> int:
     """List the checkpoints on all nodes: run, step, size, age and number of intact copies.
@@ -37,18 +39,19 @@ def ls(
     with asked_nodes(inventory, run) as asked:
         chosen = run_meant(asked.held, run) if run else ""
         held = in_order([one for one in asked.held if one.run_id == chosen or not chosen])
-        looked = hashed(asked.nodes, held, as_json=as_json) if verify else held
-    _show(looked, output, as_json=as_json)
-    if not looked and not as_json:
+        looked = hashed(asked.nodes, held, as_json=output.as_json) if verify else held
+    _show(looked, output)
+    if not looked and not output.as_json:
         say("no checkpoints yet\n  → orch launch")
     return RunFailedError.exit_code if verify and any(one.problem for one in looked) else EXIT_OK
 
 
+@expand()
 def verify(
+    *,
     run: RunArgument = None,
     step: StepOption = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
+    output: Output,
     inventory: InventoryOption = None,
 ) -> int:
     """Hash every file of a run's checkpoints on the nodes, and compare the hashes with the manifest.
@@ -62,8 +65,8 @@ def verify(
         wanted = in_order([one for one in held if step in (None, one.step)])
         if not wanted:
             raise ConfigError(f"no checkpoint of step {step} of run {chosen}", hint=f"orch checkpoints ls {chosen}")
-        looked = hashed(asked.nodes, wanted, as_json=as_json)
-    _show(looked, output, as_json=as_json)
+        looked = hashed(asked.nodes, wanted, as_json=output.as_json)
+    _show(looked, output)
     damaged = [one for one in looked if one.problem]
     if damaged:
         raise RunFailedError(
@@ -107,10 +110,9 @@ def prune(
             stderr().print(checkpoint_table(doomed, copies(held)))
         going = doomed if doomed and agreed(f"Remove {counted(len(doomed), 'checkpoint')}?", yes=yes) else []
         outcomes = remove_all(asked.nodes, going)
-    failed = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
+    failed = [outcome.item.name for outcome in outcomes if outcome.error]
     gone = [one for one in going if one.node not in failed]
-    for error in failed.values():
-        report_error(error)
+    report_errors(outcome.error for outcome in outcomes)
     if as_json:
         write_json({"run_id": chosen, "removed": [checkpoint_data(one, {}) for one in gone]})
     if failed:
@@ -123,17 +125,13 @@ def prune(
     return EXIT_OK
 
 
-def _show(held: Sequence[CheckpointCopy], output: OutputFormat | None, *, as_json: bool) -> None:
+def _show(held: Sequence[CheckpointCopy], output: Output) -> None:
     from orchestrator.plan.checkpoints import copies
     from orchestrator.render.checkpoints import checkpoint_data, checkpoint_table, damage
-    from orchestrator.render.console import show
 
     counted = copies(held)
-    if as_json:
-        write_json({"checkpoints": [checkpoint_data(one, counted) for one in held]})
-    elif output is OutputFormat.NAME:
-        write_names(f"{one.node}:{one.folder}" for one in held)
-    elif held:
-        show(checkpoint_table(held, counted, wide=output is OutputFormat.WIDE))
+    data = {"checkpoints": [checkpoint_data(one, counted) for one in held]}
+    table = checkpoint_table(held, counted, wide=output.wide) if held else None
+    output.write(data, [f"{one.node}:{one.folder}" for one in held], table)
     for words in damage(held):
         say(words)

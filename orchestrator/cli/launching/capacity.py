@@ -11,8 +11,8 @@ from contract.cost_model.choice import AUTO
 from contract.cost_model.measurement import CostModelError
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.measure import measure
-from orchestrator.cli.options import OutputFormat, OutputMode
-from orchestrator.cli.report import say, write_json, write_names
+from orchestrator.cli.options import Output, OutputMode
+from orchestrator.cli.report import say
 from orchestrator.fleet.planning.measurements import recall
 from orchestrator.fleet.planning.request import chosen_nodes, with_engine
 from orchestrator.plan.global_batch import ACCUMULATION, STEP, same_step
@@ -50,15 +50,14 @@ def show_capacity(
     inventory: Inventory,
     options: LaunchOptions,
     length: Length,
-    output: OutputFormat | None,
+    output: Output,
     *,
     measures: bool,
-    as_json: bool,
 ) -> int:
     """Show on which nodes the training is fastest and how long it takes."""
     measurement = measured_before(inventory, options)
     if measures:
-        measurement = measure(inventory, options, quiet=as_json)
+        measurement = measure(inventory, options, quiet=output.as_json)
     if measurement is None:
         words = shlex.join(core(options.command or DEFAULT_COMMAND))
         nodes = f" --nodes {options.nodes}" if options.nodes else ""
@@ -67,19 +66,13 @@ def show_capacity(
             hint=f"orch bench{nodes} -- {words}   (or orch plan --measure)",
         )
     capacity = capacity_of(measurement, inventory, options, length)
-    if as_json:
-        told = {"measured_at": measurement.time, "command": measurement.command, **asdict(capacity)}
-        finish = {"finish_s": capacity.finish_s(capacity.chosen)}
-        write_json(told | finish)
-        return EXIT_OK
-    if output is OutputFormat.NAME:
-        write_names(capacity.chosen.nodes)
-        return EXIT_OK
     from orchestrator.render.capacity import capacity_view
-    from orchestrator.render.console import show
 
-    show(capacity_view(capacity, wide=output is OutputFormat.WIDE))
-    say(f"measured {measurement.time} on {', '.join(measurement.nodes)}; measure again: --measure")
+    data = {"measured_at": measurement.time, "command": measurement.command, **asdict(capacity)}
+    data["finish_s"] = capacity.finish_s(capacity.chosen)
+    output.write(data, capacity.chosen.nodes, capacity_view(capacity, wide=output.wide))
+    if output.is_table:
+        say(f"measured {measurement.time} on {', '.join(measurement.nodes)}; measure again: --measure")
     return EXIT_OK
 
 

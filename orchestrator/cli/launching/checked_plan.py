@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 from orchestrator.checks.preflight import data_missing
 from orchestrator.cli.options import OutputMode
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere
 from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.connect import connected
@@ -53,9 +53,7 @@ def check_and_plan(
         if request.data_command and any(one.has_data is False for one in facts.values()):
             say(f"note: no prepared data here in ./Data, nor on the nodes\n  → {request.data_command}")
         return _plan(nodes, request, previous.holding(facts) if previous else facts, identity)
-    errors = [outcome.error for outcome in outcomes if outcome.error]
-    for error in errors:
-        report_error(error)
+    errors = report_errors(outcome.error for outcome in outcomes)
     now, suffix = datetime.now(timezone.utc), secrets.token_hex(3)
     findings = (
         *check_before_launch(nodes, request, facts, now=now, suffix=suffix),

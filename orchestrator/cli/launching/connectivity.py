@@ -10,8 +10,8 @@ from contract.events import ConnectivityTested, GroupJoined
 from orchestrator.checks import firewall, reachability
 from orchestrator.checks.slow_links import slow_links
 from orchestrator.cli.launching.checked_plan import check_and_plan
-from orchestrator.cli.options import OutputMode
-from orchestrator.cli.report import report_error, say, write_json
+from orchestrator.cli.options import Output, OutputMode
+from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
@@ -32,20 +32,20 @@ from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import RunEvent, RunLine
 
 
-def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend: str, *, as_json: bool) -> int:
-    """From the command line's words to a verdict."""
+def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend: str, output: Output) -> int:
+    """Test the collectives and links of a launch with these options, and show the result."""
     machines = with_engine(inventory, options.engine)
     asked = replace(build_request(machines, options, None, os.environ, notify=say), data=None, data_digest="")
     request = in_miniature(asked, backend)
-    mode = OutputMode(as_json=as_json, confirmed=True)
+    mode = OutputMode(as_json=output.as_json, confirmed=True)
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
-        if not as_json:
+        if not output.as_json:
             master = f"master {plan.master} {plan.master_addr}:{plan.master_port}"
             say(f"testing {counted(plan.nnodes, 'node')}, {plan.backend}, {master}")
         if plan.nnodes > 1:
-            _try_ways(reached, plan, request, quiet=as_json)
-        return _test(reached, plan, request, quiet=as_json)
+            _try_ways(reached, plan, request, quiet=output.as_json)
+        return _test(reached, plan, request, output)
 
 
 def _try_ways(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool) -> None:
@@ -69,9 +69,9 @@ def _try_ways(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quie
         say("· every node reaches every other")
 
 
-def _test(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool) -> int:
+def _test(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, output: Output) -> int:
     by_name = {node.name: node for node in nodes}
-    told = _Told(by_name, plan, quiet=quiet)
+    told = _Told(by_name, plan, quiet=output.as_json)
     try:
         errand = run_one_shot(by_name, plan, request, OneShotCallbacks(run_event=told.hear, left_behind=report_error))
     except KeyboardInterrupt:
@@ -79,7 +79,7 @@ def _test(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: b
         return EXIT_INTERRUPTED
     event = next((one for one in errand.told if isinstance(one, ConnectivityTested)), None)
     verdict = read_connectivity_result(event.others) if event and not errand.outcome.failure else None
-    _show(plan, errand.outcome, verdict, as_json=quiet)
+    _show(plan, errand.outcome, verdict, output)
     return EXIT_OK if verdict else RunFailedError.exit_code
 
 
@@ -104,25 +104,21 @@ class _Told:
             say(text)
 
 
-def _show(plan: Plan, outcome: RunOutcome, verdict: ConnectivityResult | None, *, as_json: bool) -> None:
+def _show(plan: Plan, outcome: RunOutcome, verdict: ConnectivityResult | None, output: Output) -> None:
+    from orchestrator.cli.launching.view import tell_failure
+    from orchestrator.render.links import connectivity_view
+
     failure, slow = outcome.failure, slow_links(verdict) if verdict else None
-    if as_json:
-        told = {
-            "run_id": plan.run_id,
-            "ok": verdict is not None,
-            "failure": failure and {"node": failure.node, "rank": failure.rank, "reason": failure.reason},
-            "verdict": verdict and asdict(verdict),
-            "slow": slow and asdict(slow),
-        }
-        write_json(told)
-    elif verdict and slow:
-        from orchestrator.render.console import show
-        from orchestrator.render.links import connectivity_view
-
-        show(connectivity_view(verdict, slow))
-    elif failure:
-        from orchestrator.cli.launching.view import tell_failure
-
+    data = {
+        "run_id": plan.run_id,
+        "ok": verdict is not None,
+        "failure": failure and {"node": failure.node, "rank": failure.rank, "reason": failure.reason},
+        "verdict": verdict and asdict(verdict),
+        "slow": slow and asdict(slow),
+    }
+    view = connectivity_view(verdict, slow) if verdict and slow else None
+    output.write(data, verdict.nodes if verdict else (), view)
+    if failure and not output.as_json:
         tell_failure(plan, failure)
-    else:
+    elif not verdict and not output.as_json:
         say("✗ the test ended without a verdict: is the image older than this orch?\n  → orch build")

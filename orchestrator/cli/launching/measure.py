@@ -10,8 +10,8 @@ from contract.events import NodesMeasured
 from orchestrator.cli.launching.checked_plan import check_and_plan
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.own_code import own_code
-from orchestrator.cli.options import OutputFormat, OutputMode
-from orchestrator.cli.report import report_error, say, write_json, write_names
+from orchestrator.cli.options import Output, OutputMode
+from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
@@ -27,25 +27,19 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 
 
-def run_bench(inventory: Inventory, options: LaunchOptions, output: OutputFormat | None, *, as_json: bool) -> int:
-    """Measure and show a table."""
+def run_bench(inventory: Inventory, options: LaunchOptions, output: Output) -> int:
+    """Measure and show the result."""
     try:
-        measurement = measure(inventory, options, quiet=as_json)
+        measurement = measure(inventory, options, quiet=output.as_json)
     except KeyboardInterrupt:
         say("\nthe measurement was stopped; nothing is left on the nodes")
         return EXIT_INTERRUPTED
-    if as_json:
-        write_json(asdict(measurement))
-        return EXIT_OK
-    if output is OutputFormat.NAME:
-        write_names(measurement.nodes)
-    else:
-        from orchestrator.render.bench import bench_view
-        from orchestrator.render.console import show
+    from orchestrator.render.bench import bench_view
 
-        show(bench_view(measurement.measured, wide=output is OutputFormat.WIDE))
-    nodes = f" --nodes {options.nodes}" if options.nodes else ""
-    say(f"saved; next: orch plan{nodes} -- {' '.join(core(measurement.command))}")
+    output.write(asdict(measurement), measurement.nodes, bench_view(measurement.measured, wide=output.wide))
+    if not output.as_json:
+        nodes = f" --nodes {options.nodes}" if options.nodes else ""
+        say(f"saved; next: orch plan{nodes} -- {' '.join(core(measurement.command))}")
     return EXIT_OK
 
 

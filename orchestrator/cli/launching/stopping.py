@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.connect import connected_for
 from orchestrator.fleet.runs.find_runs import FoundRuns, choose_run, find_runs, only_run_of, running_containers
 from orchestrator.fleet.runs.records import RunRecord
@@ -94,9 +94,7 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
     except KeyboardInterrupt:
         say(f"\nthe nodes have the request, and continue stopping\n  → at once: orch stop {chosen.run_id} --timeout 0")
         raise
-    failed = [outcome.error for outcome in done.outcomes if outcome.error]
-    for error in failed:
-        report_error(error)
+    failed = report_errors(outcome.error for outcome in done.outcomes)
     silent = _may_hold(
         chosen, [name for name in found.unreachable if name not in {one.node.name for one in containers}]
     )
@@ -114,6 +112,14 @@ def _may_hold(run: Run, names: Sequence[str]) -> list[str]:
     if plan is None or plan.attempt != run.attempt:
         return list(names)
     return [name for name in names if name in {part.node for part in plan.nodes}]
+
+
+def tell_missing(found: FoundRuns) -> None:
+    """Report nodes that did not answer, and lines of nodes that were not understood."""
+    for name, problem in found.unreachable.items():
+        say(f"note: {name}: {problem.message}")
+    for line in found.not_understood:
+        say(f"note: {line}")
 
 
 def half_way(run: Run) -> str:
