@@ -18,7 +18,8 @@ class Texts:
     """A map-style dataset of torch: the prepared rows, padded to the full length or, `padded=False`, not yet."""
 
     def __init__(self, given: argparse.Namespace, *, padded: bool) -> None:
-        from trainer.data.text_prepared import PreparedText, Rows
+        from trainer.data.manifests import PreparedText
+        from trainer.data.text_prepared import Rows
 
         self._rows = Rows(PreparedText.open(given.data_dir), "train", given.max_length)
         self._padded = padded
@@ -61,7 +62,8 @@ def three_heads(given: argparse.Namespace, *, attention: str = "sdpa", frozen: i
     from torch.nn import functional as F
     from transformers import BertConfig, BertModel
 
-    from trainer.data.text_prepared import PreparedText, Rows
+    from trainer.data.manifests import PreparedText
+    from trainer.data.text_prepared import Rows
 
     prepared = PreparedText.open(given.data_dir)
     shape, heads, weights = prepared.shape, prepared.heads, list(prepared.head_weights.values())

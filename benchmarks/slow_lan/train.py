@@ -169,7 +169,7 @@ def scale(rig: Rig, task: Task, nodes: int) -> Scale:
 
 def parameters(data_dir: Path) -> int:
     """Parameters of the lab preset with this data's vocabulary."""
-    from trainer.data.shards import PreparedTokens
+    from trainer.data.manifests import PreparedTokens
     from trainer.models.gpt2 import GPT2, Gpt2Shape
     from trainer.workloads.gpt2 import PRESETS
 

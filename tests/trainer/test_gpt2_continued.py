@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from trainer.data import tokenizer as bpe
+from trainer.data.tokenizer import train_bpe
 
 TEXT = "en el principio era la palabra y con ella vino toda cosa.\n"
 FEW_STEPS = ("--max-steps", "2", "--batch-size", "4", "--eval-every", "0")
@@ -17,7 +18,7 @@ FEW_STEPS = ("--max-steps", "2", "--batch-size", "4", "--eval-every", "0")
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
     """Of a vocabulary that is larger than its tokenizer's, as padded ones are."""
-    folder, tokenizer = tmp_path / "theirs", bpe.train([TEXT], 270)
+    folder, tokenizer = tmp_path / "theirs", train_bpe([TEXT], 270)
     torch.manual_seed(0)
     sizes = {"vocab_size": 320, "n_positions": 24, "n_embd": 32, "n_layer": 2, "n_head": 2}
     GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).save_pretrained(folder)
@@ -37,7 +38,7 @@ def test_from_their_folder_to_ours_and_back(theirs, tmp_path, call, monkeypatch)
 
     # The first loss is that of their own weights: nothing was trained yet.
     reference = GPT2LMHeadModel.from_pretrained(theirs).eval()
-    tokens = torch.tensor([bpe.load(theirs / "tokenizer.json").encode(TEXT * 3).ids[:17]])
+    tokens = torch.tensor([Tokenizer.from_file(str(theirs / "tokenizer.json")).encode(TEXT * 3).ids[:17]])
     assert trained.losses()[1] == pytest.approx(reference(tokens, labels=tokens).loss.item(), abs=0.3)
 
     assert call("gpt2", "export", "--checkpoint", str(run), "--to", str(back)).code == 0

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional as F
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from trainer.data import tokenizer as bpe
+from trainer.data.tokenizer import train_bpe
 from trainer.errors import ConfigurationError
 from trainer.models import pretrained_gpt2
 from trainer.models.gpt2 import GPT2, Gpt2Shape
@@ -21,7 +21,7 @@ EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
 def a_tokenizer() -> Tokenizer:
-    return bpe.train(TEXTS, 300)
+    return train_bpe(TEXTS, 300)
 
 
 def their_model(**settings: object) -> GPT2LMHeadModel:
@@ -107,7 +107,7 @@ def test_a_name_that_the_hub_does_not_give_says_what_to_do(monkeypatch: pytest.M
 
 
 def test_data_of_another_tokenizer_is_refused(theirs: Path, tmp_path: Path) -> None:
-    other = bpe.train(["palabras muy distintas de aquellas"], 300)
+    other = train_bpe(["palabras muy distintas de aquellas"], 300)
     with pytest.raises(ConfigurationError, match=f"gpt2 prepare --tokenizer {theirs} --text"):
         pretrained_gpt2.must_be_the_datas(str(theirs), SHAPE, other, tmp_path)
 

@@ -19,8 +19,8 @@ from tests.trainer.conftest import AS_ONE, Call
 from tests.trainer.observed import state
 from trainer.cli import main
 from trainer.config import RankInfo, TrainOptions
-from trainer.data import text_prepared
 from trainer.data.batch import BatchRequest
+from trainer.data.manifests import PreparedText
 from trainer.engine.hardware.precision import has_native_bf16
 from trainer.engine.hardware.reproducible import seed_everything
 from trainer.engine.optimization.optimizer import build_optimizer
@@ -160,7 +160,7 @@ def text_words(texts: Path, run_dir: Path) -> list[str]:
 
 def text_error(run_dir: Path, texts: Path) -> float:
     """Against torch's weighted mean of each head."""
-    prepared = text_prepared.PreparedText.open(texts)
+    prepared = PreparedText.open(texts)
     heads, sizes = prepared.head_weights, [len(classes) for classes in prepared.heads.values()]
     choice = TextOptions(
         heads=heads, max_length=48, model_name="random:tiny", dropout=0.0, class_weights=tuple(heads),

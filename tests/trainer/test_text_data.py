@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
-from trainer.data import failure_texts, labelled_text, spanish_passages, text_lengths, text_prepared, wordpiece
+from trainer.data import failure_texts, labelled_text, spanish, text_lengths, text_prepared
 from trainer.data.frozen_rows import FrozenRows
 from trainer.data.labelled_text import LabelledText
+from trainer.data.manifests import PreparedText
 from trainer.data.order import Bucketed
 from trainer.data.texts import Document
+from trainer.data.tokenizer import train_wordpiece
 from trainer.errors import ConfigurationError
 from trainer.models.pretrained import Pretrained, random_shape
 from trainer.workloads import text_prepare
@@ -91,12 +94,12 @@ def test_passages_carry_their_source() -> None:
         Document(name="debian-reference.es/3", text="El sistema se inicia en varias etapas, una tras otra."),
         Document(name="refranes", text="A quien madruga, Dios le ayuda, dicen."),
     ]  # fmt: skip
-    found = spanish_passages.passages(documents, fewest=1)
+    found = spanish.passages(documents, fewest=1)
     assert [classes for _, *classes in found] == [
         ["biblia", "biblia ot"], ["biblia", "biblia ot"], ["manual", "manual 1"], ["manual", "manual 1"],
         ["referencia de Debian", "referencia de Debian 3"], ["refranes", "refranes refranes"],
     ]  # fmt: skip
-    assert {c for _, c, _ in spanish_passages.passages(documents, fewest=2)} == {"biblia", "manual"}
+    assert {c for _, c, _ in spanish.passages(documents, fewest=2)} == {"biblia", "manual"}
 
 
 # ── Order ─────────────────────────────────────────────────────────────────────────────────────────
@@ -131,44 +134,44 @@ def test_bucketed_order_follows_from_seed_and_position_alone() -> None:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> text_prepared.PreparedText:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedText:
     rows = [LabelledText(text=r[0], labels=r[1:], line=1) for r in failure_texts.rows(60)]
-    tokenizer = wordpiece.train([r.text for r in rows], 400)
+    tokenizer = train_wordpiece([r.text for r in rows], 400)
     model = Pretrained(shape=random_shape("random:tiny", tokenizer.get_vocab_size()), weights={}, tokenizer=tokenizer)
     splits = {"train": rows[:40], "validation": rows[40:]}
     return text_prepare.write(tmp_path_factory.mktemp("text"), "random:tiny", model, failure_texts.HEADS, splits)
 
 
-def test_rows_are_cut_with_their_last_mark_and_padded(prepared: text_prepared.PreparedText) -> None:
+def test_rows_are_cut_with_their_last_mark_and_padded(prepared: PreparedText) -> None:
     whole, cut = (text_prepared.Rows(prepared, "train", length) for length in (512, 20))
     n = int(whole.lengths.argmax())
     tokens = whole.take(np.array([n]), int(whole.lengths[n]))[0]
     assert cut.take(np.array([n]), 22)[0].tolist() == [*tokens[:19].tolist(), tokens[-1], 0, 0]
-    vocabulary = wordpiece.Tokenizer.from_file(str(prepared.tokenizer_file))
+    vocabulary = Tokenizer.from_file(str(prepared.file("tokenizer")))
     assert [vocabulary.id_to_token(t) for t in (tokens[0], tokens[-1])] == ["[CLS]", "[SEP]"]
 
 
-def test_validation_lies_in_the_order_of_length(prepared: text_prepared.PreparedText) -> None:
+def test_validation_lies_in_the_order_of_length(prepared: PreparedText) -> None:
     assert (np.diff(text_prepared.Rows(prepared, "validation", 512).lengths) >= 0).all()
 
 
-def test_rows_reach_a_worker_as_a_file_not_as_content(prepared: text_prepared.PreparedText) -> None:
+def test_rows_reach_a_worker_as_a_file_not_as_content(prepared: PreparedText) -> None:
     rows = text_prepared.Rows(prepared, "train", 64)
     again = pickle.loads(pickle.dumps(rows))  # noqa: S301  # our own
     assert isinstance(again._tokens, np.memmap)
     assert again.take(np.arange(5), 64).tolist() == rows.take(np.arange(5), 64).tolist()
 
 
-def test_a_folder_that_lacks_something_is_refused(prepared: text_prepared.PreparedText, tmp_path: Path) -> None:
+def test_a_folder_that_lacks_something_is_refused(prepared: PreparedText, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no prepared data here; make it with"):
-        text_prepared.PreparedText.open(tmp_path)
+        PreparedText.open(tmp_path)
     for path in prepared.folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes()[: 10 if path.name.startswith("train-tokens") else None])
     with pytest.raises(ConfigurationError, match=r"train-tokens.*expected \d+ bytes, found 10"):
-        text_prepared.PreparedText.open(tmp_path)
+        PreparedText.open(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 1}')
     with pytest.raises(ConfigurationError, match="data of another workload"):
-        text_prepared.PreparedText.open(tmp_path)
+        PreparedText.open(tmp_path)
 
 
 def test_lengths_and_advice() -> None:

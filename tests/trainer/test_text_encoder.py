@@ -10,7 +10,8 @@ import torch
 import transformers
 from torch.nn import functional as F
 
-from trainer.data import failure_texts, wordpiece
+from trainer.data import failure_texts
+from trainer.data.tokenizer import SPECIAL, train_wordpiece
 from trainer.errors import ConfigurationError, OptionError
 from trainer.models import pretrained
 from trainer.models.encoder import Dropout, Encoder, EncoderShape
@@ -133,8 +134,8 @@ def test_what_frozen_layers_make_of_a_text_can_take_its_place() -> None:
 
 def test_a_model_of_a_folder_is_taken_with_its_tokenizer(tmp_path: Path) -> None:
     words = [row[0] for row in failure_texts.rows(50)]
-    plain = wordpiece.train(words, 300)
-    marks = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), wordpiece.SPECIAL, strict=False))
+    plain = train_wordpiece(words, 300)
+    marks = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIAL, strict=False))
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, **marks)
     fast.save_pretrained(tmp_path)
     config = transformers.BertConfig(**{**BERT, "vocab_size": plain.get_vocab_size()})

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from tests.trainer.conftest import AS_ONE
 from trainer.config import RankInfo, TrainOptions
-from trainer.data import text_prepared
 from trainer.data.batch import BatchRequest
+from trainer.data.manifests import PreparedText
 from trainer.engine.optimization.optimizer import usual_groups
 from trainer.workloads import text_report
 from trainer.workloads.text import Text
@@ -48,7 +48,7 @@ def words(folder: Path, run_dir: Path) -> list[str]:
 
 
 def workload(folder: Path, tmp_path: Path, **choice: object) -> Text:
-    prepared = text_prepared.PreparedText.open(folder)
+    prepared = PreparedText.open(folder)
     asked = {"heads": prepared.head_weights, "max_length": 48, "model_name": "random:tiny", "dropout": 0.0, **choice}
     options = TrainOptions(data_dir=folder, run_dir=tmp_path, batch_size=8)
     torch.manual_seed(0)

@@ -7,8 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from trainer.data.order import BlockShuffled, share
-from trainer.data.trace_order import ByLength
+from trainer.data.order import BlockShuffled, ByLength, share
 
 
 @pytest.mark.parametrize("samples", [1, 2, 5, 7, 8, 15, 16, 17, 100, 1023, 1024, 1025])

@@ -17,10 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.cli import main
-from trainer.data import shards, spanish, tokenizer, trace_shards
+from trainer.data import shards, spanish, trace_shards
 from trainer.data.debian import Apt
+from trainer.data.manifests import PreparedTokens
 from trainer.data.order import Shuffled, share
 from trainer.data.texts import Document, read_texts
+from trainer.data.tokenizer import train_bpe
 from trainer.errors import ConfigurationError, OptionError
 
 
@@ -53,7 +55,7 @@ def test_shares_are_contiguous_and_even(world_size: int, count: int) -> None:
 
 @given(st.text(min_size=1))
 def test_any_text_survives_the_tokenizer(text: str) -> None:
-    bpe = tokenizer.train(["la palabra y la luz"], 300)
+    bpe = train_bpe(["la palabra y la luz"], 300)
     assert bpe.decode(bpe.encode(text, add_special_tokens=False).ids, skip_special_tokens=False) == text
 
 
@@ -77,7 +79,7 @@ def test_prepare_is_idempotent_and_mends(tmp_path: Path) -> None:
 
 
 def test_the_manifest_counts_what_is_there(data_dir: Path) -> None:
-    data = shards.PreparedTokens.open(data_dir)
+    data = PreparedTokens.open(data_dir)
     assert data.is_sound()
     for split in data.manifest["splits"].values():
         assert split["tokens"] == sum(shard["tokens"] for shard in split["shards"])
@@ -87,7 +89,7 @@ def test_the_manifest_counts_what_is_there(data_dir: Path) -> None:
 
 
 def test_windows_overlap_by_the_token_to_predict(data_dir: Path) -> None:
-    data = shards.PreparedTokens.open(data_dir)
+    data = PreparedTokens.open(data_dir)
     windows = shards.Windows(data, "train", 16)
     both = windows.take(np.array([0, 1]))
     assert both.shape == (2, 17)
@@ -110,13 +112,13 @@ def test_windows_do_not_reach_over_a_shard(tmp_path: Path, monkeypatch: pytest.M
 
 def test_damaged_data_is_refused(data_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no prepared data"):
-        shards.PreparedTokens.open(tmp_path)
+        PreparedTokens.open(tmp_path)
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(ConfigurationError, match="prepare again"):
-        shards.PreparedTokens.open(tmp_path)
+        PreparedTokens.open(tmp_path)
     (tmp_path / "manifest.json").write_text((data_dir / "manifest.json").read_text())
     with pytest.raises(ConfigurationError, match="expected"):
-        shards.PreparedTokens.open(tmp_path)
+        PreparedTokens.open(tmp_path)
     with pytest.raises(OptionError, match="--vocab-size 100"):
         shards.prepare([document("a")], tmp_path, 100)
 
@@ -229,10 +231,10 @@ def test_in_a_container_of_orch_the_line_is_one_for_the_controller(
     with pytest.raises(
         ConfigurationError, match=f"python -m trainer gpt2 prepare --text spanish --data-dir {tmp_path}"
     ):
-        shards.PreparedTokens.open(tmp_path)
+        PreparedTokens.open(tmp_path)
     monkeypatch.setenv("ORCH_RUN_ID", "0102-1504-ab12")
     with pytest.raises(ConfigurationError, match=r"make it with: orch prepare -- gpt2 --text spanish$"):
-        shards.PreparedTokens.open(tmp_path)
+        PreparedTokens.open(tmp_path)
 
 
 def test_a_full_disk_is_named_while_data_is_prepared(
@@ -254,7 +256,7 @@ def test_data_of_another_workload_is_told_apart(data_dir: Path, tmp_path: Path) 
         trace_shards.PreparedTraces.open(data_dir)
     (tmp_path / "manifest.json").write_text('{"kind": "tokens", "format": 7}', "utf-8")
     with pytest.raises(ConfigurationError, match=r"\(tokens, format 7, where tokens, format 1, is read\)"):
-        shards.PreparedTokens.open(tmp_path)
+        PreparedTokens.open(tmp_path)
 
 
 def test_only_files_of_ours_are_removed(tmp_path: Path) -> None:
@@ -272,6 +274,6 @@ def test_a_flipped_bit_is_mended_by_preparing_again(tmp_path: Path) -> None:
     shard = tmp_path / data.manifest["splits"]["train"]["shards"][0]["file"]
     content = shard.read_bytes()
     shard.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    assert shards.PreparedTokens.open(tmp_path)  # in full length
+    assert PreparedTokens.open(tmp_path)  # in full length
     assert shards.prepare(text, tmp_path, 270)[1]
     assert shard.read_bytes() == content

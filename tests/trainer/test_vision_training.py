@@ -77,7 +77,7 @@ def test_the_second_epoch_shows_other_pictures_of_the_same_samples(vision: Build
     count = workload.train_samples
     order = Shuffled(count, 5)
     first, second = seen(workload, [(0, count)]), seen(workload, [(count, 2 * count)])
-    first, second = first[order.epoch(0).argsort()], second[order.epoch(1).argsort()]
+    first, second = first[order.window(0, 0).argsort()], second[order.window(1, 0).argsort()]
     assert torch.equal(first[:, -3:], second[:, -3:])  # labels
     assert not torch.equal(first[:, :-3], second[:, :-3])
 

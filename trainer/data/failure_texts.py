@@ -1,13 +1,12 @@
-"""Made-up reports of failures in a pumping station, in Spanish, for a first try without data of one's own.
+"""Made-up reports of failures in a pumping station, in Spanish, for a first try without one's own data.
 
-Sentences are put together from lists at random, seeded by the row's number alone. How a failure shows (modo) and
-why (causa) are in the words, not always in the same; how urgent it is (prioridad) follows from the consequence.
+Sentences are chosen at random, seeded by the row's number alone. The words give the failure mode (modo) and the cause
+(causa); the priority (prioridad) follows from the consequence.
 """
 
 from __future__ import annotations
 
-import csv
-import io
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -106,41 +105,22 @@ DETAILS = (
 
 def rows(count: int) -> list[tuple[str, str, str, str]]:
     """(descripcion, modo, causa, prioridad) of each."""
-    chance = uniform(20, np.arange(count, dtype=np.int64), 40)
-    return [_row(_Picks(own)) for own in chance.tolist()]
+    return [_row(iter(numbers)) for numbers in uniform(20, np.arange(count, dtype=np.int64), 40).tolist()]
 
 
-def as_csv(count: int) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(rows(count))
-    return text.getvalue()
+def _row(chance: Iterator[float]) -> tuple[str, str, str, str]:
+    def one_of(choices: Collection[str]) -> str:
+        return tuple(choices)[int(next(chance) * len(choices))]
 
-
-def _row(pick: _Picks) -> tuple[str, str, str, str]:
-    mode, causes = pick.of(tuple(MODES)), tuple(CAUSES)
-    cause = causes[int(np.searchsorted(np.cumsum(CAUSE_SHARE), pick.next()))]
-    priority = pick.of(tuple(CONSEQUENCES))
-    said = [f"{pick.of(FOUND)} {pick.of(EQUIPMENT)}: {pick.of(MODES[mode])}."]
-    # One report of eight does not tell the cause: it cannot be known from the text.
-    if pick.next() > 0.12:
-        said.append(f"Como causa, {pick.of(CAUSES[cause])}.")
-    said.append(pick.of(CONSEQUENCES[priority]))
+    mode = one_of(MODES)
+    cause = tuple(CAUSES)[int(np.searchsorted(np.cumsum(CAUSE_SHARE), next(chance)))]
+    priority = one_of(CONSEQUENCES)
+    sentences = [f"{one_of(FOUND)} {one_of(EQUIPMENT)}: {one_of(MODES[mode])}."]
+    # In one report of eight the cause cannot be known from the text.
+    if next(chance) > 0.12:
+        sentences.append(f"Como causa, {one_of(CAUSES[cause])}.")
+    sentences.append(one_of(CONSEQUENCES[priority]))
     # Most reports are short, a few are long.
-    said[1:1] = [pick.of(DETAILS) for _ in range(int(14 * pick.next() ** 4))]
-    numbers = {"n": 10 + int(90 * pick.next()), "m": 100 + int(800 * pick.next())}
-    return " ".join(said).format(**numbers), mode, cause, priority
-
-
-class _Picks:
-    """Numbers of chance, used up one after another."""
-
-    def __init__(self, numbers: list[float]) -> None:
-        self._numbers = iter(numbers)
-
-    def next(self) -> float:
-        return next(self._numbers)
-
-    def of(self, choices: tuple[str, ...]) -> str:
-        return choices[int(self.next() * len(choices))]
+    sentences[1:1] = [one_of(DETAILS) for _ in range(int(14 * next(chance) ** 4))]
+    numbers = {"n": 10 + int(90 * next(chance)), "m": 100 + int(800 * next(chance))}
+    return " ".join(sentences).format(**numbers), mode, cause, priority

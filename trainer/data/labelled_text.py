@@ -1,4 +1,4 @@
-"""Labelled texts as they come from the user: a CSV file with a column of text and one for each head."""
+"""Labelled texts in CSV files: a column of text and one for each head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -54,7 +54,16 @@ def read_labelled(path: Path, text_column: str, heads: Sequence[str]) -> list[La
 
 def read_table(path: Path, needed: Sequence[str]) -> tuple[LabelledTable, list[str]]:
     """The file's rows that have the right number of cells, and what is wrong with the others."""
-    content = _text_of(path)
+    try:
+        raw = path.read_bytes()
+        content = raw.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}; give --csv a CSV file, `demo` or `spanish`") from None
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise ConfigurationError(
+            f"{path}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8"
+        ) from None
     header = content.partition("\n")[0]
     # Spreadsheets write semicolons where the comma is the decimal sign, as in Spanish.
     delimiter = max(",;\t", key=header.count)
@@ -79,20 +88,6 @@ def must_be_right(wrong: list[str], shown: int = 50) -> None:
         raise ConfigurationError("\n".join(wrong[:shown] + more))
 
 
-def _text_of(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}; give --csv a CSV file, `demo` or `spanish`") from None
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ConfigurationError(
-            f"{path}:{line}: not UTF-8 (byte 0x{content[error.start]:02x}); save the file as UTF-8"
-        ) from None
-
-
 def _records(path: Path, content: str, delimiter: str, wrong: list[str]) -> Iterator[tuple[int, list[str]]]:
     """(first line, cells) of each record; a quoted text may span many lines."""
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
@@ -110,16 +105,21 @@ def _missing(columns: Sequence[str], needed: Sequence[str]) -> Iterator[str]:
     for name in needed:
         if name not in columns:
             close = get_close_matches(name, columns, 1)
-            told = "name yours: --heads NAME,…, and --text-column NAME"
-            meant = f" (did you mean {close[0]!r}?)" if close else f"; it has: {', '.join(columns)}; {told}"
-            yield f"no column {name!r}{meant}"
+            known = f"; it has: {', '.join(columns)}; name yours: --heads NAME,…, and --text-column NAME"
+            yield f"no column {name!r}" + (f" (did you mean {close[0]!r}?)" if close else known)
     for name in sorted({name for name in columns if columns.count(name) > 1}):
         yield f"two columns {name!r}"
 
 
+def as_csv(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows((columns, *rows))
+    return text.getvalue()
+
+
 def split(rows: Sequence[LabelledText], share: float, head: int) -> tuple[list[LabelledText], list[LabelledText]]:
-    """For training and for validation. Of each class of one head the texts with the smallest hashes are held back:
-    what is added to a file later moves few others, and equal texts never stand on both sides."""
+    """Split into training and validation: of each class of one head the texts with the smallest hashes are held back.
+    Rows added to a file later move few others, and equal texts are never in both parts."""
     classes: dict[str, set[str]] = defaultdict(set)
     first: dict[str, str] = {}
     for row in rows:

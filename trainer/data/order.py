@@ -1,13 +1,13 @@
-"""In which order samples come: a stream without end, one epoch after another.
+"""Order of samples: an endless stream, one epoch after another.
 
-Position p of the stream belongs to epoch p // n, and which sample stands there follows from (seed, p) alone. So one
-number (the position) is all that a checkpoint has to keep, resuming anywhere takes no time, and a step sees the same
-samples for any number of ranks and workers.
+Position p of the stream belongs to epoch p // n, and its sample follows from (seed, p) alone. So a checkpoint keeps one
+number, the position; resuming anywhere takes no time, and a step sees the same samples for any number of ranks and
+workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -26,76 +26,12 @@ class Order(Protocol):
 
 
 class Shuffled:
-    """One permutation after another: every sample once in each epoch. Takes 16 bytes of memory a sample."""
+    """One permutation after another: every sample once in each epoch. Takes 16 bytes of memory per sample."""
 
     def __init__(self, samples: int, seed: int) -> None:
         self.samples = samples
         self.seed = seed
-        self._epoch = -1
-        self._order: Indices = np.empty(0, np.int64)
-
-    def take(self, position: int, count: int) -> Indices:
-        taken = []
-        while count > 0:
-            epoch, offset = divmod(position, self.samples)
-            if epoch != self._epoch:
-                self._order, self._epoch = self.epoch(epoch), epoch
-            part = self._order[offset : offset + count]
-            taken.append(part)
-            position += len(part)
-            count -= len(part)
-        return np.concatenate(taken)
-
-    def epoch(self, number: int) -> Indices:
-        """All samples of one epoch. Orders of another kind override this."""
-        return permutation(self.seed, number, self.samples)
-
-
-class Bucketed(Shuffled):
-    """Shuffled, but samples of similar length are grouped: a batch needs hardly any padding.
-
-    Groups of `group` samples, which should be those of one step, start at multiples of `group` of the whole stream, so
-    that no step straddles two of them, in whichever epoch. What is of chance: who meets whom, and the order of groups.
-    """
-
-    GROUPS_SORTED_TOGETHER = 50
-    """More: less padding. Fewer: more chance in who meets whom."""
-
-    def __init__(self, lengths: NDArray[np.integer], seed: int, group: int) -> None:
-        super().__init__(len(lengths), seed)
-        self.lengths = lengths
-        self.group = group
-
-    def epoch(self, number: int) -> Indices:
-        order = permutation(self.seed, number, self.samples)
-        # The last step of the epoch before takes the first few of this one.
-        head = min(-number * self.samples % self.group, self.samples)
-        rest = order[head:]
-        together = np.arange(len(rest)) // (self.group * self.GROUPS_SORTED_TOGETHER)
-        rest = rest[np.lexsort((self.lengths[rest], together))]  # stable: those of one length stay shuffled
-        whole = len(rest) // self.group
-        groups = rest[: whole * self.group].reshape(whole, self.group)
-        groups = groups[permutation(self.seed, number + (1 << 63), whole)]
-        return np.concatenate([order[:head], groups.reshape(-1), rest[whole * self.group :]])
-
-
-class BlockShuffled:
-    """For more samples than memory has room for numbers, on a disk that likes to be read in long pieces.
-
-    Blocks of neighbouring samples come in an order of chance, and samples are shuffled within a window of many blocks.
-    Where the blocks begin moves with each epoch, so that other samples become neighbours. Only one window is kept, and
-    any window is computed alone: neither memory nor the time to resume grow with the number of samples.
-    """
-
-    BLOCK = 512
-    WINDOW = 16
-    """Blocks. With 8192 samples to choose from, a batch is as mixed as one from a shuffle buffer of that size."""
-
-    def __init__(self, samples: int, seed: int, *, block: int = BLOCK, window: int = WINDOW) -> None:
-        self.samples = samples
-        self.seed = seed
-        self._block = block
-        self._window = window * block
+        self._window = samples
         self._kept = (-1, -1)
         self._order: Indices = np.empty(0, np.int64)
 
@@ -112,29 +48,100 @@ class BlockShuffled:
             count -= len(part)
         return np.concatenate(taken)
 
+    def window(self, epoch: int, number: int) -> Indices:  # noqa: ARG002  # here an epoch is one window
+        """The samples of one window of an epoch."""
+        return permutation(self.seed, epoch, self.samples)
+
+    def _grouped(
+        self, order: Indices, lengths: Callable[[Indices], NDArray[np.integer]], group: int, begin: int, stream: int,
+        together: int,
+    ) -> Indices:  # fmt: skip
+        """Sort `order`, which begins at position `begin`, by length among `together` neighbours, and shuffle groups.
+
+        Groups of `group` samples, which should be those of one step, start at multiples of `group` of the whole stream,
+        so that no step straddles two of them.
+        """
+        head = min(-begin % group, len(order))  # the last step of the window before takes these
+        rest = order[head:]
+        # Stable: those of one length stay shuffled.
+        rest = rest[np.lexsort((lengths(rest), np.arange(len(rest)) // together))]
+        whole = len(rest) // group
+        groups = rest[: whole * group].reshape(whole, group)
+        groups = groups[permutation(self.seed, stream + (1 << 63), whole)]
+        return np.concatenate([order[:head], groups.reshape(-1), rest[whole * group :]])
+
+
+class Bucketed(Shuffled):
+    """Shuffled, but a step's samples are of similar length: a batch needs hardly any padding.
+
+    Random are the samples that are sorted together, and the order of the groups.
+    """
+
+    GROUPS_SORTED_TOGETHER = 50
+    """More: less padding. Fewer: more randomness in a group."""
+
+    def __init__(self, lengths: NDArray[np.integer], seed: int, group: int) -> None:
+        super().__init__(len(lengths), seed)
+        self.lengths = lengths
+        self.group = group
+
     def window(self, epoch: int, number: int) -> Indices:
-        """The samples of one window. Orders that arrange them further override this."""
+        order, together = super().window(epoch, number), self.group * self.GROUPS_SORTED_TOGETHER
+        return self._grouped(order, self.lengths.__getitem__, self.group, epoch * self.samples, epoch, together)
+
+
+class BlockShuffled(Shuffled):
+    """Order for more samples than memory has room for numbers, on a disk that is faster in long reads.
+
+    Blocks of neighbouring samples come in random order, and samples are shuffled within a window of many blocks. Where
+    the blocks begin moves with each epoch, so that other samples become neighbours. Only one window is kept, and any
+    window is computed alone: neither memory nor the time to resume grow with the number of samples.
+    """
+
+    BLOCK = 512
+    WINDOW = 16
+    """Blocks. With 8192 samples to choose from, a batch is as mixed as one from a shuffle buffer of that size."""
+
+    def __init__(self, samples: int, seed: int, *, block: int = BLOCK, window: int = WINDOW) -> None:
+        super().__init__(samples, seed)
+        self._block = block
+        self._window = window * block
+
+    def window(self, epoch: int, number: int) -> Indices:
         blocks, begin = self.samples // self._block, number * self._window
         end = min(begin + self._window, self.samples)
         *keys, turn = _raw(self.seed, _LAST_STREAM - epoch, ROUNDS + 1)
         places = np.arange(begin // self._block, min(end // self._block, blocks), dtype=np.int64)
         first = scattered(places, blocks, keys) * self._block
         members = (first[:, None] + np.arange(self._block)).ravel()
-        # What is left beyond the last whole block keeps its place; the turn makes it other samples in each epoch.
+        # Samples beyond the last whole block keep their place; the turn makes them other samples in each epoch.
         members = np.append(members, np.arange(begin + len(members), end))
         windows = -(-self.samples // self._window)
         mixed = members[permutation(self.seed, epoch * windows + number, len(members))]
         return (mixed + int(turn) % self.samples) % self.samples
 
 
+class ByLength(BlockShuffled):
+    """Block-shuffled, but a step's samples are of similar length. Few steps straddle two windows."""
+
+    def __init__(self, samples: int, seed: int, lengths: Callable[[Indices], Indices], group: int) -> None:
+        super().__init__(samples, seed)
+        self._lengths = lengths
+        self._group = group
+
+    def window(self, epoch: int, number: int) -> Indices:
+        begin = epoch * self.samples + number * self._window
+        return self._grouped(super().window(epoch, number), self._lengths, self._group, begin, begin, self._window)
+
+
 ROUNDS = 8
 
 
 def scattered(places: Indices, count: int, keys: Sequence[np.uint64]) -> Indices:
-    """Where each of `places` goes in a permutation of 0 … count-1 that is never written down.
+    """The images of `places` under a permutation of 0 … count-1 that is never written down.
 
-    A Feistel network permutes the numbers of so many bits; what lands at `count` or above is sent through again until
-    it does not (Black, Rogaway: Ciphers with arbitrary finite domains, 2002).
+    A Feistel network permutes the numbers of so many bits; a result of `count` or above is permuted again until it is
+    below (Black, Rogaway: Ciphers with arbitrary finite domains, 2002).
     """
     bits = max(2, (count - 1).bit_length())
     low, high = np.uint64(bits // 2), np.uint64(bits - bits // 2)
@@ -152,12 +159,12 @@ def scattered(places: Indices, count: int, keys: Sequence[np.uint64]) -> Indices
 
 
 def permutation(seed: int, stream: int, count: int) -> Indices:
-    """0 … count-1 in an order of chance: the same for ever for one (seed, stream)."""
+    """A random permutation of 0 … count-1: the same for ever for one (seed, stream)."""
     return np.argsort(_raw(seed, stream, count), kind="stable").astype(np.int64)
 
 
 _LAST_STREAM = (1 << 64) - 1
-"""Counted down for what must not coincide with a permutation's chance."""
+"""Counted down for random numbers that must not coincide with a permutation's."""
 
 
 def _raw(seed: int, stream: int, count: int) -> NDArray[np.uint64]:
@@ -191,5 +198,5 @@ def share(indices: Indices, rank: int, world_size: int) -> Indices:
 
 
 def span(total: int, rank: int, world_size: int) -> slice:
-    """Which of `total` samples in a row are one rank's."""
+    """One rank's part of `total` samples in a row."""
     return slice(total * rank // world_size, total * (rank + 1) // world_size)

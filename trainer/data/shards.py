@@ -1,27 +1,22 @@
-"""Prepared data: tokens in memory-mapped shards, and a manifest that says what they are.
-
-Files carry their content's hash in their name and the manifest is replaced last: a folder is never half new.
-"""
+"""Prepared tokens: memory-mapped shards and a manifest."""
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
-from trainer.data import tokenizer as bpe
+from trainer.data.manifests import PreparedTokens
 from trainer.data.order import Indices
-from trainer.data.prepared_folder import TOKENS, PreparedFolder, store
+from trainer.data.prepared_folder import TOKENS, store
 from trainer.data.texts import Document
-from trainer.data.token_windows import must_hold_a_window
+from trainer.data.tokenizer import END_OF_TEXT, SMALLEST_VOCABULARY, train_bpe
 from trainer.errors import ConfigurationError, OptionError
 
 SHARD_TOKENS = 1 << 26
@@ -31,49 +26,39 @@ SHORTEST_SAMPLE = 8
 """Tokens: shorter ones teach nothing about a language."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedTokens(PreparedFolder):
-    kind = TOKENS
-
-    @property
-    def tokenizer_file(self) -> Path:
-        return self.folder / str(self.manifest["tokenizer"]["file"])
-
-    @property
-    def tokenizer_sha256(self) -> str:
-        return str(self.manifest["tokenizer"]["sha256"])
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.manifest["vocab_size"])
-
-    @property
-    def validation_bytes_per_token(self) -> float:
-        split = self.manifest["splits"]["validation"]
-        return float(split["bytes"] / split["tokens"])
-
-
 def prepare(
     documents: list[Document], folder: Path, vocab_size: int, tokenizer: Tokenizer | None = None
 ) -> tuple[PreparedTokens, bool]:
-    """Tokenizer, shards and manifest from texts; (data, False) if the folder holds just that already.
+    """Write tokenizer, shards and manifest of texts; (data, False) if the folder holds just that already.
 
-    `tokenizer`: instead of one that is trained on the texts."""
-    if vocab_size < bpe.SMALLEST_VOCABULARY:
-        raise OptionError(f"--vocab-size {vocab_size}: the bytes alone need {bpe.SMALLEST_VOCABULARY}")
-    fingerprint = _fingerprint(documents, tokenizer.to_str() if tokenizer else str(vocab_size))
+    `tokenizer`: instead of one that is trained on the texts.
+    """
+    if vocab_size < SMALLEST_VOCABULARY:
+        raise OptionError(f"--vocab-size {vocab_size}: the bytes alone need {SMALLEST_VOCABULARY}")
+    vocabulary = tokenizer.to_str() if tokenizer else str(vocab_size)
+    digest = hashlib.sha256(f"{TOKENS.format} {vocabulary} {VALIDATION_SHARE} {PIECE_CHARACTERS}".encode())
+    for document in documents:
+        text = document.text.encode()
+        digest.update(f"\0{document.name}\0{len(text)}\0".encode() + text)
+    fingerprint = digest.hexdigest()
     if there := PreparedTokens.kept(folder, input_sha256=fingerprint):
         return there, False
 
     train_pieces, validation_pieces = split(documents)
-    tokenizer = tokenizer or bpe.train(train_pieces, vocab_size)
+    tokenizer = tokenizer or train_bpe(train_pieces, vocab_size)
     encoded = {"train": tokenizer.encode_batch(train_pieces), "validation": tokenizer.encode_batch(validation_pieces)}
-    _must_be_enough(encoded)
+    # Before anything is written: every training would refuse a split without a sample.
+    for name, encodings in encoded.items():
+        if (length := sum(len(piece.ids) + 1 for piece in encodings)) <= SHORTEST_SAMPLE:
+            raise ConfigurationError(
+                f"too little text: {length} tokens for {name}, and a sample takes {SHORTEST_SAMPLE} and one more at the"
+                f" least (a share of {VALIDATION_SHARE:.0%} is for validation)"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer_entry = store(folder, "tokenizer", ".json", tokenizer.to_str(pretty=True).encode())
     size = tokenizer.get_vocab_size()
     dtype = np.dtype("<u2") if size <= 1 << 16 else np.dtype("<u4")
-    end = tokenizer.token_to_id(bpe.END_OF_TEXT)
+    end = tokenizer.token_to_id(END_OF_TEXT)
     splits: dict[str, dict[str, Any]] = {}
     for name, pieces in (("train", train_pieces), ("validation", validation_pieces)):
         tokens = np.concatenate([np.array([*piece.ids, end], dtype) for piece in encoded[name]])
@@ -92,17 +77,6 @@ def prepare(
         "splits": splits,
     }
     return PreparedTokens.finish(folder, manifest), True
-
-
-def _must_be_enough(encoded: Mapping[str, Sequence[Encoding]]) -> None:
-    """Before anything is written: a split of which no sample can be cut would be refused by every training."""
-    for name, pieces in encoded.items():
-        tokens = sum(len(piece.ids) + 1 for piece in pieces)
-        if tokens <= SHORTEST_SAMPLE:
-            raise ConfigurationError(
-                f"too little text: {tokens} tokens for {name}, and a sample takes {SHORTEST_SAMPLE} and one more at the"
-                f" least (a share of {VALIDATION_SHARE:.0%} is for validation)"
-            )
 
 
 def split(documents: list[Document]) -> tuple[list[str], list[str]]:
@@ -135,14 +109,6 @@ def _pieces(text: str, longest: int) -> list[str]:
     return pieces
 
 
-def _fingerprint(documents: list[Document], vocabulary: str) -> str:
-    digest = hashlib.sha256(f"{TOKENS.format} {vocabulary} {VALIDATION_SHARE} {PIECE_CHARACTERS}".encode())
-    for document in documents:
-        text = document.text.encode()
-        digest.update(f"\0{document.name}\0{len(text)}\0".encode() + text)
-    return digest.hexdigest()
-
-
 class Windows:
     """Sample i: `length` tokens of a memory-mapped shard, and the token after them."""
 
@@ -152,15 +118,15 @@ class Windows:
         self.length = length
         self._shards = [np.memmap(prepared.folder / str(entry["file"]), dtype, "r") for entry in entries]
         self._ends = list(accumulate((len(shard) - 1) // length for shard in self._shards))
-        must_hold_a_window(prepared.folder, prepared.manifest, split, length)
+        prepared.must_hold_a_window(split, length)
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def take(self, indices: Indices) -> NDArray[np.int64]:
-        return np.stack([self._window(int(index)) for index in indices]).astype(np.int64)
-
-    def _window(self, index: int) -> NDArray[Any]:
-        shard = bisect_right(self._ends, index)
-        start = (index - (self._ends[shard - 1] if shard else 0)) * self.length
-        return self._shards[shard][start : start + self.length + 1]
+        windows = []
+        for index in map(int, indices):
+            shard = bisect_right(self._ends, index)
+            start = (index - (self._ends[shard - 1] if shard else 0)) * self.length
+            windows.append(self._shards[shard][start : start + self.length + 1])
+        return np.stack(windows).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Real Spanish text from Debian's own packages, for machines that reach a Debian mirror and nothing else.
+"""Spanish text from Debian's own packages, for machines that reach a Debian mirror and nothing else.
 
 Contents and licences of the packages: docs/trainer.md.
 """
@@ -10,25 +10,31 @@ import re
 import struct
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from trainer.data.debian import Apt, unpack
 from trainer.data.texts import Document
 from trainer.errors import ConfigurationError
 
-WHAT_NEXT = "give your own text instead: --text PATH (a file or a folder of UTF-8 text)"
+PASSAGES = "texto"
+"""Column of passages in a CSV file; the others are the heads."""
+HEADS = {"fuente": 0.4, "parte": 0.6}
+FEWEST = 20
+"""Passages of a class: a class with fewer can be neither learned nor evaluated."""
+SHORTEST = 30
+"""Characters: shorter ones are titles and marks."""
+
 Say = Callable[[str], None]
 
 
 def fetch(say: Say, apt: Apt | None = None) -> list[Document]:
-    """The texts of all packages that could be had; the others are named, and only none at all is an error."""
+    """Fetch the texts of all packages. The packages that fail are named; ConfigurationError: all failed."""
     with tempfile.TemporaryDirectory(prefix="spanish-") as folder:
         apt = apt or Apt(home=Path(folder) / "apt")
-        failures = []
         complaint = apt.update()
-        if complaint:
-            failures.append(f"apt-get update: {complaint}")
+        failures = [f"apt-get update: {complaint}"] if complaint else []
         documents: list[Document] = []
         for package, read in PACKAGES.items():
             root = Path(folder) / package
@@ -41,7 +47,10 @@ def fetch(say: Say, apt: Apt | None = None) -> list[Document]:
             say(f"  {package:<22} {sum(len(d.text) for d in found) / 1e6:.1f} M characters")
             documents += found
     if not documents:
-        raise ConfigurationError("no Spanish text could be fetched:\n  " + "\n  ".join(failures) + f"\n{WHAT_NEXT}")
+        raise ConfigurationError(
+            "no Spanish text could be fetched:\n  " + "\n  ".join(failures) + "\n"
+            "give your own text instead: --text PATH (a file or a folder of UTF-8 text)"
+        )
     return documents
 
 
@@ -134,3 +143,36 @@ PACKAGES: dict[str, Callable[[Path], Iterator[Document]]] = {
     "debian-reference-es": reference_book,
     "fortunes-es": fortunes,
 }
+
+
+# ── Passages with their source as classes ─────────────────────────────────────────────────────────────────────────────
+
+Passage = tuple[str, str, str]
+
+
+def passages(documents: Iterable[Document], fewest: int = FEWEST) -> list[Passage]:
+    """(texto, fuente, parte), each text once, of the parts with enough of them."""
+    found = {text: (source, part) for document in documents for text, source, part in _passages_of(document)}
+    often = Counter(found.values())
+    return [(text, *classes) for text, classes in found.items() if often[classes] >= fewest]
+
+
+def _passages_of(document: Document) -> Iterator[Passage]:
+    source, part = _classes_of(document.name)
+    # A line is a chapter in the Bible; elsewhere a blank line ends a paragraph.
+    for passage in re.split(r"\n" if source == "biblia" else r"\n\n", document.text):
+        text = " ".join(passage.split())
+        if len(text) >= SHORTEST:
+            yield text, source, part
+
+
+def _classes_of(name: str) -> tuple[str, str]:
+    """From the names of documents: `ot/3`, `debian-reference.es/4`, `ls.1`, `refranes`."""
+    for pattern, source in (
+        (r"(ot|nt)/\d+", "biblia"),
+        (r"debian-reference[^/]*/(\d+)", "referencia de Debian"),
+        (r".*\.(\d)\w*", "manual"),
+    ):
+        if found := re.fullmatch(pattern, name):
+            return source, f"{source} {found[1]}"
+    return "refranes", f"refranes {name}"

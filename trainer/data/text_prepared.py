@@ -1,40 +1,14 @@
-"""Prepared texts: token ids and labels, tokenized once and mapped into memory, and the model that they are for.
-
-Everything a training needs lies in the one folder, pretrained weights too: nodes need neither the hub nor
-`transformers`. Files carry their content's hash in their name, and the manifest is replaced last.
-"""
+"""Prepared texts in memory: token ids mapped from their file, and labels."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data.manifests import PreparedText
 from trainer.data.order import Indices
-from trainer.data.text_manifest import TextManifest
 
 SPLITS = ("train", "validation")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedText(TextManifest):
-    @property
-    def sha256(self) -> str:
-        """Hash of all prepared content: folders with the same hash are the same."""
-        return str(self.manifest["content_sha256"])
-
-    @property
-    def tokenizer_file(self) -> Path:
-        return self.file("tokenizer")
-
-    @property
-    def weights_file(self) -> Path | None:
-        return self.file("weights") if self.has_weights else None
-
-    def file(self, role: str) -> Path:
-        return self.folder / str(self.manifest["files"][role]["file"])
 
 
 class Rows:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
-from trainer.data.prepared_folder import TOKENS, read_manifest
-from trainer.data.token_windows import must_hold_a_window
+from trainer.data.manifests import PreparedTokens
 from trainer.engine.workload import Outputs, Workload
 from trainer.errors import OptionError
 from trainer.option_layers import add_train_options, train_options
@@ -90,10 +89,10 @@ def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> Non
     options, shape, _ = _asked(given, place)
     if data is None:
         return
-    manifest = read_manifest(data, TOKENS)
+    tokens = PreparedTokens.open(data)
     if not given.init_from or given.seq_len:  # otherwise as long as the weights were trained for
         for split in ("train", "validation") if options.eval_every else ("train",):
-            must_hold_a_window(data, manifest, split, shape["seq_len"])
+            tokens.must_hold_a_window(split, shape["seq_len"])
 
 
 def _train(given: argparse.Namespace, place: RankInfo) -> int:
@@ -140,19 +139,20 @@ class Gpt2(Workload):
     def __init__(self, options: TrainOptions, shape: Mapping[str, int], how: Mapping[str, Any]) -> None:
         """`shape`: its `vocab_size` is the data's unless it names one. `how`: dropout, and fields of `Computation`."""
         import torch
+        from tokenizers import Tokenizer
 
-        from trainer.data import shards, tokenizer
+        from trainer.data.shards import Windows
         from trainer.models.attention import must_have_kernel
         from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
 
         must_have_kernel(how["sdpa"], "cuda" if torch.cuda.is_available() else "cpu")
-        data = shards.PreparedTokens.open(options.data_dir)
+        data = PreparedTokens.open(options.data_dir)
         shape = {"vocab_size": data.vocab_size, **shape}
-        self._windows = {"train": shards.Windows(data, "train", shape["seq_len"])}
+        self._windows = {"train": Windows(data, "train", shape["seq_len"])}
         if options.eval_every:
-            self._windows["validation"] = shards.Windows(data, "validation", shape["seq_len"])
+            self._windows["validation"] = Windows(data, "validation", shape["seq_len"])
         self._bytes_per_token = data.validation_bytes_per_token
-        self._tokenizer = tokenizer.load(data.tokenizer_file)
+        self._tokenizer = Tokenizer.from_file(str(data.tokenizer_file))
         self._options = options
         computation = Computation(**{name: value for name, value in how.items() if name != "dropout"})
         self._gpt2 = GPT2(Gpt2Shape(**shape), how["dropout"], computation)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import RankInfo
-from trainer.data.token_windows import longest_window
 from trainer.errors import ConfigurationError, OptionError
 from trainer.workloads import Actions
 
@@ -85,13 +84,13 @@ def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
     )
     if given.vocab_size and data.vocab_size < given.vocab_size:
         print(f"note: these texts give {data.vocab_size} entries, fewer than --vocab-size {given.vocab_size}")
-    if (longest := min(longest_window(data.manifest, name) for name in splits)) < SHORTEST_PRESET:
+    if (longest := min(data.longest_window(name) for name in splits)) < SHORTEST_PRESET:
         print(f"note: little text: train with --seq-len {longest} or less, or prepare more")
     return 0
 
 
 def _sample(given: argparse.Namespace, _place: RankInfo) -> int:
-    from trainer.data import tokenizer
+    from tokenizers import Tokenizer
 
     wrong = [
         f"--{name} {size}: expected 1 or more" for name in ("tokens", "samples") if (size := vars(given)[name]) < 1
@@ -102,7 +101,7 @@ def _sample(given: argparse.Namespace, _place: RankInfo) -> int:
         raise OptionError("\n".join(wrong))
     found, model = _model_of(given.checkpoint)
     request = GenerationRequest(**{each.name: getattr(given, each.name) for each in fields(GenerationRequest)})
-    print("\n\n".join(write_on(model, tokenizer.load(found.path / TOKENIZER), request)))
+    print("\n\n".join(write_on(model, Tokenizer.from_file(str(found.path / TOKENIZER)), request)))
     return 0
 
 

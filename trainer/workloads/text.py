@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
-from trainer.data.text_manifest import TextManifest
+from trainer.data.manifests import PreparedText
 from trainer.engine.workload import Outputs, Workload
 from trainer.option_layers import train_options
 from trainer.workloads import Actions, text_options
@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays qu
     from torch import Tensor, nn
 
     from trainer.data.order import Indices, Order
-    from trainer.data.text_prepared import PreparedText
 
 WARMUP_SHARE = 0.1
 
@@ -43,12 +42,10 @@ def add_commands(actions: Actions) -> None:
 
 def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
     if data:
-        _asked(given, place, TextManifest.open(data))
+        _asked(given, place, PreparedText.open(data))
 
 
 def _train(given: argparse.Namespace, place: RankInfo) -> int:
-    from trainer.data.text_prepared import PreparedText
-
     prepared = PreparedText.open(given.data_dir or Path("Data"))
     choice, options = _asked(given, place, prepared)
     if given.warmup_steps is None:
@@ -61,13 +58,13 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
     return loop.train(lambda: Text(prepared, options, choice, place), options, place)
 
 
-def _asked(given: argparse.Namespace, place: RankInfo, prepared: TextManifest) -> tuple[TextOptions, TrainOptions]:
+def _asked(given: argparse.Namespace, place: RankInfo, prepared: PreparedText) -> tuple[TextOptions, TrainOptions]:
     """Build the options of the workload and of the engine. OptionError: they are invalid, or do not fit the data."""
     choice = text_options.choose(given, prepared)
     watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
     defaults: dict[str, Any] = {
         # As BERT is fine-tuned (Devlin et al. 2019, arXiv 1810.04805, A.3); a model from nothing takes larger steps.
-        "lr": 5e-5 if prepared.has_weights else 5e-4,
+        "lr": 5e-5 if prepared.weights_file else 5e-4,
         "min_lr": 0.0, "schedule": "linear", "batch_size": 16, "weight_decay": 0.01, "betas": (0.9, 0.999),
         "eval_every": "epoch", "checkpoint_every": "epoch", "early_stopping": watched, "best": watched, "patience": 3,
     }  # fmt: skip
@@ -114,7 +111,10 @@ class Text(Workload):
             "max_length": choice.max_length,
             "freeze_layers": choice.freeze_layers,
         }
-        self.attachments = {"tokenizer.json": prepared.tokenizer_file, "text.json": prepared.folder / "manifest.json"}
+        self.attachments = {
+            "tokenizer.json": prepared.file("tokenizer"),
+            "text.json": prepared.folder / "manifest.json",
+        }
         self._kept: dict[str, Any] = {}
         if choice.freeze_layers and choice.cache_frozen:
             self._keep_frozen()

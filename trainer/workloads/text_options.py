@@ -13,7 +13,7 @@ from trainer.option_layers import add_train_options
 from trainer.options import add_options, option, out_of_range, values_given
 
 if TYPE_CHECKING:
-    from trainer.data.text_manifest import TextManifest
+    from trainer.data.manifests import PreparedText
 HEADS = {"modo": 0.1, "causa": 0.6, "prioridad": 0.3}
 TEXT_COLUMN = "descripcion"
 MODEL_NAME = "dccuchile/bert-base-spanish-wwm-cased"
@@ -86,7 +86,7 @@ def add_lengths(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true")
 
 
-def choose(given: argparse.Namespace, prepared: TextManifest) -> TextOptions:
+def choose(given: argparse.Namespace, prepared: PreparedText) -> TextOptions:
     """Build the options. OptionError: all values that are invalid, or that do not fit the prepared data."""
     chosen = values_given(given, TextOptions)
     heads = parse_heads(given.heads, prepared.head_weights) if given.heads else prepared.head_weights
@@ -142,7 +142,7 @@ def _weighted(asked: str | None, heads: Mapping[str, float], wrong: list[str]) -
     return names
 
 
-def _model(asked: str | None, prepared: TextManifest, wrong: list[str]) -> tuple[str, int]:
+def _model(asked: str | None, prepared: PreparedText, wrong: list[str]) -> tuple[str, int]:
     """Return the model and its number of layers. Random ones of any size share a tokenizer; others have their own."""
     from trainer.models import sizes
 

@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 
 from trainer.data.files import write_atomic
 from trainer.data.labelled_text import must_be_right, read_table
-from trainer.data.tokenizer import load
 from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.errors import ConfigurationError
@@ -74,7 +73,7 @@ def open_checkpoint(path: Path) -> Predictor:
     encoder.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     return Predictor(
         encoder=encoder,
-        tokenizer=load(found.path / "tokenizer.json"),
+        tokenizer=Tokenizer.from_file(str(found.path / "tokenizer.json")),
         classes=classes,
         max_length=int(identity["max_length"]),
         padding_id=shape.padding_id,

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.data import failure_texts, labelled_text, spanish_passages, text_lengths, wordpiece
+from trainer.data import failure_texts, labelled_text, spanish, text_lengths
 from trainer.data.files import write_atomic
 from trainer.data.labelled_text import LabelledText
+from trainer.data.manifests import PreparedText
 from trainer.data.prepared_folder import store
-from trainer.data.text_prepared import SPLITS, PreparedText, Rows
+from trainer.data.text_prepared import SPLITS, Rows
+from trainer.data.tokenizer import SPECIAL, train_wordpiece
 from trainer.errors import ConfigurationError, OptionError
 from trainer.models import pretrained, sizes
 from trainer.models.encoder import EncoderShape
@@ -117,11 +119,12 @@ def lengths(given: argparse.Namespace) -> int:
 def _source(given: argparse.Namespace) -> tuple[Path, str, dict[str, float]]:
     """The CSV file, its column of text and its heads; the two built-in sources leave a file that one can look at."""
     if given.csv == "demo":
-        name, content, text_column, heads = "demo", failure_texts.as_csv(given.rows), "descripcion", failure_texts.HEADS
+        name, text_column, heads = "demo", failure_texts.COLUMNS[0], failure_texts.HEADS
+        content = labelled_text.as_csv(failure_texts.COLUMNS, failure_texts.rows(given.rows))
     elif given.csv == "spanish":
         print("Spanish text from Debian's packages:")
-        name, content = "spanish", spanish_passages.as_csv(spanish_passages.fetch(print))
-        text_column, heads = spanish_passages.TEXT_COLUMN, spanish_passages.HEADS
+        name, text_column, heads = "spanish", spanish.PASSAGES, spanish.HEADS
+        content = labelled_text.as_csv((text_column, *heads), spanish.passages(spanish.fetch(print)))
     else:
         heads = text_options.parse_heads(given.heads) if given.heads else text_options.HEADS
         return Path(given.csv), given.text_column or text_options.TEXT_COLUMN, dict(heads)
@@ -136,9 +139,9 @@ def _model(given: argparse.Namespace, texts: Sequence[str]) -> Pretrained:
     if not given.model_name.startswith(sizes.RANDOM):
         return pretrained.load(given.model_name)
     sizes.of(given.model_name)  # report an unknown name before the tokenizer is trained
-    if given.vocab_size < len(wordpiece.SPECIAL) + 100:
+    if given.vocab_size < len(SPECIAL) + 100:
         raise OptionError(f"--vocab-size {given.vocab_size}: letters and marks alone need about 100")
-    tokenizer = wordpiece.train(texts, given.vocab_size)
+    tokenizer = train_wordpiece(texts, given.vocab_size)
     shape = pretrained.random_shape(given.model_name, tokenizer.get_vocab_size())
     return Pretrained(shape=shape, weights={}, tokenizer=tokenizer)
 

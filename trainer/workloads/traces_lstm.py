@@ -53,8 +53,7 @@ class LstmTraces(traces.TracesWorkload):
 
     def order(self, seed: int) -> Order:
         """Order by length: an LSTM takes as many steps as the longest trace of its batch has calls."""
-        from trainer.data.order import BlockShuffled
-        from trainer.data.trace_order import ByLength
+        from trainer.data.order import BlockShuffled, ByLength
 
         if self.streamed:
             return BlockShuffled(self.train_samples, seed)
