@@ -11,11 +11,14 @@ from threading import Event, Semaphore, Thread
 from typing import Generic, TypeVar
 
 from orchestrator.fleet.faults import as_error
+from orchestrator.nodes.interface import Progress
 from orchestrator.specs.errors import DeadlineError, OrchError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+Notify = Callable[[str, Progress], None]
+"""Callback for progress: name of the node, and what happens there."""
 LIMIT = 64
 """Measured: 50 SSH connections cost about 10 ms of processor time each; the servers are what one waits for."""
 
@@ -58,6 +61,9 @@ def fan_out(
             except BaseException as error:
                 done.put((index, error))
 
+    def overdue(item: Item) -> Outcome[Item, Result]:
+        return Outcome(item, error=DeadlineError(f"no answer in {timeout_s:.0f} s", node=_name(item)))
+
     for index, item in enumerate(items):
         Thread(target=one, args=(index, item), daemon=True).start()
     deadline = time.monotonic() + timeout_s
@@ -72,7 +78,7 @@ def fan_out(
             late.set()
             raise outcome
         ended[index] = outcome
-    return tuple(ended.get(index) or _late(item, timeout_s) for index, item in enumerate(items))
+    return tuple(ended.get(index) or overdue(item) for index, item in enumerate(items))
 
 
 def begin(work: Callable[[], Result]) -> Future[Result]:
@@ -87,10 +93,6 @@ def begin(work: Callable[[], Result]) -> Future[Result]:
 
     Thread(target=run, daemon=True).start()
     return future
-
-
-def _late(item: Item, timeout_s: float) -> Outcome[Item, Result]:
-    return Outcome(item, error=DeadlineError(f"no answer in {timeout_s:.0f} s", node=_name(item)))
 
 
 def _name(item: object) -> str:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere
+from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere, steps_lost
 from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.lost_steps import steps_lost
 from orchestrator.nodes.interface import Progress
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError, OrchError, PreflightError, RunFailedError
 from orchestrator.specs.run_events import RunLine

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from orchestrator.checks.preflight import data_missing
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_errors, say
-from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere
+from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere, steps_lost
 from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
@@ -20,7 +20,6 @@ from orchestrator.fleet.gather import assumed_facts, gather_facts
 from orchestrator.fleet.readiness.quick_look import check_before_launch, with_holder
 from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, must_be_over
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.lost_steps import steps_lost
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.errors import PortTakenError, PreflightError

@@ -14,9 +14,9 @@ from pathlib import Path
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_error, say, write_line
-from orchestrator.fleet.checkpoints.copy import Notify
 from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.connect import connected
+from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.planning.request import build_request, with_engine
 from orchestrator.fleet.runs.adopt import adopt
 from orchestrator.fleet.runs.find_runs import choose_run, find_runs

@@ -1,23 +1,21 @@
 """Copy a checkpoint between two nodes or the controller, name the best one, remove old ones.
 
-The bytes stream through this process, never held whole, and are hashed on the way: damage at the source is
-distinguished from damage in transit. The target writes to a temporary folder, verifies, syncs and renames: a
-checkpoint under its own name is complete."""
+The bytes stream through this process and are hashed on the way: damage at the source differs from damage in transit.
+The target writes to a temporary folder, verifies, syncs and renames: a checkpoint under its own name is complete."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from contract.checkpoint import CheckpointFile, encode_best
-from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.errors import CommandFailedError, OrchError, RunFailedError
 
-Notify = Callable[[str, Progress], None]
 SPARE_KIB = 256 * 1024
 """Free space to leave on the target: a full disk would make the next checkpoint fail."""
 FULL = 28
@@ -53,8 +51,7 @@ rm -rf -- "$1.old"
 def copy_checkpoint(source: Node, held: CheckpointCopy, target: Node, root: str, notify: Notify) -> None:
     """Copy `held` from `source` to the folder `root` on `target`, replacing a folder of the same name.
 
-    Raises `RunFailedError` with the node of the origin where that is damaged; the target's own errors otherwise.
-    An incomplete copy is removed.
+    RunFailedError: the source is damaged, with its node. Other errors are the target's. An incomplete copy is removed.
     """
     needed = str(held.size // 1024 + SPARE_KIB)
     begun = target.run(["sh", "-c", _BEGIN, "sh", root, needed, secrets.token_hex(4)])
@@ -65,21 +62,17 @@ def copy_checkpoint(source: Node, held: CheckpointCopy, target: Node, root: str,
         for part in held.parts:
             relay = Relay(source, f"{held.folder}/{part.name}", part)
             moving = telling(relay.chunks(), target.name, f"{held.name} from {source.name}", done, held.size, notify)
-            written = target.run(
-                ["sh", "-c", _WRITE, "sh", aside, part.name], stdin=moving, timeout_s=TRANSFER_TIMEOUT_S
-            )
-            relay.must_have_gone_on()
+            argv = ["sh", "-c", _WRITE, "sh", aside, part.name]
+            written = target.run(argv, stdin=moving, timeout_s=TRANSFER_TIMEOUT_S)
+            relay.check_source()
             written.check(f"writing {part.name} of {held.name}", hint="is the disk full? df -h")
-            relay.must_be_as_promised()  # last: a stream that was not read to its end proves nothing about the source
+            relay.check_content()  # last: a stream that was not read to its end proves nothing about the source
             done += part.size
         notify(target.name, Progress(text=f"{held.name}: checking what came"))
-        sums = "".join(f"{part.sha256}  {part.name}\n" for part in held.parts)
-        finished = target.run(
-            ["sh", "-c", _FINISH, "sh", aside, held.name], stdin=sums.encode(), timeout_s=TRANSFER_TIMEOUT_S
-        )
-        finished.check(
-            f"finishing {held.name}", hint="try again; if it fails twice, check the disk and the memory of the node"
-        )
+        sums = "".join(f"{part.sha256}  {part.name}\n" for part in held.parts).encode()
+        argv = ["sh", "-c", _FINISH, "sh", aside, held.name]
+        hint = "try again; if it fails twice, check the disk and the memory of the node"
+        target.run(argv, stdin=sums, timeout_s=TRANSFER_TIMEOUT_S).check(f"finishing {held.name}", hint=hint)
     except BaseException:  # Ctrl-C too
         with suppress(OrchError):
             target.run(["rm", "-rf", "--", aside])
@@ -89,16 +82,12 @@ def copy_checkpoint(source: Node, held: CheckpointCopy, target: Node, root: str,
 class Relay:
     """One file streamed from a node: cut at its expected size and hashed on the way.
 
-    What goes wrong at its origin ends the stream and is kept until it is asked for: the reader of the stream is another
-    node's thread, which can do nothing about it.
+    An error at the source ends the stream and is kept for `check_source`: the stream is read by another node's thread.
     """
 
     def __init__(self, node: Node, path: str, part: CheckpointFile) -> None:
-        self._node = node
-        self._path = path
-        self._part = part
-        self._hash = hashlib.sha256()
-        self._size = 0
+        self._node, self._path, self._part = node, path, part
+        self._hash, self._size = hashlib.sha256(), 0
         self._error: OrchError | None = None
 
     def chunks(self) -> Iterator[bytes]:
@@ -112,15 +101,15 @@ class Relay:
         except OrchError as error:
             self._error = error
 
-    def must_have_gone_on(self) -> None:
-        """Raise what broke it off at its origin."""
+    def check_source(self) -> None:
+        """Raise the error that ended the stream at its source."""
         if isinstance(self._error, CommandFailedError):  # it may have been removed: newer ones push older ones out
             raise RunFailedError(f"{self._path} cannot be read: {self._error.message}", node=self._node.name)
         if self._error:
             raise self._error
 
-    def must_be_as_promised(self) -> None:
-        """Raise where what passed is not what the manifest promised."""
+    def check_content(self) -> None:
+        """RunFailedError: size or hash differ from the manifest."""
         if self._size != self._part.size or self._hash.hexdigest() != self._part.sha256:
             raise RunFailedError(
                 f"{self._path} is not what its manifest says: it is damaged, and was not copied",
@@ -147,8 +136,8 @@ cd -- "$root/.." && cat > .best.json.new && sync -- .best.json.new 2>/dev/null; 
 
 
 def best_of(held: Sequence[CheckpointCopy], newest: int) -> CheckpointCopy | None:
-    """The one that best.json names, of one run; where nodes differ, the latest: a best one is followed by better ones
-    only. None for a step after the one that the run resumes from."""
+    """The checkpoint of one run that best.json names, of several the latest: only a better one follows. None if its
+    step is after `newest`, from which the run resumes."""
     named = [one for one in held if one.best and not one.problem and one.step <= newest]
     return max(named, key=lambda one: one.step, default=None)
 
@@ -156,10 +145,7 @@ def best_of(held: Sequence[CheckpointCopy], newest: int) -> CheckpointCopy | Non
 def copy_best(
     source: Node, best: CheckpointCopy, target: Node, there: Sequence[CheckpointCopy], root: str, notify: Notify
 ) -> None:
-    """Copy `best` from `source` to `root` on `target`, unless it is among those `there`, and write best.json.
-
-    Raises as `copy_checkpoint` does.
-    """
+    """Copy `best` to `root` on `target` unless it is `there`, and write best.json. Errors: as of `copy_checkpoint`."""
     same = [one for one in there if one.identity == best.identity and not one.problem]
     if any(one.best for one in same):
         return
@@ -168,10 +154,10 @@ def copy_best(
     target.run(["sh", "-c", _MARK, "sh", root], stdin=encode_best(best.step).encode()).check("writing best.json")
 
 
-TIMEOUT_S = 120.0
+REMOVE_S = 120.0
 
-# A constant; the folders are its arguments. Renamed first: one that is half gone is not to be taken for a damaged one.
-# Not to `.tmp-*`: those the trainer clears away while it saves, and would stumble where two clear at once.
+# A constant; the folders are its arguments. Renamed first, so that a half-removed one does not look damaged; not to
+# `.tmp-*`, which the trainer removes while it saves, and would fail where two remove at once.
 _REMOVE = """
 for folder in "$@"; do
   gone=${folder%/*}/.copy-gone-${folder##*/}
@@ -185,11 +171,11 @@ def remove(node: Node, held: Sequence[CheckpointCopy]) -> None:
     """Remove these checkpoints of the node, oldest first; a checkpoint that is already gone is not an error."""
     if held:
         folders = [one.folder for one in sorted(held, key=lambda one: one.step)]
-        done = node.run(["sh", "-c", _REMOVE, "sh", *folders], timeout_s=TIMEOUT_S)
+        done = node.run(["sh", "-c", _REMOVE, "sh", *folders], timeout_s=REMOVE_S)
         done.check(f"removing {len(folders)} checkpoint{'' if len(folders) == 1 else 's'}")
 
 
 def remove_all(nodes: Sequence[Node], held: Sequence[CheckpointCopy]) -> tuple[Outcome[Node, None], ...]:
     """Remove these, each from its node; one outcome for each node that had any."""
-    concerned = [node for node in nodes if any(one.node == node.name for one in held)]
-    return fan_out(concerned, lambda node: remove(node, [one for one in held if one.node == node.name]))
+    holders = [node for node in nodes if any(one.node == node.name for one in held)]
+    return fan_out(holders, lambda node: remove(node, [one for one in held if one.node == node.name]))

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from contract.checkpoint import CheckpointFile
-from orchestrator.fleet.checkpoints.copy import Notify, Relay, telling
+from orchestrator.fleet.checkpoints.copy import Relay, telling
+from orchestrator.fleet.fan_out import Notify
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.plan.checkpoints import EXPORTED, export_container
 from orchestrator.specs.checkpoint import CheckpointCopy
@@ -39,8 +40,8 @@ def image_for(node: Node, wanted: Sequence[str]) -> str:
 def export(node: Node, held: CheckpointCopy, *, image: str, limits: Limits, target: Path, notify: Notify) -> int:
     """Export the weights of `held` on `node` to the file `target` on the controller; the number of bytes written.
 
-    Temporary files on the node are removed, and `target` is written completely or not at all. Raises `ConfigError` if
-    the trainer refuses the checkpoint, `RunFailedError` if it fails.
+    `target` is written completely or not at all. ConfigError: the trainer refuses the checkpoint. RunFailedError: it
+    fails.
     """
     begun = node.run(["sh", "-c", _BEGIN, "sh", held.folder, secrets.token_hex(4)])
     scratch, uid, gid = begun.check("making a folder for the export").split("\n")[:3]
@@ -70,8 +71,8 @@ def _fetch(node: Node, scratch: str, target: Path, notify: Notify) -> int:
         with aside.open("xb") as file:
             for chunk in telling(relay.chunks(), node.name, f"bringing {target.name}", 0, part.size, notify):
                 file.write(chunk)
-        relay.must_have_gone_on()
-        relay.must_be_as_promised()
+        relay.check_source()
+        relay.check_content()
         aside.replace(target)
     except OSError as error:
         raise ConfigError(f"cannot write {target}: {error.strerror}") from error

@@ -1,16 +1,19 @@
-"""Choose the checkpoint that a run resumes from and bring it to the node of rank 0, the only rank that reads it; the
-others receive the state from rank 0."""
+"""Choose the checkpoint that a run resumes from and copy it to the node of rank 0, the only rank that reads it."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.fleet.checkpoints.copy import Notify, best_of, copy_best, copy_checkpoint
+from orchestrator.fleet.checkpoints.copy import best_of, copy_best, copy_checkpoint
 from orchestrator.fleet.checkpoints.survey import Places, newest_sound, survey
+from orchestrator.fleet.fan_out import Notify
+from orchestrator.fleet.runs.progress import last_checkpoint
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.specs.checkpoint import CheckpointCopy
-from orchestrator.specs.errors import OrchError
+from orchestrator.specs.errors import ConfigError, OrchError, PreflightError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.plan import Plan
 
@@ -24,7 +27,7 @@ class Newest:
     damaged: tuple[CheckpointCopy, ...] = ()
     """Damaged checkpoints of the same step or a later one."""
     held: tuple[CheckpointCopy, ...] = ()
-    """All of it, as its sizes show it."""
+    """All checkpoints of the run, judged by their sizes alone."""
     silent: tuple[str, ...] = ()
     """Nodes that did not answer."""
 
@@ -34,12 +37,7 @@ class Newest:
 
 
 def newest_anywhere(nodes: Sequence[Node], places: Places, run_id: str) -> Newest:
-    """Find the newest undamaged checkpoint of a run. Nodes that do not answer are left out.
-
-    newest = newest_anywhere(nodes, places_in(specs, project), "0102-1504-ab12")
-    plan = plan_launch(request, holding(facts, newest), identity)
-    bring_newest(by_name, plan, newest, notify)
-    """
+    """Find the newest undamaged checkpoint of a run. Nodes that do not answer are left out."""
     found = survey(nodes, places, run_id)
     held, spoilt = tuple(one for one in found.held if one.run_id == run_id), list[CheckpointCopy]()
     copies = newest_sound(nodes, held, damaged=spoilt.append)
@@ -50,9 +48,7 @@ def newest_anywhere(nodes: Sequence[Node], places: Places, run_id: str) -> Newes
 
 def holding(facts: Mapping[str, NodeFacts], newest: Newest) -> Mapping[str, NodeFacts]:
     """Facts for a plan in which only the nodes that hold that checkpoint have one, so that rank 0 is placed there.
-
-    As they are where none is sound: the trainer then refuses, and says which it looked at.
-    """
+    Unchanged where none is sound: the trainer then refuses, and lists those that it read."""
     if newest.step is None:
         return facts
     holders = {one.node for one in newest.copies}
@@ -62,9 +58,9 @@ def holding(facts: Mapping[str, NodeFacts], newest: Newest) -> Mapping[str, Node
 
 
 def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: Notify) -> None:
-    """Make sure that the node of rank 0 has the checkpoint that the run resumes from, and the best one.
+    """Copy the checkpoint that the run resumes from, and the best one, to the node of rank 0 if it lacks them.
 
-    What is damaged is named, and from where it comes. Raises the last error where no copy of it could be brought.
+    `notify` gets the damaged ones. Raises the last error if no copy succeeded.
     """
     for one in newest.damaged:
         notify(one.node, Progress(text=f"checkpoint of step {one.step} not used: {one.problem}"))
@@ -79,7 +75,8 @@ def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: 
         _copy_any(nodes, newest.copies, nodes[master.node], root, notify)
     best = best_of(newest.held, newest.step)
     if best and best.node != master.node:
-        there = [one for one in (*newest.held, *_now_at(newest, master.node)) if one.node == master.node]
+        copied = replace(newest.copies[0], node=master.node, best=False)
+        there = [*(one for one in newest.held if one.node == master.node), copied]
         try:
             copy_best(nodes[best.node], best, nodes[master.node], there, root, notify)
         except OrchError as error:  # the run does not need it
@@ -99,6 +96,33 @@ def _copy_any(
             notify(held.node, Progress(text=error.message))
 
 
-def _now_at(newest: Newest, node: str) -> tuple[CheckpointCopy, ...]:
-    """The newest checkpoint, as held by this node after the copy."""
-    return (replace(newest.copies[0], node=node, best=False),)
+SAYS_WHERE = ("--from-scratch", "--resume")
+"""Trainer options that select the first step."""
+
+
+def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str]) -> str:
+    """Compare the checkpoints that a run reported with those still available: a sentence, empty where no step is lost.
+
+    ConfigError: every checkpoint that is left is damaged. PreflightError: no node that answers has one. A run never
+    restarts from step 0 unasked.
+    """
+    if any(word.partition("=")[0] in SAYS_WHERE for word in command):
+        return ""
+    pulled = f"with one that you have pulled: orch checkpoints push {record.run_id}"
+    fresh_start = f"to start from the beginning: orch resume {record.run_id} -- {shlex.join(command)} --from-scratch"
+    if newest.step is None and newest.damaged:
+        raise ConfigError(
+            f"no sound checkpoint of run {record.run_id} is left",
+            problems=[f"{one.node}: {one.folder}: {one.problem}" for one in newest.damaged],
+            hint=f"the files stay as they are; {pulled}; {fresh_start}",
+        )
+    reported, node = last_checkpoint(record) or (0, "")
+    if newest.step is None and reported:
+        silent = f"{', '.join(newest.silent)} did not answer; once it does, try again; or " if newest.silent else ""
+        raise PreflightError(
+            f"the run's checkpoint of step {reported} was on {node}, and no node that answers has one",
+            hint=f"{silent}{pulled}; {fresh_start}",
+        )
+    if newest.step is not None and reported > newest.step and not newest.damaged:
+        return f"the checkpoint of step {reported} was on {node} alone: continuing from step {newest.step}"
+    return ""

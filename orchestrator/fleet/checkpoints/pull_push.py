@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.fleet.checkpoints.copy import Notify, copy_checkpoint
+from orchestrator.fleet.checkpoints.copy import copy_checkpoint
 from orchestrator.fleet.checkpoints.survey import newest_sound, survey, verify
+from orchestrator.fleet.fan_out import Notify
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.checkpoints import candidates, run_meant
@@ -39,14 +40,15 @@ def pull(
 ) -> Pulled:
     """The newest sound checkpoint among those of one run (or that of `step`) as `to`/runs/RUN/checkpoints/step-N.
 
-    The layout is that of the nodes, so that `--resume to/runs/RUN` finds it. A copy that is damaged, or that a failing
-    node interrupts, is reported to `passed_over`; the next copy, then the next older checkpoint, is tried. Raises
-    `RunFailedError` if none is left.
+    The layout is that of the nodes, so that `--resume to/runs/RUN` finds it. A damaged or failing copy is reported
+    to `passed_over`; the next copy, then the next older checkpoint, is tried. RunFailedError: none is left.
     """
     by_name, here = {node.name: node for node in nodes}, LocalNode(HERE)
     for group in candidates(held, step):
         root = to.resolve() / "runs" / group[0].run_id / "checkpoints"
-        if _is_here(here, to, group[0]):
+        present = survey([here], {HERE: str(to.resolve())}, group[0].run_id).held
+        same = [one for one in present if (one.run_id, one.identity) == (group[0].run_id, group[0].identity)]
+        if any(not one.problem for one in verify([here], same)):
             return Pulled(held=group[0], folder=root / group[0].name, moved=False)
         for one in group:
             try:
@@ -61,19 +63,13 @@ def pull(
     raise RunFailedError(f"{which} that could be used was found", hint="orch checkpoints verify")
 
 
-def _is_here(here: LocalNode, to: Path, wanted: CheckpointCopy) -> bool:
-    found = survey([here], {HERE: str(to.resolve())}, wanted.run_id).held
-    same = [one for one in found if one.run_id == wanted.run_id and one.identity == wanted.identity]
-    return any(not one.problem for one in verify([here], same))
-
-
 def kept_here(
     folder: Path, run: str, step: int | None, passed_over: Callable[[OrchError], object] = lambda _error: None
 ) -> CheckpointCopy:
     """The newest checkpoint in `folder`/runs/RUN/checkpoints that is sound by its hashes, or that of `step`.
 
     `run`: its id or its beginning; empty: that of the youngest checkpoint. Newer, damaged ones are reported to
-    `passed_over`. `ConfigError`: the folder has no checkpoint. `RunFailedError`: all of them are damaged.
+    `passed_over`. ConfigError: the folder has no checkpoint. RunFailedError: all are damaged.
     """
     here = LocalNode(HERE)
     found = survey([here], {HERE: str(folder.resolve())}, run)
@@ -115,11 +111,8 @@ def push(
     if any(one.identity == kept.identity for one in sound):
         return False
     if sound:
-        raise ConflictError(
-            f"the node has a different intact checkpoint of step {kept.step}: {sound[0].folder}",
-            node=to.name,
-            hint="another node: --to NODE; or move that one away",
-        )
+        problem = f"the node has a different intact checkpoint of step {kept.step}: {sound[0].folder}"
+        raise ConflictError(problem, node=to.name, hint="another node: --to NODE; or move that one away")
     copy_checkpoint(LocalNode(HERE), kept, to, f"{place}/runs/{kept.run_id}/checkpoints", notify)
     return True
 

@@ -1,12 +1,13 @@
-"""Keep a run's newest checkpoint on more than one machine, so that the loss of one costs no more than an interval."""
+"""Keep a run's newest checkpoint on more than one machine, so that the loss of one costs at most one interval."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.fleet.checkpoints.copy import Notify, best_of, copy_best, copy_checkpoint, remove
+from orchestrator.fleet.checkpoints.copy import best_of, copy_best, copy_checkpoint, remove
 from orchestrator.fleet.checkpoints.survey import Survey, places_of, survey
+from orchestrator.fleet.fan_out import Notify
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.checkpoints import candidates, outlived
 from orchestrator.specs.checkpoint import CheckpointCopy
@@ -21,9 +22,8 @@ class Replicated:
     step: int | None
     """Step of the newest checkpoint on the node of rank 0; None if it has none yet or was not among the given nodes."""
     holders: tuple[str, ...] = ()
-    """Nodes that have a copy now, the origin not counted."""
+    """Other nodes that have a copy now; `copied` are those to which it was sent."""
     copied: tuple[str, ...] = ()
-    """Nodes among them to which it was sent."""
     failed: tuple[OrchError, ...] = ()
     """Why other nodes have none; each names its node."""
 
@@ -33,16 +33,14 @@ def replicate(
 ) -> Replicated:
     """Copy the newest checkpoint, and the best one, from the node of rank 0 to `copies` others, in order of rank.
 
-    To be called after each `checkpoint` event, on a thread that training does not wait for: it reads from one node and
-    writes to the others, and touches no container. A node that has it already costs one question; one that fails is
-    passed over for the next. Older copies go as they go at their origin. `nodes` may be those that still answer.
+    Call it after each `checkpoint` event, on a thread that training does not wait for: it touches no container. A node
+    that fails is passed over for the next. Copies that rank 0's node has removed are removed. `nodes` may be those that
+    still answer.
 
-    Raises `OrchError` where the node of rank 0 does not answer or its checkpoint is damaged; errors of other nodes
-    are in `failed`.
-
-        done = replicate(list(nodes.values()), plan, copies=2)
+    OrchError: the node of rank 0 does not answer, or its checkpoint is damaged. Errors of other nodes are in `failed`.
     """
-    by_name, places = {node.name: node for node in nodes if node.name in places_of(plan)}, places_of(plan)
+    places = places_of(plan)
+    by_name = {node.name: node for node in nodes if node.name in places}
     found = survey(list(by_name.values()), places, plan.run_id)
     origin = _of(found, plan.master, plan.run_id)
     newest = next((group[0] for group in candidates(origin, None)), None)

@@ -46,10 +46,8 @@ def survey(nodes: Sequence[Node], places: Places, run: str = "") -> Survey:
 
 
 def verify(nodes: Sequence[Node], held: Sequence[CheckpointCopy]) -> tuple[CheckpointCopy, ...]:
-    """Each of them, in order, with every file's content compared with its manifest; nodes at once, a node's in turn.
-
-    A node that broke off in between has its reason as the problem.
-    """
+    """The same checkpoints, in order, each file hashed and compared with its manifest; nodes in parallel. The error
+    of a node that fails meanwhile becomes their `problem`."""
     by_name = {node.name: node for node in nodes}
     names = list(dict.fromkeys(one.node for one in held))
     outcomes = fan_out(
@@ -70,10 +68,9 @@ def newest_sound(
     step: int | None = None,
     damaged: Callable[[CheckpointCopy], object] = lambda _one: None,
 ) -> tuple[CheckpointCopy, ...]:
-    """The sound copies of one run's newest checkpoint that has any (or of `step`), by its content; empty where none.
+    """Copies of one run's newest checkpoint (or of `step`) that are sound by their hashes; empty if there are none.
 
-    Older ones are not read: hashing gigabytes that are not needed would delay a restart. Damaged copies are reported to
-    `damaged`.
+    Older ones are not read: hashing gigabytes would delay a restart. Damaged copies are reported to `damaged`.
     """
     for group in candidates(held, step):
         looked = verify(nodes, group)

@@ -1,4 +1,4 @@
-"""The base that images stand on: pulled, or made from Debian's packages when no image registry answers."""
+"""The base image: pulled, or made from Debian's packages when no image registry answers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory, TemporaryFile
 from threading import Thread
 
+from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.images.build_context import archive_of, spool_folder
 from orchestrator.nodes.archive import CHUNK
@@ -22,15 +23,12 @@ from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 PULLED = "debian:bookworm-slim"
 SUITE = "bookworm"
 SILENCE_S = 20.0
-"""A registry that says nothing for so long is taken for absent: a LAN without internet must not wait minutes."""
+"""A registry without an answer for so long counts as absent: a LAN without internet must not wait minutes."""
 DEBOOTSTRAP_TIMEOUT_S = 1200.0
 DEBOOTSTRAP = ("debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE)
 
 _UNREAD = ("doc", "info", "locale", "man")
 """Folders of /usr/share that are not needed in a container."""
-
-Notify = Callable[[str, Progress], None]
-"""Callback for progress: name of the node, and what happens there."""
 
 
 def ensure_base(node: Node, reference: str, notify: Notify) -> None:
@@ -98,22 +96,15 @@ def _check_can_bootstrap(node: Node) -> None:
         raise PreflightError("no image registry answers, and debootstrap needs root", hint=by_hand)
     engine, here = node.engine.facts().architecture, os.uname().machine
     if engine != here:
-        raise PreflightError(
-            f"its engine is {engine}, packages here are {here}",
-            node=node.name,
-            hint="name an image it has: --base IMAGE",
-        )
+        problem = f"its engine is {engine}, packages here are {here}"
+        raise PreflightError(problem, node=node.name, hint="name an image it has: --base IMAGE")
 
 
 def slim(root: Path) -> None:
     """Remove files that a container does not need, and configure dpkg to leave them out."""
-    for folder in (
-        *(root / "usr/share" / name for name in _UNREAD),
-        root / "var/cache/apt",
-        root / "var/lib/apt/lists",
-    ):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+    for name in (*(f"usr/share/{name}" for name in _UNREAD), "var/cache/apt", "var/lib/apt/lists"):
+        shutil.rmtree(root / name, ignore_errors=True)
+        (root / name).mkdir(parents=True)
     rules = root / "etc/dpkg/dpkg.cfg.d/slim"
     rules.parent.mkdir(parents=True, exist_ok=True)
     rules.write_text("".join(f"path-exclude /usr/share/{name}/*\n" for name in _UNREAD))

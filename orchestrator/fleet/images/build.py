@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import BinaryIO
 
-from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.images.base_image import Notify, ensure_base
+from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
+from orchestrator.fleet.images.base_image import ensure_base
 from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
 from orchestrator.fleet.images.distribute_image import distribute_image
 from orchestrator.nodes.interface import BuildRequest, Node, Progress
@@ -49,15 +49,6 @@ class BuildOptions:
     version: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Target:
-    """A node and what it needs."""
-
-    node: Node
-    profile: str
-    architecture: str
-
-
 def provide_images(
     options: BuildOptions, specs: Sequence[NodeSpec], nodes: Sequence[Node], controller: Node, notify: Notify
 ) -> tuple[Placed, ...]:
@@ -65,12 +56,19 @@ def provide_images(
 
     Raises if no image could be built: an engine that cannot be reached, no suitable builder, a failed build.
     """
-    targets = [outcome.value() for outcome in fan_out(
-        list(zip(specs, nodes, strict=True)), lambda pair: _target(options, *pair), timeout_s=60.0
-    )]  # fmt: skip
+
+    def needs(pair: tuple[NodeSpec, Node]) -> tuple[str, str]:
+        spec, node = pair
+        profile = spec.device if options.profile == "auto" else options.profile
+        if profile == "auto":
+            profile = "cuda" if node.run(("nvidia-smi", "--list-gpus")).exit_code == 0 else "cpu"
+        return profile, node.engine.facts().architecture
+
+    groups: dict[tuple[str, str], list[Node]] = {}
+    for asked in fan_out(list(zip(specs, nodes, strict=True)), needs, timeout_s=60.0):
+        groups.setdefault(asked.value(), []).append(asked.item[1])
     placed: dict[str, Placed] = {}
-    for profile, architecture in dict.fromkeys((target.profile, target.architecture) for target in targets):
-        group = [t.node for t in targets if (t.profile, t.architecture) == (profile, architecture)]
+    for (profile, architecture), group in groups.items():
         recipe = Recipe(
             project=options.project,
             profile=profile,
@@ -79,9 +77,23 @@ def provide_images(
             git_commit=source_commit(),
             version=options.version,
         )
-        place = _build_everywhere if options.each_node else _build_once
-        for result in place(recipe, options, group, _Builders(controller, tuple(nodes), architecture), notify):
-            placed[result.node] = result
+        builders = _Builders(controller, tuple(nodes), architecture)
+        builder = None if options.each_node else builders.choose(recipe, options, group)
+        if builder:
+            image = build_image(builder, recipe, options, notify)
+            outcomes = distribute_image(image, (recipe.content_tag, recipe.tag), builder.engine, group, notify)
+        else:
+            outcomes = _build_everywhere(recipe, options, group, builders, notify)
+        for outcome in outcomes:
+            placed[outcome.item.name] = Placed(
+                node=outcome.item.name,
+                profile=profile,
+                builder=(builder or outcome.item).name,
+                tag=recipe.tag,
+                content=recipe.content,
+                delivery=outcome.result,
+                error=outcome.error,
+            )
     return tuple(placed[node.name] for node in nodes)
 
 
@@ -104,9 +116,10 @@ def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notif
     notify(node.name, Progress(text="asking the new image what is in it"))
     found = _ask(node, recipe)
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    # The labels say what was found inside, so they come last: one more configuration, no more bytes.
+    # the labels hold what was found inside, so they come last: one more configuration, no more bytes
     request = replace(request, dockerfile="Dockerfile", args={}, labels=labels(recipe, found, created), no_cache=False)
-    _follow(node, request, archive_of({"Dockerfile": f"FROM {recipe.content_tag}\n".encode()}), _silent)
+    dockerfile = archive_of({"Dockerfile": f"FROM {recipe.content_tag}\n".encode()})
+    _follow(node, request, dockerfile, lambda _node, _progress: None)  # adding labels takes no time
     image = _present(node, recipe)
     if image is None:
         raise EngineError(f"built {recipe.content_tag}, but the engine does not show it", node=node.name)
@@ -148,32 +161,17 @@ class _Builders:
             return False  # no engine here: a node builds
 
 
-def _target(options: BuildOptions, spec: NodeSpec, node: Node) -> _Target:
-    profile = options.profile if options.profile != "auto" else _profile_of(spec, node)
-    return _Target(node=node, profile=profile, architecture=node.engine.facts().architecture)
-
-
-def _profile_of(spec: NodeSpec, node: Node) -> str:
-    if spec.device != "auto":
-        return spec.device
-    return "cuda" if node.run(("nvidia-smi", "--list-gpus")).exit_code == 0 else "cpu"
-
-
-def _build_once(
-    recipe: Recipe, options: BuildOptions, group: Sequence[Node], builders: _Builders, notify: Notify
-) -> list[Placed]:
-    builder = builders.choose(recipe, options, group)
-    image = build_image(builder, recipe, options, notify)
-    outcomes = distribute_image(image, (recipe.content_tag, recipe.tag), builder.engine, group, notify)
-    return [_placed(outcome, recipe, builder.name) for outcome in outcomes]
-
-
 def _build_everywhere(
     recipe: Recipe, options: BuildOptions, group: Sequence[Node], builders: _Builders, notify: Notify
-) -> list[Placed]:
+) -> tuple[Outcome[Node, Delivery], ...]:
     """Build on every node: the same content, but a different image id on each."""
-    if recipe.base == DEFAULT_BASE:
-        _share_base(recipe.base, group, builders, notify)
+    if recipe.base == DEFAULT_BASE:  # made once: every node would make it of other bytes and of the same mirror
+        maker = builders.controller if builders.controller_fits() else group[0]
+        ensure_base(maker, recipe.base, notify)
+        lacking = [node for node in group if node.engine.image(recipe.base) is None]
+        if base := maker.engine.image(recipe.base):
+            for outcome in distribute_image(base, (recipe.base,), maker.engine, lacking, notify):
+                outcome.value()
 
     def build(node: Node) -> Delivery:
         began = time.monotonic()
@@ -181,30 +179,7 @@ def _build_everywhere(
         took = time.monotonic() - began
         return Delivery(image_id=image.id, size_bytes=image.size_bytes, moved_bytes=0, duration_s=took)
 
-    return [_placed(o, recipe, o.item.name) for o in fan_out(group, build, timeout_s=BUILD_TIMEOUT_S)]
-
-
-def _share_base(base: str, group: Sequence[Node], builders: _Builders, notify: Notify) -> None:
-    """Made once, since every node would make it of other bytes and of the same mirror."""
-    maker = builders.controller if builders.controller_fits() else group[0]
-    ensure_base(maker, base, notify)
-    image = maker.engine.image(base)
-    lacking = [node for node in group if node.engine.image(base) is None]
-    if image is not None:
-        for outcome in distribute_image(image, (base,), maker.engine, lacking, notify):
-            outcome.value()
-
-
-def _placed(outcome: Outcome[Node, Delivery], recipe: Recipe, builder: str) -> Placed:
-    return Placed(
-        node=outcome.item.name,
-        profile=recipe.profile,
-        builder=builder,
-        tag=recipe.tag,
-        content=recipe.content,
-        delivery=outcome.result,
-        error=outcome.error,
-    )
+    return fan_out(group, build, timeout_s=BUILD_TIMEOUT_S)
 
 
 def _present(node: Node, recipe: Recipe) -> ImageFacts | None:
@@ -225,12 +200,8 @@ def _follow(node: Node, request: BuildRequest, context: BinaryIO, notify: Notify
         raise EngineError(redact(error.message) + output, node=node.name, hint=error.hint) from error
 
 
-def _silent(node: str, progress: Progress) -> None:
-    """Ignore progress: adding labels takes no time."""
-
-
 def _ask(node: Node, recipe: Recipe) -> ImageVersions:
-    """Let the image say what is in it. An image without oneDNN, or with the wrong build of torch, ends here."""
+    """Versions inside the image. EngineError: it lacks oneDNN, or has the wrong build of torch."""
     spec = ContainerSpec(
         name=f"orch-ask-{recipe.content[:12]}-{recipe.profile}",
         image=recipe.content_tag,
@@ -244,7 +215,6 @@ def _ask(node: Node, recipe: Recipe) -> ImageVersions:
     answer = node.engine.run_once(spec, timeout_s=120.0).check("asking the new image what is in it")
     found = ImageVersions(**json.loads(answer.strip().rsplit("\n", 1)[-1]))
     if not found.onednn or bool(found.cuda) != (recipe.profile == "cuda"):
-        raise EngineError(
-            f"not an image of profile {recipe.profile}: {found}", node=node.name, hint="--no-cache, --wheels"
-        )
+        problem = f"not an image of profile {recipe.profile}: {found}"
+        raise EngineError(problem, node=node.name, hint="--no-cache, --wheels")
     return found

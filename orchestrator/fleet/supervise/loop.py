@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from contract.events import CheckpointWritten, GroupJoined
 from orchestrator.checks.failure import Failure
-from orchestrator.fleet.checkpoints.copy import Notify
+from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, follow_attempt

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from orchestrator.fleet.checkpoints.copy import Notify
-from orchestrator.fleet.checkpoints.newest import bring_newest, holding, newest_anywhere
+from orchestrator.fleet.checkpoints.newest import bring_newest, holding, newest_anywhere, steps_lost
 from orchestrator.fleet.checkpoints.survey import places_in
-from orchestrator.fleet.fan_out import begin, fan_out
+from orchestrator.fleet.fan_out import Notify, begin, fan_out
 from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.readiness.quick_look import quick_look
 from orchestrator.fleet.runs.find_runs import find_runs, must_be_over
@@ -17,7 +16,6 @@ from orchestrator.fleet.runs.launch import RunningContainer, discard, launch
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
-from orchestrator.fleet.supervise.lost_steps import steps_lost
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.plan.global_batch import same_step
 from orchestrator.plan.launch import plan_launch
