@@ -270,7 +270,7 @@ def test_a_frozen_rank_is_ended_and_all_start_again(lan: Lan) -> None:
     lan.until_generation(2)
     (again,) = lan.nodes[0].events("restarting")
     assert again["node"] == "beta"
-    assert again["reason"].startswith("frozen: local rank 0 gave no sign of life for ")
+    assert again["reason"].startswith("frozen: local rank 0 sent no heartbeat for ")
     assert again["reason"].endswith(" s, nor did it answer (it is stopped)")
     assert lan.nodes[1].events("hung")[-1]["ranks"][0]["state"] == "T"
     lan.finish()

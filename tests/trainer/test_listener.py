@@ -23,13 +23,12 @@ from trainer.agent.handshake import SHORTEST, Greeting, draw, read_asked
 from trainer.agent.listener import (
     AgentListener,
     ListenerEvent,
-    ListenerOptions,
     NodeConnected,
     NodeDisconnected,
     NodeReported,
 )
 from trainer.agent.messages import Ping, Ready
-from trainer.agent.options import AgentOptions
+from trainer.agent.options import AgentOptions, read
 from trainer.agent.wire import MOST_LINES
 
 SECRET = b"7" * SHORTEST
@@ -55,11 +54,11 @@ class Listened:
     live_s: float = 5.0
 
     def __post_init__(self) -> None:
-        about = ListenerOptions(
-            address="127.0.0.1", port=self.port, interface="", run="r.0", names=NAMES, token=SECRET,
+        argv = ["--nodes", ",".join(NAMES), "--node-rank", "0", "--address", "127.0.0.1", "--port", str(self.port)]
+        self.listener = AgentListener(
+            read([*argv, "--", "torchrun"], {"ORCH_RUN_ID": "r"}), SECRET, lambda _, text: self.notes.append(text),
             greeting_s=self.greeting_s, live_s=self.live_s,
         )  # fmt: skip
-        self.listener = AgentListener(about, lambda _, text: self.notes.append(text))
 
     def until(self, true: Callable[[], object], timeout_s: float = 10) -> None:
         deadline = time.monotonic() + timeout_s
@@ -270,9 +269,7 @@ def options(folder: Path, rank: int, port: int) -> AgentOptions:
 
 def test_a_node_and_its_coordinator_know_each_other(tmp_path: Path) -> None:
     port = free_port()
-    server, client = (
-        kind(options(tmp_path, rank, port)) for rank, kind in enumerate((CoordinatorServer, CoordinatorClient))
-    )
+    server, client = CoordinatorServer(options(tmp_path, 0, port)), CoordinatorClient(options(tmp_path, 1, port))
     stop, told = threading.Event(), list[Order]()
 
     def listen() -> None:

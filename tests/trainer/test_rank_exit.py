@@ -155,7 +155,7 @@ def test_words_that_argparse_refuses() -> None:
 
 
 def test_a_frozen_rank_is_named_by_who_killed_it() -> None:
-    found = end(*summary(2, -9), frozen="frozen: local rank 0 gave no sign of life for 61 s")
+    found = end(*summary(2, -9), frozen="frozen: local rank 0 sent no heartbeat for 61 s")
     assert (found.outcome, found.reason.split(":")[0], found.because_of_others) == ("infrastructure", "frozen", False)
 
 

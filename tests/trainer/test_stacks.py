@@ -80,7 +80,7 @@ def test_places_have_the_ranks_number_and_what_it_said() -> None:
 
 
 def test_why_a_frozen_rank_was_killed() -> None:
-    assert frozen(0, 61.2, None) == "frozen: local rank 0 gave no sign of life for 61 s"
+    assert frozen(0, 61.2, None) == "frozen: local rank 0 sent no heartbeat for 61 s"
     assert frozen(0, 61.2, StuckRank(frames=("a.py:1 in f",), state="R")).endswith("61 s, at a.py:1 in f")
     assert frozen(0, 61.2, StuckRank(frames=(), state="D")).endswith(
         "the kernel holds it: a disk, a network share or a driver)"

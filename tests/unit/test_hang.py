@@ -146,7 +146,7 @@ def test_a_run_that_hangs_right_now() -> None:
 
 
 def test_a_frozen_rank_keeps_its_cause_and_tells_its_place() -> None:
-    why = "frozen: local rank 0 gave no sign of life for 61 s, nor did it answer (it is stopped)"
+    why = "frozen: local rank 0 sent no heartbeat for 61 s, nor did it answer (it is stopped)"
     over = {"class": "infrastructure", "node": "gamma", "rank": 2, "exit_code": -9, "reason": why}
     lines = [stuck(1, "alpha", *IN_ALL_REDUCE), stuck(1, "gamma", state="T")]
     told_ = story_of(*lines, told(5, "alpha", "over", **over))

@@ -157,7 +157,7 @@ def test_the_supervisors_verdict_decides_who_it_was() -> None:
 
 
 def test_a_frozen_rank() -> None:
-    why = "frozen: local rank 0 gave no sign of life for 61 s"
+    why = "frozen: local rank 0 sent no heartbeat for 61 s"
     told = story(said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'over', **OVER, 'reason': why})}", None))
     assert told.failure is not None
     assert told.failure.cause is not None

@@ -6,7 +6,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from trainer.agent.coordinator import GONE, Coordinator, EndRun, Notice, Order, RestartPolicy, RestartRanks
 from trainer.agent.handshake import Greeting, draw, read_asked, read_token, read_welcome
@@ -14,7 +13,6 @@ from trainer.agent.listener import (
     GREETING_S,
     AgentListener,
     ListenerEvent,
-    ListenerOptions,
     NodeConnected,
     NodeDisconnected,
 )
@@ -36,21 +34,6 @@ def _print(_kind: str, text: str) -> None:
     print(text, file=sys.stderr)
 
 
-class CoordinatorLink(Protocol):
-    def ready(self, generation: int) -> None:
-        """No rank runs here; the next generation can start."""
-
-    def ended(self, rank_exit: RankExit) -> None: ...
-
-    def progressed(self) -> None:
-        """A checkpoint was written."""
-
-    def orders(self, timeout_s: float) -> Iterator[Order]:
-        """Orders received within this time."""
-
-    def close(self) -> None: ...
-
-
 class CoordinatorServer:
     """Access in the process that holds the coordinator. ConfigurationError: the attempt has no token."""
 
@@ -62,30 +45,36 @@ class CoordinatorServer:
         self._options = options
         self._own: list[Report] = []
         """Reports of this node that the coordinator has not processed."""
-        self._told = set[int]()
+        self._informed = set[int]()
         """Ranks of the nodes that know how the run ended."""
         self._pinged = 0.0
-        self._listener = AgentListener(_listening(options), note) if len(options.names) > 1 else None
+        self._listener = AgentListener(options, read_token(options.folder), note) if len(options.names) > 1 else None
         self._coordinator.open(time.monotonic())
 
     def ready(self, generation: int) -> None:
+        """No rank runs here; the next generation can start."""
         self._own.append(Ready(generation=generation))
 
     def ended(self, rank_exit: RankExit) -> None:
         self._own.append(RanksEnded(rank_exit=rank_exit))
 
     def progressed(self) -> None:
+        """A checkpoint was written."""
         self._coordinator.progressed()
 
     def orders(self, timeout_s: float) -> Iterator[Order]:
+        """Orders received within this time."""
         deadline = time.monotonic() + timeout_s
         while True:
             while self._own:
                 yield from self._pass_on(self._reported(0, self._own.pop(0)))
             if (left := deadline - time.monotonic()) <= 0:
                 break
-            for news in self._hear(left):
-                yield from self._pass_on(self._learn(news))
+            if not self._listener:
+                time.sleep(left)
+                continue
+            for news in self._listener.hear(left):
+                yield from self._pass_on(self._learn(self._listener, news))
         now = time.monotonic()
         if now - self._pinged >= PING_S:
             self._pinged = now
@@ -96,23 +85,17 @@ class CoordinatorServer:
         """Wait for absent nodes, so that they learn how the run ended."""
         rank_exit, deadline = self._coordinator.over, time.monotonic() + min(LINGER_S, self._options.absence_s)
         if rank_exit and rank_exit.outcome != "done":
-            while len(self._told) < len(self._options.names) - 1 and time.monotonic() < deadline:
+            while len(self._informed) < len(self._options.names) - 1 and time.monotonic() < deadline:
                 for _ in self.orders(1.0):
                     pass
         if self._listener:
             self._listener.close()
 
-    def _hear(self, timeout_s: float) -> list[ListenerEvent]:
-        if self._listener:
-            return self._listener.hear(timeout_s)
-        time.sleep(timeout_s)
-        return []
-
-    def _learn(self, news: ListenerEvent) -> list[Order]:
+    def _learn(self, listener: AgentListener, news: ListenerEvent) -> list[Order]:
         if isinstance(news, NodeConnected):
-            if self._listener and self._coordinator.over:
-                over = as_message(EndRun(rank_exit=self._coordinator.over))
-                self._told.update([news.node_rank] if self._listener.send_to(news.node_rank, over) else [])
+            over = self._coordinator.over
+            if over and listener.send_to(news.node_rank, as_message(EndRun(rank_exit=over))):
+                self._informed.add(news.node_rank)
             return []
         if isinstance(news, NodeDisconnected):
             return self._coordinator.gone(news.node_rank, time.monotonic())
@@ -132,10 +115,10 @@ class CoordinatorServer:
                 self._send(order)
             yield order
 
-    def _send(self, said: Ping | Order) -> None:
-        sent = self._listener.send(as_message(said)) if self._listener else []
-        if isinstance(said, EndRun):
-            self._told.update(sent)
+    def _send(self, message: Ping | Order) -> None:
+        sent = self._listener.send(as_message(message)) if self._listener else []
+        if isinstance(message, EndRun):
+            self._informed.update(sent)
 
 
 class CoordinatorClient:
@@ -154,10 +137,10 @@ class CoordinatorClient:
         self._waits_since = time.monotonic()
 
     def ready(self, generation: int) -> None:
-        self._tell(Ready(generation=generation))
+        self._report(Ready(generation=generation))
 
     def ended(self, rank_exit: RankExit) -> None:
-        self._tell(RanksEnded(rank_exit=rank_exit))
+        self._report(RanksEnded(rank_exit=rank_exit))
 
     def progressed(self) -> None:
         """Nothing to do: checkpoints are written on rank 0's node."""
@@ -171,7 +154,10 @@ class CoordinatorClient:
             self._connection.send(as_message(Ping()))
         if (connection := self._connection) is None:
             time.sleep(max(0.0, deadline - time.monotonic()))
-            yield from self._without(time.monotonic())
+            if (waited := time.monotonic() - self._waits_since) > self._options.absence_s:
+                reason = f"it could not be reached for {waited:.0f} s"
+                reason += f": {self._why_not}" if self._why_not else ""
+                yield EndRun(rank_exit=RankExit(outcome="infrastructure", node=self._options.names[0], reason=reason))
             return
         try:
             for text in connection.receive(max(0.0, deadline - time.monotonic())):
@@ -187,7 +173,7 @@ class CoordinatorClient:
         if self._connection:
             self._connection.close()
 
-    def _tell(self, state: Report) -> None:
+    def _report(self, state: Report) -> None:
         self._state = state
         if self._connection:
             self._connection.send(as_message(state))
@@ -214,12 +200,6 @@ class CoordinatorClient:
         self._why_not = ""
         self._connection.send(as_message(self._state))
 
-    def _without(self, now: float) -> Iterator[Order]:
-        if now - self._waits_since > self._options.absence_s:
-            reason = f"it could not be reached for {now - self._waits_since:.0f} s"
-            reason += f": {self._why_not}" if self._why_not else ""
-            yield EndRun(rank_exit=RankExit(outcome="infrastructure", node=self._options.names[0], reason=reason))
-
     def _lost(self, why: str) -> Iterator[Order]:
         """Stop the ranks here: those of the other nodes stop or continue without them."""
         if self._connection:
@@ -229,15 +209,7 @@ class CoordinatorClient:
         yield RestartRanks(generation=0, cause=cause, restarts_left=-1, pause_s=0.0)
 
 
-def _listening(options: AgentOptions) -> ListenerOptions:
-    return ListenerOptions(
-        address=options.address,
-        port=options.port,
-        interface=options.interface,
-        run=options.run,
-        names=options.names,
-        token=read_token(options.folder),
-    )
+CoordinatorLink = CoordinatorServer | CoordinatorClient
 
 
 def _greeted(options: AgentOptions, token: bytes) -> AgentConnection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from contract.events import StuckRank
 from trainer.agent.heartbeat import RESTING, Heartbeat
@@ -31,9 +32,9 @@ class HangDetector:
         """Return the state if it has changed: hung, or progressing again."""
         still_s = now - self._since
         if mark != self._mark:
-            told = self._next_s > self._after_s
+            reported = self._next_s > self._after_s
             self._mark, self._since, self._next_s = mark, now, self._after_s
-            return HangState(hung=False, seconds=still_s) if told else None
+            return HangState(hung=False, seconds=still_s) if reported else None
         if still_s < self._next_s:
             return None
         while self._next_s <= still_s:
@@ -49,31 +50,26 @@ def mark_of(beats: Sequence[Heartbeat], lines: int) -> Hashable:
 
 def stuck_ranks(stacks: Iterable[Stack], beats: Iterable[Heartbeat], first_rank: int) -> tuple[StuckRank, ...]:
     """Combine stack and heartbeat of each rank to its position."""
-    newest = {beat.local_rank: beat for beat in beats}
-    found = []
-    for stack in stacks:
-        beat = newest.get(stack.local_rank)
-        found.append(
-            StuckRank(
-                rank=first_rank + stack.local_rank,
-                process=stack.process,
-                step=beat.step if beat else None,
-                part=beat.part if beat else None,
-                exchange=beat.exchange if beat else None,
-                frames=stack.frames,
-                state=stack.state,
-            )
+    work: dict[int, dict[str, Any]] = {
+        beat.local_rank: {"step": beat.step, "part": beat.part, "exchange": beat.exchange} for beat in beats
+    }
+    return tuple(
+        StuckRank(
+            rank=first_rank + stack.local_rank,
+            process=stack.process,
+            **work.get(stack.local_rank, {}),
+            frames=stack.frames,
+            state=stack.state,
         )
-    return tuple(found)
+        for stack in stacks
+    )
 
 
 def frozen(local_rank: int, silent_s: float, position: StuckRank | None) -> str:
     """The reason why a rank was killed, with its position."""
-    why = f"frozen: local rank {local_rank} gave no sign of life for {silent_s:.0f} s"
+    why = f"frozen: local rank {local_rank} sent no heartbeat for {silent_s:.0f} s"
     if not position:
         return why
-    return (
-        f"{why}, at {position.frames[0]}"
-        if position.frames
-        else f"{why}, nor did it answer{STATES.get(position.state or '', '')}"
-    )
+    if position.frames:
+        return f"{why}, at {position.frames[0]}"
+    return f"{why}, nor did it answer{STATES.get(position.state or '', '')}"

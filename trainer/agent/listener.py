@@ -12,13 +12,14 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import psutil
 
-from trainer.agent.handshake import Greeting, draw, read_greeting
+from trainer.agent.handshake import draw, read_greeting
 from trainer.agent.messages import MisfitError, Report, read_report
+from trainer.agent.options import AgentOptions
 from trainer.agent.wire import AgentConnection, Message
 
 GREETING_S = 5.0
@@ -50,21 +51,6 @@ class NodeReported:
 ListenerEvent = NodeConnected | NodeDisconnected | NodeReported
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListenerOptions:
-    """Address to listen on, and the run that is served."""
-
-    address: str
-    port: int
-    interface: str
-    """Interface to listen on, if the address is not one of this machine."""
-    run: str
-    names: Sequence[str]
-    token: bytes
-    greeting_s: float = GREETING_S
-    live_s: float = LIVE_S
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Pending:
     line: AgentConnection
@@ -74,15 +60,23 @@ class _Pending:
 
 
 class AgentListener:
-    def __init__(self, listening: ListenerOptions, note: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        options: AgentOptions,
+        token: bytes,
+        note: Callable[[str, str], None],
+        *,
+        greeting_s: float = GREETING_S,
+        live_s: float = LIVE_S,
+    ) -> None:
         """`note` receives the kind and the text of a line for people. OSError: the port is in use."""
-        self._about = listening
-        self._note = note
-        self._most = 2 * len(listening.names) + 16
-        self._seats: dict[int, AgentConnection] = {}
-        self._strangers: dict[AgentConnection, _Pending] = {}
+        self._run, self._names, self._token, self._note = options.run, options.names, token, note
+        self._greeting_s, self._live_s = greeting_s, live_s
+        self._most = 2 * len(options.names) + 16
+        self._nodes: dict[int, AgentConnection] = {}
+        self._pending: dict[AgentConnection, _Pending] = {}
         """Unauthenticated connections, the oldest first."""
-        self._socket = _listen(listening, note)
+        self._socket = _listen(options, note)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._resume_at: float | None = None
@@ -95,27 +89,24 @@ class AgentListener:
             self._resume_at = None
         ready = [key.fileobj for key, _ in self._selector.select(timeout_s)]
         lines = [line for line in ready if isinstance(line, AgentConnection)]
-        news: list[ListenerEvent] = []
-        for line in sorted(
-            lines, key=lambda line: line in self._strangers
-        ):  # a connected node before one that would replace it
-            news += self._guarded(line)
+        lines.sort(key=lambda line: line in self._pending)  # a connected node before one that would replace it
+        news = [event for line in lines for event in self._guarded(line)]
         now = time.monotonic()
-        for stranger in [one for one in self._strangers.values() if now - one.since > self._about.greeting_s]:
-            self._turn_away(stranger, f"no greeting in {self._about.greeting_s:.0f} s")
+        for peer in [one for one in self._pending.values() if now - one.since > self._greeting_s]:
+            self._turn_away(peer, f"no greeting in {self._greeting_s:.0f} s")
         if self._socket in ready:
             self._accept()
         return news
 
     def send(self, message: Message) -> list[int]:
         """Send to all connected nodes; return the ranks of those that it was sent to."""
-        return [rank for rank, line in list(self._seats.items()) if line.send(message)]
+        return [rank for rank, line in list(self._nodes.items()) if line.send(message)]
 
     def send_to(self, node_rank: int, message: Message) -> bool:
-        return self._seats[node_rank].send(message) if node_rank in self._seats else False
+        return self._nodes[node_rank].send(message) if node_rank in self._nodes else False
 
     def close(self) -> None:
-        for line in (*self._seats.values(), *self._strangers):
+        for line in (*self._nodes.values(), *self._pending):
             line.close()
         self._socket.close()
         self._selector.close()
@@ -140,11 +131,9 @@ class AgentListener:
             self._ask(connected, address)
 
     def _make_room(self, most: int) -> None:
-        while len(self._strangers) > most:
-            self._turn_away(
-                next(iter(self._strangers.values())),
-                f"{len(self._strangers)} other connections are not authenticated either",
-            )
+        while len(self._pending) > most:
+            oldest = next(iter(self._pending.values()))
+            self._turn_away(oldest, f"{len(self._pending)} other connections are not authenticated either")
 
     def _ask(self, connected: socket.socket, address: str) -> None:
         try:
@@ -153,92 +142,84 @@ class AgentListener:
         except OSError:
             connected.close()
             return
-        stranger = _Pending(line=line, asked=draw(), since=time.monotonic(), address=address)
-        self._strangers[line] = stranger
-        line.send({"asked": stranger.asked})
+        peer = _Pending(line=line, asked=draw(), since=time.monotonic(), address=address)
+        self._pending[line] = peer
+        line.send({"asked": peer.asked})
 
-    def _turn_away(self, stranger: _Pending, why: str) -> None:
-        self._note("stranger", f"{stranger.address} is not a node of this run, its connection was closed: {why}")
-        del self._strangers[stranger.line]
-        self._drop(stranger.line)
-
-    def _drop(self, line: AgentConnection) -> None:
-        self._selector.unregister(line)
-        line.close()
+    def _turn_away(self, peer: _Pending, why: str) -> None:
+        self._note("unauthenticated", f"{peer.address} is not a node of this run, its connection was closed: {why}")
+        del self._pending[peer.line]
+        self._drop(peer.line)
 
     # ── Messages ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _guarded(self, line: AgentConnection) -> Iterator[ListenerEvent]:
         """Read a connection; any exception closes this connection only."""
-        rank = next((rank for rank, held in self._seats.items() if held is line), None)
-        stranger = self._strangers.get(line)
+        rank = next((rank for rank, held in self._nodes.items() if held is line), None)
+        peer = self._pending.get(line)
         try:
-            if stranger:
-                yield from self._greet(stranger)
+            if peer:
+                yield from self._greet(peer)
             elif rank is not None:
                 yield from self._read(rank, line)
         except Exception as error:
-            if stranger and line in self._strangers:
-                self._turn_away(stranger, str(error))
-            elif rank is not None and self._seats.get(rank) is line:
-                self._note(f"left {rank}", f"the connection of {self._about.names[rank]} has ended: {error}")
+            if peer and line in self._pending:
+                self._turn_away(peer, str(error))
+            elif rank is not None and self._nodes.get(rank) is line:
+                self._note(f"left {rank}", f"the connection of {self._names[rank]} has ended: {error}")
                 yield self._leave(rank)
 
-    def _greet(self, stranger: _Pending) -> Iterator[ListenerEvent]:
-        line, token = stranger.line, self._about.token
+    def _greet(self, peer: _Pending) -> Iterator[ListenerEvent]:
+        line = peer.line
         if not (lines := line.receive(0)):
             return
-        greeting = read_greeting(lines[0], stranger.asked, len(self._about.names), token)
-        rank, holder = greeting.node_rank, self._seats.get(greeting.node_rank)
-        if greeting.run != self._about.run:
-            self._refuse(stranger, greeting, f"this is run {self._about.run}")
-        elif holder and time.monotonic() - holder.heard < self._about.live_s:
-            self._refuse(stranger, greeting, f"{self._about.names[rank]} is connected already")
-        else:
-            if holder:
-                yield self._leave(rank)
-            del self._strangers[line]
-            line.longest = AgentConnection.LONGEST
-            self._seats[rank] = line
-            line.send({"proof": greeting.signed(token, "coordinator")})
-            yield NodeConnected(node_rank=rank)
-
-    def _refuse(self, stranger: _Pending, greeting: Greeting, why: str) -> None:
-        stranger.line.send({"proof": greeting.signed(self._about.token, "coordinator"), "refused": why})
-        raise ConnectionError(why)
+        greeting = read_greeting(lines[0], peer.asked, len(self._names), self._token)
+        rank, holder = greeting.node_rank, self._nodes.get(greeting.node_rank)
+        answer, refused = {"proof": greeting.signed(self._token, "coordinator")}, ""
+        if greeting.run != self._run:
+            refused = f"this is run {self._run}"
+        elif holder and time.monotonic() - holder.heard < self._live_s:
+            refused = f"{self._names[rank]} is connected already"
+        if refused:
+            line.send({**answer, "refused": refused})
+            raise ConnectionError(refused)
+        if holder:
+            yield self._leave(rank)
+        del self._pending[line]
+        line.longest = AgentConnection.LONGEST
+        self._nodes[rank] = line
+        line.send(answer)
+        yield NodeConnected(node_rank=rank)
 
     def _read(self, rank: int, line: AgentConnection) -> Iterator[ListenerEvent]:
         for text in line.receive(0):
             try:
-                report = read_report(text, self._about.names[rank : rank + 1])  # a node reports only on its own ranks
+                report = read_report(text, self._names[rank : rank + 1])  # a node reports only on its own ranks
             except MisfitError as error:
-                self._note(f"said {rank}", f"{self._about.names[rank]} sent an invalid message: {error}")
+                self._note(f"invalid {rank}", f"{self._names[rank]} sent an invalid message: {error}")
                 continue
             yield NodeReported(node_rank=rank, report=report)
 
     def _leave(self, rank: int) -> NodeDisconnected:
-        self._drop(self._seats.pop(rank))
+        self._drop(self._nodes.pop(rank))
         return NodeDisconnected(node_rank=rank)
 
+    def _drop(self, line: AgentConnection) -> None:
+        self._selector.unregister(line)
+        line.close()
 
-def _listen(listening: ListenerOptions, note: Callable[[str, str], None]) -> socket.socket:
+
+def _listen(options: AgentOptions, note: Callable[[str, str], None]) -> socket.socket:
     """Listen on the address that the other nodes call, or, if a router forwards it, on the interface towards them."""
     try:
-        listener = socket.create_server((listening.address, listening.port))
+        listener = socket.create_server((options.address, options.port))
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise
-        address = _address_of(listening.interface)
-        note(
-            "address",
-            f"{listening.address} is not an address of this machine: listening on {address or 'all of its addresses'}",
-        )
-        listener = socket.create_server((address, listening.port))
+        addresses = psutil.net_if_addrs().get(options.interface, [])
+        address = next((one.address for one in addresses if one.family == socket.AF_INET), "")
+        where = address or "all of its addresses"
+        note("address", f"{options.address} is not an address of this machine: listening on {where}")
+        listener = socket.create_server((address, options.port))
     listener.setblocking(False)
     return listener
-
-
-def _address_of(interface: str) -> str:
-    """Return the IPv4 address of an interface; empty: it does not exist."""
-    addresses = psutil.net_if_addrs().get(interface, [])
-    return next((one.address for one in addresses if one.family == socket.AF_INET), "")

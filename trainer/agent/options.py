@@ -34,7 +34,7 @@ class AgentOptions:
     save_s: float = 60.0
     """Time for a last checkpoint of ranks that were asked to stop."""
     interface: str = ""
-    """Network interface towards the other nodes; empty: unknown."""
+    """Network interface towards the other nodes, to listen on if `address` is not this machine's; empty: unknown."""
 
     @property
     def node(self) -> str:
@@ -54,37 +54,25 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
     parser.add_argument("--address", required=True, metavar="IPV4", help="address of rank 0's node")
     parser.add_argument("--port", type=int, required=True, metavar="PORT", help="port of its agent")
     parser.add_argument("--restarts", type=int, default=3, metavar="N", help="restarts without a new checkpoint")
-    silence, frozen = (float(environ.get(name) or 60) for name in ("ORCH_SILENCE_S", "ORCH_FROZEN_S"))
-    stuck = float(environ.get("ORCH_STUCK_S") or 30)
-    parser.add_argument(
-        "--silence", type=float, default=silence, metavar="S", help="without a message a node counts as lost"
-    )
-    parser.add_argument("--absence", type=float, default=900.0, metavar="S", help="time to wait for a lost node")
-    parser.add_argument(
-        "--frozen", type=float, default=frozen, metavar="S", help="without a heartbeat a rank is killed"
-    )
-    parser.add_argument(
-        "--stuck", type=float, default=stuck, metavar="S", help="without progress the stacks are reported"
-    )
+    for name, default, text in (
+        ("silence", float(environ.get("ORCH_SILENCE_S") or 60), "without a message a node counts as lost"),
+        ("absence", 900.0, "time to wait for a lost node"),
+        ("frozen", float(environ.get("ORCH_FROZEN_S") or 60), "without a heartbeat a rank is killed"),
+        ("stuck", float(environ.get("ORCH_STUCK_S") or 30), "without progress the stacks are reported"),
+    ):
+        parser.add_argument(f"--{name}", dest=f"{name}_s", type=float, default=default, metavar="S", help=text)
     parser.add_argument("command", nargs="+", metavar="-- torchrun …")
-    given = parser.parse_args(argv)
-    names = tuple(given.nodes.split(","))
-    if not 0 <= given.node_rank < len(names):
-        parser.error(f"--node-rank {given.node_rank} does not fit --nodes {given.nodes}")
+    given = vars(parser.parse_args(argv))
+    nodes, node_rank = given.pop("nodes"), given["node_rank"]
+    names = tuple(nodes.split(","))
+    if not 0 <= node_rank < len(names):
+        parser.error(f"--node-rank {node_rank} does not fit --nodes {nodes}")
     return AgentOptions(
         run=f"{environ.get(environment.RUN_ID, '')}.{environ.get(environment.ATTEMPT, '0')}",
         names=names,
-        node_rank=given.node_rank,
-        first_rank=given.first_rank,
-        address=given.address,
-        port=given.port,
-        restarts=given.restarts,
-        silence_s=given.silence,
-        absence_s=given.absence,
-        frozen_s=given.frozen,
-        stuck_s=given.stuck,
+        command=tuple(given.pop("command")),
+        **given,
         folder=Path(environ.get(environment.RUN_DIR) or "."),
-        command=tuple(given.command),
         save_s=float(environ.get(environment.SHUTDOWN_TIMEOUT_S) or 60),
         interface=environ.get("GLOO_SOCKET_IFNAME", ""),
     )

@@ -15,6 +15,8 @@ from trainer.errors import TrainerError
 
 LONGEST = 2000
 """Maximum length of a reason: it goes to the other nodes in one message."""
+_LATEST = 1e11
+"""Seconds since 1970 up to which the time of an event counts; a script may write any event."""
 _OWN_CODES = (2, 3)
 """Exit codes for an invalid command line and for a configuration error."""
 
@@ -42,11 +44,7 @@ def from_values(values: Mapping[str, Any]) -> RankExit:
     """Build a rank exit from decoded JSON. ValueError: values do not fit."""
     known = {field.name for field in fields(RankExit)}
     rank_exit = RankExit(**{key: value for key, value in values.items() if key in known})
-    if (
-        rank_exit.outcome not in OUTCOMES
-        or not isinstance(rank_exit.node, str)
-        or not isinstance(rank_exit.reason, str)
-    ):
+    if rank_exit.outcome not in OUTCOMES or not all(isinstance(one, str) for one in (rank_exit.node, rank_exit.reason)):
         raise ValueError(f"not a rank exit: {values}")
     return rank_exit
 
@@ -92,48 +90,25 @@ def read_rank_exit(node: str, code: int, lines: Sequence[str], *, first_rank: in
         agent=[text for writer, text in written if writer is None],
         exit_code=exit_code,
     )
-    if event := _reported(lines, rank):
-        return _by_event(rank_exit, failed, event)
-    return _classified(replace(rank_exit, rank=first_rank if rank is None else rank), failed)
+    if event := _reported(lines, rank):  # it knows the exception; the rank's lines may be another thread's
+        rank = rank if event.rank is None else event.rank
+        cause, frame = event.cause or "", event.frame or ""
+        failed = replace(failed, own=(), reported=event.reason, reported_id=cause, reported_frame=frame)
+    elif rank is None:
+        rank = first_rank
+    found = classify(failed)
+    rank_exit = replace(rank_exit, rank=rank, reason=reason_of(failed, found)[:LONGEST])
+    if found is None:
+        return rank_exit
+    frame, lost_peer = found.frame[:LONGEST], found.lost_peer
+    return replace(rank_exit, outcome=found.owner, cause=found.id, frame=frame, because_of_others=lost_peer)
 
 
 def _reported(lines: Sequence[str], rank: int | None) -> RankFailed | None:
     """The failure that this rank reported, otherwise the first that any rank did."""
     decoded = [decode_event(text, writer) for writer, text in map(split_rank, lines)]
-    events = sorted((one for one in decoded if isinstance(one, RankFailed)), key=_time)  # lines are in order per rank
+    events = [event for event in decoded if isinstance(event, RankFailed)]
+    events.sort(
+        key=lambda event: event.t if event.t and 0 <= event.t <= _LATEST else 0.0
+    )  # lines are in order per rank
     return next((event for event in events if event.rank == rank), events[0] if events else None)
-
-
-_LATEST = 1e11
-"""Seconds since 1970; a script may write any event."""
-
-
-def _time(event: RankFailed) -> float:
-    return event.t if event.t is not None and 0 <= event.t <= _LATEST else 0.0
-
-
-def _by_event(rank_exit: RankExit, failed: FailedRank, event: RankFailed) -> RankExit:
-    """Classify by the rank's own event, which knows the exception; its lines may be another thread's."""
-    reported = replace(
-        failed,
-        own=(),
-        reported=event.reason,
-        reported_id=event.cause or "",
-        reported_frame=event.frame or "",
-    )
-    return _classified(replace(rank_exit, rank=rank_exit.rank if event.rank is None else event.rank), reported)
-
-
-def _classified(rank_exit: RankExit, failed: FailedRank) -> RankExit:
-    found = classify(failed)
-    reason = reason_of(failed, found)[:LONGEST]
-    if found is None:
-        return replace(rank_exit, reason=reason)
-    return replace(
-        rank_exit,
-        outcome=found.owner,
-        reason=reason,
-        cause=found.id,
-        frame=found.frame[:LONGEST],
-        because_of_others=found.lost_peer,
-    )
