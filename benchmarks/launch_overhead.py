@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.nodes.host_keys import known_files
-from orchestrator.plan.docker_run import run_words
+from orchestrator.plan.lines import run_words
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json

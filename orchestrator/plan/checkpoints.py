@@ -1,9 +1,8 @@
-"""Which checkpoints are meant, and which may go. Pure: what the nodes hold in, a choice out."""
+"""Choice of checkpoints: those of a run, those to use, those to delete. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from orchestrator.plan.command import CONTAINER_WORKSPACE
 from orchestrator.specs.checkpoint import CheckpointCopy
@@ -13,26 +12,18 @@ from orchestrator.specs.inventory import Limits
 from orchestrator.specs.labels import LABEL_PURPOSE
 
 HOUR_S = 3600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Keeping:
-    """Checkpoints that a user wants to keep of a run."""
-
-    newest: int
-    """How many steps."""
-    younger_than_s: float = 0.0
-    """Checkpoints up to this age are kept, whatever their number."""
+EXPORTED = "model.safetensors"
+"""The file that an export container writes, whatever name the user gives it."""
 
 
 def run_meant(held: Iterable[CheckpointCopy], wanted: str) -> str:
-    """The run of this id, else the one whose id begins so; where none is named, that of the youngest checkpoint."""
+    """The run with this id, otherwise the one that begins so; without an id, the run of the newest checkpoint."""
     every = sorted(held, key=lambda one: one.age_s)
     known = list(dict.fromkeys(one.run_id for one in every))
     matching = [wanted] if wanted in known else [run for run in known if run.startswith(wanted)]
     if not matching:
-        said = f"of a run {wanted}" if wanted else "of any run"
-        raise ConfigError(f"no node that answered holds a checkpoint {said}", hint="orch checkpoints ls")
+        which = f"of a run {wanted}" if wanted else "of any run"
+        raise ConfigError(f"no node that answered holds a checkpoint {which}", hint="orch checkpoints ls")
     if wanted and len(matching) > 1:
         raise ConfigError(
             f"{len(matching)} runs begin with {wanted}: {', '.join(sorted(matching))}", hint="say more of its id"
@@ -41,10 +32,9 @@ def run_meant(held: Iterable[CheckpointCopy], wanted: str) -> str:
 
 
 def candidates(held: Sequence[CheckpointCopy], step: int | None) -> list[list[CheckpointCopy]]:
-    """Those of one run that may be used, by checkpoint, newest step first: each a list of its copies,
-    in the order given.
+    """Usable checkpoints of one run, newest step first: each a list of its copies, in the order given.
 
-    Of two that share a step and differ, the one written later comes first. With `step`, that one alone.
+    Of two that share a step and differ, the one written later comes first. With `step`, only that step.
     """
     groups: dict[tuple[int, str], list[CheckpointCopy]] = {}
     for one in held:
@@ -54,7 +44,7 @@ def candidates(held: Sequence[CheckpointCopy], step: int | None) -> list[list[Ch
 
 
 def copies(held: Iterable[CheckpointCopy]) -> Mapping[tuple[int, str], int]:
-    """On how many nodes each checkpoint lies, sound as far as was looked."""
+    """Number of nodes with an intact copy, by checkpoint."""
     found: dict[tuple[int, str], set[str]] = {}
     for one in held:
         if not one.problem:
@@ -62,24 +52,26 @@ def copies(held: Iterable[CheckpointCopy]) -> Mapping[tuple[int, str], int]:
     return {identity: len(nodes) for identity, nodes in found.items()}
 
 
-def to_prune(held: Sequence[CheckpointCopy], keep: Keeping, newest_sound: int) -> list[CheckpointCopy]:
+def to_prune(
+    held: Sequence[CheckpointCopy], newest_sound: int, *, keep: int, younger_than_s: float = 0.0
+) -> list[CheckpointCopy]:
     """Copies of one run that may be deleted, from all its nodes.
 
-    What stays: the newest `keep.newest` steps of which some node has a copy that looks sound, all above them (one that
-    is damaged may be wanted for a look), the newest that was found sound, and the one that best.json names anywhere.
+    Kept: the newest `keep` steps with a copy that looks intact, all newer ones (a damaged one may be examined), copies
+    younger than `younger_than_s`, the newest step that was verified, and the one that any best.json names.
     """
-    steps = sorted({one.step for one in held if not one.problem}, reverse=True)[: max(1, keep.newest)]
+    steps = sorted({one.step for one in held if not one.problem}, reverse=True)[: max(1, keep)]
     lowest = min(steps, default=0)
     stays = {newest_sound, *(one.step for one in held if one.best)}
-    return [one for one in held if one.step < lowest and one.step not in stays and one.age_s >= keep.younger_than_s]
+    return [one for one in held if one.step < lowest and one.step not in stays and one.age_s >= younger_than_s]
 
 
 def outlived(
     there: Sequence[CheckpointCopy], origin: Sequence[CheckpointCopy], copied: CheckpointCopy
 ) -> list[CheckpointCopy]:
-    """Copies that a node need not keep now that it has `copied` too.
+    """Copies that a node can delete now that it has `copied` too.
 
-    It keeps as many as the node that they came from, and whatever that one has or best.json names.
+    It keeps as many as the node that they came from, all that this node has, and the one that best.json names.
     """
     wanted = {one.step for one in (*origin, copied)} | {one.step for one in there if one.best}
     newest = sorted({copied.step, *(one.step for one in there)}, reverse=True)[: len(origin)]
@@ -104,7 +96,3 @@ def export_container(held: CheckpointCopy, *, image: str, user: str, limits: Lim
         memory_reservation_mib=limits.memory_reservation_mib,
         shm_mib=limits.shm_mib,
     )
-
-
-EXPORTED = "model.safetensors"
-"""The file that a container writes; the user's own name for it stays here."""

@@ -1,11 +1,14 @@
-"""The command of a container: torchrun around a workload of the trainer or around the user's script."""
+"""Commands of a run: the words after `--`, for a measurement too, and torchrun around them in a container."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from orchestrator.specs.errors import UsageError
+from orchestrator.specs.measurement import option, without_options
 from orchestrator.specs.plan import Plan
+from orchestrator.specs.request import LaunchRequest
 
 CONTAINER_WORKSPACE = "/workspace"
 CONTAINER_DATA = f"{CONTAINER_WORKSPACE}/Data"
@@ -14,6 +17,13 @@ HF_HOME = f"{CONTAINER_WORKSPACE}/cache/huggingface"
 SHUTDOWN_TIMEOUT_S = 60
 """Seconds that torchrun gives ranks for their last checkpoint after SIGTERM (its default: 30)."""
 STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15
+FORECAST = "--forecast"
+"""Option of the trainer: measure, predict, end."""
+TEST_RENDEZVOUS_S = 90
+"""Seconds that the nodes of a test wait for each other: torch loads in 2 to 30 s."""
+TEST_PROCESS_GROUP_S = 20
+"""Seconds that a rank of a test waits for the others; its messages take half a second on any link."""
+STEP, ACCUMULATION = ("--global-batch-size",), ("--grad-accum", "--gradient-accumulation-steps")
 
 
 def launch_words(plan: Plan) -> tuple[str, ...]:
@@ -29,7 +39,7 @@ def is_own_script(command: Sequence[str]) -> bool:
 
 
 def brings_own_code(command: Sequence[str]) -> bool:
-    """Whether a folder of the user's goes to the nodes: for a script, or for the module that `custom` trains."""
+    """Whether a folder of the user is copied to the nodes: for a script, or for the module that `custom` trains."""
     return is_own_script(command) or list(command[:1]) == ["custom"]
 
 
@@ -50,6 +60,40 @@ def worker_command(command: Sequence[str]) -> tuple[str, ...]:
     if not words or words == ("-m",):
         raise UsageError("`python` needs a script or `-m MODULE`", hint="orch launch -- python train.py")
     return words
+
+
+def measuring(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the trainer's command with --forecast. UsageError: the command is the user's own script."""
+    if is_own_script(command):
+        raise UsageError(
+            f"--forecast measures workloads of the trainer, and `{' '.join(command[:2])}` is your own script",
+            hint="orch launch --forecast -- gpt2 …, or your model: -- custom --module my_file.py:build",
+        )
+    return tuple(command) if FORECAST in command else (*command, FORECAST)
+
+
+def same_step(command: tuple[str, ...], samples_per_step: int | None) -> tuple[str, ...]:
+    """Return the command with --global-batch-size: a fixed batch per rank would shrink the step with fewer nodes.
+
+    Unchanged: the user's own script, a command with its own --global-batch-size, any command if the size is unknown.
+    """
+    if not samples_per_step or is_own_script(command) or option(command, *STEP):
+        return command
+    return (*without_options(command, ACCUMULATION), STEP[0], str(samples_per_step))
+
+
+def in_miniature(request: LaunchRequest, backend: str = "auto") -> LaunchRequest:
+    """Return the request with the connectivity test in place of a training, and short timeouts."""
+    if backend not in ("auto", "gloo", "nccl"):
+        raise UsageError(f"--backend {backend}: expected auto, gloo or nccl")
+    return replace(
+        request,
+        command=("test-ddp", "--backend", backend),
+        environment={**request.environment, "PET_RDZV_CONF": f"timeout={TEST_RENDEZVOUS_S}"},
+        process_group_timeout_s=TEST_PROCESS_GROUP_S,
+        max_restarts=0,
+        absence_s=TEST_RENDEZVOUS_S,
+    )
 
 
 def torchrun_command(

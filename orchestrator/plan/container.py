@@ -1,4 +1,4 @@
-"""One node's training container, whole: command, environment, labels, mounts, limits."""
+"""One node's training container: command, environment, labels, mounts, limits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LOCK_NAME = "orch-run"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
-    """Values of the whole run that one node's container needs."""
+class Placement:
+    """Place of one node in a run: its ranks, and how they meet the others."""
 
     node_rank: int
     first_rank: int
@@ -41,119 +41,110 @@ class Seat:
     interface: str
     names: tuple[str, ...]
     """Names of all nodes, in order of node_rank."""
-    world_size: int
     master_addr: str
     master_port: int
     supervisor_port: int
     backend: str
 
-    @property
-    def nnodes(self) -> int:
-        return len(self.names)
 
-
-def plan_node(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, facts: NodeFacts, seat: Seat) -> NodePlan:
+def plan_node(
+    request: LaunchRequest, identity: RunIdentity, node: NodeSpec, facts: NodeFacts, place: Placement
+) -> NodePlan:
     """This node's part of the run."""
     folder = project_folder(node, facts, request.project)
     secrets = secrets_folder(facts.uid, identity, node.name)
     cpus = min(node.limits.cpus, facts.cpus or node.limits.cpus)
+    data = Mount(source=f"{folder}/data/{request.data_digest}", target=CONTAINER_DATA, read_only=True)
     container = ContainerSpec(
         name=LOCK_NAME,
-        image=facts.image.id if facts.image else request.image_tag(seat.device),
-        command=(*_supervisor(request, seat), "--", *_torchrun(request, identity, seat)),
-        environment=_environment(request, identity, seat, node=node.name, cpus=cpus),
+        image=facts.image.id if facts.image else request.image_tag(place.device),
+        command=_command(request, identity, place),
+        environment=_environment(request, identity, place, node=node.name, cpus=cpus),
         labels={
-            **_labels(request, identity, node, seat),
+            **_labels(request, identity, node, place),
             **({labels.LABEL_SECRETS: secrets} if request.secrets else {}),
         },
         mounts=(
             Mount(source=folder, target=CONTAINER_WORKSPACE),
-            *_data(request, folder),
+            *([data] if request.data_digest else []),
             *secret_mounts(request.secrets, secrets),
             *request.mounts,
         ),
         working_dir=f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}/code" if request.own_code else CONTAINER_WORKSPACE,
         user=f"{facts.uid}:{facts.gid}",
-        gpus=seat.device == "cuda",
+        gpus=place.device == "cuda",
         cpus=cpus,
         memory_mib=node.limits.memory_mib,
         memory_reservation_mib=node.limits.memory_reservation_mib,
         shm_mib=node.limits.shm_mib,
-        ulimits={"memlock": -1, "stack": 67108864} if seat.device == "cuda" else {},
+        ulimits={"memlock": -1, "stack": 67108864} if place.device == "cuda" else {},
         restart_on_failure=request.max_restarts,
         stop_timeout_s=STOP_TIMEOUT_S,
     )
     return NodePlan(
         node=node.name,
         address=facts.address,
-        node_rank=seat.node_rank,
-        nproc_per_node=seat.nproc_per_node,
-        first_rank=seat.first_rank,
-        device=seat.device,
-        interface=seat.interface,
+        node_rank=place.node_rank,
+        nproc_per_node=place.nproc_per_node,
+        first_rank=place.first_rank,
+        device=place.device,
+        interface=place.interface,
         folder=folder,
         container=container,
     )
 
 
-def _supervisor(request: LaunchRequest, seat: Seat) -> tuple[str, ...]:
+def _command(request: LaunchRequest, identity: RunIdentity, place: Placement) -> tuple[str, ...]:
     """Return the command of the agent, which starts and restarts torchrun (docs/adr/0022)."""
+    torchrun = torchrun_command(
+        request.command,
+        nnodes=len(place.names),
+        node_rank=place.node_rank,
+        nproc_per_node=place.nproc_per_node,
+        master=(place.master_addr, place.master_port),
+        run=f"{identity.run_id}.{identity.attempt}",
+    )
     return (
         "python", "-P", "-m", "trainer.agent",  # -P: the working folder is the user's, who may have a `trainer`, too
-        "--nodes", ",".join(seat.names),
-        "--node-rank", str(seat.node_rank),
-        "--first-rank", str(seat.first_rank),
-        "--address", seat.master_addr,
-        "--port", str(seat.supervisor_port),
+        "--nodes", ",".join(place.names),
+        "--node-rank", str(place.node_rank),
+        "--first-rank", str(place.first_rank),
+        "--address", place.master_addr,
+        "--port", str(place.supervisor_port),
         "--restarts", str(request.max_restarts),
         "--absence", str(request.absence_s),
+        "--", *torchrun,
     )  # fmt: skip
 
 
-def _torchrun(request: LaunchRequest, identity: RunIdentity, seat: Seat) -> tuple[str, ...]:
-    return torchrun_command(
-        request.command,
-        nnodes=seat.nnodes,
-        node_rank=seat.node_rank,
-        nproc_per_node=seat.nproc_per_node,
-        master=(seat.master_addr, seat.master_port),
-        run=f"{identity.run_id}.{identity.attempt}",
-    )
-
-
 def project_folder(node: NodeSpec, facts: NodeFacts, project: str) -> str:
-    """Where this project lies on the node. `~` stays where its user's home was not asked."""
+    """The project's folder on the node. `~` remains where the home of its user is unknown."""
     workspace = node.workspace
     if workspace.startswith("~") and facts.home:
         workspace = facts.home + workspace[1:]
     return str(PurePosixPath(workspace) / project)
 
 
-def _data(request: LaunchRequest, folder: str) -> tuple[Mount, ...]:
-    if not request.data_digest:
-        return ()
-    source = f"{folder}/data/{request.data_digest}"
-    return (Mount(source=source, target=CONTAINER_DATA, read_only=True),)
-
-
 def _environment(
-    request: LaunchRequest, identity: RunIdentity, seat: Seat, *, node: str, cpus: float
+    request: LaunchRequest, identity: RunIdentity, place: Placement, *, node: str, cpus: float
 ) -> dict[str, str]:
     # The trainer looks for data in its working directory, which is the user's code for a module of theirs.
     elsewhere = request.own_code and request.data_digest and not is_own_script(request.command)
     data = {"TRAINER_DATA_DIR": CONTAINER_DATA} if elsewhere else {}
     # The ranks' folder is not to be searched before the image for the trainer; a script of the user's needs its own.
     ours = {} if is_own_script(request.command) else {"PYTHONSAFEPATH": "1"}
-    interface = {"GLOO_SOCKET_IFNAME": seat.interface, "NCCL_SOCKET_IFNAME": seat.interface} if seat.interface else {}
+    interface = (
+        {"GLOO_SOCKET_IFNAME": place.interface, "NCCL_SOCKET_IFNAME": place.interface} if place.interface else {}
+    )
     return {
-        # as the seed's guide names them; torchrun's own flags decide
-        "MASTER_ADDR": seat.master_addr,
-        "MASTER_PORT": str(seat.master_port),
-        "NNODES": str(seat.nnodes),
-        "NODE_RANK": str(seat.node_rank),
-        "GPUS_PER_NODE": str(seat.nproc_per_node),
+        # For scripts that read them; torchrun's own flags decide.
+        "MASTER_ADDR": place.master_addr,
+        "MASTER_PORT": str(place.master_port),
+        "NNODES": str(len(place.names)),
+        "NODE_RANK": str(place.node_rank),
+        "GPUS_PER_NODE": str(place.nproc_per_node),
         # more threads than cores cost 14 % (4 on 2), and a quota does not show in the core count
-        "OMP_NUM_THREADS": str(max(1, int(cpus) // seat.nproc_per_node)),
+        "OMP_NUM_THREADS": str(max(1, int(cpus) // place.nproc_per_node)),
         environment.SHUTDOWN_TIMEOUT_S: str(SHUTDOWN_TIMEOUT_S),
         **interface,
         **data,
@@ -163,9 +154,9 @@ def _environment(
         environment.RUN_ID: identity.run_id,
         environment.ATTEMPT: str(identity.attempt),
         environment.NODE: node,
-        environment.NODE_RANK: str(seat.node_rank),
+        environment.NODE_RANK: str(place.node_rank),
         environment.RUN_DIR: f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}",
-        environment.BACKEND: seat.backend,
+        environment.BACKEND: place.backend,
         environment.PG_TIMEOUT_S: str(request.process_group_timeout_s),
         environment.EVENTS: "1",
         **secret_environment(request.secrets),
@@ -173,7 +164,7 @@ def _environment(
     }
 
 
-def _labels(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, seat: Seat) -> dict[str, str]:
+def _labels(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, place: Placement) -> dict[str, str]:
     return {
         labels.LABEL_RUN: identity.run_id,
         labels.LABEL_PROJECT: request.project,
@@ -182,12 +173,12 @@ def _labels(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, seat:
         labels.LABEL_STARTED: identity.started_at,
         labels.LABEL_COMMAND: shlex.join(request.command),
         labels.LABEL_NODE: node.name,
-        labels.LABEL_NODE_RANK: str(seat.node_rank),
-        labels.LABEL_FIRST_RANK: str(seat.first_rank),
-        labels.LABEL_NPROC: str(seat.nproc_per_node),
-        labels.LABEL_NNODES: str(seat.nnodes),
-        labels.LABEL_BACKEND: seat.backend,
-        labels.LABEL_MASTER: seat.names[0],
+        labels.LABEL_NODE_RANK: str(place.node_rank),
+        labels.LABEL_FIRST_RANK: str(place.first_rank),
+        labels.LABEL_NPROC: str(place.nproc_per_node),
+        labels.LABEL_NNODES: str(len(place.names)),
+        labels.LABEL_BACKEND: place.backend,
+        labels.LABEL_MASTER: place.names[0],
     }
 
 

@@ -1,13 +1,13 @@
 """Commands that open a node's firewall to the machines of the inventory, and that close it again. Pure.
 
-Rules of ours are known by their mark. Others' are neither counted on nor touched: where they stand among those that
-refuse is theirs to know. ufw alone holds equal rules once, so there a rule of somebody else's is left as it is.
+The mark tells orch's own rules. Other rules are neither relied on nor touched, since their order decides their effect.
+ufw keeps equal rules once, so there an equal rule of another owner counts and stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.specs.firewall import UFW, Firewall, Opening, close_commands, known_mark, open_commands
 from orchestrator.specs.network import NetworkFacts
@@ -15,7 +15,7 @@ from orchestrator.specs.network import NetworkFacts
 
 @dataclass(frozen=True, kw_only=True)
 class FirewallPlan:
-    """One node: how it is, and what would be run there as root."""
+    """State of one node's firewall, and commands to run there as root."""
 
     node: str
     wall: Firewall
@@ -23,25 +23,33 @@ class FirewallPlan:
     open_to: tuple[str, ...] = ()
     """Peers that rules let in already."""
     missing: tuple[str, ...] = ()
-    """Peers for which there is none."""
+    """Peers without a rule."""
     stale: tuple[str, ...] = ()
-    """Addresses that a rule of ours lets in, though they are no peer any more."""
+    """Addresses that a rule of ours lets in, though they are no longer peers."""
     commands: tuple[tuple[str, ...], ...] = ()
     as_root: tuple[str, ...] | None = None
     """Prefix of the commands; None: root needs a password."""
     unknown: str = ""
-    """Why nothing can be said."""
+    """Reason why the state is unknown; empty: it is known."""
 
 
 def plan_apply(node: str, network: NetworkFacts, peers: Sequence[str]) -> FirewallPlan:
-    """Let each of these addresses in, and no longer those that a rule of ours lets in besides."""
+    """Let each of these addresses in, and remove our rules for all others."""
     wall, mark = network.wall, network.mark
     ours = _ours(wall, mark)
     held = {opening.source for opening in (wall.openings or () if wall.tool == UFW else ours) if not opening.ports}
     stale = [opening for opening in ours if opening.source not in peers]
-    missing = tuple(peer for peer in peers if not _is_held(peer, wall, ours, held))
+    ours_in = {peer: {opening.place for opening in ours if opening.source == peer} for peer in peers}
+    # Where a tool has several chains that refuse, a rule in each.
+    missing = tuple(peer for peer in peers if (set(wall.places) - ours_in[peer] if wall.places else peer not in held))
     closing = [argv for opening in stale for argv in close_commands(wall.tool, opening)]
-    opening = [argv for peer in missing for argv in open_commands(_lacking(wall, peer, ours), peer, mark)]
+    opening = [
+        argv
+        for peer in missing
+        for argv in open_commands(
+            replace(wall, places=tuple(place for place in wall.places if place not in ours_in[peer])), peer, mark
+        )
+    ]
     return FirewallPlan(
         node=node,
         wall=wall,
@@ -56,7 +64,7 @@ def plan_apply(node: str, network: NetworkFacts, peers: Sequence[str]) -> Firewa
 
 
 def plan_remove(node: str, network: NetworkFacts) -> FirewallPlan:
-    """Take away every rule of ours, and nothing else."""
+    """Remove every rule of ours, and nothing else."""
     ours = _ours(network.wall, network.mark)
     return FirewallPlan(
         node=node,
@@ -71,20 +79,6 @@ def plan_remove(node: str, network: NetworkFacts) -> FirewallPlan:
 
 def _ours(wall: Firewall, mark: str) -> list[Opening]:
     return [opening for opening in wall.openings or () if opening.mark == known_mark(wall.tool, mark)]
-
-
-def _is_held(peer: str, wall: Firewall, ours: Sequence[Opening], held: set[str]) -> bool:
-    """Where a tool has several chains that refuse, a rule in each."""
-    if wall.places:
-        return set(wall.places) <= {opening.place for opening in ours if opening.source == peer}
-    return peer in held
-
-
-def _lacking(wall: Firewall, peer: str, ours: Sequence[Opening]) -> Firewall:
-    """The same, with those of its places alone that hold no rule for this peer."""
-    there = {opening.place for opening in ours if opening.source == peer}
-    places = tuple(place for place in wall.places if place not in there)
-    return Firewall(tool=wall.tool, active=wall.active, openings=wall.openings, places=places)
 
 
 def _unknown(network: NetworkFacts) -> str:

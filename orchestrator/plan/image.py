@@ -1,4 +1,4 @@
-"""Contents and names of an image: profile, content hash, tags, labels, this site's pip settings. Pure."""
+"""Contents and names of an image: profile, content hash, tags, labels, pip settings of this computer. Pure."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def proxies(environment: Mapping[str, str]) -> dict[str, str]:
     return {spelling: value for name, value in found.items() if value for spelling in (name, name.upper())}
 
 
-def needed_wheels(names: Iterable[str], recipe: Recipe, architecture: str) -> list[str]:
-    """Those files of a wheel folder that this image would install."""
-    return [name for name in sorted(names) if _is_needed(name, recipe, architecture)]
-
-
 def redact(text: str) -> str:
     """Without the credentials of any URL in it."""
     return _CREDENTIALS.sub("***@", text)
+
+
+def needed_wheels(names: Iterable[str], recipe: Recipe, architecture: str) -> list[str]:
+    """Those files of a wheel folder that this image would install."""
+    return [name for name in sorted(names) if _is_needed(name, recipe, architecture)]
 
 
 def _is_needed(name: str, recipe: Recipe, architecture: str) -> bool:

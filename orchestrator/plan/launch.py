@@ -1,12 +1,11 @@
-"""A whole run from what the user asked for and what the machines answered."""
+"""The plan of a run from the request and the facts of the nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from orchestrator.plan.container import Seat, plan_node
-from orchestrator.plan.network import choose_ports, interface_of
-from orchestrator.plan.ranks import backend_of, device_of, nproc_of, rank_order
+from orchestrator.plan.container import Placement, plan_node
+from orchestrator.plan.ranks import backend_of, choose_ports, device_of, interface_of, nproc_of, rank_order
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import NodePlan, Plan
@@ -14,7 +13,7 @@ from orchestrator.specs.request import LaunchRequest, RunIdentity
 
 
 def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity: RunIdentity) -> Plan:
-    """The plan. Same input, same plan: clock, user and run id come in by `identity`.
+    """The plan. Same input, same plan: clock, user and run id are in `identity`.
 
     Raises `PreflightError` where the facts forbid the run, `ConfigError` where the request contradicts itself.
     """
@@ -60,20 +59,19 @@ def _node_plans(
     nprocs = [nproc_of(node, own) for node, own in zip(order, facts, strict=True)]
     parts = []
     for node_rank, (node, own) in enumerate(zip(order, facts, strict=True)):
-        seat = Seat(
+        place = Placement(
             node_rank=node_rank,
             first_rank=sum(nprocs[:node_rank]),
             nproc_per_node=nprocs[node_rank],
             device=devices[node_rank],
             interface=interface_of(node, own, facts),
             names=tuple(each.name for each in order),
-            world_size=sum(nprocs),
             master_addr=facts[0].address,
             master_port=ports[0],
             supervisor_port=ports[1],
             backend=backend_of(devices),
         )
-        parts.append(plan_node(request, identity, node, own, seat))
+        parts.append(plan_node(request, identity, node, own, place))
     return tuple(parts)
 
 

@@ -1,4 +1,4 @@
-"""Launchers among the words after `--`: torchrun is written by orch for each node, so that of the user is taken off."""
+"""Launchers in the words after `--`: orch starts torchrun on each node, so the user's own launcher is left out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,12 @@ def without_launcher(command: Sequence[str]) -> tuple[tuple[str, ...], str]:
     words = list(command)
     if words and PYTHON.fullmatch(words[0]):
         words[0] = "python"  # the image has one
-    _must_not_be_a_shell(words)
+    if words and (words[0] in _SHELLS or words[0].endswith((".sh", ".bash"))):
+        raise UsageError(
+            f"`{' '.join(words[:2])}`: a shell script cannot be a rank: it does not hand on the signal that asks for"
+            " the last checkpoint",
+            hint="what it starts: orch launch --workdir . -- python train.py   # its variables: --env KEY=VALUE",
+        )
     for launcher, known in _LAUNCHERS:
         if tuple(words[: len(launcher)]) == launcher:
             return _unwrapped(" ".join(launcher), words[len(launcher) :], known)
@@ -67,26 +72,12 @@ def _unwrapped(launcher: str, words: list[str], known: Mapping[str, str]) -> tup
             said = word if equals else f"{word} {words.pop(0)}"
             dropped.append(f"{said} ({known[name]})" if known[name] else said)
         else:
+            script = next((word for word in words if word.endswith(".py")), "train.py")
             raise UsageError(
                 f"{launcher} {word}: orch starts torchrun itself, and does not know what this would change",
-                hint=f"orch launch -- python {_script(words)}   # variables of the containers: --env KEY=VALUE",
+                hint=f"orch launch -- python {script}   # variables of the containers: --env KEY=VALUE",
             )
     if not words:
         raise UsageError(f"`{launcher}` needs a script or a module", hint="orch launch -- python train.py")
     note = f"note: orch starts torchrun itself, so `{launcher}` is left out" + "".join(f", {part}" for part in dropped)
     return ("python", *(("-m",) if module else ()), *words), note
-
-
-def _script(words: Sequence[str]) -> str:
-    return next((word for word in words if word.endswith(".py")), "train.py")
-
-
-def _must_not_be_a_shell(words: Sequence[str]) -> None:
-    """A shell does not hand on the SIGTERM by which a rank is asked for its last checkpoint, and would be killed."""
-    if not words or not (words[0] in _SHELLS or words[0].endswith((".sh", ".bash"))):
-        return
-    raise UsageError(
-        f"`{' '.join(words[:2])}`: a shell script cannot be a rank: it does not hand on the signal that asks for the"
-        " last checkpoint",
-        hint="what it starts: orch launch --workdir . -- python train.py   # its variables: --env KEY=VALUE",
-    )

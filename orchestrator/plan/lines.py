@@ -1,20 +1,24 @@
-"""The plan as lines that a person can paste: `--dry-run` prints what a launch would do."""
+"""The plan as lines that a person can paste: `--dry-run` prints what a launch would do, `docker run …` with it."""
 
 from __future__ import annotations
 
+import csv
+import io
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from contract.run_folder import AGENTS_TOKEN
-from orchestrator.plan.docker_run import run_words
-from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.container import MIB, ContainerSpec
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.secret import Secret, is_sensitive
 
+Words = Callable[[Any], Iterable[str]]
+"""Words of a command line for a value."""
 _HOME = "\0"
 """Mark for a home that is not known: no word of a command line contains it."""
 
@@ -33,7 +37,8 @@ def plan_lines(plan: Plan, nodes: dict[str, NodeSpec]) -> Iterator[str]:
         yield "# the agents' token: new for each attempt, the same on all nodes"
         yield "token=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')"
     for part in plan.nodes:
-        yield f"# rank {part.first_rank}: {part.node} ({part.device}{_by(part)})"
+        way = f" by {part.interface}" if part.interface else ""
+        yield f"# rank {part.first_rank}: {part.node} ({part.device}{way})"
         yield from node_lines(part, nodes[part.node], plan.run_id, plan.secrets, with_token=several)
 
 
@@ -77,15 +82,14 @@ def node_lines(
 
 
 def _token_lines(part: NodePlan, run_id: str, reach: Sequence[str]) -> Iterator[str]:
-    """printf is the shell's own, so that no list of processes shows what it prints."""
+    """printf is a builtin of the shell: no list of processes shows what it prints."""
     if reach:
         file = _path(f"{part.folder}/runs/{run_id}/{AGENTS_TOKEN}")
         yield f'printf %s "$token" | {shlex.join([*reach, f"umask 077 && cat > {file}"])}'
 
 
 def _secret_lines(secrets: Sequence[Secret], folder: str, reach: Sequence[str]) -> Iterator[str]:
-    """The commands that hand them over, for a person to paste; `reach` brings the node's part there: `ssh …`, or `sh
-    -c` here. printf is the shell's own, so that no list of processes shows what it prints."""
+    """The commands that write them on the node; `reach`: `ssh …`, or `sh -c` on this computer."""
     for secret in secrets:
         file = shlex.quote(f"{folder}/{secret.name}")
         keep = shlex.join([*reach, f"umask 077 && mkdir -p {shlex.quote(folder)} && cat > {file} && chmod 400 {file}"])
@@ -102,10 +106,6 @@ def process_words(spec: ContainerSpec) -> tuple[str, ...]:
         *(f"{key}={value}" for key, value in host.environment.items() if not is_sensitive(key, value)),
         *host.command,
     )
-
-
-def _by(part: NodePlan) -> str:
-    return f" by {part.interface}" if part.interface else ""
 
 
 def _marked(part: NodePlan) -> ContainerSpec:
@@ -131,3 +131,77 @@ def _joined(words: Sequence[str], home: str) -> str:
 def _path(path: str) -> str:
     """Quoted, but with a leading `~` left for the node's shell."""
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
+
+
+def run_words(spec: ContainerSpec) -> tuple[str, ...]:
+    """`docker run …` for `spec.create_arguments()`; docker takes sensitive values from its own environment.
+
+    KeyError: the arguments have a key that no option is known for.
+    """
+    asked = spec.create_arguments()
+    image, command, host = asked.pop("Image"), asked.pop("Cmd"), asked.pop("HostConfig")
+    words = [word for key, value in (*host.items(), *asked.items()) for word in _OPTIONS[key](value)]
+    return ("run", "--detach", "--name", spec.name, *words, image, *command)
+
+
+def _option(name: str) -> Words:
+    return lambda value: (name, str(value))
+
+
+def _switch(name: str) -> Words:
+    return lambda value: (name,) if value else ()
+
+
+def _mebibytes(name: str) -> Words:
+    return lambda value: (name, f"{value // MIB}m")
+
+
+def _restart(policy: Mapping[str, Any]) -> Sequence[str]:
+    return () if policy["Name"] == "no" else ("--restart", f"{policy['Name']}:{policy['MaximumRetryCount']}")
+
+
+def _each(name: str, text: Callable[[Any], str] = str) -> Words:
+    """An option for each element of a list, or for each pair of a mapping."""
+    return lambda values: (
+        word for value in (values.items() if isinstance(values, Mapping) else values) for word in (name, text(value))
+    )
+
+
+def _variable(text: str) -> str:
+    name, _, value = text.partition("=")
+    return name if is_sensitive(name, value) else text
+
+
+def _mount(mount: Mapping[str, Any]) -> str:
+    """`--mount` takes a line of CSV: unlike `--volume`, as strict as the engine about a folder that does not exist."""
+    line = io.StringIO()
+    fields = ["type=bind", f"source={mount['Source']}", f"target={mount['Target']}"]
+    csv.writer(line, lineterminator="").writerow([*fields, "readonly"] if mount["ReadOnly"] else fields)
+    return line.getvalue()
+
+
+_OPTIONS: Mapping[str, Words] = {
+    "NetworkMode": _option("--network"),
+    "Init": _switch("--init"),
+    "ReadonlyRootfs": _switch("--read-only"),
+    "Tmpfs": _each("--tmpfs", ":".join),
+    "CapDrop": _each("--cap-drop"),
+    "SecurityOpt": _each("--security-opt"),
+    "Mounts": _each("--mount", _mount),
+    "NanoCpus": lambda value: ("--cpus", f"{value / 1e9:.9f}".rstrip("0").rstrip(".")),
+    "Memory": _mebibytes("--memory"),
+    "MemoryReservation": _mebibytes("--memory-reservation"),
+    "ShmSize": _mebibytes("--shm-size"),
+    "PidsLimit": _option("--pids-limit"),
+    "Ulimits": _each("--ulimit", lambda limit: f"{limit['Name']}={limit['Soft']}:{limit['Hard']}"),
+    "RestartPolicy": _restart,
+    "AutoRemove": _switch("--rm"),
+    "LogConfig": lambda log: ("--log-driver", log["Type"], *_each("--log-opt", "=".join)(log["Config"])),
+    "DeviceRequests": _each("--gpus", lambda _: "all"),
+    "Env": _each("--env", _variable),
+    "Labels": _each("--label", "=".join),
+    "User": _option("--user"),
+    "WorkingDir": _option("--workdir"),
+    "StopTimeout": _option("--stop-timeout"),
+}
+"""Options of `docker run` for the keys of the Engine's `POST /containers/create`."""

@@ -1,7 +1,7 @@
 """Decisions for a run in which something fails. Pure: events and the clock come in, decisions go out.
 
-Inside the containers, agents restart the ranks by themselves. Left to the supervisor: a container that was killed by
-hand, which Docker does not restart; a node that stays absent; a node that returns.
+Inside the containers, agents restart the ranks. The supervisor handles a container that was killed by hand, which
+Docker does not restart; a node that stays absent; a node that returns.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Policy:
     min_nodes: int = 0
     """Number of nodes that the run needs; 0: all of them."""
     no_answer_s: float = 0.0
-    """How long all nodes may be silent: the controller is probably cut off, and the run continues."""
+    """Seconds for which all nodes may be silent: the controller is probably cut off, and the run continues."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,10 @@ class AttemptState:
 def step(state: AttemptState, run_event: RunEvent, now: float) -> tuple[AttemptState, tuple[Decision, ...]]:
     """The state after the event, and decisions; none: wait."""
     new_state, decisions = _decide(_apply(state, run_event, now), now)
-    if not decisions and _may_add_nodes(new_state, run_event):
+    event = run_event.event if isinstance(run_event, RunLine) else None
+    stopping = new_state.stop_requested or new_state.stop_others_at is not None
+    # A verified checkpoint was just written: a stop now loses nothing.
+    if isinstance(event, CheckpointWritten) and event.verified and new_state.back and not (stopping or decisions):
         return new_state, (AddNodes(nodes=new_state.back),)
     return new_state, decisions
 
@@ -223,14 +226,19 @@ def _decide(s: AttemptState, now: float) -> tuple[AttemptState, tuple[Decision, 
             return s, ()
         return replace(s, others_stopped=True), (StopOthers(nodes=s.running),)
     if gone := {name: at for name, at in _gone_since(s).items() if now - at >= s.policy.node_timeout_s}:
-        return s, (_without_them(s, gone, now),)
+        left = tuple(name for name in s.open if name not in gone and name not in s.lost)
+        if s.policy.min_nodes and len(left) >= s.policy.min_nodes:
+            return s, (Replan(without=tuple(name for name in s.nodes if name not in left), left=left),)
+        return s, (GiveUp(nodes=tuple(gone), seconds=now - min(gone.values())),)
     if not set(s.open) - set(s.lost):
         seconds = now - max(s.lost.values())
         # Where all nodes are silent, the supervisor is cut off, and they may train. Where one has ended they cannot,
         # and waiting for a day would be in vain.
         limit_s = min(s.policy.node_timeout_s, s.policy.no_answer_s) if s.ended else s.policy.no_answer_s
         return s, (NoNodeAnswers(seconds=seconds),) if seconds >= limit_s else ()
-    return _start_killed(s, now)
+    due = [name for name, (since, _) in s.killed.items() if now - since >= KILLED_S and name not in s.lost]
+    starts = {**s.starts, **{name: s.starts.get(name, 0) + 1 for name in due}}
+    return replace(s, starts=starts, killed=_without(s.killed, *due)), tuple(StartContainer(node=name) for name in due)
 
 
 def _is_over(s: AttemptState) -> bool:
@@ -240,10 +248,8 @@ def _is_over(s: AttemptState) -> bool:
     if s.stop_others_at is not None or s.stop_requested or not s.open:
         return True  # what is lost is not waited for
     all_stopped = {code for _, code in s.killed.values()} == {STOPPED_CODE}
-    unseen = (
-        set(s.lost) if s.stopped else set[str]()
-    )  # the ranks reported a requested stop: it holds for these nodes, too
-    return all_stopped and set(s.open) <= set(s.killed) | unseen
+    # A requested stop that ranks reported holds for the nodes that do not answer, too.
+    return all_stopped and set(s.open) <= {*s.killed, *(s.lost if s.stopped else ())}
 
 
 def _gone_since(s: AttemptState) -> dict[str, float]:
@@ -257,26 +263,6 @@ def _gone_since(s: AttemptState) -> dict[str, float]:
         silent = max(at, s.progress)  # while ranks make progress, only the supervisor has lost it
         since[name] = min(since.get(name, silent), silent)
     return {name: at for name, at in since.items() if name in s.open}
-
-
-def _without_them(s: AttemptState, gone: Mapping[str, float], now: float) -> GiveUp | Replan:
-    left = tuple(name for name in s.open if name not in gone and name not in s.lost)
-    if s.policy.min_nodes and len(left) >= s.policy.min_nodes:
-        return Replan(without=tuple(name for name in s.nodes if name not in left), left=left)
-    return GiveUp(nodes=tuple(gone), seconds=now - min(gone.values()))
-
-
-def _start_killed(s: AttemptState, now: float) -> tuple[AttemptState, tuple[Decision, ...]]:
-    due = [name for name, (since, _) in s.killed.items() if now - since >= KILLED_S and name not in s.lost]
-    starts = {**s.starts, **{name: s.starts.get(name, 0) + 1 for name in due}}
-    return replace(s, starts=starts, killed=_without(s.killed, *due)), tuple(StartContainer(node=name) for name in due)
-
-
-def _may_add_nodes(s: AttemptState, run_event: RunEvent) -> bool:
-    """Whether a verified checkpoint was just written: a stop now loses nothing."""
-    event = run_event.event if isinstance(run_event, RunLine) else None
-    written = isinstance(event, CheckpointWritten) and event.verified
-    return bool(written and s.back) and s.stop_others_at is None and not s.stop_requested
 
 
 def _without(held: Mapping[str, Held], *names: str) -> dict[str, Held]:

@@ -1,7 +1,6 @@
 """The commands that make a machine able to run training containers: facts in, plan out. Pure.
 
-Docker Engine comes from the distribution's own packages: no further package source, its updates come with the
-others, and 20.10 (Debian 11) is new enough.
+Docker Engine comes from the distribution's own packages: no further source, and 20.10 (Debian 11) is new enough.
 
 The NVIDIA Container Toolkit is in no distribution. Which package source to trust is the user's choice: NVIDIA's, by the
 address of its installation guide (docs.nvidia.com, Container Toolkit, "With apt"), or a mirror of it. File, keyring and
@@ -13,6 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from orchestrator.specs.numbers import whole
 from orchestrator.specs.setup import Rights, SetupFacts, SetupPlan, Step
@@ -39,7 +39,7 @@ def plan_setup(facts: SetupFacts, *, suffix: str, nvidia_source: str = "") -> Se
         )
     lacking = (*_engine_packages(facts), *(key_tools(facts, nvidia_source) if gpu else ()))
     toolkit = toolkit_steps(facts, nvidia_source, suffix) if gpu else ()
-    steps = (*_install_steps(facts, lacking), *_start_steps(facts), *toolkit)
+    steps = (*_engine_steps(facts, lacking), *toolkit)
     plan = SetupPlan(node=facts.name, steps=steps, warnings=tuple(_warnings(facts, steps)))
     if any("restart" in step.argv for step in plan.to_do) and facts.runs:
         return SetupPlan(
@@ -48,7 +48,15 @@ def plan_setup(facts: SetupFacts, *, suffix: str, nvidia_source: str = "") -> Se
             hint=f"orch stop {facts.runs[0]}, then orch setup --nodes {facts.name}",
         )
     if plan.to_do and facts.rights in (Rights.PASSWORD, Rights.NONE):
-        return SetupPlan(node=facts.name, steps=steps, warnings=plan.warnings, **_no_rights(facts))
+        user = shlex.quote(facts.user)
+        refused, hint = (
+            f"{facts.user} cannot become root there: it has no sudo",
+            f"as root there: apt-get install sudo && usermod -aG sudo {user}; or paste the lines above",
+        )
+        if facts.rights is Rights.PASSWORD:
+            refused = f"sudo asks {facts.user} for a password there, and orch never does"
+            hint = "log in there and paste the lines above: sudo asks for the password on that terminal"
+        return replace(plan, refused=refused, hint=hint)
     return plan
 
 
@@ -71,43 +79,21 @@ def _refusal(facts: SetupFacts) -> tuple[str, str] | None:
     return None
 
 
-def _no_rights(facts: SetupFacts) -> dict[str, str]:
-    if facts.rights is Rights.PASSWORD:
-        return {
-            "refused": f"sudo asks {facts.user} for a password there, and orch never does",
-            "hint": "log in there and paste the lines above: sudo asks for the password on that terminal",
-        }
-    return {
-        "refused": f"{facts.user} cannot become root there: it has no sudo",
-        "hint": f"as root there: apt-get install sudo && usermod -aG sudo {shlex.quote(facts.user)};"
-        " or paste the lines above",
-    }
-
-
-def _install_steps(facts: SetupFacts, lacking: tuple[str, ...]) -> Iterator[Step]:
+def _engine_steps(facts: SetupFacts, lacking: tuple[str, ...]) -> Iterator[Step]:
+    """Install these packages, start the engine, and let the user use it."""
     if "docker.io" in lacking:
         yield from install(facts, lacking, why="install Docker Engine and what it needs")
-        return
-    yield Step(why="Docker Engine is installed", argv=(), done=True, known_by="dockerd is found")
-    if lacking:
-        yield from install(facts, lacking, why="install missing packages")
-
-
-def _start_steps(facts: SetupFacts) -> Iterator[Step]:
-    if facts.systemd:
-        yield Step(
-            why="start Docker, now and with the machine",
-            argv=as_root(facts, "systemctl", "enable", "--now", "docker"),
-            done=facts.daemon and facts.enabled,
-            known_by="a dockerd runs, and systemctl is-enabled docker",
-        )
     else:
-        yield Step(
-            why="start Docker",
-            argv=as_root(facts, "service", "docker", "start"),
-            done=facts.daemon,
-            known_by="a dockerd runs",
-        )
+        yield Step(why="Docker Engine is installed", argv=(), done=True, known_by="dockerd is found")
+        if lacking:
+            yield from install(facts, lacking, why="install missing packages")
+    start = ("systemctl", "enable", "--now", "docker") if facts.systemd else ("service", "docker", "start")
+    yield Step(
+        why="start Docker, now and with the machine" if facts.systemd else "start Docker",
+        argv=as_root(facts, *start),
+        done=facts.daemon and (facts.enabled or not facts.systemd),
+        known_by="a dockerd runs, and systemctl is-enabled docker" if facts.systemd else "a dockerd runs",
+    )
     if facts.rights is not Rights.ROOT:
         yield Step(
             why=f"let {facts.user} use Docker",
@@ -123,19 +109,12 @@ def _engine_packages(facts: SetupFacts) -> Iterator[str]:
         yield "docker.io"
         if facts.apparmor and "apparmor" not in facts.packages:
             yield "apparmor"
-    # Debian 13 and later have the client in a package of its own
-    if "docker" not in facts.programs and _debian(facts) >= 13:
+    # Debian 13 and later, testing and unstable (without a release number), have the client in a package of its own
+    release = whole(facts.version.partition(".")[0], most=98)
+    if "docker" not in facts.programs and facts.distribution == "debian" and (release is None or release >= 13):
         yield "docker-cli"
     if "ip" not in facts.programs:
         yield "iproute2"
-
-
-def _debian(facts: SetupFacts) -> int:
-    """Debian's release number; testing and unstable, which have none, count as newer than any."""
-    if facts.distribution != "debian":
-        return 0
-    number = whole(facts.version.partition(".")[0], most=98)
-    return 99 if number is None else number
 
 
 def _warnings(facts: SetupFacts, steps: tuple[Step, ...]) -> Iterator[str]:
@@ -157,8 +136,6 @@ SOURCE_FILE = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
 FINGERPRINT = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
 """Fingerprint of the key that signs this source (NVIDIA CORPORATION, Open Source Projects). If NVIDIA changes its key,
 setup refuses until this line is changed: a person has to check it."""
-
-
 _CAREFUL = ("--fail", "--silent", "--show-error", "--location", "--proto", "=https")
 NAME_IT = (
     "name NVIDIA's package source, or a mirror: orch setup --nvidia-source https://…"
@@ -209,18 +186,12 @@ def toolkit_steps(facts: SetupFacts, address: str, suffix: str) -> Iterator[Step
         ("let Docker hand GPUs to containers", ("nvidia-ctk", "runtime", "configure", "--runtime=docker")),
         ("restart Docker, which then knows", restart),
     ):
-        known = "nvidia" in facts.runtimes
-        yield Step(
-            why=why,
-            argv=as_root(facts, *argv),
-            done=known,
-            known_by="docker info names the runtime nvidia",
-            timeout_s=120,
-        )
+        done, known = "nvidia" in facts.runtimes, "docker info names the runtime nvidia"
+        yield Step(why=why, argv=as_root(facts, *argv), done=done, known_by=known, timeout_s=120)
 
 
 def _key_steps(facts: SetupFacts, address: str, suffix: str) -> Iterator[Step]:
-    """The key, as its user and in a folder of its own; root only copies what was proven."""
+    """Fetch and check the key as the user, in a folder of its own; root only copies the key that was checked."""
     known = f"{KEYRING} holds the key {FINGERPRINT} alone"
     if facts.source_keys == (FINGERPRINT,):
         yield Step(why="NVIDIA's key is trusted for its source", argv=(), done=True, known_by=known)
@@ -261,7 +232,7 @@ _WAIT = ("-o", "DPkg::Lock::Timeout=300")
 def as_root(facts: SetupFacts, *argv: str, keep_proxies: bool = False) -> tuple[str, ...]:
     """Through sudo where the user is not root; without `-n` where a person has to type it.
 
-    `keep_proxies`: sudo drops proxy variables unless told to keep them; only their names are passed.
+    `keep_proxies`: sudo drops proxy variables without this option; only their names are passed.
     """
     if facts.rights is Rights.ROOT:
         return argv
@@ -271,21 +242,17 @@ def as_root(facts: SetupFacts, *argv: str, keep_proxies: bool = False) -> tuple[
 
 
 def install(facts: SetupFacts, packages: Sequence[str], *, why: str) -> Iterator[Step]:
-    """Fetch the package lists and install these."""
-    words = ("install", "--yes", "--no-install-recommends", *packages)
+    """Fetch the package lists and install these packages."""
+    apt = (*_QUIET, "apt-get", *_WAIT)
     yield Step(
         why="fetch the package lists",
-        argv=_apt(facts, "update"),
+        argv=as_root(facts, *apt, "update", keep_proxies=True),
         known_by="needed only where something is installed",
         timeout_s=UPDATE_TIMEOUT_S,
     )
     yield Step(
         why=f"{why}: {', '.join(packages)}",
-        argv=_apt(facts, *words),
+        argv=as_root(facts, *apt, "install", "--yes", "--no-install-recommends", *packages, keep_proxies=True),
         known_by=f"dpkg-query -W {' '.join(packages)}",
         timeout_s=INSTALL_TIMEOUT_S,
     )
-
-
-def _apt(facts: SetupFacts, *words: str) -> tuple[str, ...]:
-    return as_root(facts, *_QUIET, "apt-get", *_WAIT, *words, keep_proxies=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,14 +47,19 @@ def read_saved(values: Any) -> SavedMeasurement | None:
 def core(command: Sequence[str]) -> tuple[str, ...]:
     """Return the words that decide the speed, in their order: `gpt2 --epochs 3 --batch-size 2` and `gpt2 --batch-size 2
     --lr 1e-3` are the same workload."""
+    return without_options(command, SPEED_NEUTRAL, SPEED_NEUTRAL_FLAGS)
+
+
+def without_options(command: Sequence[str], names: Collection[str], flags: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the command without the options of these names, with their values, and without these flags."""
     kept, words = [], list(command)
     while words:
         word = words.pop(0)
         name, equals, _ = word.partition("=")
-        if name in SPEED_NEUTRAL:
+        if name in names:
             if not equals and words:
                 words.pop(0)
-        elif word not in SPEED_NEUTRAL_FLAGS:
+        elif word not in flags:
             kept.append(word)
     return tuple(kept)
 

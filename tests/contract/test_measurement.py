@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from orchestrator.plan.global_batch import ACCUMULATION, STEP
+from orchestrator.plan.command import ACCUMULATION, STEP
 from orchestrator.specs.measurement import SPEED_NEUTRAL, SPEED_NEUTRAL_FLAGS
 from trainer import cli
 from trainer.option_layers import add_train_options

@@ -13,7 +13,7 @@ from orchestrator.cli import main
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import Answer
-from orchestrator.plan.checkpoints import Keeping, to_prune
+from orchestrator.plan.checkpoints import to_prune
 from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import NodeUnreachableError
@@ -247,12 +247,12 @@ def one(step: int, *, problem: str = "", best: bool = False, age_s: float = 0.0)
 
 def test_what_may_go() -> None:
     held = [one(10), one(20, best=True), one(30, problem="x"), one(40), one(50), one(60, problem="x")]
-    gone = [pruned.step for pruned in to_prune(held, Keeping(newest=1), 50)]
+    gone = [pruned.step for pruned in to_prune(held, 50, keep=1)]
     assert gone == [10, 30, 40]
-    assert [pruned.step for pruned in to_prune(held, Keeping(newest=2), 50)] == [10, 30]
-    assert [pruned.step for pruned in to_prune(held, Keeping(newest=1), 10)] == [30, 40]
-    assert to_prune(held, Keeping(newest=1, younger_than_s=1.0), 50) == []
-    assert to_prune([one(10, problem="x")], Keeping(newest=1), 10) == []
+    assert [pruned.step for pruned in to_prune(held, 50, keep=2)] == [10, 30]
+    assert [pruned.step for pruned in to_prune(held, 10, keep=1)] == [30, 40]
+    assert to_prune(held, 50, keep=1, younger_than_s=1.0) == []
+    assert to_prune([one(10, problem="x")], 10, keep=1) == []
 
 
 def exporting(spec: ContainerSpec) -> Answer:

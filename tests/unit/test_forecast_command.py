@@ -13,7 +13,7 @@ import pytest
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.fleet.runs.stop import _REMOVE
 from orchestrator.nodes.interface import LogLine
-from orchestrator.plan.measurement_command import measuring
+from orchestrator.plan.command import measuring
 from orchestrator.specs.errors import UsageError
 from tests import lan
 from tests.json_output import json_data

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan.docker_run import run_words
 from orchestrator.plan.launch import plan_launch
-from orchestrator.plan.lines import plan_lines
+from orchestrator.plan.lines import plan_lines, run_words
 from orchestrator.specs.container import MIB, ContainerSpec, Mount
 from orchestrator.specs.inventory import Limits, NodeSpec
 from orchestrator.specs.plan import Plan

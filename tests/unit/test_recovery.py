@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan.global_batch import same_step
+from orchestrator.plan.command import same_step
 from orchestrator.plan.recovery import (
     KILLED_S,
     LAST,

@@ -11,7 +11,7 @@ from orchestrator.checks.slow_links import SlowLinks, slow_links
 from orchestrator.fleet.runs.stop import _REMOVE
 from orchestrator.fleet.supervise.rendezvous import BEHIND_S, NOBODY_S, Rendezvous
 from orchestrator.nodes.fake import FakeNode
-from orchestrator.plan.measurement_command import in_miniature
+from orchestrator.plan.command import in_miniature
 from orchestrator.specs.connectivity import ConnectivityResult, read_connectivity_result
 from orchestrator.specs.errors import NodeUnreachableError, UsageError
 from orchestrator.specs.run_events import RunLine, Tick

@@ -93,7 +93,7 @@ def prune(
     """
     from orchestrator.fleet.checkpoints.copy import remove_all
     from orchestrator.fleet.checkpoints.survey import newest_sound
-    from orchestrator.plan.checkpoints import HOUR_S, Keeping, copies, to_prune
+    from orchestrator.plan.checkpoints import HOUR_S, copies, to_prune
     from orchestrator.render.checkpoints import checkpoint_data, checkpoint_table, in_order
     from orchestrator.render.console import stderr
 
@@ -104,8 +104,7 @@ def prune(
         if not sound:
             raise RunFailedError(f"no intact checkpoint of run {chosen}: nothing was removed",
                                  hint=f"orch checkpoints verify {chosen}")  # fmt: skip
-        keeping = Keeping(newest=keep, younger_than_s=older_than * HOUR_S)
-        doomed = in_order(to_prune(held, keeping, sound[0].step))
+        doomed = in_order(to_prune(held, sound[0].step, keep=keep, younger_than_s=older_than * HOUR_S))
         if doomed:
             stderr().print(checkpoint_table(doomed, copies(held)))
         going = doomed if doomed and agreed(f"Remove {counted(len(doomed), 'checkpoint')}?", yes=yes) else []

@@ -15,8 +15,7 @@ from orchestrator.cli.options import Output, OutputMode
 from orchestrator.cli.report import say
 from orchestrator.fleet.planning.measurements import recall
 from orchestrator.fleet.planning.request import chosen_nodes, with_engine
-from orchestrator.plan.global_batch import ACCUMULATION, STEP, same_step
-from orchestrator.plan.measurement_command import measuring
+from orchestrator.plan.command import ACCUMULATION, STEP, measuring, same_step
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions

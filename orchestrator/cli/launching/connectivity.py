@@ -19,7 +19,7 @@ from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Rendezvous
 from orchestrator.nodes.interface import Node
-from orchestrator.plan.measurement_command import in_miniature
+from orchestrator.plan.command import in_miniature
 from orchestrator.render.printable import counted
 from orchestrator.specs.connectivity import ConnectivityResult, read_connectivity_result
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError

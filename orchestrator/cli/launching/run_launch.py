@@ -24,8 +24,8 @@ from orchestrator.fleet.runs.secrets import require_values
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
+from orchestrator.plan.command import measuring
 from orchestrator.plan.lines import plan_lines
-from orchestrator.plan.measurement_command import measuring
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import (
     EXIT_INTERRUPTED,

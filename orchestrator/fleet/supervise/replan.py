@@ -17,7 +17,7 @@ from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node, Progress
-from orchestrator.plan.global_batch import same_step
+from orchestrator.plan.command import same_step
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs import labels
 from orchestrator.specs.errors import PreflightError
