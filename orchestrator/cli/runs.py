@@ -22,7 +22,7 @@ def runs(*, nodes: NodesOption = None, output: Output, inventory: InventoryOptio
     from orchestrator.cli.launching.stopping import half_way, tell_missing
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.find_runs import find_runs
-    from orchestrator.fleet.runs.history import recorded_history
+    from orchestrator.fleet.runs.progress import recorded_history
     from orchestrator.render.runs import run_data, runs_table
 
     specs = known_nodes(inventory, None, nodes)

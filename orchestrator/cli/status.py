@@ -31,8 +31,7 @@ def status(*, run: RunArgument = None, output: Output, inventory: InventoryOptio
     from orchestrator.cli.launching.stopping import half_way, tell_missing
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
-    from orchestrator.fleet.runs.history import past_run
-    from orchestrator.fleet.runs.progress import forecast_of, last_event
+    from orchestrator.fleet.runs.progress import forecast_of, last_event, past_run
     from orchestrator.fleet.runs.read_logs import recorded_only
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.render.runs import run_data, run_table

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from contract.run_folder import AGENTS_TOKEN
-from orchestrator.fleet.runs import agents_token
+from orchestrator.fleet.runs import secrets
 from orchestrator.fleet.runs.adopt import adopt
 from orchestrator.fleet.runs.find_runs import find_runs
 from orchestrator.fleet.runs.launch import launch
@@ -42,7 +42,7 @@ class Keeper:
             node.programs = lambda argv, stdin, _timeout_s, name=name: self._answer(name, argv, stdin)
 
     def _answer(self, name: str, argv: Sequence[str], stdin: bytes) -> Answer:
-        if argv[2] == agents_token._PLACE:
+        if argv[2] == secrets._PLACE_AGENTS:
             self.tokens[f"{name}:{argv[4]}/{argv[5]}"] = stdin
             self.containers_then[name] = [
                 held.status for node in self.here.nodes.values() for _, held in node.engine.made.values()
@@ -103,10 +103,10 @@ def test_its_file_is_for_the_nodes_user_alone_and_replaces_the_one_before(tmp_pa
     (folder / AGENTS_TOKEN).write_text("of the attempt before")
     nodes = [LocalNode("alpha"), LocalNode("beta")]
     parts = [(node, replace(part, folder=str(tmp_path))) for node, part in zip(nodes, plan_of(1).nodes, strict=False)]
-    for placed in agents_token.place_token(parts, "first"):
+    for placed in secrets.place_token(parts, "first"):
         placed.value()
     assert stat.S_IMODE((folder / AGENTS_TOKEN).stat().st_mode) == 0o600
-    assert len((folder / AGENTS_TOKEN).read_bytes()) == 2 * agents_token.BYTES
+    assert len((folder / AGENTS_TOKEN).read_bytes()) == 2 * secrets.TOKEN_BYTES
     assert [path.name for path in folder.iterdir()] == [AGENTS_TOKEN]
 
 
@@ -116,6 +116,6 @@ def test_a_folder_in_the_nodes_home_is_found(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "orch" / "runs" / "first").mkdir(parents=True)
     nodes = [LocalNode("alpha"), LocalNode("beta")]
     parts = [(node, replace(part, folder="~/orch")) for node, part in zip(nodes, plan_of(1).nodes, strict=False)]
-    for placed in agents_token.place_token(parts, "first"):
+    for placed in secrets.place_token(parts, "first"):
         placed.value()
     assert (tmp_path / "orch" / "runs" / "first" / AGENTS_TOKEN).is_file()

@@ -1,14 +1,13 @@
-"""Finish a launch that was cut short: what lacks is created, what was created is started."""
+"""Finish a launch that was cut short: create the missing containers, and start those that were only created."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.agents_token import place_token
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.secrets import secrets_of
+from orchestrator.fleet.runs.secrets import place_token, secrets_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConflictError
 from orchestrator.specs.plan import Plan
@@ -19,18 +18,20 @@ START_S = 60.0
 
 
 def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
-    """All containers of the plan, running. Raises the first node's error; what was started then continues."""
+    """All containers of the plan, running. Raises the first node's error; containers already started continue.
+
+    ConflictError: a container is missing, and only a launch can create it.
+    """
     held = {member.node: member.container for member in run.members if member.container}
     if run.attempt != plan.attempt:
         held = {}
     lacking = [part for part in plan.nodes if part.node not in held]
-    _require_no_secret(plan, [part.node for part in lacking])
+    names, hint = ", ".join(part.node for part in lacking), f"orch stop {plan.run_id}, then: orch resume {plan.run_id}"
+    if lacking and (plan.secrets or REDACTED in plan.environment.values()):  # no plan holds their values
+        raise ConflictError(f"run {plan.run_id} has secrets, and no container yet on {names}", hint=hint)
     if any(not part.container.image for part in lacking):
-        raise ConflictError(
-            f"run {plan.run_id} was launched from another computer, and has no container yet on "
-            f"{', '.join(part.node for part in lacking)}",
-            hint=f"orch stop {plan.run_id}, then: orch resume {plan.run_id}",
-        )
+        problem = f"run {plan.run_id} was launched from another computer, and has no container yet on {names}"
+        raise ConflictError(problem, hint=hint)
     containers = []
     for part in plan.nodes:
         facts = held.get(part.node)
@@ -46,12 +47,3 @@ def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[RunningConta
         outcome.value()
     RunRecord(plan.run_id).save_plan(plan)
     return tuple(containers)
-
-
-def _require_no_secret(plan: Plan, lacking: Sequence[str]) -> None:
-    """ConflictError: containers lack whose secrets no plan holds; only a launch can hand them over."""
-    if lacking and (plan.secrets or REDACTED in plan.environment.values()):
-        raise ConflictError(
-            f"run {plan.run_id} has secrets, and no container yet on {', '.join(lacking)}",
-            hint=f"orch stop {plan.run_id}, then: orch resume {plan.run_id}",
-        )

@@ -1,8 +1,8 @@
 """Code and data of a run: identified by a digest, uploaded from the controller, or copied between nodes.
 
-A resumed run takes them from the controller's folder while its content is what was launched; otherwise from a node that
-has them, streamed through this process. Content is hashed before it gets its final name: a run never continues with
-other code or other data."""
+A resumed run takes them from the controller's folder while that is unchanged, otherwise from a node that has them,
+streamed through this process. Content is hashed before it gets its final name: a run never continues with other code
+or other data."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from orchestrator.specs.plan import Plan
 DIGEST_LENGTH = 16
 CHUNK = 1024 * 1024
 
-# A constant. $1: a run's folder, $2: the digest of its code, $3: a folder aside that the code lies in, empty where it
-# is in place already; its files' names on stdin, each ended by a NUL. A run writes into its code's folder: the list
-# tells what it was launched with, and is written last: it means complete.
+# A constant. $1: a run's folder, $2: the digest of its code, $3: a temporary folder with the code, empty if it is in
+# place; its files' names on stdin, each ended by a NUL. A run writes into its code's folder: the list says what it was
+# launched with, and is written last: it means complete.
 _SETTLE = """
 cd -- "$1" || exit 1
 [ -z "$3" ] || { mkdir -p code && cp -a -- "$3/." code/ && rm -rf -- "$3"; } || exit 1
@@ -32,7 +32,14 @@ cat > .code.list && rm -f -- code-*.list && mv -- .code.list "code-$2.list"
 
 def folder_digest(folder: Path) -> str:
     """A name for a folder's content: file names and bytes decide, times and owners do not."""
-    return digest_of({name: _sha256(folder / name) for name in names_in(folder)})
+    sums = {}
+    for name in names_in(folder):
+        content = hashlib.sha256()
+        with (folder / name).open("rb") as source:
+            while chunk := source.read(CHUNK):
+                content.update(chunk)
+        sums[name] = content.hexdigest()
+    return digest_of(sums)
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
@@ -75,29 +82,20 @@ def settle_code(node: Node, run_folder: str, digest: str, names: tuple[str, ...]
 
 
 def code_list(digest: str) -> str:
-    """The file in a run's folder that says which files its code has, and that all of them are there."""
+    """Name of the file in a run's folder that lists its code's files; it exists once all of them are there."""
     return f"code-{digest}.list"
-
-
-def _sha256(file: Path) -> str:
-    content = hashlib.sha256()
-    with file.open("rb") as source:
-        while chunk := source.read(CHUNK):
-            content.update(chunk)
-    return content.hexdigest()
 
 
 ASK_S = 15.0
 
-# Constants. $1: the folder (which may begin with ~), $2: a list of its files beside it, empty for all that is there.
-_PLACE = r"""
+# Constants. $1: the folder (which may begin with ~), $2: a list of its files next to it; empty: all files in it.
+_HOLDS = r"""
 case $1 in "~"*) place=$HOME${1#"~"};; *) place=$1;; esac
 cd -- "$place" 2>/dev/null || exit 1
 [ -z "$2" ] || [ -f "../$2" ] || exit 1
 """
-_HOLDS = _PLACE
 _SEND = (
-    _PLACE
+    _HOLDS
     + r"""
 if [ -z "$2" ]; then exec tar -c .; fi
 { cat -- "../$2"; find . \( -type d -o -type l \) -print0; } | tar -c --null --no-recursion -T -
@@ -166,21 +164,29 @@ def bring(
 ) -> None:
     """Copy the artifact to the nodes without it, from those that have it or from other nodes of the inventory.
 
-    `fresh` is a folder of the controller whose digest was taken just now. Raises `PreflightError` if
-    no copy is left, or the first node's error.
+    `fresh`: a folder of the controller, with the artifact's digest. PreflightError: no copy is left. Otherwise raises
+    the first node's error.
     """
-    folder = fresh or _as_launched(artifact)
-    holders = [] if folder else having or _holders(artifact, elsewhere)
+
+    def holds(target: ProjectDir) -> bool:
+        asked = ["sh", "-c", _HOLDS, "sh", artifact.place(target), artifact.listed]
+        return target.node.run(asked, timeout_s=ASK_S).exit_code == 0
+
+    folder, holders = fresh or _as_launched(artifact), list(having)
     if not folder and not holders:
-        raise _nowhere(artifact, lacking)
+        holders = [outcome.item for outcome in fan_out(elsewhere, holds, timeout_s=ASK_S) if outcome.result]
+        if not holders:
+            raise _nowhere(artifact, lacking)
 
     def supply(target: ProjectDir) -> None:
-        if folder:
-            _upload(artifact, folder, target)
-        else:
+        if folder is None:
             on_step(target.node.name, f"bringing the run's {artifact.what} from {holders[0].node.name}")
             _first_that_can(artifact, holders, target)
-        if folder is None or not artifact.is_code:  # code goes with every launch, and is small
+        elif artifact.is_code:
+            upload_code(target.node, folder, artifact.run_folder(target), artifact.digest)
+        else:
+            upload_data(target.node, folder, artifact.place(target))
+        if folder is None or not artifact.is_code:  # code is copied at every launch, and is small
             on_step(target.node.name, f"{artifact.what} copied")
 
     for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
@@ -188,23 +194,14 @@ def bring(
 
 
 def _as_launched(artifact: Artifact) -> Path | None:
-    """The controller's folder, while its content is what the run was launched with."""
+    """The controller's folder; None if its content has changed since the launch."""
     folder = Path(artifact.origin)
     with suppress(ConfigError, OSError):
         return folder if artifact.origin and folder_digest(folder) == artifact.digest else None
     return None
 
 
-def _holders(artifact: Artifact, others: Sequence[ProjectDir]) -> Sequence[ProjectDir]:
-    def holds(target: ProjectDir) -> bool:
-        asked = ["sh", "-c", _HOLDS, "sh", artifact.place(target), artifact.listed]
-        return target.node.run(asked, timeout_s=ASK_S).exit_code == 0
-
-    return [outcome.item for outcome in fan_out(others, holds, timeout_s=ASK_S) if outcome.result]
-
-
 def _nowhere(artifact: Artifact, lacking: Sequence[ProjectDir]) -> PreflightError:
-    """Which folder it was, and what to do about it."""
     names, what, run_id = ", ".join(target.node.name for target in lacking), artifact.what, artifact.run_id
     there = Path(artifact.origin).is_dir()
     state = "holds something else now" if there else "is not on this computer"
@@ -215,13 +212,6 @@ def _nowhere(artifact: Artifact, lacking: Sequence[ProjectDir]) -> PreflightErro
         hint=f"restore it, or resume with {'its current content' if there else 'other ' + what}: "
         f"orch resume {run_id} {option} {artifact.origin if there else 'FOLDER'}",
     )
-
-
-def _upload(artifact: Artifact, folder: Path, target: ProjectDir) -> None:
-    if artifact.is_code:
-        upload_code(target.node, folder, artifact.run_folder(target), artifact.digest)
-    else:
-        upload_data(target.node, folder, artifact.place(target))
 
 
 def _first_that_can(artifact: Artifact, holders: Sequence[ProjectDir], target: ProjectDir) -> None:
@@ -236,21 +226,27 @@ def _first_that_can(artifact: Artifact, holders: Sequence[ProjectDir], target: P
 
 
 def _copy(artifact: Artifact, source: ProjectDir, target: ProjectDir) -> None:
-    place = artifact.place(target)
+    place, node, broken = artifact.place(target), target.node, list[OrchError]()
     aside = f"{artifact.run_folder(target)}/.code-{artifact.digest}" if artifact.is_code else f"{place}.partial"
-    node, passing = (
-        target.node,
-        _Passing(source.node, ["sh", "-c", _SEND, "sh", artifact.place(source), artifact.listed]),
-    )
+
+    def archive() -> Iterator[bytes]:
+        """Keep an error of the source: the target's thread reads this."""
+        try:
+            yield from source.node.stream(["sh", "-c", _SEND, "sh", artifact.place(source), artifact.listed])
+        except OrchError as error:
+            broken.append(error)
+
     try:
         node.run(["sh", "-c", _BEGIN, "sh", aside]).check("clearing a copy that broke off")
-        unpacked = node.run(["tar", "-x", "-p", "-C", aside], stdin=passing.chunks(), timeout_s=TRANSFER_TIMEOUT_S)
-        if isinstance(passing.error, CommandFailedError):  # a file that was launched is not there any more
-            raise _other_now(artifact, source) from passing.error
-        if passing.error:
-            raise passing.error
+        unpacked = node.run(["tar", "-x", "-p", "-C", aside], stdin=archive(), timeout_s=TRANSFER_TIMEOUT_S)
+        for error in broken:
+            if isinstance(error, CommandFailedError):  # a file of the launch is missing there now
+                raise _other_now(artifact, source) from error
+            raise error
         unpacked.check(f"copying {artifact.what} from {source.node.name}", hint="is the disk full? df -h")
-        sums = _sums(node, aside)
+        answer = node.run(["sh", "-c", _SUMS, "sh", aside], timeout_s=TRANSFER_TIMEOUT_S).stdout
+        lines = [line.partition("  ") for line in answer.split("\0") if line]
+        sums = {name.removeprefix("./"): digest for digest, _, name in lines}
         if digest_of(sums) != artifact.digest:
             raise _other_now(artifact, source)
         if artifact.is_code:
@@ -270,24 +266,3 @@ def _other_now(artifact: Artifact, source: ProjectDir) -> PreflightError:
         node=source.node.name,
         hint=f"restore {artifact.origin or 'the folder'} on this computer and try again",
     )
-
-
-def _sums(node: Node, folder: str) -> dict[str, str]:
-    """SHA-256 of each file, by its path in the folder."""
-    answer = node.run(["sh", "-c", _SUMS, "sh", folder], timeout_s=TRANSFER_TIMEOUT_S).stdout
-    lines = [line.partition("  ") for line in answer.split("\0") if line]
-    return {name.removeprefix("./"): digest for digest, _, name in lines}
-
-
-class _Passing:
-    """An archive on its way. What breaks it off at its origin is kept: its reader is another node's thread."""
-
-    def __init__(self, node: Node, argv: Sequence[str]) -> None:
-        self._node, self._argv = node, argv
-        self.error: OrchError | None = None
-
-    def chunks(self) -> Iterator[bytes]:
-        try:
-            yield from self._node.stream(self._argv)
-        except OrchError as error:
-            self.error = error

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta, timezone
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import recorded_runs
-from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, PreflightError, UsageError
@@ -57,11 +56,8 @@ def find_runs(nodes: Sequence[Node]) -> FoundRuns:
         for one in of_runs:
             held.setdefault(one.says.run_id, []).append(one)
     runs = [_with_lost(_assemble(run_id, shown), unreachable) for run_id, shown in held.items()]
-    return FoundRuns(
-        runs=tuple(sorted(runs, key=lambda run: _moment(run.started_at), reverse=True)),
-        unreachable=unreachable,
-        not_understood=tuple(strange),
-    )
+    runs.sort(key=lambda run: datetime.fromisoformat(run.started_at).timestamp() if run.started_at else 0, reverse=True)
+    return FoundRuns(runs=tuple(runs), unreachable=unreachable, not_understood=tuple(strange))
 
 
 def split_by_labels(node: str, containers: Sequence[ContainerFacts]) -> tuple[list[LabelledContainer], list[str]]:
@@ -88,44 +84,42 @@ def choose_run(found: FoundRuns, wanted: str | None) -> Run:
         if silent:
             raise PreflightError(f"no node that answered knows of a run; {silent} did not answer", hint="orch doctor")
         raise ConfigError("no run on any node", hint="orch launch   # starts one")
-    matching = [run for run in found.runs if run.run_id == wanted] or [
-        run for run in found.runs if run.run_id.startswith(wanted)
-    ]
+    beginning = [run for run in found.runs if run.run_id.startswith(wanted)]
+    matching = [run for run in beginning if run.run_id == wanted] or beginning
     if len(matching) == 1:
         return matching[0]
     known = ", ".join(run.run_id for run in matching or found.runs) or "none"
     if not matching and silent:
-        raise PreflightError(
-            f"no run {wanted} on the nodes that answered; {silent} did not answer and may hold it", hint="orch doctor"
-        )
+        unknown = f"no run {wanted} on the nodes that answered; {silent} did not answer and may hold it"
+        raise PreflightError(unknown, hint="orch doctor")
     problem = f"{len(matching)} runs begin with {wanted}" if matching else f"no run {wanted} on any node"
-    raise ConfigError(f"{problem}: {known}", hint=_recorded_hint(wanted))
+    recorded = any(record.run_id.startswith(wanted) for record in recorded_runs())
+    hint = f"this controller kept its logs: orch logs {wanted}" if recorded else "orch runs"
+    raise ConfigError(f"{problem}: {known}", hint=hint)
 
 
 def only_run_of(found: FoundRuns, user: str) -> Run:
     """The only active run of this user: a stop without a run id never touches another user's run and never guesses."""
-    going = [run for run in found.runs if run.is_going]
-    mine = [run for run in going if run.user == user]
+    active = [run for run in found.runs if run.is_going]
+    mine = [run for run in active if run.user == user]
     if len(mine) == 1:
         return mine[0]
     if not found.runs:
         return choose_run(found, None)
     silent = f" ({', '.join(found.unreachable)} did not answer)" if found.unreachable else ""
     number = f"{len(mine)} of your runs are active" if mine else "you have no active run"
-    lines = [f"\n  {run.run_id}  by {run.user or '?'}  {run.command}" for run in going]
-    raise UsageError(
-        f"{number}{silent}: name the run{''.join(lines)}",
-        hint="all runs: orch runs; one of them: orch stop RUN",
-    )
+    lines = [f"\n  {run.run_id}  by {run.user or '?'}  {run.command}" for run in active]
+    hint = "all runs: orch runs; one of them: orch stop RUN"
+    raise UsageError(f"{number}{silent}: name the run{''.join(lines)}", hint=hint)
 
 
 def must_be_over(found: FoundRuns, run_id: str) -> None:
     """ConflictError if the run is still active: two writers would corrupt its checkpoints."""
     members = [one for run in found.runs if run.run_id == run_id for one in run.members]
-    going_on = [member.node for member in members if member.state in (State.RUNNING, State.CREATED)]
-    if going_on:
+    holders = [member.node for member in members if member.state in (State.RUNNING, State.CREATED)]
+    if holders:
         raise ConflictError(
-            f"run {run_id} still runs on {', '.join(going_on)}",
+            f"run {run_id} still runs on {', '.join(holders)}",
             hint=f"to stop it and continue: orch restart {run_id}; to end it: orch stop {run_id}",
         )
 
@@ -133,12 +127,7 @@ def must_be_over(found: FoundRuns, run_id: str) -> None:
 def running_containers(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningContainer, ...]:
     """The run's containers that can be talked to."""
     return tuple(
-        RunningContainer(
-            node=nodes[member.node],
-            node_rank=member.node_rank,
-            id=member.container.id,
-            secrets=secrets_of(member.container.labels),
-        )
+        RunningContainer.of(nodes[member.node], member.node_rank, member.container)
         for member in run.members
         if member.container is not None
     )
@@ -164,22 +153,10 @@ def _assemble(run_id: str, held: Sequence[LabelledContainer]) -> Run:
     )
 
 
-def _moment(started_at: str) -> float:
-    return datetime.fromisoformat(started_at).timestamp() if started_at else 0.0
-
-
 def _with_lost(run: Run, unreachable: Mapping[str, OrchError]) -> Run:
     """Add the ranks that no node shows as lost; they may be on a node that does not answer."""
     missing = sorted(set(range(run.nnodes)) - {member.node_rank for member in run.members})
     reason = f"{', '.join(unreachable)} did not answer" if unreachable else "no node holds its container"
-    lost = [
-        Member(node="?", node_rank=rank, state=State.LOST, reason=reason, out_of_reach=bool(unreachable))
-        for rank in missing
-    ]
-    members = sorted((*run.members, *lost), key=lambda member: member.node_rank)
-    return replace(run, members=tuple(members))
-
-
-def _recorded_hint(wanted: str) -> str:
-    recorded = any(record.run_id.startswith(wanted) for record in recorded_runs())
-    return "this controller kept its logs: orch logs " + wanted if recorded else "orch runs"
+    lost = Member(node="?", node_rank=0, state=State.LOST, reason=reason, out_of_reach=bool(unreachable))
+    members = [*run.members, *(replace(lost, node_rank=rank) for rank in missing)]
+    return replace(run, members=tuple(sorted(members, key=lambda member: member.node_rank)))

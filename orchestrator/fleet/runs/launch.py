@@ -12,10 +12,16 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.agents_token import place_token
 from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, bring, code_list
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets, require_values, secret_values, secrets_of
+from orchestrator.fleet.runs.secrets import (
+    place_secrets,
+    place_token,
+    remove_secrets,
+    require_values,
+    secret_values,
+    secrets_of,
+)
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConflictError, EngineError
@@ -47,7 +53,11 @@ class RunningContainer:
     node_rank: int
     id: str
     secrets: str = ""
-    """The folder of the node where its secrets lie."""
+    """Folder of its secrets on the node."""
+
+    @classmethod
+    def of(cls, node: Node, node_rank: int, facts: ContainerFacts) -> RunningContainer:
+        return cls(node=node, node_rank=node_rank, id=facts.id, secrets=secrets_of(facts.labels))
 
 
 def launch(
@@ -61,16 +71,20 @@ def launch(
 ) -> tuple[RunningContainer, ...]:
     """Start every container of the plan, in order of rank, or none of them.
 
-    Nodes that lack the run's code or data get them: from `fresh` (the folders that `code` and `data` of the plan were
-    just read from), else as `bring` finds them; `elsewhere` is the project's folder on those of `nodes` that have no
-    part in the plan. `on_step` is called with (node, what is done there). Raises the first node's error after undoing
-    what was done: `ConflictError` where another run holds a node.
+    Nodes that lack the run's code or data get them: from `fresh` (the folders of which the digests were just taken),
+    otherwise as `bring` finds them; `elsewhere` is the project's folder on those of `nodes` that have no part in the
+    plan. `on_step` receives (node, step). Raises the first node's error after undoing everything: ConflictError where
+    another run holds a node.
     """
     parts = [(nodes[part.node], part) for part in plan.nodes]
     require_values(plan.secrets, plan.environment, os.environ)
     secrets = secret_values(plan.secrets, os.environ)
 
-    for outcome in fan_out(parts, _must_be_free):  # before data is copied for a run that is then refused
+    def must_be_free(item: tuple[Node, NodePlan]) -> None:
+        if holder := item[0].engine.container(item[1].container.name):
+            _must_be_over(item[0], holder)
+
+    for outcome in fan_out(parts, must_be_free):  # before data is copied for a run that is then refused
         outcome.value()
     _prepare(nodes, plan, fresh, elsewhere, on_step)
     record = RunRecord(plan.run_id)
@@ -112,7 +126,7 @@ def _prepare(
     for artifact in artifacts_of(plan):
         new = fresh.get(artifact.what)
         having = [outcome.item for outcome in outcomes if artifact.what in (outcome.result or ())]
-        # code that somebody brings now goes over what a run has made of it
+        # new code replaces files that the run has written
         lacking = stores if new and artifact.is_code else [store for store in stores if store not in having]
         if lacking:
             bring(artifact, lacking, having, others, fresh=new, on_step=on_step)
@@ -129,8 +143,7 @@ def _create_all(
 ) -> None:
     """Create every container, noting each in `made` at once; its name is the lock.
 
-    The first node by name goes alone: of two launches on the same nodes, one is refused there before it has touched
-    another.
+    First on the first node by name alone: of two launches on the same nodes, one is refused there.
     """
 
     def create(item: tuple[Node, NodePlan]) -> None:
@@ -158,10 +171,8 @@ def _create(node: Node, part: NodePlan, rest: Callable[[float], object]) -> str:
 
 
 def _step_aside(node: Node, name: str) -> bool:
-    """Give an ended run's container another name, so that its logs stay; refuse where a run holds the node.
-
-    False: no container has the name any more, or yet.
-    """
+    """Rename an ended run's container, so that its logs stay. False: no container has the name now. ConflictError: an
+    active run has it."""
     holder = node.engine.container(name)
     if holder is None:
         return False
@@ -171,32 +182,20 @@ def _step_aside(node: Node, name: str) -> bool:
     return True
 
 
-def _must_be_free(item: tuple[Node, NodePlan]) -> None:
-    """ConflictError: an active run holds the node."""
-    node, part = item
-    if holder := node.engine.container(part.container.name):
-        _must_be_over(node, holder)
-
-
 def _must_be_over(node: Node, holder: ContainerFacts) -> None:
-    """ConflictError: names the run if it is still active."""
-    if holder.state in (State.RUNNING, State.CREATED):
-        raise ConflictError(
-            f"run {holder.labels.get(labels.LABEL_RUN, '?')} by {holder.labels.get(labels.LABEL_USER, '?')} "
-            f"holds this node since {holder.labels.get(labels.LABEL_STARTED, '?')}",
-            node=node.name,
-            hint=_way_out(holder.labels.get(labels.LABEL_RUN, ""), holder.state),
-        )
-
-
-def _way_out(run_id: str, state: State) -> str:
-    if state is State.CREATED:
-        return f"its launch was cut short, or is under way: orch adopt {run_id}, or: orch stop {run_id}"
-    return f"wait for it, or: orch stop {run_id}".rstrip()
+    """ConflictError: the container's run is still active."""
+    if holder.state not in (State.RUNNING, State.CREATED):
+        return
+    run = holder.labels.get(labels.LABEL_RUN, "")
+    user, since = (holder.labels.get(label, "?") for label in (labels.LABEL_USER, labels.LABEL_STARTED))
+    hint = f"wait for it, or: orch stop {run}".rstrip()
+    if holder.state is State.CREATED:
+        hint = f"its launch was cut short, or is under way: orch adopt {run}, or: orch stop {run}"
+    raise ConflictError(f"run {run or '?'} by {user} holds this node since {since}", node=node.name, hint=hint)
 
 
 def ended_name(container: ContainerFacts) -> str:
-    """Return the new name of an ended run's container, for when another run needs its name."""
+    """Name of an ended run's container once another run needs its name."""
     run, attempt = (container.labels.get(key, "0") for key in (labels.LABEL_RUN, labels.LABEL_ATTEMPT))
     return f"{container.name}-{run}.{attempt}-{container.id[:6]}"
 

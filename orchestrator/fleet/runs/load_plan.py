@@ -46,10 +46,10 @@ class Recalled:
 def recall(
     nodes: Sequence[Node], specs: Mapping[str, NodeSpec], project: str, run_id: str, *, attempt: int = 0
 ) -> Recalled:
-    """The newest attempt's plan. `run_id` may be its beginning, as long as one run alone begins so.
+    """The newest attempt's plan. `run_id` may be the beginning of one run's id.
 
-    `attempt`: the record's will do from this one on; another controller may have planned a newer. A plan that comes
-    from a node is that node's word: what it is granted is decided in `cli/launching/grants.py`, and nowhere else.
+    `attempt`: an older plan on record does not count; another controller may have planned a newer one. What a plan from
+    a node is allowed to do is decided in `cli/launching/grants.py`, and nowhere else.
     """
     recorded = {record.run_id: record for record in recorded_runs() if record.run_id.startswith(run_id)}
     record = recorded[_only(recorded, run_id)] if recorded else None
@@ -76,23 +76,20 @@ def _newest_on(nodes: Sequence[Node], specs: Mapping[str, NodeSpec], project: st
     outcomes = fan_out(nodes, read)
     names = {name for outcome in outcomes if outcome.result for name in outcome.result[0] if name.startswith(run_id)}
     chosen = _only(names, run_id) if names else ""
-    plans = [(o.item.name, o.result[1]) for o in outcomes if o.result and o.result[1]]
-    of_it = [(node, plan) for node, plan in plans if plan.run_id == chosen]
-    if not of_it:
+    plans = [(o.item.name, o.result[1]) for o in outcomes if o.result and o.result[1] and o.result[1].run_id == chosen]
+    if not plans:
         for outcome in outcomes:
             if isinstance(outcome.error, ConfigError):
                 raise outcome.error
         if silent := ", ".join(outcome.item.name for outcome in outcomes if outcome.error):
-            raise PreflightError(
-                f"no plan of run {run_id} on this computer or the nodes that answered; {silent} did not answer",
-                hint="orch doctor",
-            )
+            problem = f"no plan of run {run_id} on this computer or the nodes that answered; {silent} did not answer"
+            raise PreflightError(problem, hint="orch doctor")
         raise ConfigError(f"no plan of run {run_id} on this computer or on a node", hint="orch runs")
-    return max(of_it, key=lambda found: found[1].attempt)
+    return max(plans, key=lambda found: found[1].attempt)
 
 
 def _only(found: Collection[str], wanted: str) -> str:
-    """The run of this very id, else the one whose id begins so."""
+    """The run with this id, otherwise the only one that begins with it."""
     if wanted in found or len(found) == 1:
         return wanted if wanted in found else next(iter(found))
     raise ConfigError(f"{len(found)} runs begin with {wanted}: {', '.join(sorted(found))}", hint="say more of its id")

@@ -1,30 +1,34 @@
-"""Progress of a run from the events of its first rank: the newest event, and the forecast made at the start."""
+"""Progress of a run from the events of its first rank, and the state of past runs from this controller's record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from datetime import datetime
 from itertools import islice
 
 from contract.cost_model.forecast import Forecast
 from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, TrainingStopped
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import said_of
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.specs.errors import OrchError
+from orchestrator.specs.past_run import HistoryEntry, PastRun
 from orchestrator.specs.secret import Veil
 
 LASTING = ("of_forecast", "compute_s")
 """Figures that not every step reports: they hold until the next report."""
 LOOK_BACK = 200
-"""Lines of it that are searched: it writes an event every few lines."""
+"""Last lines that are searched for an event: a rank writes one every few lines."""
 LOOK_AHEAD = 1000
-"""Lines of rank 0 among which a forecast is, if there is one: a script of the user's has none, and may say much."""
+"""First lines of rank 0 that are searched for a forecast: a script of the user's has none, and may write much."""
+UNKNOWN_END = ("unknown", "its end was not seen from here")
 
 
 def last_event(containers: Sequence[RunningContainer], forecast: Forecast | None = None) -> ProgressEvent | None:
-    """The last event that tells of progress, of rank 0, or of the first that a forecast let train; None where it has
-    made none, or cannot be asked."""
+    """The last progress event of rank 0, or of the first rank that a forecast let train; None if it made none, or its
+    node does not answer."""
     leading = [one for one in containers if (forecast.led_by(one.node.name) if forecast else one.node_rank == 0)]
     return newest_progress(event for one in leading for event in _events(one, tail=LOOK_BACK))
 
@@ -58,12 +62,12 @@ def _events(container: RunningContainer, *, tail: int | None = None, first: int 
             if event := said_of(container, line, Veil()).event:
                 yield event
     except OrchError:
-        return  # how the run is, is known without
+        return  # the state of the run is known without them
 
 
 def _with_figures(event: ProgressEvent, earlier: ProgressEvent) -> ProgressEvent:
-    """A checkpoint and a stop keep all figures of the step before, every other event keeps the `LASTING` ones. A
-    checkpoint is reported once it is written, which may be some steps later: the step never decreases."""
+    """A checkpoint and a stop keep all figures of the step before, every other event the `LASTING` ones. A checkpoint
+    is reported when it is written, maybe some steps later: the step never decreases."""
     keeps_all = isinstance(event, CheckpointWritten | TrainingStopped)
     figures = [one.name for one in fields(ProgressEvent) if one.name != "others"] if keeps_all else LASTING
     kept = {name: getattr(earlier, name) for name in figures if getattr(event, name) is None}
@@ -79,3 +83,42 @@ def last_checkpoint(record: RunRecord) -> tuple[int, str] | None:
         if isinstance(line.event, CheckpointWritten) and line.event.verified and line.event.step is not None:
             found = line.event.step, line.node
     return found
+
+
+def recorded_history() -> list[HistoryEntry]:
+    """All runs on record, newest first, including those with no containers left on any node."""
+    past = []
+    for record in recorded_runs():
+        state, reason = record.outcome() or UNKNOWN_END
+        plan = record.plan()
+        past.append(
+            HistoryEntry(
+                run_id=record.run_id,
+                state=state,
+                reason=reason if plan else record.unreadable or "its launch was cut short",
+                started_at=plan.started_at if plan else "",
+                command=shlex.join(plan.command) if plan else "",
+            )
+        )
+    return past
+
+
+def past_run(record: RunRecord, unreachable: Mapping[str, OrchError]) -> PastRun:
+    """State of the run as this controller last saw it, from the record alone."""
+    plan = record.plan()
+    state, reason = record.outcome() or UNKNOWN_END
+    first = next((part.node for part in plan.nodes if part.node_rank == 0), "") if plan else ""
+    newest = list(islice(record.newest(first), LOOK_BACK)) if first else []
+    touched = max((file.stat().st_mtime for file in record.folder.iterdir()), default=0.0)
+    return PastRun(
+        run_id=record.run_id,
+        state=state,
+        reason=reason,
+        as_of=datetime.fromtimestamp(touched).astimezone().isoformat(timespec="seconds"),
+        started_at=plan.started_at if plan else "",
+        command=shlex.join(plan.command) if plan else "",
+        nodes=tuple(part.node for part in plan.nodes) if plan else record.names,
+        last_event=newest_progress(line.event for line in reversed(newest)),
+        forecast=record.forecast(),
+        unreachable=unreachable,
+    )

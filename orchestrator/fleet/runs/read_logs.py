@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from contract.log_lines import split_rank
 from orchestrator.fleet.fan_out import Outcome, fan_out
@@ -26,14 +26,17 @@ LOOK_BEYOND = 1000
 class LogSource:
     """Source of a run's log lines: its record and its containers."""
 
-    run_id: str
     record: RunRecord
-    containers: tuple[RunningContainer, ...]
+    containers: tuple[RunningContainer, ...] = ()
     names: tuple[str, ...]
-    running: bool
+    running: bool = False
     away: tuple[RunningContainer, ...] = ()
     """Recorded nodes that do not answer: their containers are not known."""
     unreachable: Mapping[str, OrchError]
+
+    @property
+    def run_id(self) -> str:
+        return self.record.run_id
 
     @property
     def to_follow(self) -> tuple[RunningContainer, ...]:
@@ -52,7 +55,7 @@ class Filter:
     grep: re.Pattern[str] = re.compile("")
 
     def passes(self, said: RunLine) -> bool:
-        """Whether this line is wanted; `tail` is for a whole, not for a line."""
+        """Whether this line is wanted; `tail` does not count here."""
         return (
             (self.nodes is None or said.node in self.nodes)
             and (self.rank is None or said.rank == self.rank)
@@ -64,36 +67,31 @@ class Filter:
 def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
     """Find a run on the nodes or, without containers, in this controller's record."""
     found = find_runs(nodes)
-    recorded = recorded_only(found, wanted)
-    if recorded is not None:
-        return _source(recorded, (), recorded.names, found, running=False)
+    if record := recorded_only(found, wanted):
+        return LogSource(record=record, names=record.names, unreachable=found.unreachable)
     run = choose_run(found, wanted)
-    by_name = {node.name: node for node in nodes}
-    containers = running_containers(run, by_name)
-    names = [member.node for member in run.members if member.container]
+    record, by_name = RunRecord(run.run_id), {node.name: node for node in nodes}
+    plan = record.plan()
     up = any(member.state is State.RUNNING for member in run.members)
-    running = run.state is State.RUNNING or (run.state is State.LOST and up)
-    source = _source(RunRecord(run.run_id), containers, tuple(names), found, running=running)
-    return replace(source, away=_away(source, by_name))
-
-
-def _away(source: LogSource, nodes: Mapping[str, Node]) -> tuple[RunningContainer, ...]:
-    """Nodes of the plan on record that did not answer."""
-    plan = source.record.plan()
-    return tuple(
-        RunningContainer(node=nodes[part.node], node_rank=part.node_rank, id="")
-        for part in (plan.nodes if plan else ())
-        if part.node in source.unreachable and part.node in nodes
+    return LogSource(
+        record=record,
+        containers=running_containers(run, by_name),
+        names=tuple(member.node for member in run.members if member.container),
+        running=run.state is State.RUNNING or (run.state is State.LOST and up),
+        away=tuple(
+            RunningContainer(node=by_name[part.node], node_rank=part.node_rank, id="")
+            for part in (plan.nodes if plan else ())
+            if part.node in found.unreachable and part.node in by_name
+        ),
+        unreachable=found.unreachable,
     )
 
 
 def gather_lines(
     source: LogSource, wanted: Filter, note: Callable[[str], object] = lambda _text: None
 ) -> list[RunLine]:
-    """All lines that pass, in order of time; the nodes' newest are brought to the record first.
-
-    `note` is called with the reason where they cannot be written down here.
-    """
+    """All lines that pass, in order of time; new lines of the nodes are recorded first. `note` receives the reason if
+    they cannot be written."""
     collected = collect_logs(source.containers, source.record)
     for problem in dict.fromkeys(str(one.error) for one in collected if isinstance(one.error, UnkeptError)):
         note(problem)
@@ -105,8 +103,8 @@ def gather_lines(
 
 
 def _newest(lines: Iterator[RunLine], wanted: Filter, number: int) -> list[RunLine]:
-    """The last `number` lines of one node that pass the filter, read newest first. Two followers of a run record the
-    same lines in slightly different order, so some more are read."""
+    """The last `number` lines of one node that pass the filter, read newest first. Some more are read: two followers of
+    a run record the same lines in slightly different order."""
     found: dict[RunLine, None] = {}
     beyond = 0
     for said in lines:
@@ -129,24 +127,6 @@ def recorded_only(found: FoundRuns, wanted: str | None) -> RunRecord | None:
     return records[0] if records else None
 
 
-def _source(
-    record: RunRecord,
-    containers: tuple[RunningContainer, ...],
-    names: tuple[str, ...],
-    found: FoundRuns,
-    *,
-    running: bool,
-) -> LogSource:
-    return LogSource(
-        run_id=record.run_id,
-        record=record,
-        containers=containers,
-        names=names,
-        running=running,
-        unreachable=found.unreachable,
-    )
-
-
 def said_of(container: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
     """A container's line with node and rank, secrets removed."""
     rank, text = split_rank(line.text)
@@ -158,8 +138,8 @@ def said_of(container: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
 def collect_logs(
     containers: Sequence[RunningContainer], record: RunRecord
 ) -> tuple[Outcome[RunningContainer, int], ...]:
-    """Append what each container wrote since the line of it that was kept last; the number of new lines. The outcome is
-    an `UnkeptError` where they could not be written down."""
+    """Append what each container wrote since its last recorded line; the number of new lines. The outcome is an
+    `UnkeptError` where they could not be written."""
 
     def bring(container: RunningContainer) -> int:
         last = record.last_time(container.node.name, container.id)

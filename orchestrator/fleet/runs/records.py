@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_state_path
 
@@ -26,7 +27,7 @@ from orchestrator.specs.secret import Veil
 PLAN, INTENT = "plan.json", "launching.json"
 """Plan of the launched attempt, and of an attempt that is being launched."""
 STOPPING, NEXT = "stopping", "next.json"
-"""Marks in a run's folder, which the next attempt takes away."""
+"""Marks in a run's folder, which the next attempt removes."""
 
 
 def runs_folder() -> Path:
@@ -45,8 +46,8 @@ class RunRecord:
         self.folder = runs_folder() / run_id
 
     def save_intent(self, plan: Plan) -> None:
-        """Before the first container of this plan is made: a launch that is cut short was this computer's."""
-        self._keep(INTENT, to_json(plan))
+        """Save the plan before its first container is made, so that a launch that is cut short is on record."""
+        replace_file(self.folder / INTENT, to_json(plan))
 
     def forget_intent(self) -> None:
         """Delete the plan of a launch that was rolled back, and an empty folder: a refused launch is not a run."""
@@ -56,7 +57,7 @@ class RunRecord:
 
     def save_plan(self, plan: Plan) -> None:
         """Save the plan once its containers run."""
-        self._keep(PLAN, to_json(plan))
+        replace_file(self.folder / PLAN, to_json(plan))
         for name in ("outcome.json", "forecast.json", STOPPING, NEXT, INTENT):  # those of an earlier attempt
             (self.folder / name).unlink(missing_ok=True)
 
@@ -85,8 +86,12 @@ class RunRecord:
         except ConfigError as error:  # of another version of orch, or damaged: as good as lost
             return None, error.message
 
-    def _keep(self, name: str, text: str) -> None:
-        replace_file(self.folder / name, text)
+    def _read_json(self, name: str) -> Any:
+        """The content of the file; None if there is none, or it was cut short."""
+        try:
+            return json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
 
     @cached_property
     def veil(self) -> Veil:
@@ -118,21 +123,19 @@ class RunRecord:
         return names_kept(self.folder)
 
     def save_forecast(self, forecast: Forecast) -> None:
-        self._keep("forecast.json", json.dumps(asdict(forecast)))
+        replace_file(self.folder / "forecast.json", json.dumps(asdict(forecast)))
 
     def forecast(self) -> Forecast | None:
-        """The recorded forecast of the run, if any."""
-        try:
-            return read_forecast(json.loads((self.folder / "forecast.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return None
+        with suppress(ValueError):
+            return read_forecast(self._read_json("forecast.json"))
+        return None
 
     def save_outcome(self, state: str, reason: str) -> None:
-        self._keep("outcome.json", json.dumps({"state": state, "reason": reason}))
+        replace_file(self.folder / "outcome.json", json.dumps({"state": state, "reason": reason}))
 
     def mark_stopping(self) -> None:
         """Mark the run as being stopped: a supervisor does not restart what ends."""
-        self._keep(STOPPING, "")
+        replace_file(self.folder / STOPPING, "")
 
     def is_stopping(self) -> bool:
         return (self.folder / STOPPING).exists()
@@ -144,22 +147,18 @@ class RunRecord:
 
     def mark_next(self, nodes: Sequence[str]) -> None:
         """Record the nodes of the next attempt before the stop: another supervisor can then start it."""
-        self._keep(NEXT, json.dumps(list(nodes)))
+        replace_file(self.folder / NEXT, json.dumps(list(nodes)))
 
     def next(self) -> tuple[str, ...]:
         """Nodes of a recorded next attempt that has not started; empty if there is none."""
-        try:
-            return tuple(map(str, json.loads((self.folder / NEXT).read_text(encoding="utf-8"))))
-        except (OSError, ValueError):
-            return ()
+        return tuple(map(str, self._read_json(NEXT) or ()))
 
     def outcome(self) -> tuple[str, str] | None:
-        """State and reason, where this controller saw the run end (and was not cut short writing so)."""
-        try:
-            kept = json.loads((self.folder / "outcome.json").read_text(encoding="utf-8"))
+        """State and reason, if this controller saw the run end."""
+        with suppress(KeyError, TypeError):
+            kept = self._read_json("outcome.json")
             return kept["state"], kept["reason"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return None
 
 
 def recorded_runs() -> list[RunRecord]:

@@ -1,17 +1,20 @@
-"""Secrets of a run on their way: from this controller's environment or file to a file in each node's memory, and gone.
+"""Secrets of a run, and the token by which its agents authenticate each other, as files on the nodes.
 
 A value travels as the stdin of a command that never changes. No plan, label, environment, command line or record
-holds it; what a rank prints of it is hidden where this controller knows it.
+holds it; where a rank prints a secret that this controller knows, it is hidden.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import secrets as random
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from contract.run_folder import AGENTS_TOKEN
+from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.labels import LABEL_SECRETS
@@ -19,10 +22,12 @@ from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.secret import REDACTED, Secret, Veil, hidden_of, is_sensitive, veil_over
 
 LARGEST = 512 * 1024
+"""Bytes of a secret."""
+TOKEN_BYTES = 32
 _FOLDER = re.compile(r"(/dev/shm/orch-\d+)/([A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+)")
 
 # Constants for the node's shell: $1 folder of this user's secrets, $2 that of this run's part, $3 name.
-# Whoever else may write to /dev/shm could have made $1 first.
+# Another user may write to /dev/shm too, and could have made $1 first.
 _PLACE = """
 umask 077
 mkdir -p "$1/$2" && [ -O "$1" ] && [ ! -L "$1" ] && chmod 700 "$1" || exit 1
@@ -37,6 +42,14 @@ cd "$1" 2>/dev/null || exit 0
 rm -rf -- "./$2" || exit 1
 rmdir "./${2%/*}" "$1" 2>/dev/null
 exit 0
+"""
+
+# $1 folder of the run (which may begin with ~), $2 name of the file, $3 node: several may share the folder. In the
+# run's folder, not in memory: a machine that was switched off is to rejoin its run without a controller.
+_PLACE_AGENTS = """
+umask 077
+folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
+cat > "$folder/.$2.$3" && mv -f "$folder/.$2.$3" "$folder/$2"
 """
 
 
@@ -58,12 +71,11 @@ def secret_values(secrets: Sequence[Secret], environment: Mapping[str, str]) -> 
 
 
 def require_values(secrets: Sequence[Secret], variables: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """ConfigError where this controller lacks what a launch would hand over: a secret, or the value of a variable that
-    an earlier plan has not kept. To be asked before any node is."""
+    """ConfigError: this controller lacks a secret, or the value of a variable that an earlier plan has not kept."""
     secret_values(secrets, environment)
     if missing := sorted(name for name, value in variables.items() if value == REDACTED):
         raise ConfigError(
-            f"the earlier attempt had {', '.join(missing)}, whose value no plan holds",
+            f"the earlier attempt had {', '.join(missing)}, and no plan holds the value",
             hint=f"export {missing[0]}, or say it again: --env {missing[0]}=…",
         )
 
@@ -88,6 +100,19 @@ def secrets_of(labels: Mapping[str, str]) -> str:
     return labels.get(LABEL_SECRETS, "")
 
 
+def place_token(parts: Sequence[tuple[Node, NodePlan]], run_id: str) -> Sequence[Outcome[tuple[Node, NodePlan], None]]:
+    """Write a new token, the same on each node, readable by its user alone. Call it for each attempt while it holds all
+    its nodes and before the first container starts; a single node needs no token."""
+    token = random.token_hex(TOKEN_BYTES).encode()
+
+    def place(item: tuple[Node, NodePlan]) -> None:
+        node, part = item
+        argv = ["sh", "-c", _PLACE_AGENTS, "sh", f"{part.folder}/runs/{run_id}", AGENTS_TOKEN, node.name]
+        node.run(argv, stdin=token).check("writing the token of the run's agents")
+
+    return fan_out(parts, place) if len(parts) > 1 else ()
+
+
 def veil_at(node: Node, folder: str, known: Veil) -> Veil:
     """Return `known` extended by the secrets in this folder of the node: for readers on any computer."""
     if not folder:
@@ -97,28 +122,23 @@ def veil_at(node: Node, folder: str, known: Veil) -> Veil:
 
 def veil_of(plan: Plan, environment: Mapping[str, str] = os.environ) -> Veil:
     """Return a veil over the run's secrets that this controller knows, and over its sensitive variables."""
-    return veil_over(_known(plan, environment))
-
-
-def _known(plan: Plan, environment: Mapping[str, str]) -> Iterator[str]:
+    known: list[str] = []
     for secret in plan.secrets:
-        with suppress(OSError, ValueError):  # as it was, or on the computer that launched it
-            yield _value(secret, environment).decode(errors="replace")
+        with suppress(OSError, ValueError):  # it may be only on the computer that launched the run
+            known.append(_value(secret, environment).decode(errors="replace"))
     for name, value in plan.environment.items():
         if is_sensitive(name, value):
-            yield from hidden_of(environment.get(name, "") if value == REDACTED else value)
+            known += hidden_of(environment.get(name, "") if value == REDACTED else value)
+    return veil_over(known)
 
 
 def _value(secret: Secret, environment: Mapping[str, str]) -> bytes:
-    """ValueError, in words, or OSError where there is none."""
-    if secret.file and (Path(secret.file).is_file() or secret.name not in environment):
-        return _content(Path(secret.file))
-    if not environment.get(secret.name):
-        raise ValueError(f"there is no variable {secret.name} in the environment")
-    return os.fsencode(environment[secret.name])
-
-
-def _content(file: Path) -> bytes:
+    """ValueError, with a message, or OSError: there is no such value."""
+    file = Path(secret.file)
+    if not secret.file or (secret.name in environment and not file.is_file()):
+        if not environment.get(secret.name):
+            raise ValueError(f"there is no variable {secret.name} in the environment")
+        return os.fsencode(environment[secret.name])
     if not file.is_file():
         raise ValueError(f"{file} is not a file")
     with file.open("rb") as content:

@@ -11,7 +11,6 @@ from orchestrator.fleet.runs.launch import RunningContainer, discard
 from orchestrator.fleet.runs.progress import last_checkpoint
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import UnkeptError
@@ -40,21 +39,34 @@ def stop_run(
 ) -> Stopped:
     """Send SIGTERM on all nodes together, SIGKILL after `timeout_s`; record the logs and remove the containers."""
 
+    record.mark_stopping()
+    outcomes = stop_containers(containers, record, timeout_s=timeout_s, on_step=on_step)
+    checkpoint = last_checkpoint(record)
+    step = checkpoint[0] if checkpoint else None
+    if record.outcome() is None:  # a run that had ended before stays what it was
+        record.save_outcome("stopped", "no checkpoint" if step is None else f"checkpoint of step {step}")
+    return Stopped(outcomes=outcomes, checkpoint_step=step)
+
+
+def stop_containers(
+    containers: Sequence[RunningContainer],
+    record: RunRecord,
+    *,
+    timeout_s: int,
+    on_step: Callable[[str, str], None] = lambda _node, _step: None,
+) -> tuple[Outcome[RunningContainer, ContainerFacts | None], ...]:
+    """Stop them all at once and record their logs; remove those that ended, unless their lines could not be kept."""
+
     def end(container: RunningContainer) -> ContainerFacts | None:
         container.node.engine.stop(container.id, timeout_s)
         on_step(container.node.name, "stopped")
         return container.node.engine.container(container.id)
 
-    record.mark_stopping()
     outcomes = fan_out(containers, end, timeout_s=timeout_s + 30.0)
     ended = [outcome.item for outcome in outcomes if outcome.error is None]
     unkept = [one.item.node.name for one in collect_logs(ended, record) if isinstance(one.error, UnkeptError)]
-    told = last_checkpoint(record)
-    step = told[0] if told else None
     fan_out([one for one in ended if one.node.name not in unkept], discard)  # their engines keep the lines
-    if record.outcome() is None:  # a run that had ended before stays what it was
-        record.save_outcome("stopped", f"checkpoint of step {step}" if step is not None else "no checkpoint")
-    return Stopped(outcomes=outcomes, checkpoint_step=step)
+    return outcomes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +83,7 @@ class Cleaned:
 def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, Cleaned], ...]:
     """Remove the containers of ended runs, or of those whose id begins with `run_id`; their logs are kept first.
 
-    A run that was stopped from here while a node was away has ended, too: what still runs of it there is stopped.
+    Containers of a run that was stopped from here while their node was unreachable are stopped and removed, too.
     """
 
     def clear(node: Node) -> Cleaned:
@@ -82,8 +94,7 @@ def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, Cle
         for one in left:
             node.engine.stop(one.facts.id, LEFT_STOP_S)
         for one in (*ended, *left):
-            secrets = secrets_of(one.facts.labels)
-            container = RunningContainer(node=node, node_rank=one.says.node_rank, id=one.facts.id, secrets=secrets)
+            container = RunningContainer.of(node, one.says.node_rank, one.facts)
             (collected,) = collect_logs([container], RunRecord(one.says.run_id))
             if isinstance(collected.error, UnkeptError):
                 raise collected.error
