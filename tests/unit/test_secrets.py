@@ -324,7 +324,7 @@ def test_its_value_is_asked_for_again_by_a_resumed_run(orch: Orch, monkeypatch: 
     refused = orch(*resume, on=here)
     assert refused.code == 3
     assert refused.err == (
-        "error: the earlier attempt had HF_TOKEN, whose value no plan holds\n"
+        "error: the earlier attempt had HF_TOKEN, and no plan holds the value\n"
         "  → export HF_TOKEN, or say it again: --env HF_TOKEN=…\n"
     )
     monkeypatch.setenv("HF_TOKEN", "of-the-environment")
@@ -362,7 +362,7 @@ def test_without_a_value_a_run_can_be_watched_but_not_launched_anew(
     orch("clean", on=here)
     for lacking, says in (
         (plan, "secrets that the run asks for"),
-        (replace(plan, secrets=()), "had MY_KEY, whose value"),
+        (replace(plan, secrets=()), "had MY_KEY, and no plan holds the value"),
     ):
         with pytest.raises(ConfigError, match=says):
             launch(here.nodes, lacking)
