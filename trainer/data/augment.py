@@ -1,7 +1,7 @@
 """Random augmentation of a batch: crop and flip as the pixels are copied, the rest on the device that trains.
 
-All chance comes as numbers from [0, 1) that follow from the seed and a sample's position in the stream, so that a
-sample looks the same for any number of ranks, workers and micro-batches.
+All randomness comes as numbers from [0, 1) that follow from the seed and a sample's position in the stream, so that a
+sample is the same for any number of ranks, workers and micro-batches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Chance = NDArray[np.float64]
 
 
 class Images(Protocol):
-    """Pictures by number, before any chance (data/image_store.py, data/image_cache.py)."""
+    """Images by number, not augmented (data/image_store.py, data/image_cache.py)."""
 
     labels: Indices
 
@@ -33,11 +33,11 @@ class Images(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """The columns of chance: 0 to 2 crop and flip, 3 mixup, 4 to 8 erasing, the others RandAugment's."""
+    """Columns of random numbers: 0 to 2 crop and flip, 3 mixup, 4 to 8 erasing, the others RandAugment's."""
 
     crop: int
     padding: int = 0
-    """Black pixels around the picture that a crop may reach into, for pictures no larger than a crop."""
+    """Black pixels around an image that a crop may include, for images no larger than a crop."""
     flip: bool = True
     mixup: float = 0.0
     erase: float = 0.0
@@ -48,7 +48,7 @@ class Augmentation:
         return 9 + (self.randaugment.columns if self.randaugment else 0)
 
     def views(self, images: Images, indices: Indices, chance: Chance) -> NDArray[np.uint8]:
-        """(n, crop, crop, channels): of each picture a part of chance, mirrored in half of the cases."""
+        """(n, crop, crop, channels): a random part of each image, mirrored in half of the cases."""
         room = images[int(indices[0])].shape[0] + 2 * self.padding - self.crop
         corners = (chance[:, :2] * (room + 1)).astype(np.int64) - self.padding
         mirrored = (chance[:, 2] < 0.5) & self.flip
@@ -58,10 +58,9 @@ class Augmentation:
         """(n, C, H, W) from 0 to 255, with the numbers that chose the views."""
         if self.randaugment is not None:
             images = self.randaugment(images, chance[:, 9:])
-        return self._erased(images, chance) if self.erase else images
-
-    def _erased(self, images: Tensor, chance: Tensor) -> Tensor:
-        """Random erasing (Zhong et al. 2017): a part of the picture becomes its mean."""
+        if not self.erase:
+            return images
+        # Random erasing (Zhong et al. 2017): a part of the image becomes its mean.
         area = 0.02 + 0.31 * chance[:, 5]
         aspect = torch.exp((chance[:, 6] * 2 - 1) * np.log(3.3))
         height, width = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
@@ -74,21 +73,20 @@ class Augmentation:
         return torch.where(hole[:, None], images.mean((2, 3), keepdim=True), images)
 
     def weights(self, chance: Chance) -> NDArray[np.float32]:
-        """How much of a mixed picture is its own; the rest is its partner's."""
+        """Share of each image in its mixture; the rest is its partner's."""
         return beta_quantile(chance[:, 3], self.mixup).astype(np.float32)
 
 
 def middle(images: Images, indices: Indices, crop: int) -> NDArray[np.uint8]:
-    """The views that a model is judged by."""
-    corner = (images[int(indices[0])].shape[0] - crop) // 2
-    count = len(indices)
+    """The middle of each image, as in evaluation."""
+    corner, count = (images[int(indices[0])].shape[0] - crop) // 2, len(indices)
     return cut(images, indices, np.full((count, 2), corner, np.int64), np.zeros(count, bool), crop)
 
 
 def cut(
     images: Images, indices: Indices, corners: Indices, mirrored: NDArray[np.bool_], crop: int
 ) -> NDArray[np.uint8]:
-    """Squares of side `crop` from (y, x); what lies outside of a picture is black."""
+    """Squares of side `crop` from (y, x); black outside of an image."""
     side, _, channels = images[int(indices[0])].shape
     views = np.zeros((len(indices), crop, crop, channels), np.uint8)
     for view, index, (y, x), mirror in zip(views, indices, corners, mirrored, strict=True):
@@ -99,18 +97,18 @@ def cut(
 
 
 def partners(positions: Indices, samples: int) -> Indices:
-    """With which position of the stream each is mixed: two neighbours of an epoch with each other. Who is left over
-    at its end stays alone. So a pair is the same however the stream is cut into steps, ranks and batches."""
+    """The position with which each is mixed: its neighbour in the epoch, or itself for the last of an odd number. A
+    pair is the same for any division of the stream into steps, ranks and batches."""
     epoch, offset = np.divmod(positions, samples)
     other = offset ^ 1
     return np.where(other < samples, epoch * samples + other, positions)
 
 
 def beta_quantile(share: Chance, alpha: float) -> Chance:
-    """Beta(alpha, alpha) from uniform numbers: its distribution function, read backwards.
+    """Beta(alpha, alpha) from uniform numbers: its quantile function.
 
     On [0, 1/2] the integral of (t - t²)^(alpha - 1) is x^alpha times a series that converges fast; the upper half
-    mirrors the lower one. Below alpha 1 the function is steep at 0, and the points stand close there.
+    mirrors the lower one. Below alpha 1 the function is steep at 0, where the points are dense.
     """
     x = 0.5 * np.linspace(0, 1, 2049) ** (1 / min(alpha, 1.0))
     term, series = np.ones_like(x), np.full_like(x, 1 / alpha)

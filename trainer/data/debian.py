@@ -1,7 +1,4 @@
-"""Debian's own packages as a source of data, for machines that reach a Debian mirror and nothing else.
-
-The ordinary apt client fetches them into a folder of ours: any user may, and nothing is installed.
-"""
+"""Debian's packages as a source of data, for machines that reach a Debian mirror and nothing else."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Apt:
-    """The ordinary apt client with lists and cache of its own: any user may run it, nothing is installed."""
+    """The apt client with lists and cache of its own: any user may run it, and nothing is installed."""
 
     home: Path
     command: tuple[str, ...] = ("apt-get",)
     environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def update(self) -> str:
-        """Fetch the package lists; returns what went wrong, or nothing."""
+        """Fetch the package lists; return the error, empty for none."""
         (self.home / "lists" / "partial").mkdir(parents=True)
         (self.home / "cache" / "archives" / "partial").mkdir(parents=True)
         return self._run("update")
@@ -33,7 +30,7 @@ class Apt:
         options = (
             f"Dir::State::lists={self.home}/lists",
             f"Dir::Cache={self.home}/cache",
-            "APT::Sandbox::User=root",  # stay who we are: the user _apt could not write into our folders
+            "APT::Sandbox::User=root",  # the user _apt could not write into this folder
             "Acquire::Languages=none",
             "Acquire::Retries=2",
             "Acquire::http::Timeout=30",
@@ -50,7 +47,7 @@ class Apt:
 
 
 def unpack(root: Path) -> str:
-    """The package's files, under the folder that it was fetched into; returns what went wrong, or nothing."""
+    """Unpack the package in the folder that it was fetched into; return the error, empty for none."""
     archive = next(root.glob("*.deb"), None)
     if archive is None:
         return "apt-get download left no file"

@@ -1,10 +1,11 @@
-"""Files that are whole or not there: what a power cut must not leave half written."""
+"""Files that are written whole or not at all, also through a power cut; their hashes."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -16,8 +17,13 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def by_name_hash(files: Iterable[Path], folder: Path) -> list[Path]:
+    """Sort by the hash of each file's name in `folder`: a pseudo-random order that depends on the names alone."""
+    return sorted(files, key=lambda file: hashlib.sha256(str(file.relative_to(folder)).encode()).digest())
+
+
 def write_atomic(path: Path, content: bytes) -> None:
-    """Readers see the old content or the new one, also after a crash in the middle."""
+    """Write a file; readers find the old content or the new one, also after a crash."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with scratch.open("wb") as file:
@@ -31,7 +37,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename lasts only once its folder is on the disk too."""
+    """Make a rename durable: it is so only once its folder is on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -40,8 +46,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def failed_with(error: BaseException | None, *numbers: int) -> int:
-    """Which of these error numbers is behind it, 0 for none: where a disk is full, torch's writer raises an error of
-    its own, that its file ends in the wrong place, and the disk's stands behind that."""
+    """Return the error number, one of these, that caused an error, or 0. On a full disk torch's writer raises an error
+    of its own, about the wrong end of its file, with the disk's as its cause."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in numbers:
             return error.errno

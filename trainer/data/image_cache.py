@@ -1,7 +1,4 @@
-"""Training straight from image files: each is decoded once and kept, as uint8, where all worker processes see it.
-
-The picture is cached before augmentation: crops and everything after them are drawn again in every epoch.
-"""
+"""Cache of image files for all worker processes: each is decoded once and kept as uint8, before augmentation."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ MIB = 1 << 20
 SHARE = 0.25
 """Share of the memory that is free at the start, over the node's ranks: the model and the system need the rest."""
 
-_MAPS = ("_pixels", "_there")
-
 
 class CachedImages:
     """The images of a split, decoded at first touch; the first `kept` of them stay in shared memory."""
@@ -30,17 +25,13 @@ class CachedImages:
         self._split, self._frame, self._shape = split, frame, frame.shape
         each = math.prod(self._shape) + 1
         self.kept = min(len(split), budget // each)
+        self.bytes = self.kept * each
         # memfd rather than /dev/shm: a container's /dev/shm is small, and too much in it kills with SIGBUS.
         self._descriptor = os.memfd_create("images") if self.kept else -1
         if self.kept:
-            os.ftruncate(self._descriptor, self.kept * each)
+            os.ftruncate(self._descriptor, self.bytes)
         self._path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
         self._map()
-
-    @property
-    def bytes(self) -> int:
-        """Size of the cache once it is full."""
-        return self.kept * (math.prod(self._shape) + 1)
 
     def __len__(self) -> int:
         return len(self._split)
@@ -60,8 +51,9 @@ class CachedImages:
             os.close(self._descriptor)
 
     def __getstate__(self) -> dict[str, Any]:
-        """To a worker process that is not forked: it opens the same memory by its owner's descriptor."""
-        return {**{name: value for name, value in vars(self).items() if name not in _MAPS}, "_descriptor": -1}
+        """Let a worker process that is not forked open the same memory by its owner's descriptor."""
+        maps = ("_pixels", "_there")
+        return {**{name: value for name, value in vars(self).items() if name not in maps}, "_descriptor": -1}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -70,9 +62,8 @@ class CachedImages:
     def _map(self) -> None:
         if not self.kept:
             return
-        amount = self.kept * math.prod(self._shape)
         self._pixels = np.memmap(self._path, np.uint8, "r+", shape=(self.kept, *self._shape))
-        self._there = np.memmap(self._path, np.uint8, "r+", offset=amount, shape=(self.kept,))
+        self._there = np.memmap(self._path, np.uint8, "r+", offset=self.bytes - self.kept, shape=(self.kept,))
 
     def _decode(self, index: int) -> Pixels:
         try:
@@ -84,7 +75,7 @@ class CachedImages:
 
 
 def default_budget(local_world_size: int) -> int:
-    """Bytes that one rank's cache may take, by what the container (or the machine) has free."""
+    """Bytes that one rank's cache may take of the free memory of the container (or the machine)."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     limit = memory_limit()
     if limit is not None:

@@ -1,8 +1,6 @@
-"""Prepared images: uint8 in memory-mapped files, and a manifest that says what they are.
+"""Prepared images: uint8 in memory-mapped files, and a manifest.
 
-Decoded and scaled once, so that training reads pixels at the speed of the page cache. Nothing of chance is applied
-yet: each epoch crops again. Files carry their content's hash in their name and the manifest is replaced last: a folder
-is never half new.
+Decoded and scaled once, so that training reads pixels at the speed of the page cache; each epoch crops them again.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ class PreparedImages(PreparedFolder):
 
     @property
     def content(self) -> str:
-        """The hash of all hashes."""
+        """Hash of all hashes."""
         return hashlib.sha256("".join(str(entry["sha256"]) for entry in self.files).encode()).hexdigest()
 
     @property
@@ -64,7 +63,7 @@ class StoredImages:
         return picture
 
     def __getstate__(self) -> dict[str, Any]:
-        """A map travels to a worker process as its file's name, not as gigabytes."""
+        """Send a worker process the file's name instead of gigabytes."""
         return {name: value for name, value in vars(self).items() if name != "_pixels"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -83,31 +82,33 @@ def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[PreparedImage
     if there := PreparedImages.kept(folder, input_sha256=fingerprint):
         return there, False
     folder.mkdir(parents=True, exist_ok=True)
+    earlier: set[str] = set()
+    with suppress(ConfigurationError):
+        earlier = {str(entry["file"]) for entry in PreparedImages.open(folder).files}
     bad: list[str] = []
     statistics = Statistics(frame.channels)
     splits = {}
     for name, split in gallery.splits.items():
-        entry = _store_pixels(folder, name, _decoded(split, frame, bad), statistics)
         splits[name] = {
             "images": len(split),
-            "pixels": entry,
+            "pixels": _store_pixels(folder, name, _decoded(split, frame, bad), statistics),
             "labels": store(folder, name, ".labels", split.labels.astype("<i8").tobytes()),
         }
     if bad:
-        remove_all_but(folder, _named_before(folder))
+        remove_all_but(folder, earlier)
         raise ConfigurationError(
             "\n".join(sorted(bad)) + f"\n{len(bad)} of {sum(map(len, gallery.splits.values()))} files are no images:"
             " fix them or remove them from the folder"
         )
     manifest = {
         "input_sha256": fingerprint, "classes": list(gallery.classes),
-        "frame": asdict(frame), "mean": statistics.mean(), "std": statistics.std(), "splits": splits,
+        "frame": asdict(frame), **statistics.result(), "splits": splits,
     }  # fmt: skip
     return PreparedImages.finish(folder, manifest), True
 
 
 class Statistics:
-    """Mean and deviation per channel, gathered as the pixels go by."""
+    """Mean and standard deviation per channel."""
 
     def __init__(self, channels: int) -> None:
         self._count = 0
@@ -120,17 +121,15 @@ class Statistics:
         self._sum += values.sum(0)
         self._squares += (values**2).sum(0)
 
-    def mean(self) -> list[float]:
-        return [round(float(value), 4) for value in self._sum / max(1, self._count)]
-
-    def std(self) -> list[float]:
-        variance = self._squares / max(1, self._count) - (self._sum / max(1, self._count)) ** 2
-        # Images all of one colour have none; 1 in its place leaves them as they are.
-        return [round(float(value), 4) or 1.0 for value in np.sqrt(np.maximum(variance, 0))]
+    def result(self) -> dict[str, list[float]]:
+        mean = self._sum / max(1, self._count)
+        std = np.sqrt(np.maximum(self._squares / max(1, self._count) - mean**2, 0))
+        # The deviation of images all of one colour is 0; 1 leaves them as they are.
+        return {"mean": [round(float(x), 4) for x in mean], "std": [round(float(x), 4) or 1.0 for x in std]}
 
 
 def _decoded(split: Split, frame: Frame, bad: list[str]) -> Iterator[NDArray[np.uint8]]:
-    """The split's images in order, some at a time; Pillow decodes without the interpreter's lock."""
+    """Decode the split's images in order, some at a time; Pillow decodes without the interpreter's lock."""
 
     def decode(index: int) -> Pixels:
         try:
@@ -164,10 +163,3 @@ def _store_pixels(
     finally:
         scratch.unlink(missing_ok=True)
     return {"file": name, "bytes": size, "sha256": digest.hexdigest()}
-
-
-def _named_before(folder: Path) -> set[str]:
-    try:
-        return {str(entry["file"]) for entry in PreparedImages.open(folder).files}
-    except ConfigurationError:
-        return set()

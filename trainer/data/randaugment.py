@@ -1,7 +1,7 @@
-"""RandAugment (Cubuk, Zoph, Shlens, Le 2019) on whole batches, on whatever device they lie.
+"""RandAugment (Cubuk, Zoph, Shlens, Le 2019) on whole batches, on any device.
 
-Each image draws its own operations. Those of one kind (everything that moves pixels, everything that is a line
-through grey levels) are one computation for all images, and none waits for the device to say what was drawn.
+Each image draws its own operations. All that move pixels are one computation for all images, and none waits for the
+device to report what was drawn.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ OPERATIONS = (
     "autocontrast", "posterize", "solarize", "equalize", "colour", "sharpness",
 )  # fmt: skip
 HIGHEST = 30.0
-"""The magnitude at which an operation is as strong as it gets."""
+"""The magnitude of full strength."""
 COLUMNS = 2
-"""Numbers of chance that one operation of one image takes: which, and in which direction."""
+"""Random numbers of one operation of one image: the operation and its direction."""
 
 Change = Callable[[Tensor, Tensor | slice], Tensor]
 
@@ -37,7 +37,7 @@ class RandAugment:
         return COLUMNS * self.operations
 
     def __call__(self, images: Tensor, chance: Tensor) -> Tensor:
-        """(n, C, H, W) from 0 to 255, and (n, columns) of chance from [0, 1)."""
+        """(n, C, H, W) from 0 to 255, and (n, columns) random numbers from [0, 1)."""
         for first in range(0, self.columns, COLUMNS):
             which, direction = chance[:, first], chance[:, first + 1]
             chosen = (which * len(OPERATIONS)).long()
@@ -46,27 +46,40 @@ class RandAugment:
 
 
 def apply(images: Tensor, chosen: Tensor, sign: Tensor, strength: float) -> Tensor:
-    """One operation for each image. `strength` is 0 to 1; what has two directions goes by `sign`."""
+    """Apply one operation to each image. `strength`: 0 to 1; `sign`: the direction of those that have two."""
     number = {name: index for index, name in enumerate(OPERATIONS)}
     factor = (1 + 0.9 * strength * sign)[:, None, None, None]
+    step, threshold = float(2 ** round(4 * strength)), 255 * (1 - strength)
 
     def where(*names: str) -> Tensor:
         return torch.stack([chosen == number[name] for name in names]).any(0)
 
-    matrix = _matrices({name: where(name) * sign * strength for name in OPERATIONS[1:6]})
-    images = _only(where(*OPERATIONS[1:6]), images, lambda some, rows: moved(some, matrix[rows]))
-    levels = _only(where("brightness"), images, lambda some, rows: brightness(some, factor[rows]))
+    def moved(some: Tensor, rows: Tensor | slice) -> Tensor:
+        """Black where an image moved away from."""
+        grid = F.affine_grid(matrix[rows], list(some.shape), align_corners=False)
+        return F.grid_sample(some, grid, align_corners=False)
+
+    # (n, 2, 3): where each pixel comes from, in coordinates from -1 to 1. Only one amount of an image is not 0.
+    amount = {name: where(name) * sign * strength for name in OPERATIONS[1:6]}
+    angle = amount["rotate"] * math.radians(30)
+    cos, sin = angle.cos(), angle.sin()
+    x = torch.stack([cos, -sin + 0.3 * amount["shear-x"], 0.9 * amount["translate-x"]], 1)
+    y = torch.stack([sin + 0.3 * amount["shear-y"], cos, 0.9 * amount["translate-y"]], 1)
+    matrix = torch.stack([x, y], 1)
+
+    images = _only(where(*OPERATIONS[1:6]), images, moved)
+    levels = _only(where("brightness"), images, lambda some, rows: (some * factor[rows]).clamp(0, 255))
     levels = _only(where("contrast"), levels, lambda some, rows: contrast(some, factor[rows]))
     levels = _only(where("autocontrast"), levels, lambda some, _: autocontrast(some))
-    levels = _only(where("posterize"), levels, lambda some, _: posterize(some, 8 - round(4 * strength)))
-    levels = _only(where("solarize"), levels, lambda some, _: solarize(some, 255 * (1 - strength)))
+    levels = _only(where("posterize"), levels, lambda some, _: (some / step).floor() * step)
+    levels = _only(where("solarize"), levels, lambda some, _: torch.where(some >= threshold, 255 - some, some))
     levels = _only(where("equalize"), levels, lambda some, _: equalize(some))
     levels = _only(where("colour"), levels, lambda some, rows: blend(grey(some), some, factor[rows]))
     return _only(where("sharpness"), levels, lambda some, rows: blend(smooth(some), some, factor[rows]))
 
 
 def _only(chosen: Tensor, images: Tensor, change: Change) -> Tensor:
-    """A CPU computes the chosen ones alone. To know which they are, a GPU would have to be waited for."""
+    """Change the chosen images. A CPU computes these alone; a GPU all, as it would have to be waited for otherwise."""
     if images.device.type != "cpu":
         return _all(chosen, images, change)
     rows = chosen.nonzero()[:, 0]
@@ -77,47 +90,19 @@ def _all(chosen: Tensor, images: Tensor, change: Change) -> Tensor:
     return torch.where(chosen[:, None, None, None], change(images, slice(None)), images)
 
 
-def _matrices(amount: dict[str, Tensor]) -> Tensor:
-    """(n, 2, 3): where each pixel comes from, in coordinates from -1 to 1. Only one amount of an image is not 0."""
-    angle = amount["rotate"] * math.radians(30)
-    cos, sin = angle.cos(), angle.sin()
-    x = torch.stack([cos, -sin + 0.3 * amount["shear-x"], 0.9 * amount["translate-x"]], 1)
-    y = torch.stack([sin + 0.3 * amount["shear-y"], cos, 0.9 * amount["translate-y"]], 1)
-    return torch.stack([x, y], 1)
-
-
-def moved(images: Tensor, matrix: Tensor) -> Tensor:
-    """Black comes in where the picture moved away from."""
-    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, align_corners=False)
-
-
-def brightness(images: Tensor, factor: Tensor) -> Tensor:
-    return (images * factor).clamp(0, 255)
-
-
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
     return blend(grey(images).mean((1, 2, 3), keepdim=True), images, factor)
 
 
 def autocontrast(images: Tensor) -> Tensor:
-    """Each channel's levels drawn out to the full range."""
+    """Stretch each channel's levels to the full range."""
     low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
     span = torch.where(high > low, high - low, 255.0)
     return (images - torch.where(high > low, low, 0.0)) * (255 / span)
 
 
-def posterize(images: Tensor, bits: int) -> Tensor:
-    step = float(2 ** (8 - bits))
-    return (images / step).floor() * step
-
-
-def solarize(images: Tensor, threshold: float) -> Tensor:
-    return torch.where(images >= threshold, 255 - images, images)
-
-
 def equalize(images: Tensor) -> Tensor:
-    """Each channel's levels spread so that all are about equally frequent, by the same whole numbers as Pillow's."""
+    """Spread each channel's levels so that all are about equally frequent, in the same integers as Pillow."""
     levels = images.round().long().flatten(2)
     count = torch.zeros(*levels.shape[:2], 256, dtype=torch.long, device=images.device)
     count.scatter_add_(2, levels, torch.ones_like(levels))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.data.files import write_atomic
+from trainer.data.files import by_name_hash, write_atomic
 from trainer.data.trace_shards import VALIDATION_SHARE, Measure, TraceSource
 from trainer.data.traces import Traces
 from trainer.errors import ConfigurationError, TrainerError
@@ -223,8 +222,7 @@ def split(files: Sequence[Path], folder: Path) -> tuple[list[Path], list[Path]]:
     """Whole files go to either side: by folders `train` and `val…` if there are such, else by their names' hash."""
     named = [path for path in files if path.relative_to(folder).parts[0].startswith("val")]
     if not named:
-        by_hash = sorted(files, key=lambda path: hashlib.sha256(str(path.relative_to(folder)).encode()).digest())
-        named = by_hash[: max(1, round(VALIDATION_SHARE * len(files)))]
+        named = by_name_hash(files, folder)[: max(1, round(VALIDATION_SHARE * len(files)))]
     chosen = set(named)
     return [path for path in files if path not in chosen], sorted(chosen)
 
