@@ -1,12 +1,12 @@
-"""Traces in files that people have: JSON lines or CSV, read line by line. docs/traces.md shows both."""
+"""Traces in JSON lines or CSV, read line by line. docs/traces.md shows both."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from trainer.errors import ConfigurationError
 
 CHUNK = 1024
 OF_ITS_OWN = ("trace", "event", "parent", "label")
-"""Columns of a CSV file that are no features."""
+"""Columns of a CSV file other than features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,49 +34,47 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """Names of events and features to the columns of models, and back."""
+    """Numbers of the events and columns of the features of a model, by name."""
 
     events: dict[str, int]
     features: list[str]
     grows: bool = False
-    """While data is prepared new names get new numbers; a trained model knows no others."""
+    """Whether new names get new numbers, as in preparation; a trained model knows no others."""
 
     def encode(self, traces: Sequence[Trace]) -> Traces:
         numbers: list[int] = []
+        parents = [parent for trace in traces for parent in trace.parents]
+        features = np.empty((len(parents), len(self.features)), np.float32)
         for trace in traces:
             for event in trace.events:
                 if self.grows and event not in self.events:
                     self.events[event] = len(self.events) + 1
                 numbers.append(self.events.get(event, UNKNOWN))
+        for column, name in enumerate(self.features):
+            try:
+                features[:, column] = [value for trace in traces for value in trace.features[name]]
+            except KeyError:
+                lacking = next(trace.id for trace in traces if name not in trace.features)
+                raise ConfigurationError(f"trace {lacking}: it lacks the feature {name!r} that others have") from None
         return Traces.of(
             events=np.array(numbers, np.int64),
-            parents=np.array([parent for trace in traces for parent in trace.parents], np.int64),
-            features=self._features(traces, len(numbers)),
+            parents=np.array(parents, np.int64),
+            features=features,
             lengths=np.array([len(trace.events) for trace in traces], np.int64),
             labels=np.array([trace.label for trace in traces], np.float32),
         )
 
-    def _features(self, traces: Sequence[Trace], calls: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        found = np.empty((calls, len(self.features)), np.float32)
-        for column, name in enumerate(self.features):
-            try:
-                found[:, column] = [value for trace in traces for value in trace.features[name]]
-            except KeyError:
-                lacking = next(trace.id for trace in traces if name not in trace.features)
-                raise ConfigurationError(f"trace {lacking}: it lacks the feature {name!r} that others have") from None
-        return found
-
 
 def source_of(description: dict[str, Any], traces: Iterator[Trace]) -> TraceSource:
     """Source of traces with named events; the features of the first are required of all."""
-    ahead = list(islice(traces, 1))
-    if not ahead:
+    first = next(traces, None)
+    if first is None:
         raise ConfigurationError("no trace in what was given")
-    vocabulary = Vocabulary(events={}, features=list(ahead[0].features), grows=True)
+    vocabulary = Vocabulary(events={}, features=list(first.features), grows=True)
     names: list[str] = []
 
     def chunks() -> Iterator[Traces]:
-        for chunk in chunked([ahead[0]], traces):
+        for chunk in chunked(chain([first], traces)):
             unlabelled = [trace.id for trace in chunk if trace.label not in (0, 1)]
             if unlabelled:
                 raise ConfigurationError(f"trace {unlabelled[0]}: training needs a label, 0 or 1")
@@ -86,14 +84,13 @@ def source_of(description: dict[str, Any], traces: Iterator[Trace]) -> TraceSour
     return TraceSource(description=description, chunks=chunks(), events=names, features=vocabulary.features)
 
 
-def chunked(*parts: Iterable[Trace]) -> Iterator[list[Trace]]:
-    together = (trace for part in parts for trace in part)
-    while chunk := list(islice(together, CHUNK)):
+def chunked(traces: Iterator[Trace]) -> Iterator[list[Trace]]:
+    while chunk := list(islice(traces, CHUNK)):
         yield chunk
 
 
 def describe(paths: Sequence[Path]) -> dict[str, Any]:
-    """Names, sizes and times: enough to see that files are the same, without reading hundreds of gigabytes."""
+    """Names, sizes and times of files, which identify them without reading hundreds of gigabytes."""
     return {"files": [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]}
 
 
@@ -119,14 +116,14 @@ def _read_json_lines(path: Path) -> Iterator[Trace]:
             if not line.strip():
                 continue
             try:
-                said = json.loads(line)
-                events = [str(event) for event in said["events"]]
+                given = json.loads(line)
+                events = [str(event) for event in given["events"]]
                 trace = Trace(
-                    id=str(said.get("id", f"{path.name}:{number}")),
+                    id=str(given.get("id", f"{path.name}:{number}")),
                     events=events,
-                    parents=[int(parent) for parent in said.get("parents", range(-1, len(events) - 1))],
-                    features={name: [float(v) for v in values] for name, values in said.get("features", {}).items()},
-                    label=float(said["label"]) if said.get("label") is not None else float("nan"),
+                    parents=[int(parent) for parent in given.get("parents", range(-1, len(events) - 1))],
+                    features={name: [float(v) for v in values] for name, values in given.get("features", {}).items()},
+                    label=float(given["label"]) if given.get("label") is not None else float("nan"),
                 )
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ConfigurationError(f"{path}:{number}: not a trace ({error!r})") from None
@@ -134,7 +131,7 @@ def _read_json_lines(path: Path) -> Iterator[Trace]:
 
 
 def _read_csv(path: Path) -> Iterator[Trace]:
-    """A row for each call; the rows of a trace follow one another."""
+    """Read one row per call; the rows of a trace are adjacent."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file)
         columns = rows.fieldnames or []

@@ -1,7 +1,7 @@
-"""Real traces without the internet: Python's own library at work, recorded call by call with sys.setprofile.
+"""Real traces without internet: calls of Python's standard library, recorded with sys.setprofile.
 
-A request runs some steps of a service on inputs of chance. An anomaly is a fault put into one of its steps: an input
-that makes it raise, a step that takes its time, or two steps in the wrong order.
+A request runs some steps of a service on random inputs. An anomaly is a fault in one of its steps: an input that makes
+it raise, a slow step, or two steps in the wrong order.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from types import FrameType
 from trainer.data.trace_files import Trace
 
 ANOMALIES = 0.15
-"""The share of requests with a fault."""
+"""Share of requests with a fault."""
 MOST_CALLS = 256
 DEPTH = 4
-"""Calls deeper than this are not kept; their time is part of their callers'."""
+"""Deepest calls that are kept; the time of deeper ones is part of their callers'."""
 SLOW_S = (0.003, 0.010)
-"""A step that waits on something: where others take some tenths of a millisecond."""
+"""Duration of a slow step: others take some tenths of a millisecond."""
 BROKEN = "\x00[unterminated {( \"'"
 
 Step = Callable[[str], object]
 
 
 def record(requests: int, seed: int) -> Iterator[Trace]:
-    """The same requests and faults for one seed; the durations are those of this machine at this moment.
+    """Record requests: the same ones with the same faults for one seed.
 
-    They are times of the processor: a call that had to wait for other programs would look slow, and be labelled well.
+    Durations are CPU time: a call that had to wait for other programs would look slow without being labelled so.
     """
     chance = random.Random(seed)  # noqa: S311 - a stream of requests, not a secret
-    # A first call fills caches (compiled patterns, imports): a warm service does not do that.
+    # First calls fill caches (compiled patterns, imports).
     for service in SERVICES.values():
         _run(service, _text(chance))
     for number in range(requests):
@@ -56,18 +56,19 @@ def record(requests: int, seed: int) -> Iterator[Trace]:
         fault = chance.choice(FAULTS) if chance.random() < ANOMALIES else None
         if fault:
             steps = fault(steps, chance)
-        yield _recorded(f"{name}-{number}", steps, text, label=float(fault is not None))
-
-
-def _recorded(name: str, steps: list[Step], text: str, *, label: float) -> Trace:
-    recorder = _Recorder()
-    before = sys.getprofile()
-    sys.setprofile(recorder.notice)
-    try:
-        _run(steps, text)
-    finally:
-        sys.setprofile(before)
-    return recorder.trace(name, label)
+        recorder, before = _Recorder(), sys.getprofile()
+        sys.setprofile(recorder.notice)
+        try:
+            _run(steps, text)
+        finally:
+            sys.setprofile(before)
+        yield Trace(
+            id=f"{name}-{number}",
+            events=recorder.events,
+            parents=recorder.parents,
+            features={"duration_us": recorder.durations},
+            label=float(fault is not None),
+        )
 
 
 def _run(steps: Sequence[Step], text: str) -> None:
@@ -79,7 +80,7 @@ def _run(steps: Sequence[Step], text: str) -> None:
 
 
 def _report(error: Exception) -> str:
-    """Report of a service about a failed step."""
+    """A service reports a failed step."""
     return textwrap.shorten(f"{type(error).__name__}: {error}", 200)
 
 
@@ -91,7 +92,7 @@ class _Recorder:
     durations: list[float] = field(default_factory=list)
     held_up_since: float = 0.0
     open: list[int] = field(default_factory=list)
-    """The calls that have not returned, outermost first; -1 for one that is not kept."""
+    """Calls that have not returned, outermost first; -1 for one that is not kept."""
 
     def notice(self, frame: FrameType, kind: str, _argument: object) -> None:
         now = time.thread_time()
@@ -110,11 +111,6 @@ class _Recorder:
             call = self.open.pop()
             if call >= 0:
                 self.durations[call] = (now - self.begins[call]) * 1e6
-
-    def trace(self, name: str, label: float) -> Trace:
-        return Trace(
-            id=name, events=self.events, parents=self.parents, features={"duration_us": self.durations}, label=label
-        )
 
 
 # ── Faults ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,5 @@
-"""Prepared traces: memory-mapped shards and a manifest, written in one pass over any amount of traces.
+"""Prepared traces: memory-mapped shards and a manifest, written in one pass over any number of traces.
 
-Files carry their content's hash in their name and the manifest is replaced last: a folder is never half new.
 A shard is an index, (traces + 1, 2) numbers of 64 bits: where a trace's calls begin and its label; then all calls.
 """
 
@@ -24,21 +23,21 @@ from trainer.data.traces import Floats, Rows, Traces, join, rows_of
 SHARD_BYTES = 64 << 20
 VALIDATION_SHARE = 0.1
 RESIDENT_BYTES = 4 << 20
-"""Bytes gathered before shards are unmapped. Around a few hundred bytes a kernel may map 2 MiB, all of which counts
-as this process's memory; after unmapping it is the system's cache alone."""
+"""Bytes read before shards are unmapped. For a few hundred bytes a kernel may map 2 MiB, all of which counts as this
+process's memory; after unmapping it is the system's cache alone."""
 OPEN_SHARDS = 64
 """A window of blocks touches far fewer; a process may open some thousand files at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSource:
-    """Traces to prepare: each chunk is read when the one before is written."""
+    """Traces to prepare, read chunk by chunk."""
 
     description: dict[str, Any]
-    """Everything that determines the result: an unchanged source is not read twice."""
+    """All that determines the result: an unchanged source is not read twice."""
     chunks: Iterable[Traces]
     events: list[str]
-    """Names of the events from 1 on, complete when the last chunk was read; empty where numbers are all we have."""
+    """Names of the events from 1 on, complete after the last chunk; empty for events without names."""
     features: list[str]
 
 
@@ -51,7 +50,7 @@ class PreparedTraces(PreparedFolder):
 
 
 def prepare(source: TraceSource, folder: Path) -> tuple[PreparedTraces, bool]:
-    """Shards and manifest; (data, False) if the folder holds just that already."""
+    """Write shards and manifest; (data, False) if the folder holds just that already."""
     if there := PreparedTraces.kept(folder, source=source.description):
         return there, False
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +58,11 @@ def prepare(source: TraceSource, folder: Path) -> tuple[PreparedTraces, bool]:
     measure = Measure(len(source.features))
     kinds = 1
     for chunk in source.chunks:
-        held_back = _held_back(chunk)
+        # A trace's content decides: equal traces are never in both splits.
+        calls = np.split(chunk.calls, np.cumsum(chunk.lengths)[:-1])
+        digests = (hashlib.blake2b(each.tobytes(), digest_size=8).digest() for each in calls)
+        limit = VALIDATION_SHARE * 2**64
+        held_back = np.array([int.from_bytes(digest, "big") < limit for digest in digests], np.bool_)
         for name, chosen in (("train", ~held_back), ("validation", held_back)):
             writers[name].add(chunk.take(np.flatnonzero(chosen)))
         measure.add(chunk.take(np.flatnonzero(~held_back)).features)
@@ -77,15 +80,8 @@ def prepare(source: TraceSource, folder: Path) -> tuple[PreparedTraces, bool]:
     return PreparedTraces.finish(folder, manifest), True
 
 
-def _held_back(traces: Traces) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which traces are for validation: a trace's own content decides, so that twins are never on both sides."""
-    edges = np.cumsum(traces.lengths)[:-1]
-    digests = (hashlib.blake2b(calls.tobytes(), digest_size=8).digest() for calls in np.split(traces.calls, edges))
-    return np.array([int.from_bytes(digest, "big") < VALIDATION_SHARE * 2**64 for digest in digests], np.bool_)
-
-
 class Measure:
-    """Mean and deviation of features as models see them: their size spans magnitudes, so logarithms are taken."""
+    """Mean and deviation of the logarithms of features, which span magnitudes, as models read them."""
 
     def __init__(self, features: int) -> None:
         self._count = 0
@@ -103,7 +99,7 @@ class Measure:
 
 
 class _Writer:
-    """Collects traces and writes a shard whenever they are enough for one."""
+    """Collects traces and writes a shard as soon as they fill one."""
 
     def __init__(self, folder: Path, stem: str) -> None:
         self._folder, self._stem = folder, stem
@@ -138,7 +134,7 @@ class _Writer:
 
 
 class MappedTraces:
-    """One split of prepared traces by number. Its memory is a few megabytes, whatever the size of the split."""
+    """One split of prepared traces by number, in a few megabytes of memory for any size of the split."""
 
     def __init__(self, prepared: PreparedTraces, split: str, longest: int) -> None:
         self._folder = prepared.folder
@@ -167,7 +163,7 @@ class MappedTraces:
         return np.minimum(found, self._longest)
 
     def take(self, indices: Indices) -> Traces:
-        """These traces in this order, each cut to the longest allowed: to its first calls, parents included."""
+        """These traces in this order, each cut to the first calls that are allowed, with their parents."""
         parts, places = [], []
         for number, mine, rows in self._by_shard(indices):
             shard = self._shard(number)
@@ -177,14 +173,15 @@ class MappedTraces:
             parts.append(Traces(calls=calls, lengths=lengths, labels=labels.astype(np.float32)))
             places.append(mine)
             self._touched += max(calls.nbytes, len(rows) * mmap.PAGESIZE)
-            if self._touched > RESIDENT_BYTES:
-                self._let_go()
+            if self._touched > RESIDENT_BYTES:  # one call per shard; mapping again costs a page fault
+                self._shard.cache_clear()
+                self._touched = 0
         if len(parts) == 1:
             return parts[0]
         return join(parts).take(np.argsort(np.concatenate(places)))
 
     def _by_shard(self, indices: Indices) -> Iterable[tuple[int, Indices, Indices]]:
-        """(shard, which of `indices` lie there, as what)."""
+        """Yield each shard, the places in `indices` of its traces, and their numbers in the shard."""
         shards = np.searchsorted(self._ends, indices, side="right")
         for number in np.unique(shards):
             places = np.flatnonzero(shards == number)
@@ -193,11 +190,6 @@ class MappedTraces:
 
     def _open(self, number: int) -> _Shard:
         return _Shard(self._folder / str(self._entries[number]["file"]), self._entries[number]["samples"], self._words)
-
-    def _let_go(self) -> None:
-        """Unmapping all is one call per shard; what comes next is mapped again at a page fault's cost."""
-        self._shard.cache_clear()
-        self._touched = 0
 
 
 class _Shard:

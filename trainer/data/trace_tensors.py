@@ -1,11 +1,11 @@
-"""Preprocessed traces: .pt files of tensors as other tools leave them; docs/traces.md shows their forms."""
+"""Preprocessed traces: .pt files of tensors as other tools write them; docs/traces.md shows their forms."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trainer.data.files import by_name_hash, write_atomic
+from trainer.data.trace_files import describe
 from trainer.data.trace_shards import VALIDATION_SHARE, Measure, TraceSource
 from trainer.data.traces import Traces
 from trainer.errors import ConfigurationError, TrainerError
@@ -32,12 +33,12 @@ NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One trace. Its tensors lie in the file until they are copied."""
+    """One trace. Its tensors are in the file until they are copied."""
 
     events: Tensor
     features: Tensor
     edges: Tensor
-    """(2, edges): from caller to called"""
+    """(2, edges): from caller to called."""
     label: Tensor
 
     def first(self, longest: int) -> Row:
@@ -58,7 +59,14 @@ class TensorFile:
         self._content = _load(path)
         self._listed = isinstance(self._content, list)
         if self._listed:
-            self._lengths = np.array([_length(trace, path) for trace in self._content], np.int64)
+            lengths = []
+            for trace in self._content:
+                events, features = _named(trace, "events"), _named(trace, "features")
+                calls = features if events is None else events
+                if calls is None:
+                    raise ConfigurationError(f"{path}: a trace with neither `events` nor `features`")
+                lengths.append(len(calls))
+            self._lengths = np.array(lengths, np.int64)
         else:
             events, lengths = _named(self._content, "events"), self._content.get("lengths")
             offsets = self._content.get("offsets")
@@ -74,18 +82,24 @@ class TensorFile:
         return len(self._lengths)
 
     def row(self, number: int) -> Row:
-        own = self._content[number] if self._listed else self._part(number)
-        events, features, label = (_named(own, name) for name in NAMES)
         length = int(self._lengths[number])
+        own = self._content[number] if self._listed else self._part(number, length)
+        events, features, label = (_named(own, name) for name in NAMES)
+        if "edge_index" in own:
+            edges = own["edge_index"].long()
+        else:
+            parents = own["parents"].long() if "parents" in own else torch.arange(-1, length - 1)
+            called = torch.nonzero(parents >= 0).flatten()
+            edges = torch.stack([parents[called], called])
         return Row(
             events=torch.zeros(length, dtype=torch.int32) if events is None else events.int(),
-            features=_columns(features, length),
-            edges=_edges(own, length),
+            features=torch.empty(length, 0) if features is None else features.float().reshape(length, -1),
+            edges=edges,
             label=torch.tensor(float("nan")) if label is None else label.float().reshape(()),
         )
 
     def traces(self) -> Traces:
-        """The whole file; for what is read once, from end to end."""
+        """Read the whole file."""
         rows = [self.row(number) for number in range(len(self))]
         features = torch.cat([row.features for row in rows]).numpy()
         return Traces.of(
@@ -96,8 +110,8 @@ class TensorFile:
             labels=torch.stack([row.label for row in rows]).numpy(),
         )
 
-    def _part(self, number: int) -> dict[str, Tensor]:
-        length, start = int(self._lengths[number]), int(self._starts[number])
+    def _part(self, number: int, length: int) -> dict[str, Tensor]:
+        start = int(self._starts[number])
         part: dict[str, Tensor] = {}
         for name, tensor in self._content.items():
             if name in NAMES["label"]:
@@ -122,7 +136,7 @@ def _load(path: Path) -> Any:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        # torch raises RuntimeError for files that it maps itself; only the text tells them apart.
+        # torch raises RuntimeError for files that it maps itself; only the message distinguishes them.
         if isinstance(error, OSError | RuntimeError) and os.strerror(errno.EMFILE) in str(error):
             raise TrainerError(
                 f"{path}: too many open files: fewer --num-workers (2), or a higher limit (ulimit -n 65536)"
@@ -151,34 +165,12 @@ def _named(tensors: Mapping[str, Any], name: str) -> Tensor | None:
     return found if found is None or isinstance(found, Tensor) else torch.as_tensor(found)
 
 
-def _length(trace: Mapping[str, Any], path: Path) -> int:
-    found = _named(trace, "events")
-    found = _named(trace, "features") if found is None else found
-    if found is None:
-        raise ConfigurationError(f"{path}: a trace with neither `events` nor `features`")
-    return len(found)
-
-
-def _columns(features: Tensor | None, length: int) -> Tensor:
-    if features is None:
-        return torch.empty(length, 0)
-    return features.float().reshape(length, -1)
-
-
-def _edges(own: Mapping[str, Tensor], length: int) -> Tensor:
-    if "edge_index" in own:
-        return own["edge_index"].long()
-    parents = own["parents"].long() if "parents" in own else torch.arange(-1, length - 1)
-    called = torch.nonzero(parents >= 0).flatten()
-    return torch.stack([parents[called], called])
-
-
 # ── A folder of such files ────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """Index of a folder's files, needed before training: built once, and kept beside them if writable."""
+    """Index of a folder's files, needed before training: built once, and kept in the folder if it is writable."""
 
     train: list[tuple[str, int]]
     """Paths and numbers of traces."""
@@ -195,7 +187,7 @@ class Folder:
 
 def tensor_files(folder: Path, kind: str) -> list[Path]:
     """The .pt files; where some are named after a workload's kind (lstm, gnn), those of this kind alone."""
-    everything = sorted(path for path in folder.rglob("*.pt"))
+    everything = sorted(folder.rglob("*.pt"))
     return [path for path in everything if kind in path.stem] or everything
 
 
@@ -209,17 +201,17 @@ def open_folder(folder: Path, kind: str) -> Folder:
     stamp = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     kept = folder / f"{kind}-{INDEX}"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        said = json.loads(kept.read_text("utf-8"))
-        if said["files"] == stamp:
-            return Folder(**said["found"])
+        index = json.loads(kept.read_text("utf-8"))
+        if index["files"] == stamp:
+            return Folder(**index["found"])
     found = _survey(train, validation)
-    with suppress(OSError):  # a folder that is only lent: the files are read again next time
+    with suppress(OSError):  # in a read-only folder: the files are read again next time
         write_atomic(kept, json.dumps({"files": stamp, "found": asdict(found)}).encode())
     return found
 
 
 def split(files: Sequence[Path], folder: Path) -> tuple[list[Path], list[Path]]:
-    """Whole files go to either side: by folders `train` and `val…` if there are such, else by their names' hash."""
+    """Split whole files: by folders `train` and `val…` if there are such, otherwise by the hash of their names."""
     named = [path for path in files if path.relative_to(folder).parts[0].startswith("val")]
     if not named:
         named = by_name_hash(files, folder)[: max(1, round(VALIDATION_SHARE * len(files)))]
@@ -229,13 +221,13 @@ def split(files: Sequence[Path], folder: Path) -> tuple[list[Path], list[Path]]:
 
 def _survey(train: Sequence[Path], validation: Sequence[Path]) -> Folder:
     measure: Measure | None = None
-    counts: dict[Path, int] = {}
+    counts: dict[str, list[tuple[str, int]]] = {"train": [], "validation": []}
     positives = {"train": 0, "validation": 0}
     kinds = 1
     for name, paths in (("train", train), ("validation", validation)):
         for path in paths:
             file = TensorFile(path)
-            counts[path] = len(file)
+            counts[name].append((str(path), len(file)))
             for row in map(file.row, range(len(file))):
                 measure = measure or Measure(row.features.shape[1])
                 kinds = max(kinds, int(row.events.max()) + 1)
@@ -244,8 +236,7 @@ def _survey(train: Sequence[Path], validation: Sequence[Path]) -> Folder:
                     measure.add(row.features.numpy())
     mean, deviation = measure.result() if measure else ([], [])
     return Folder(
-        train=[(str(path), counts[path]) for path in train],
-        validation=[(str(path), counts[path]) for path in validation],
+        **counts,
         positives=positives,
         event_kinds=kinds,
         features=len(mean),
@@ -255,19 +246,15 @@ def _survey(train: Sequence[Path], validation: Sequence[Path]) -> Folder:
 
 
 def source_of(folder: Path, kind: str) -> TraceSource:
-    """The same traces for `prepare`, which writes them as shards."""
+    """The same traces as a source for `prepare`."""
     files = tensor_files(folder, kind)
     if not files:
         raise ConfigurationError(f"{folder}: no .pt file in this folder")
     columns = TensorFile(files[0]).row(0).features.shape[1]
 
-    def chunks() -> Iterator[Traces]:
-        for path in files:
-            yield TensorFile(path).traces()
-
     return TraceSource(
-        description={"files": [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]},
-        chunks=chunks(),
+        description=describe(files),
+        chunks=(TensorFile(path).traces() for path in files),
         events=[],
         features=[f"feature {number}" for number in range(columns)],
     )

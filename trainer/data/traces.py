@@ -1,7 +1,7 @@
-"""Traces in memory: which calls a program made, in which order and by whom, and whether something was wrong.
+"""Traces in memory: the calls of a program in their order with their callers, and whether it was anomalous.
 
-A call is one row of 32-bit words: its event (what was called), its parent (the place in the trace of the call that
-made it, -1 for none), and its features' bits. One row is one copy, however many features there are.
+A call is one row of 32-bit words: its event (the called function), its parent (the place in the trace of the calling
+call, -1 for none), and its features' bits. One row is one copy, for any number of features.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Rows = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 UNKNOWN = 0
-"""The event that stands for all that training never met."""
+"""The event of all calls that training never saw."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traces:
-    """Some traces, their calls one after another."""
+    """Traces with their calls one after another."""
 
     calls: Rows
     """(calls, 2 + features)"""
@@ -58,14 +58,14 @@ class Traces:
         return Traces(calls=calls, lengths=lengths, labels=self.labels[indices])
 
     def first(self, longest: int) -> Traces:
-        """Each cut to its first calls."""
+        """Cut each trace to its first calls."""
         lengths = np.minimum(self.lengths, longest)
         calls = self.calls.take(rows_of(self.starts(), lengths), axis=0)
         return Traces(calls=calls, lengths=lengths, labels=self.labels)
 
 
 def rows_of(starts: Indices, lengths: Indices) -> Indices:
-    """The numbers of all rows of some stretches, one stretch after another."""
+    """Numbers of the rows of some ranges, one range after another."""
     before = np.cumsum(lengths) - lengths
     rows: Indices = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
     return rows
