@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.fleet.fan_out import begin, fan_out
 from orchestrator.fleet.faults import crashes_folder
-from orchestrator.fleet.supervise.latest_only import LatestOnly
+from orchestrator.fleet.supervise.loop import LatestOnly
 from orchestrator.nodes.fake import FakeNode, UnexpectedCallError
 from orchestrator.specs.errors import BugError, DeadlineError, EngineError, OrchError
 

@@ -10,7 +10,7 @@ from orchestrator.fleet.runs import load_plan
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.one_supervisor import only_watcher
-from orchestrator.fleet.supervise.wait import Clock, wait_for
+from orchestrator.fleet.supervise.wait import wait_for
 from orchestrator.nodes.probes import probe
 from orchestrator.specs.errors import DeadlineError, EngineError, NodeUnreachableError
 from orchestrator.specs.plan_json import to_json
@@ -118,7 +118,7 @@ def test_wait_looks_until_all_has_ended() -> None:
             finish(here, 0)
 
     nodes = list(here.nodes.values())
-    assert wait_for(nodes, plan.run_id, timeout_s=None, clock=Clock(rest=rest)) == "succeeded"
+    assert wait_for(nodes, plan.run_id, timeout_s=None, rest=rest) == "succeeded"
     assert rests == [2.0, 2.0, 2.0]
 
 
@@ -133,12 +133,13 @@ def test_while_it_is_watched_the_watchers_word_counts() -> None:
     def rest(seconds: float) -> None:
         now[0] += seconds
 
-    clock = Clock(now=lambda: now[0], rest=rest)
     with only_watcher(record):
         with pytest.raises(DeadlineError):
-            wait_for(list(here.nodes.values()), plan.run_id, timeout_s=60, clock=clock)
+            wait_for(list(here.nodes.values()), plan.run_id, timeout_s=60, now=lambda: now[0], rest=rest)
         record.save_outcome("succeeded", "")
-        assert wait_for(list(here.nodes.values()), plan.run_id, timeout_s=60, clock=clock) == "succeeded"
+        assert (
+            wait_for(list(here.nodes.values()), plan.run_id, timeout_s=60, now=lambda: now[0], rest=rest) == "succeeded"
+        )
     assert now[0] == 60
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.checks.slow_links import SlowLinks, slow_links
 from orchestrator.fleet.runs.stop import _REMOVE
-from orchestrator.fleet.supervise.rendezvous import BEHIND_S, NOBODY_S, Rendezvous
+from orchestrator.fleet.supervise.rendezvous import BEHIND_S, FIRST_S, Rendezvous
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.command import in_miniature
 from orchestrator.specs.connectivity import ConnectivityResult, read_connectivity_result
@@ -221,19 +221,19 @@ def test_nobody_comes() -> None:
     rehearsal = Rehearsal()
     assert rehearsal.after(BEHIND_S + 1) == []
     with pytest.raises(NodeUnreachableError, match="alpha, beta, gamma did not reach"):
-        rehearsal.after(NOBODY_S)
+        rehearsal.after(FIRST_S)
 
 
 def test_a_started_rank_shows_that_all_nodes_have_met() -> None:
     rehearsal = Rehearsal()
     started = RunLine(time="", node="beta", node_rank=1, rank=1, text=event("started", 1).partition(": ")[2])
     assert rehearsal.roll_call.hear(started) == list(THREE)
-    assert rehearsal.after(NOBODY_S + 1) == []
+    assert rehearsal.after(FIRST_S + 1) == []
 
 
 def test_who_stays_away_ends_the_test_and_nothing_is_left(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command as a whole, its patience cut to nothing: the containers go on, and nobody connects."""
-    monkeypatch.setattr("orchestrator.fleet.supervise.rendezvous.NOBODY_S", 0.0)
+    monkeypatch.setattr("orchestrator.fleet.supervise.rendezvous.FIRST_S", 0.0)
     here = lan.lan(*THREE, ends_with=None)
     ran = orch("test", on=here)
     assert (ran.code, here.containers) == (4, {})

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
-from orchestrator.fleet.supervise.latest_only import LatestOnly
+from orchestrator.fleet.supervise.loop import LatestOnly
 from orchestrator.fleet.supervise.one_supervisor import only_watcher, watcher_of
 from orchestrator.fleet.supervise.replan import NodePool, fit
 from orchestrator.plan.recovery import AddNodes, GiveUp, Replan, StartContainer, Update

@@ -56,7 +56,7 @@ def follow_attempt(
 ) -> RunOutcome:
     """Follow until all containers have ended. `on` receives every event and every decision.
 
-    The first final failure stops the other nodes: without its peers a rank hangs for 300 s.
+    The first final failure stops the other nodes: a rank without its peers hangs for 300 s.
     """
     options = options or AttemptOptions()
     record.veil = veil_of(plan)  # the plan on record lacks secret values
@@ -107,7 +107,11 @@ class AttemptDriver:
     def execute(self, decision: Decision) -> list[RunEvent]:
         """Execute a decision; return the events that follow."""
         if isinstance(decision, StartContainer):
-            self._start_container(self._containers[decision.node])
+            container = self._containers[decision.node]
+            fan_out(
+                [container], lambda one: one.node.engine.start(one.id), timeout_s=START_S
+            )  # its follower finds an error
+            self._follower.add(container, since=self._report.record.last_time(container.node.name, container.id))
         if isinstance(decision, StopOthers):
             return [*self._stop(decision.nodes)]
         return []
@@ -124,11 +128,6 @@ class AttemptDriver:
             with suppress(OSError):  # a full disk was reported when the lines did not fit
                 report.record.save_outcome(outcome.word, outcome.failure.reason if outcome.failure else "")
         return outcome
-
-    def _start_container(self, container: RunningContainer) -> None:
-        """Start the container again. A failure is found by its follower."""
-        fan_out([container], lambda container: container.node.engine.start(container.id), timeout_s=START_S)
-        self._follower.add(container, since=self._report.record.last_time(container.node.name, container.id))
 
     def _stop(self, names: Sequence[str]) -> list[NodeLost]:
         """Stop all at once: one node stopped alone leaves the others in torchrun's exit barrier.

@@ -19,7 +19,7 @@ from contract.events import (
     TrainingStopped,
 )
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
-from orchestrator.checks.generation_failure import GenerationFailure, generation_failure
+from orchestrator.checks.generation_failure import generation_failure
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.plan.recovery import STOPPED_CODE, AddNodes, GiveUp, NoNodeAnswers, Replan
 from orchestrator.specs.plan import Plan
@@ -144,23 +144,20 @@ class AttemptReport:
 
     def _failure(self, last: object, *, stopped: bool) -> Failure | None:
         if isinstance(last, GiveUp):
-            return self._absence(last)
+            name, others = last.nodes[0], last.nodes[1:]
+            reason = self.lost.get(name, "the others wait for it")
+            if last.seconds >= 1:
+                reason += f", for {last.seconds:.0f} s" + (f" (as are {', '.join(others)})" if others else "")
+            return root_cause([self._unseen(name, None, reason)], run=self.plan.run_id)
         if isinstance(last, Replan | AddNodes):
             return None
         kind = self.verdict.outcome if self.verdict else None
         if kind == "done" or (kind is None and stopped) or kind == "stopped":
             return None  # torchrun exits 1 after a clean stop, too: the events of ranks and agents count
-        verdict = generation_failure(self.verdict)
-        return self._by_verdict(verdict) if verdict else root_cause(self.failed, run=self.plan.run_id)
-
-    def _by_verdict(self, verdict: GenerationFailure) -> Failure | None:
-        """The agents' verdict, with the lines of its rank as collected here."""
-        seen = any(ended.node == verdict.node for ended in self.failed)
-        return root_cause(
-            self.failed if seen else [*self.failed, self._unseen(verdict.node, verdict.exit_code)],
-            agreed=verdict,
-            run=self.plan.run_id,
-        )
+        failed, verdict = self.failed, generation_failure(self.verdict)
+        if verdict and not any(ended.node == verdict.node for ended in failed):
+            failed = [*failed, self._unseen(verdict.node, verdict.exit_code)]
+        return root_cause(failed, agreed=verdict, run=self.plan.run_id)
 
     def _unseen(self, node: str, exit_code: int | None, reason: str = "") -> EndedBadly:
         """A node of which the end was not seen from here."""
@@ -169,10 +166,3 @@ class AttemptReport:
             node=node, node_rank=ranks[0], first_rank=ranks[1], exit_code=exit_code, oom_killed=False, lines=(),
             reported=reason,
         )  # fmt: skip
-
-    def _absence(self, given_up: GiveUp) -> Failure | None:
-        name = given_up.nodes[0]
-        others = f" (as are {', '.join(given_up.nodes[1:])})" if len(given_up.nodes) > 1 else ""
-        why = self.lost.get(name, "the others wait for it")
-        reason = f"{why}, for {given_up.seconds:.0f} s{others}" if given_up.seconds >= 1 else why
-        return root_cause([self._unseen(name, None, reason)], run=self.plan.run_id)

@@ -51,10 +51,9 @@ def follow(
     patient: bool = False,
     pause: Pause | None = None,
 ) -> Iterator[RunEvent]:
-    """Merge the nodes' events from the end of the record until each node has ended or is lost. Lines are kept there.
-    A patient follower waits for a lost node as long as another one runs.
+    """Merge the nodes' events from the end of the record until each node has ended or is lost; lines are recorded.
 
-    A container that Docker restarts is followed again.
+    `patient`: wait for a lost node as long as another one runs. A container that Docker restarts is followed again.
     """
     following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True)
     for container in containers:
@@ -99,7 +98,7 @@ class Follower:
         Thread(target=self._listen, args=(container, since), daemon=True).start()
 
     def look_out(self, node: Node, ready: Callable[[], object], *, after_s: float = 0.0) -> None:
-        """`NodeBack` once `ready` raises no error any more: for a node that has no part in the run now."""
+        """`NodeBack` once `ready` raises no error: for a node that has no part in the attempt."""
 
         def wait() -> None:
             self._pause(after_s)
@@ -109,7 +108,7 @@ class Follower:
         Thread(target=wait, daemon=True).start()
 
     def run_events(self) -> Iterator[RunEvent]:
-        """As they come, a `Tick` now and then, until nothing is listened to any more."""
+        """Events as they come, a `Tick` after each `tick_s` without one, until no container is followed."""
         unkept = set[str]()
         try:
             while self._open_ends:
@@ -131,7 +130,7 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        """End the following: what still waits for a node gives up."""
+        """End the following, and all waiting for nodes."""
         self._closed.set()
 
     def _listen(self, container: RunningContainer, since: str) -> None:
@@ -191,7 +190,7 @@ class Follower:
         return bool(held[-1])
 
     def _find(self, container: RunningContainer) -> str:
-        """Id of the container; empty where the node has none. Of a node that never answered it is looked for."""
+        """Id of the container; empty if the node has none. Found by its labels if the node never answered before."""
         if container.id:
             return container.id if container.node.engine.container(container.id) else ""
         rank = {labels.LABEL_RUN: self._record.run_id, labels.LABEL_NODE_RANK: str(container.node_rank)}
@@ -223,7 +222,7 @@ class Follower:
 
 
 class _LogReader:
-    """Passes on and keeps each line of a container once, however often its connection breaks."""
+    """Queues and records each line of a container once, however often its connection breaks."""
 
     def __init__(
         self, container: RunningContainer, record: RunRecord, queue: SimpleQueue[RunEvent], since: str, pause: Pause
@@ -263,8 +262,8 @@ class _LogReader:
                     return
 
     def _runs_on(self, container: RunningContainer) -> bool:
-        """Whether the container still runs after the end of its log. A log ends with its container, a moment before the
-        engine reports that, or with its connection, which raises no error."""
+        """Whether the container still runs after the end of its log: a log ends a moment before the engine reports the
+        end of the container, or with its connection, which raises no error."""
         for _ in range(LOOKS):
             facts = container.node.engine.container(container.id)
             if facts is None or facts.state is not State.RUNNING:

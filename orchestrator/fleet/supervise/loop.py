@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from contract.events import CheckpointWritten, GroupJoined
 from orchestrator.checks.failure import Failure
-from orchestrator.fleet.fan_out import Notify
+from orchestrator.fleet.fan_out import Notify, begin
+from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.stop import stop_containers
 from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, follow_attempt
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.follow import Pause
-from orchestrator.fleet.supervise.latest_only import LatestOnly
-from orchestrator.fleet.supervise.replan import NodePool, require_fit, start_next_attempt, stop_attempt
+from orchestrator.fleet.supervise.replan import NodePool, require_fit, start_next_attempt
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import STOP_TIMEOUT_S
-from orchestrator.plan.recovery import AddNodes, Policy, Replan, Update
+from orchestrator.plan.recovery import Policy, Replan, Update
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
@@ -65,6 +67,43 @@ class Supervision:
     tick_s: float = 0.5
 
 
+class LatestOnly:
+    """Background work, one piece at a time: a newer piece replaces the one that waits."""
+
+    def __init__(self, failed: Callable[[OrchError], object] = lambda _error: None) -> None:
+        """`failed` receives errors, in the calling thread."""
+        self._failed = failed
+        self._current: Future[object] | None = None
+        self._waiting: Callable[[], object] | None = None
+
+    def add(self, work: Callable[[], object]) -> None:
+        self._waiting = work
+        self.look()
+
+    def look(self) -> None:
+        """Start the waiting piece, if none is running."""
+        if self._current and self._current.done():
+            self._finish()
+        if self._waiting and not self._current:
+            self._current, self._waiting = begin(self._waiting), None
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait for both pieces, each at most `timeout_s`. TimeoutError: one takes longer."""
+        while self._current or self._waiting:
+            self.look()
+            if self._current:
+                self._current.exception(timeout_s)
+                self._finish()
+
+    def _finish(self) -> None:
+        ended, self._current = self._current, None
+        error = ended.exception() if ended else None
+        if isinstance(error, Exception):
+            self._failed(as_error(error))
+        elif error:
+            raise error
+
+
 def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContainer]) -> RunOutcome:
     """Supervise until the run ends. With `plan.min_nodes` it continues without absent nodes, and adds them later."""
     record, copies, given_up = RunRecord(plan.run_id), LatestOnly(how.callbacks.failed), Counter[str](plan.away)
@@ -85,14 +124,17 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
             return outcome
         if isinstance(outcome.then, Replan):
             given_up.update(outcome.then.without)
-        names = _next(plan, outcome.then)
+            names, patience_s = outcome.then.left, WAITING_STOP_S
+        else:
+            names, patience_s = (*(part.node for part in plan.nodes), *outcome.then.nodes), STOP_TIMEOUT_S
         record.mark_next(names)
-        patience_s = STOP_TIMEOUT_S if isinstance(outcome.then, AddNodes) else WAITING_STOP_S
-        stop_attempt([one for one in containers if one.node.name in names], record, timeout_s=patience_s)
+        stop_containers([one for one in containers if one.node.name in names], record, timeout_s=patience_s)
         try:
             plan, containers = move(how, plan, names, outcome.samples_per_step)
         except OrchError as error:
-            return _stranded(outcome, plan, record, error)
+            failure = Failure(node=error.node or plan.master, rank=0, exit_code=None, reason=str(error), lines=())
+            record.save_outcome(State.FAILED.value, failure.reason)
+            return replace(outcome, state=State.FAILED, failure=failure, then=None)
 
 
 def move(
@@ -101,15 +143,15 @@ def move(
     """Start the next attempt on these nodes; retry where something else fails meanwhile. Raises the last error."""
     for number in range(TRIES):
         try:
-            anew, containers = start_next_attempt(how.pool, plan, names, samples_per_step, how.callbacks.notify)
+            next_plan, containers = start_next_attempt(how.pool, plan, names, samples_per_step, how.callbacks.notify)
         except OrchError as error:
             if number == TRIES - 1:
                 raise
             how.callbacks.failed(error)
             how.rest(FIRST_PAUSE_S * 2**number)
             continue
-        how.callbacks.told(Replanned(plan=anew))
-        return anew, containers
+        how.callbacks.told(Replanned(plan=next_plan))
+        return next_plan, containers
     raise AssertionError  # the last try returns or raises
 
 
@@ -122,14 +164,8 @@ def reported_samples(record: RunRecord) -> int | None:
     return samples
 
 
-def _next(plan: Plan, then: Replan | AddNodes) -> tuple[str, ...]:
-    """Nodes of the next attempt."""
-    return (*(part.node for part in plan.nodes), *then.nodes) if isinstance(then, AddNodes) else then.left
-
-
 def _attempt_options(how: Supervision, plan: Plan, given_up: Mapping[str, int]) -> AttemptOptions:
-    """A node that is given up repeatedly waits longer each time: the supervisor reaches it, and the other nodes may
-    not."""
+    """A node that is given up repeatedly waits longer each time: the other nodes may not reach it."""
 
     def ready(name: str) -> Callable[[], object]:
         return lambda: require_fit(how.pool, name, plan.run_id)
@@ -166,10 +202,3 @@ def _pass_on(how: Supervision, plan: Plan, copies: LatestOnly) -> Callable[[Upda
             copies.add(lambda: checkpoint(nodes, plan, step))
 
     return tell
-
-
-def _stranded(outcome: RunOutcome, plan: Plan, record: RunRecord, error: OrchError) -> RunOutcome:
-    """The outcome of an attempt that was stopped for a next one that could not start."""
-    failure = Failure(node=error.node or plan.master, rank=0, exit_code=None, reason=str(error), lines=())
-    record.save_outcome(State.FAILED.value, failure.reason)
-    return replace(outcome, state=State.FAILED, failure=failure, then=None)

@@ -48,18 +48,18 @@ def run_one_shot(
 ) -> OneShotResult:
     """Start the plan, follow it to its end, and remove it from the nodes; the controller's record stays."""
     containers = launch(nodes, plan, fresh=request.folders, on_step=callbacks.step)
-    record, told = RunRecord(plan.run_id), dict[type[Event], Event]()
+    record, newest = RunRecord(plan.run_id), dict[type[Event], Event]()
 
     def hear(run_event: Update) -> None:
         if not isinstance(run_event, RunEvent):
             return  # a temporary run has no next attempt: decisions are ignored
         event = run_event.event if isinstance(run_event, RunLine) else None
         if event and event.rank == 0:
-            told[type(event)] = event
+            newest[type(event)] = event
         callbacks.run_event(run_event)
 
     try:
-        return OneShotResult(outcome=follow_attempt(containers, plan, record, on=hear), told=tuple(told.values()))
+        return OneShotResult(outcome=follow_attempt(containers, plan, record, on=hear), told=tuple(newest.values()))
     except BaseException as error:  # Ctrl-C too
         record.save_outcome("stopped", str(error))
         raise

@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import IO
 
@@ -22,7 +22,7 @@ LOOK_EVERY_S = 0.5
 def only_watcher(record: RunRecord, *, tries: int = 1, rest: Callable[[float], object] = time.sleep) -> Iterator[None]:
     """Within it, this process supervises the run. ConflictError: another one does, still after `tries` looks."""
     with TextIOWrapper(open_private(record.folder / LOCK), encoding="ascii") as lock:
-        while not _taken(lock):
+        while not _lock(lock, fcntl.LOCK_EX):
             tries -= 1
             if tries <= 0:
                 lock.seek(0)
@@ -38,23 +38,19 @@ def only_watcher(record: RunRecord, *, tries: int = 1, rest: Callable[[float], o
         yield
 
 
-def _taken(lock: IO[str]) -> bool:
+def watcher_of(record: RunRecord) -> int | None:
+    """The process that supervises the run on this controller; None: there is none."""
+    with suppress(FileNotFoundError), (record.folder / LOCK).open("r", encoding="ascii") as lock:
+        if not _lock(lock, fcntl.LOCK_SH):
+            written = lock.read().strip()
+            return int(written) if written.isdecimal() else 0
+    return None
+
+
+def _lock(file: IO[str], kind: int) -> bool:
+    """False: another process holds the lock."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-def watcher_of(record: RunRecord) -> int | None:
-    """The process that supervises the run on this controller; None: there is none."""
-    try:
-        with (record.folder / LOCK).open("r", encoding="ascii") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                written = lock.read().strip()
-                return int(written) if written.isdecimal() else 0
-    except FileNotFoundError:
-        pass
-    return None

@@ -15,7 +15,7 @@ from orchestrator.specs.run_events import Replanned, RunLine
 
 BEHIND_S = 20.0
 """Seconds that the others may take after the newest arrival. A slow disk loads torch that much later."""
-NOBODY_S = 60.0
+FIRST_S = 60.0
 """Seconds that the first may take."""
 POLL_EVERY_S, POLL_TIMEOUT_S = 1.0, 6.0
 
@@ -43,12 +43,12 @@ class Arrivals:
                 new = self.missing
         elif self.missing and self._clock() - self._polled >= POLL_EVERY_S:
             self._polled = self._clock()
-            new = self._poll(self.missing)
+            new = self._connected(self.missing)
         self.here += new
         return new
 
-    def _poll(self, names: Sequence[str]) -> list[str]:
-        """Return the nodes that are connected to the agent of the master; none on loopback, where it cannot be seen."""
+    def _connected(self, names: Sequence[str]) -> list[str]:
+        """Nodes with a connection to the master's agent; none on loopback, where it cannot be seen."""
         master, port = self._plan.master_addr, self._plan.supervisor_port
         if master.startswith("127."):
             return []
@@ -56,34 +56,26 @@ class Arrivals:
         return [outcome.item for outcome in outcomes if outcome.result]
 
 
-class Rendezvous:
-    """`hear` is to be called with all events; it raises once a node is overdue."""
+class Rendezvous(Arrivals):
+    """Raises once a node is overdue."""
 
     def __init__(self, nodes: Mapping[str, Node], plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
-        self._arrivals, self._plan, self._clock = Arrivals(nodes, plan, clock), plan, clock
+        super().__init__(nodes, plan, clock)
         self._newest = clock()
-
-    @property
-    def here(self) -> list[str]:
-        return self._arrivals.here
 
     def hear(self, told: object) -> list[str]:
         """Return the nodes that have arrived since the last call.
 
         NodeUnreachableError: names the other nodes as soon as they are too late.
         """
-        new, now = self._arrivals.hear(told), self._clock()
+        new, now, plan = super().hear(told), self._clock(), self._plan
         if new:
             self._newest = now
-        if self._arrivals.missing and now - self._newest > (BEHIND_S if self.here else NOBODY_S):
-            raise self._overdue(self._arrivals.missing)
+        limit_s, others = (BEHIND_S, ", ".join(self.here)) if self.here else (FIRST_S, "the start")
+        if self.missing and now - self._newest > limit_s:
+            raise NodeUnreachableError(
+                f"{', '.join(self.missing)} did not reach {plan.master} ({plan.master_addr}:{plan.supervisor_port}) "
+                f"within {limit_s:.0f} s after {others}",
+                hint="orch doctor: it tries every port both ways, and names the firewall, the cable or the route",
+            )
         return new
-
-    def _overdue(self, missing: list[str]) -> NodeUnreachableError:
-        plan = self._plan
-        master = f"{plan.master} ({plan.master_addr}:{plan.supervisor_port})"
-        others = f"after {', '.join(self.here)}" if self.here else "after the start"
-        return NodeUnreachableError(
-            f"{', '.join(missing)} did not reach {master} within {BEHIND_S if self.here else NOBODY_S:.0f} s {others}",
-            hint="orch doctor: it tries every port both ways, and names the firewall, the cable or the route",
-        )

@@ -1,4 +1,4 @@
-"""Continue a run with other nodes: stop what still runs, collect new facts, launch the next attempt."""
+"""Continue a run with other nodes: collect new facts, and launch the next attempt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from orchestrator.fleet.runs.find_runs import find_runs, must_be_over
 from orchestrator.fleet.runs.launch import RunningContainer, discard, launch
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.plan.command import same_step
 from orchestrator.plan.launch import plan_launch
@@ -30,10 +29,6 @@ from orchestrator.specs.request import LaunchRequest, RunIdentity
 CLEAR_S = 30.0
 
 
-def _utc() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 @dataclass(frozen=True, kw_only=True)
 class NodePool:
     """All nodes that a run may use, whether they answer or not, and the launch request."""
@@ -41,19 +36,11 @@ class NodePool:
     nodes: Mapping[str, Node]
     request: LaunchRequest
     """The request, with all these nodes."""
-    now: Callable[[], datetime] = _utc
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
 
     @property
     def min_nodes(self) -> int:
         return self.request.min_nodes or len(self.nodes)
-
-
-def stop_attempt(containers: Sequence[RunningContainer], record: RunRecord, *, timeout_s: int) -> None:
-    """Stop an attempt on all nodes that answer; keep its lines, remove its containers."""
-    outcomes = fan_out(containers, lambda one: one.node.engine.stop(one.id, timeout_s), timeout_s=timeout_s + 30)
-    ended = [outcome.item for outcome in outcomes if outcome.error is None]
-    collect_logs(ended, record)
-    fan_out(ended, discard, timeout_s=CLEAR_S)
 
 
 def resume_run(
@@ -73,7 +60,7 @@ def start_next_attempt(
     """Launch the next attempt on those of `names` that answer and are fit; a step keeps its number of samples.
 
     It resumes from the newest intact checkpoint on one of them, with the code and data of the launch. PreflightError:
-    too few nodes are fit. Other errors are those of the launch, which then leaves nothing behind.
+    too few nodes are fit. Other errors are those of the launch, which was undone.
     """
     record = RunRecord(plan.run_id)
     wanted = [pool.nodes[name] for name in names]
@@ -102,15 +89,16 @@ def start_next_attempt(
     )
     newest = looking.result()
     lost = steps_lost(record, newest, request.command)
-    anew = plan_launch(request, holding(facts, newest), identity)
+    next_plan = plan_launch(request, holding(facts, newest), identity)
     if lost:
-        notify(anew.master, Progress(text=lost))
-    bring_newest(pool.nodes, anew, newest, notify)
+        notify(next_plan.master, Progress(text=lost))
+    bring_newest(pool.nodes, next_plan, newest, notify)
 
     def on_step(node: str, step: str) -> None:
         notify(node, Progress(text=step))
 
-    return anew, launch(pool.nodes, anew, elsewhere={name: places[name] for name in anew.away}, on_step=on_step)
+    elsewhere = {name: places[name] for name in next_plan.away}
+    return next_plan, launch(pool.nodes, next_plan, elsewhere=elsewhere, on_step=on_step)
 
 
 def fit(pool: NodePool, names: Sequence[str], run_id: str) -> tuple[dict[str, NodeFacts], list[str]]:
@@ -142,7 +130,7 @@ def _clear(node: Node, record: RunRecord) -> None:
         says = understood(facts.labels)
         if says is None:
             continue
-        container = RunningContainer(node=node, node_rank=says.node_rank, id=facts.id, secrets=secrets_of(facts.labels))
+        container = RunningContainer.of(node, says.node_rank, facts)
         node.engine.stop(facts.id, 0)
         collect_logs([container], record)
         discard(container)

@@ -4,46 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from orchestrator.fleet.runs.find_runs import choose_run, find_runs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.one_supervisor import watcher_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import DeadlineError
-from orchestrator.specs.run import Run, State
+from orchestrator.specs.run import State
 
 LOOK_EVERY_S = 2.0
 STOPPED = 143
 """Exit code of a container that was asked to stop."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clock:
-    """Time, and how to let it pass."""
-
-    now: Callable[[], float] = time.monotonic
-    rest: Callable[[float], object] = time.sleep
-
-
-def wait_for(nodes: Sequence[Node], run_id: str, *, timeout_s: float | None, clock: Clock | None = None) -> str:
+def wait_for(
+    nodes: Sequence[Node],
+    run_id: str,
+    *,
+    timeout_s: float | None,
+    now: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], object] = time.sleep,
+) -> str:
     """`succeeded`, `stopped` or `failed`. DeadlineError: it still runs after `timeout_s`.
 
     The result of a supervisor on this controller counts: between two attempts no container runs.
     """
-    clock, record = clock or Clock(), RunRecord(run_id)
-    deadline = None if timeout_s is None else clock.now() + timeout_s
+    record, deadline = RunRecord(run_id), None if timeout_s is None else now() + timeout_s
     while True:
         if ended := record.outcome():
             return ended[0]
         if watcher_of(record) is None and (word := _ended(nodes, run_id)):
             return word
-        left = LOOK_EVERY_S if deadline is None else deadline - clock.now()
+        left = LOOK_EVERY_S if deadline is None else deadline - now()
         if left <= 0:
-            raise DeadlineError(
-                f"run {run_id} has not ended after {timeout_s:.0f} s", hint=f"orch status {run_id}"
-            )  # fmt: skip
-        clock.rest(min(LOOK_EVERY_S, left))
+            raise DeadlineError(f"run {run_id} has not ended after {timeout_s:.0f} s", hint=f"orch status {run_id}")
+        rest(min(LOOK_EVERY_S, left))
 
 
 def _ended(nodes: Sequence[Node], run_id: str) -> str:
@@ -53,11 +48,7 @@ def _ended(nodes: Sequence[Node], run_id: str) -> str:
     states = {member.state for member in run.members}
     if states & {State.RUNNING, State.CREATED} or (State.LOST in states and found.unreachable):
         return ""
-    if _all_stopped(run):
+    codes = {member.container.exit_code for member in run.members if member.container}
+    if STOPPED in codes and codes <= {0, STOPPED}:
         return "stopped"
     return State.SUCCEEDED.value if states == {State.SUCCEEDED} else State.FAILED.value
-
-
-def _all_stopped(run: Run) -> bool:
-    codes = {member.container.exit_code for member in run.members if member.container}
-    return STOPPED in codes and codes <= {0, STOPPED}
