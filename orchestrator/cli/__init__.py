@@ -1,7 +1,4 @@
-"""One module per command: parse, call, render, exit code.
-
-Commands load when they are called, so that `orch --help` stays quick: this table is all that help needs.
-"""
+"""One module per command: parse, call, render, exit code. It is imported when it is called: help stays quick."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from logging import getLogger
 from pathlib import Path
@@ -79,25 +77,24 @@ _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def run() -> NoReturn:
-    """The program: one command line, then gone.
+    """Run the command line of this process, and exit.
 
-    Taking the interpreter down module by module costs 0.12 s, and threads that wait for a node which does not answer
-    are to die with the process, not to be waited for.
+    `os._exit`: the interpreter's own shutdown takes 0.12 s and waits for threads that wait for silent nodes.
     """
     gc.set_threshold(50_000)  # importing makes many objects and no garbage
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes 12 ms; we use none
-    for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 gets what it lacks escaped
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for plugins takes 12 ms; we use none
+    for stream in (sys.stdout, sys.stderr):  # characters that a terminal lacks are escaped
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     code = main()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # its reader has gone
+        with suppress(OSError):  # the reader of a pipe has ended
             stream.flush()
     os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code. Every error ends here as a message, never as a traceback."""
+    """Run one command line and return its exit code. Every error becomes a message, never a traceback."""
     arguments = _current_names(sys.argv[1:] if argv is None else argv)
     with invocation(Invocation(words=tuple(arguments))):
         if os.environ.get("ORCH_DEBUG", "0") not in ("", "0"):
@@ -130,7 +127,7 @@ def _run(arguments: list[str]) -> int:
 
 
 class _GroupedHelp(TyperGroup):
-    """The program, its commands in groups in the help."""
+    """The program, with its commands in groups in the help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # of the base class
         for title, group in GROUPS.items():
@@ -139,7 +136,7 @@ class _GroupedHelp(TyperGroup):
 
 
 def build_app(wanted: str | None) -> Any:
-    """The program, a click Group, with one command loaded (all of them for shell completion)."""
+    """Return the program, a click Group, with one command loaded (all of them for shell completion)."""
     app = typer.Typer(
         name="orch",
         cls=_GroupedHelp,
@@ -151,11 +148,10 @@ def build_app(wanted: str | None) -> Any:
         context_settings={"help_option_names": ["-h", "--help"], "terminal_width": width()},
     )
     app.callback(invoke_without_command=True)(_root)
-    everything = "_ORCH_COMPLETE" in os.environ
     for name, summary in COMMANDS.items():
         if name == "version":
             app.command(name, help=summary, epilog="orch version")(_show_version)
-        elif everything or name == wanted:
+        elif name == wanted or "_ORCH_COMPLETE" in os.environ:
             module = import_module(f"orchestrator.cli.{name.replace('-', '_')}")
             if hasattr(module, "GROUP"):
                 app.add_typer(module.GROUP, name=name)
@@ -164,7 +160,7 @@ def build_app(wanted: str | None) -> Any:
                 function = getattr(module, name.replace("-", "_"))
                 app.command(name, epilog=module.EXAMPLES, context_settings=settings)(function)
         else:
-            app.command(name, help=summary)(_not_loaded)
+            app.command(name, help=summary)(lambda: None)
     program = typer.main.get_command(app)
     _add_common_options(program)
     return program
@@ -185,37 +181,20 @@ def _show_version() -> None:
     write_line(f"orch {number}" if number else "orch, not installed: run from its source")
 
 
-def _not_loaded() -> None:
-    """Stand-in for a command that is not loaded."""
-
-
 def _add_common_options(program: Any) -> None:
-    """Add the options that stand before and after every command; they also note which command runs."""
+    """Add the options that may precede and follow every command; they also note which command runs."""
 
     def note(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> None:
         invocation.current.command = context.command_path.partition(" ")[2]
         if value:
             _set_common(str(parameter.name))
 
+    option = partial(typer.Option, False, callback=note, expose_value=False)
+
     def options(
-        quiet: bool = typer.Option(
-            False, "-q", "--quiet", callback=note, expose_value=False, help="Print errors and data only."
-        ),
-        verbose: bool = typer.Option(
-            False,
-            "-v",
-            "--verbose",
-            callback=note,
-            expose_value=False,
-            help="Show calls to nodes with their times.",
-        ),
-        debug: bool = typer.Option(
-            False,
-            "--debug",
-            callback=note,
-            expose_value=False,
-            help="Write a file for a bug report.",
-        ),
+        quiet: bool = option("-q", "--quiet", help="Print errors and data only."),
+        verbose: bool = option("-v", "--verbose", help="Show calls to nodes with their times."),
+        debug: bool = option("--debug", help="Write a file for a bug report."),
     ) -> None: ...
 
     def json_only(
@@ -242,17 +221,16 @@ def _add_common_options(program: Any) -> None:
 
 
 def _set_common(option: str) -> None:
-    """Put an option that every command has into effect."""
     if option == "quiet":
         invocation.current.quiet = True
-        return
-    from orchestrator.cli import debug
+    else:
+        from orchestrator.cli import debug
 
-    (debug.begin_file if option == "debug" else debug.show_calls)(invocation.current)
+        (debug.begin_file if option == "debug" else debug.show_calls)(invocation.current)
 
 
 def _current_names(arguments: Sequence[str]) -> list[str]:
-    """The words, with aliases replaced: of commands, `--node` of `doctor` and `logs`, and `help COMMAND`."""
+    """Replace aliases: of commands, `--node` of `doctor` and `logs`, and `help COMMAND`."""
     words, named = list(arguments), _named_command(arguments)
     if named == "help":
         words.remove("help")
@@ -265,13 +243,8 @@ def _current_names(arguments: Sequence[str]) -> list[str]:
 
 
 def _named_command(arguments: Sequence[str]) -> str | None:
-    """The first word that is neither an option nor the inventory's file."""
-    after = ["", *arguments]
-    return next(
-        (
-            word
-            for before, word in zip(after, arguments, strict=False)
-            if not word.startswith("-") and before not in ("-i", "--inventory")
-        ),
-        None,
-    )
+    """Return the first word that is neither an option nor the inventory's file."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        if not word.startswith("-") and before not in ("-i", "--inventory"):
+            return word
+    return None

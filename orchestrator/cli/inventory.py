@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from enum import Enum
 from pathlib import Path
 
@@ -12,6 +14,15 @@ from orchestrator.cli.flags import expand
 from orchestrator.cli.options import InventoryOption, Output
 from orchestrator.cli.report import say, write_line
 from orchestrator.render.printable import counted
+from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.inventory_files.inventory_import import (
+    ImportedInventory,
+    from_hostfile,
+    from_hostlist,
+    inventory_text,
+    only,
+)
+from orchestrator.specs.inventory_files.inventory_yaml import read_file
 
 IMPORT_EXAMPLES = """\
 orch inventory import ~/.ssh/config --only 'lab-*' --output inventory.yaml
@@ -30,6 +41,18 @@ class SourceFormat(str, Enum):
     HOSTFILE = "hostfile"
     HOSTLIST = "hostlist"
 
+
+_SSH_HOST = re.compile(r"^\s*(host|match)\b[ \t=]+\S", re.IGNORECASE | re.MULTILINE)
+_SSH_KEYWORD = re.compile(
+    r"\s*(include|hostname|user|port|identity\w*|proxy\w+|forward\w+|control\w+|server\w+|stricthost\w+|user\w+|"
+    r"addkeys\w+|compression|ciphers|macs|kex\w+|hostkey\w*|pubkey\w+|preferred\w+|sendenv|setenv|loglevel|"
+    r"connect\w+|tcpkeepalive|addressfamily|batchmode|hash\w+|visual\w+|canonical\w+|usekeychain)[ \t=]+\S.*",
+    re.IGNORECASE,
+)
+"""A configuration may consist of settings for all hosts, or of `Include` alone."""
+_YAML_GROUP = re.compile(r"^[\w.-]+:\s*(#.*)?$|^---|^\{|^plugin:\s*\S", re.MULTILINE)
+_INI = re.compile(r"^\s*\[[^\]\s]+\]\s*([#;].*)?$|^[^#;\n]*\sansible_\w+\s*=", re.MULTILINE)
+"""A `[group]`, or a host with variables before any group."""
 
 GROUP = typer.Typer(
     help="List, show, validate and import the machines.",
@@ -97,16 +120,19 @@ def import_nodes(
     Reads ~/.ssh/config, an Ansible inventory (YAML, INI or JSON), a DeepSpeed hostfile, or names such as node[01-05].
     Entries that cannot be converted are reported on stderr.
     """
-    from orchestrator.cli.inventory_source import read_source, write_new
-    from orchestrator.specs.inventory_files.inventory_import import inventory_text, only
-
-    text, notes = inventory_text(only(read_source(source, kind.value), names or ()), source=source, user=user)
+    text, notes = inventory_text(only(_read_source(source, kind.value), names or ()), source=source, user=user)
     for note in notes:
         say(f"note: {note}")
     if output is None:
         write_line(text.rstrip())
         return
-    write_new(output, text, force=force)
+    try:
+        with output.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{output} is there already; nothing was written", hint="--force overwrites it") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error.strerror}") from error
     say(f"wrote {output}; next: orch inventory list -i {output}")
 
 
@@ -116,3 +142,42 @@ def schema() -> None:
     from orchestrator.specs.inventory_files.inventory_schema import schema_text
 
     write_line(schema_text().rstrip())
+
+
+def _read_source(source: str, kind: str) -> ImportedInventory:
+    """The machines of a file, of stdin (`-`) or of a hostlist."""
+    path = Path(source).expanduser()
+    if kind == "hostlist" or (kind == "auto" and source != "-" and not path.exists()):
+        if kind == "auto" and ("/" in source or source.endswith((".yml", ".yaml", ".txt"))):
+            raise ConfigError(f"no file {source}", hint="give a file, - for stdin, or names such as node[01-05]")
+        return from_hostlist(source)
+    content = sys.stdin.buffer.read() if source == "-" else read_file(path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{source} is not UTF-8 text") from None
+    kind = guessed(text) if kind == "auto" else kind
+    if kind == "ssh-config":
+        from orchestrator.nodes.ssh_hosts import from_ssh_config
+
+        return from_ssh_config(text, home=Path.home(), included=source != "-")
+    if kind in ("ansible", "ansible-ini"):
+        from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
+
+        ini = kind == "ansible-ini" or (not _YAML_GROUP.search(text) and _INI.search(text))
+        return from_ansible_ini(text) if ini else from_ansible(text, filename=source)
+    return from_hostfile(text, filename=source)
+
+
+def guessed(text: str) -> str:
+    """The kind of file by its text; a hostfile where nothing says otherwise."""
+    if _INI.search(text):
+        return "ansible-ini"
+    if _SSH_HOST.search(text):
+        return "ssh-config"
+    if _YAML_GROUP.search(text):
+        return "ansible"
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if lines and all(map(_SSH_KEYWORD.fullmatch, lines)):
+        return "ssh-config"
+    return "hostfile"

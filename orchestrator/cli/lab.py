@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,10 +16,7 @@ from orchestrator.cli.flags import expand
 from orchestrator.cli.options import JsonOption, Output, YesOption
 from orchestrator.cli.report import say, write_json
 from orchestrator.render.printable import counted
-from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
-
-if TYPE_CHECKING:
-    from orchestrator.lab.node import NodeStatus
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, UsageError
 
 NodeArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names, or positions from 1.")]
 
@@ -64,7 +61,7 @@ def up(
     Each machine has its own sshd, Docker Engine, address and disk. A second `up` keeps the machines that exist and
     powers on those that are off. While the lab is up, every command uses its inventory by default.
     """
-    from orchestrator.lab import control, up_down
+    from orchestrator.lab import up_down
     from orchestrator.lab.inventory import MachineSize
     from orchestrator.lab.state import inventory_file
 
@@ -73,14 +70,14 @@ def up(
         nodes=nodes, name=name, engine=engine.value, link=link, size=size, base=base, make_base=_make_base
     )
     up_down.up(request, say)
-    _show(control.status(), output)
+    _show(output)
     say(f"inventory: {inventory_file()}")
     first = "orch build   orch prepare" if engine.value == "docker" else "orch prepare --engine process"
     say(f"every command finds it while the lab is up\n  → {first}   orch launch --nodes {nodes}")
 
 
 def _make_base() -> None:
-    """The base that node images stand on, as `orch build` makes it; kept where it is there."""
+    """Make the base of the node images, as `orch build` does, unless it exists."""
     from orchestrator.fleet.images.base_image import ensure_base
     from orchestrator.nodes.local import LocalNode
     from orchestrator.plan.image import DEFAULT_BASE
@@ -123,7 +120,7 @@ def down(
 
 
 def _may_be_lost(name: str | None, *, yes: bool) -> bool:
-    """Whether what lies on the machines of the lab, and on no other, may go with them."""
+    """Whether data that only the machines of the lab hold may be removed with them."""
     from orchestrator.lab.state import inventory_file
     from orchestrator.lab.up_down import strange_folders
 
@@ -138,7 +135,7 @@ def _may_be_lost(name: str | None, *, yes: bool) -> bool:
 
 
 def _kept_there(inventory: Path) -> list[str]:
-    """Runs whose data exist on the machines alone, as far as those answer; a line each."""
+    """Return lines about runs with data on the machines alone, as far as those answer."""
     from orchestrator.cli.context import load_inventory
     from orchestrator.fleet.checkpoints.survey import places_in, survey
     from orchestrator.fleet.connect import connected
@@ -150,19 +147,20 @@ def _kept_there(inventory: Path) -> list[str]:
     with connected(lab.nodes) as nodes:
         found = survey(nodes, places_in(lab.nodes, lab.project))
     runs = list(dict.fromkeys(one.run_id for one in found.held))
-    lines = [f"{counted(len(runs), 'run')} with checkpoints on its machines: {', '.join(runs)}"] if runs else []
-    lines += [f"  → to keep one on this computer: orch checkpoints pull {runs[0]}"] if runs else []
-    silent = ", ".join(found.unreachable)
-    return lines + ([f"whether {silent} holds checkpoints is unknown: no answer"] if silent else [])
+    lines = []
+    if runs:
+        lines = [f"{counted(len(runs), 'run')} with checkpoints on its machines: {', '.join(runs)}"]
+        lines += [f"  → to keep one on this computer: orch checkpoints pull {runs[0]}"]
+    if silent := ", ".join(found.unreachable):
+        lines += [f"whether {silent} holds checkpoints is unknown: no answer"]
+    return lines
 
 
 @GROUP.command(epilog="orch lab status\norch lab status -o name")
 @expand()
 def status(output: Output) -> None:
     """Show address, state, engine, containers and link of every machine."""
-    from orchestrator.lab import control
-
-    _show(control.status(), output)
+    _show(output)
 
 
 @GROUP.command(epilog="orch lab shell alpha\norch lab shell 2 -- docker ps")
@@ -188,33 +186,25 @@ def cut(nodes: NodeArgument) -> None:
 
     Packets are dropped in both directions, without a TCP reset or an ICMP error.
     """
-    from orchestrator.lab import control
-
-    _tell("cut off", control.cut(nodes))
+    _act("cut off", lambda control: control.cut(nodes))
 
 
 @GROUP.command(epilog="orch lab heal gamma")
 def heal(nodes: NodeArgument) -> None:
     """Reconnect machines to the network."""
-    from orchestrator.lab import control
-
-    _tell("back on the network", control.heal(nodes))
+    _act("back on the network", lambda control: control.heal(nodes))
 
 
 @GROUP.command(epilog="orch lab kill gamma delta")
 def kill(nodes: NodeArgument) -> None:
     """Power machines off at once, as in a power failure."""
-    from orchestrator.lab import control
-
-    _tell("powered off", control.kill(nodes))
+    _act("powered off", lambda control: control.kill(nodes))
 
 
 @GROUP.command(epilog="orch lab start gamma delta")
 def start(nodes: NodeArgument) -> None:
     """Power machines on again and wait for them."""
-    from orchestrator.lab import control
-
-    _tell("on again", control.start(nodes, say))
+    _act("on again", lambda control: control.start(nodes, say))
 
 
 @GROUP.command(epilog="orch lab link 100mbit\norch lab link 1gbit gamma")
@@ -225,30 +215,30 @@ def link(
     nodes: list[str] | None = typer.Argument(None, metavar="NODE...", help="Machines (default: all)."),
 ) -> None:
     """Change the speed of network links while the machines run."""
-    from orchestrator.lab import control
-
-    _tell(f"link {speed}", control.set_link(speed, nodes or ()))
+    _act(f"link {speed}", lambda control: control.set_link(speed, nodes or ()))
 
 
 def _size_mib(text: str | None) -> int | None:
-    from orchestrator.specs.errors import UsageError
     from orchestrator.specs.inventory import parse_size_mib
 
-    if text is None:
-        return None
     try:
-        return int(str(parse_size_mib(text)))
+        return None if text is None else int(str(parse_size_mib(text)))
     except ValueError as error:
         raise UsageError(f"--memory: '{text}' is not {error}") from None
 
 
-def _tell(what: str, names: Sequence[str]) -> None:
-    say(f"{what}: {', '.join(names) or 'no node, nothing to do'}")
+def _act(what: str, act: Callable[[Any], Sequence[str]]) -> None:
+    """Change the lab through its control module, imported here, and name the machines that changed."""
+    from orchestrator.lab import control
+
+    say(f"{what}: {', '.join(act(control)) or 'no node, nothing to do'}")
 
 
-def _show(nodes: Sequence[NodeStatus], output: Output) -> None:
+def _show(output: Output) -> None:
+    from orchestrator.lab import control
     from orchestrator.render.table import Column, Table
 
+    nodes = control.status()
     columns = (
         Column("#", 3), Column("node"), Column("address", 2), Column("state"), Column("engine", 4),
         Column("containers", 5), Column("link", 1),

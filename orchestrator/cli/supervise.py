@@ -33,13 +33,12 @@ def supervise(
     in the background. It can be killed and started again at any time; each computer has at most one per run.
     Alias: orch watch
     """
-    from orchestrator.cli.launching.supervise import rejoined, see_through, tell_line
+    from orchestrator.cli.launching.supervise import rejoined, see_through
     from orchestrator.fleet.runs.records import RunRecord
 
     loaded = load_inventory(mode.inventory)
     mode = replace(mode, confirmed=True, no_watch=True)  # Ctrl-C ends this supervisor and starts no other in its place
-    told = (lambda _told: None) if mode.as_json else tell_line
-    with rejoined(loaded.inventory, run, mode.engine, told, ask=not mode.as_json) as attended:
+    with rejoined(loaded.inventory, run, mode) as attended:
         plan = attended.plan
         if RunRecord(plan.run_id).was_stopped(plan.attempt):
             raise PartialError(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cli.inventory_source import guessed
+from orchestrator.cli.inventory import guessed
 from orchestrator.nodes.ssh_hosts import from_ssh_config
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini

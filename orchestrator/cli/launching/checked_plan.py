@@ -1,4 +1,4 @@
-"""The checked plan of a launch: facts of the nodes, checks, plan, and what an earlier attempt has on the nodes."""
+"""The checked plan of a launch: facts of the nodes, checks, plan, and the previous attempt on the nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.gather import assumed_facts, gather_facts
 from orchestrator.fleet.readiness.quick_look import check_before_launch, with_holder
-from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, must_be_over
+from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.launch import plan_launch
@@ -48,60 +48,49 @@ def check_and_plan(
     outcomes = asked.result()
     specs = {spec.name: spec for spec in request.nodes}
     facts = {o.item.name: o.result or assumed_facts(specs[o.item.name]) for o in outcomes}
-    if mode.dry_run:
-        if request.data_command and any(one.has_data is False for one in facts.values()):
-            say(f"note: no prepared data here in ./Data, nor on the nodes\n  → {request.data_command}")
-        return _plan(nodes, request, previous.holding(facts) if previous else facts, identity)
-    errors = report_errors(outcome.error for outcome in outcomes)
-    now, suffix = datetime.now(timezone.utc), secrets.token_hex(3)
-    findings = (
-        *check_before_launch(nodes, request, facts, now=now, suffix=suffix),
-        *(data_missing(list(facts.values()), request.data_command) if request.data_command else ()),
-    )
-    if not mode.as_json or any(finding.severity is Severity.ERROR for finding in findings):
-        tell_findings(findings)
-    if errors or any(finding.severity is Severity.ERROR for finding in findings):
-        raise PreflightError("nothing was started", hint="fix the errors above, or leave nodes out with --nodes")
-    return _plan(nodes, request, previous.holding(facts) if previous else facts, identity)
-
-
-def _plan(nodes: Sequence[Node], request: LaunchRequest, facts: Mapping[str, NodeFacts], identity: RunIdentity) -> Plan:
+    if not mode.dry_run:
+        errors = report_errors(outcome.error for outcome in outcomes)
+        now, suffix = datetime.now(timezone.utc), secrets.token_hex(3)
+        findings = (
+            *check_before_launch(nodes, request, facts, now=now, suffix=suffix),
+            *(data_missing(list(facts.values()), request.data_command) if request.data_command else ()),
+        )
+        unfit = any(finding.severity is Severity.ERROR for finding in findings)
+        if unfit or not mode.as_json:
+            tell_findings(findings)
+        if unfit or errors:
+            raise PreflightError("nothing was started", hint="fix the errors above, or leave nodes out with --nodes")
+    elif request.data_command and any(one.has_data is False for one in facts.values()):
+        say(f"note: no prepared data here in ./Data, nor on the nodes\n  → {request.data_command}")
     try:
-        return plan_launch(request, facts, identity)
+        return plan_launch(request, previous.holding(facts) if previous else facts, identity)
     except PortTakenError as error:
         raise with_holder(error, next(node for node in nodes if node.name == error.node)) from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreviousAttempt:
-    """All nodes of a resumed run, those of its last attempt included, with their checkpoints, code and data."""
+    """All nodes of a resumed run, those of its last attempt included, and what they hold of it.
+
+    The nodes are searched in parallel with the facts: one that is off costs its timeout once.
+    """
 
     nodes: Mapping[str, Node]
     places: Places
-    looking: Future[Newest]
-    """Runs in parallel with the facts: a node that is off costs its timeout once."""
-    finding: Future[FoundRuns]
+    newest: Future[Newest]
+    runs: Future[FoundRuns]
     frees: frozenset[int] = frozenset()
     """Ports that the last attempt still holds and will have released."""
 
-    def must_be_over(self, plan: Plan) -> None:
-        """ConflictError: the run is still active, on nodes of this attempt or of the last one."""
-        must_be_over(self.finding.result(), plan.run_id)
-
-    def elsewhere(self, plan: Plan) -> Places:
-        """Project folders on the nodes that have no part in this plan, by node."""
-        taking = {part.node for part in plan.nodes}
-        return {name: place for name, place in self.places.items() if name not in taking}
-
     def holding(self, facts: Mapping[str, NodeFacts]) -> Mapping[str, NodeFacts]:
-        held = holding(facts, self.looking.result())
+        held = holding(facts, self.newest.result())
         return {name: replace(one, ports_in_use=one.ports_in_use - self.frees) for name, one in held.items()}
 
     def bring(self, plan: Plan, *, quiet: bool) -> None:
         """Copy the newest checkpoint to the node of rank 0. ConfigError: all progress would be lost."""
         from orchestrator.render.progress import ProgressView
 
-        newest = self.looking.result()
+        newest = self.newest.result()
         if lost := steps_lost(RunRecord(plan.run_id), newest, plan.command):
             say(f"note: {lost}")
         with ProgressView(quiet=quiet) as view:
@@ -125,7 +114,7 @@ def earlier_attempt(
     with connected(gone) as others:
         nodes = {**here, **{node.name: node for node in others}}
         places = places_in([*request.nodes, *gone], request.project)
-        looking = begin(lambda: newest_anywhere(list(nodes.values()), places, plan.run_id))
-        finding = begin(lambda: find_runs(list(nodes.values())))
+        newest = begin(lambda: newest_anywhere(list(nodes.values()), places, plan.run_id))
+        runs = begin(lambda: find_runs(list(nodes.values())))
         frees = frozenset({plan.master_port, plan.supervisor_port} if ending else ())
-        yield PreviousAttempt(nodes=nodes, places=places, looking=looking, finding=finding, frees=frees)
+        yield PreviousAttempt(nodes=nodes, places=places, newest=newest, runs=runs, frees=frees)

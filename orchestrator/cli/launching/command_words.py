@@ -1,4 +1,4 @@
-"""The words of a command after `--`: tell them from orch's own options, and check that they can run."""
+"""The words of a command after `--`: separate them from orch's own options, and check that they can run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS_AFTER_AN_ARGUMENT = {"ignore_unknown_options": True}
 
 
 def command_words(context: typer.Context, command: Sequence[str] | None) -> tuple[str, ...]:
-    """The command as each rank runs it. Help that it asks for is shown, and ends the program.
+    """Return the command as each rank runs it; show the help that it asks for, and end the program.
 
     UsageError: an option of orch among its words, or a launcher that cannot be left out.
     """
@@ -43,9 +43,9 @@ def command_words(context: typer.Context, command: Sequence[str] | None) -> tupl
 
 
 def must_run(prog: str, options: LaunchOptions) -> str:
-    """See that these words can run, before any node is asked. UsageError or ConfigError where they cannot.
+    """Check that these words can run, before any node is asked. UsageError or ConfigError: they cannot.
 
-    Returns the command that makes the data which they read and which is not on this computer; empty otherwise.
+    Return the command that prepares the data that they need and this computer lacks; empty otherwise.
     """
     words = options.command or (() if options.resume else DEFAULT_COMMAND)
     if not words or is_own_script(words):  # an earlier attempt's words were looked at before it started

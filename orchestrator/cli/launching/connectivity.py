@@ -1,9 +1,9 @@
-"""The steps of a connectivity test: facts, checks, plan, ways between all nodes, start, rendezvous, verdict."""
+"""The steps of a connectivity test: facts, checks, plan, connections between all nodes, start, rendezvous, verdict."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from contract.events import ConnectivityTested, GroupJoined
@@ -38,70 +38,64 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
     asked = replace(build_request(machines, options, None, os.environ, notify=say), data=None, data_digest="")
     request = in_miniature(asked, backend)
     mode = OutputMode(as_json=output.as_json, confirmed=True)
+    report = (lambda _text: None) if output.as_json else say
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
-        if not output.as_json:
-            master = f"master {plan.master} {plan.master_addr}:{plan.master_port}"
-            say(f"testing {counted(plan.nnodes, 'node')}, {plan.backend}, {master}")
+        master = f"master {plan.master} {plan.master_addr}:{plan.master_port}"
+        report(f"testing {counted(plan.nnodes, 'node')}, {plan.backend}, {master}")
         if plan.nnodes > 1:
-            _try_ways(reached, plan, request, quiet=output.as_json)
-        return _test(reached, plan, request, output)
+            _check_connections(reached, plan, request, report)
+        nodes = {node.name: node for node in reached}
+        callbacks = OneShotCallbacks(run_event=_Stages(nodes, plan, report).hear, left_behind=report_error)
+        try:
+            result = run_one_shot(nodes, plan, request, callbacks)
+        except KeyboardInterrupt:
+            say("\nthe test was stopped; nothing is left on the nodes")
+            return EXIT_INTERRUPTED
+    event = next((one for one in result.told if isinstance(one, ConnectivityTested)), None)
+    verdict = read_connectivity_result(event.others) if event and not result.outcome.failure else None
+    _show(plan, result.outcome, verdict, output)
+    return EXIT_OK if verdict else RunFailedError.exit_code
 
 
-def _try_ways(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool) -> None:
+def _check_connections(
+    nodes: Sequence[Node], plan: Plan, request: LaunchRequest, report: Callable[[str], object]
+) -> None:
     """Connect every node to every other before torch is loaded: an unreachable one is named within seconds.
 
     PreflightError: a connection failed; the findings with their fixes have been printed.
     """
     images = {part.node: part.container.image for part in plan.nodes}
-    report = probe_pairs(request.nodes, nodes, images, plan.master_port, project=plan.project)
-    for node, why in report.silent.items():
+    probed = probe_pairs(request.nodes, nodes, images, plan.master_port, project=plan.project)
+    for node, why in probed.silent.items():
         say(f"! {node}: its connections could not be tested: {why}")
-    fleet = [Examined(spec=spec, paths=report.paths.get(spec.name, ())) for spec in request.nodes]
-    shut = [finding for check in (*reachability.CHECKS, *firewall.CHECKS) for finding in check(fleet)]
-    errors = [finding for finding in shut if finding.severity is Severity.ERROR]
+    examined = [Examined(spec=spec, paths=probed.paths.get(spec.name, ())) for spec in request.nodes]
+    findings = [finding for check in (*reachability.CHECKS, *firewall.CHECKS) for finding in check(examined)]
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         from orchestrator.cli.launching.view import tell_findings
 
         tell_findings(errors)
         raise PreflightError("not every node reaches every other; nothing was started", hint="orch doctor")
-    if not report.silent and not quiet:
-        say("· every node reaches every other")
+    if not probed.silent:
+        report("· every node reaches every other")
 
 
-def _test(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, output: Output) -> int:
-    by_name = {node.name: node for node in nodes}
-    told = _Told(by_name, plan, quiet=output.as_json)
-    try:
-        errand = run_one_shot(by_name, plan, request, OneShotCallbacks(run_event=told.hear, left_behind=report_error))
-    except KeyboardInterrupt:
-        say("\nthe test was stopped; nothing is left on the nodes")
-        return EXIT_INTERRUPTED
-    event = next((one for one in errand.told if isinstance(one, ConnectivityTested)), None)
-    verdict = read_connectivity_result(event.others) if event and not errand.outcome.failure else None
-    _show(plan, errand.outcome, verdict, output)
-    return EXIT_OK if verdict else RunFailedError.exit_code
+class _Stages:
+    """Reports each stage that all nodes have reached."""
 
-
-class _Told:
-    """Prints a line for each stage that all nodes have reached."""
-
-    def __init__(self, nodes: Mapping[str, Node], plan: Plan, *, quiet: bool) -> None:
-        self._rendezvous, self._plan, self._quiet = Rendezvous(nodes, plan), plan, quiet
+    def __init__(self, nodes: Mapping[str, Node], plan: Plan, report: Callable[[str], object]) -> None:
+        self._rendezvous, self._plan, self._report = Rendezvous(nodes, plan), plan, report
         self._joined: set[int | None] = set()
 
     def hear(self, run_event: RunEvent) -> None:
         if new := self._rendezvous.hear(run_event):
-            self._say(f"· {', '.join(new)} reached the master ({len(self._rendezvous.here)} of {self._plan.nnodes})")
+            self._report(f"· {', '.join(new)} reached the master ({len(self._rendezvous.here)} of {self._plan.nnodes})")
         event = run_event.event if isinstance(run_event, RunLine) else None
         if isinstance(event, GroupJoined) and event.rank not in self._joined:
             self._joined.add(event.rank)
             if len(self._joined) == self._plan.world_size:
-                self._say(f"· all {self._plan.world_size} ranks joined; testing collectives and links")
-
-    def _say(self, text: str) -> None:
-        if not self._quiet:
-            say(text)
+                self._report(f"· all {self._plan.world_size} ranks joined; testing collectives and links")
 
 
 def _show(plan: Plan, outcome: RunOutcome, verdict: ConnectivityResult | None, output: Output) -> None:

@@ -1,16 +1,16 @@
-"""The plan that a run continues with, and what of it this computer's user has agreed to.
+"""The plan that a run continues with, and the permissions that this computer's user has given it.
 
-The own record of a run is the user's word. A plan that was read from a node is data: whoever may write there can put
-any secret, mount, command or node into it. It is granted what the own record or the command line grants. The rest is
-shown and asked about on a terminal, and refused elsewhere; secrets, variables that look like some and mounts are never
-asked about: they have to be on the command line.
+This computer's record of a run is trusted. A plan that was read from a node is data: anyone who can write there can put
+any secret, mount, command or node into it. The record and the command line grant permissions. The rest is shown and
+asked about on a terminal, and refused elsewhere; secrets, variables that look like some, and mounts must be on the
+command line.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import typer
 
@@ -28,15 +28,8 @@ from orchestrator.specs.launch_options import NUMBERS, LaunchOptions, RunSetting
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.secret import REDACTED, is_sensitive
 
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A value of a node's plan that this computer's user has not agreed to."""
-
-    options: tuple[str, ...]
-    """The words of a command line that grant it."""
-    must_be_said: bool = False
-    """Whether an answer to a question is not enough."""
+Claim = tuple[str, ...]
+"""The words of a command line that grant a value of a node's plan to which this computer's user has not agreed."""
 
 
 def plan_to_continue(
@@ -48,20 +41,29 @@ def plan_to_continue(
     attempt: int = 0,
     dry_run: bool = False,
 ) -> Plan:
-    """The plan of the run `options.resume`: this computer's own, or a node's as far as it is granted.
+    """Return the plan of the run `options.resume`: this computer's own, or a node's as far as it is granted.
 
-    `ask`: whether to ask on the terminal. `dry_run`: nothing will be started, so there is no question. ConfigError
-    names what was not granted; typer.Abort: the answer was no.
+    `ask`: whether to ask on the terminal. `dry_run`: nothing will be started, so nothing is asked. ConfigError names
+    the values that were not granted; typer.Abort: the answer was no.
     """
     specs = {spec.name: spec for spec in inventory.nodes}
     found = recall(nodes, specs, inventory.project, options.resume, attempt=attempt)
     if not found.node:
         return found.plan
-    claims = tuple(_claims(found, inventory, options))
-    must_be_said = any(claim.must_be_said for claim in claims)
+    must_be_said = tuple(_claims_on_the_controller(found.plan, found.own, options))
+    claims = (*must_be_said, *_claims(found, inventory, options))
     asked = ask and can_ask() and not must_be_said
     if claims and not (asked or (dry_run and not must_be_said)):
-        raise _refusal(found, claims, can_be_asked=not must_be_said)
+        words = [shlex.join(claim).replace("'--'", "--") for claim in claims]
+        why = f"{found.unreadable}; " if found.unreadable else ""
+        by_answer = "" if must_be_said else "on a terminal the same command asks; elsewhere, "
+        command = ["orch resume", found.plan.run_id, *([] if can_ask() else ["--yes"]), *words]
+        raise ConfigError(
+            f"{why}the plan of run {found.plan.run_id} was read from {found.node} and is not this computer's own: "
+            "it has what you have not agreed to here",
+            problems=words,
+            hint=f"{by_answer}if all of it is as it should be, and the run has ended: {' '.join(command)}",
+        )
     plan = _without_foreign_words(found, inventory)
     if claims and asked and not dry_run:
         for line in _shown(found, plan, options):
@@ -72,14 +74,13 @@ def plan_to_continue(
 
 
 def _claims(found: Recalled, inventory: Inventory, options: LaunchOptions) -> Iterator[Claim]:
-    """Yield everything that neither the own record nor the command line grants."""
+    """Yield everything else that neither the own record nor the command line grants: an answer to a question does."""
     plan, own = found.plan, found.own
-    yield from _of_the_controller(plan, own, options)
     names = list(dict.fromkeys((*(part.node for part in plan.nodes), *plan.away)))
     granted = {*(part.node for part in own.nodes), *own.away} if own else set()
     if not options.nodes and not set(names) <= granted:
         known = {spec.name for spec in inventory.nodes}
-        yield Claim(options=("--nodes", ",".join(name for name in names if name in known) or "NAMES"))
+        yield ("--nodes", ",".join(name for name in names if name in known) or "NAMES")
     for name, value in plan.environment.items():
         if not (
             is_sensitive(name, value)
@@ -87,41 +88,48 @@ def _claims(found: Recalled, inventory: Inventory, options: LaunchOptions) -> It
             or name in options.environment
             or (own and own.environment.get(name) == value)
         ):
-            yield Claim(options=("--env", f"{name}={value}"))
+            yield ("--env", f"{name}={value}")
     if not options.workdir and plan.own_code and not (own and own.own_code and own.code_digest == plan.code_digest):
-        yield Claim(options=("--workdir", "FOLDER"))
+        yield ("--workdir", "FOLDER")
     if not options.data and plan.data_digest and not (own and own.data_digest == plan.data_digest):
-        yield Claim(options=("--data", "FOLDER"))
+        yield ("--data", "FOLDER")
     if not options.profile and plan.profile and not (own and own.profile == plan.profile):
-        yield Claim(options=("--profile", plan.profile))
+        yield ("--profile", plan.profile)
     for name, flag in NUMBERS.items():
         number = getattr(plan, name)
         if name not in options.given and number != getattr(own or RunSettings(), name):
-            yield Claim(options=(flag.name, str(number)))
+            yield (flag.name, str(number))
     if not options.command and plan.command != (own.command if own else ()):
-        yield Claim(options=("--", *plan.command))  # the last: nothing comes after a command
+        yield ("--", *plan.command)  # the last: nothing comes after a command
 
 
-def _of_the_controller(plan: Plan, own: Plan | None, options: LaunchOptions) -> Iterator[Claim]:
-    """Yield secrets of this computer and folders of its nodes that the plan asks for."""
+def _claims_on_the_controller(plan: Plan, own: Plan | None, options: LaunchOptions) -> Iterator[Claim]:
+    """Yield secrets of this computer and folders of its nodes, which the command line must name."""
     granted = {secret.name for secret in own.secrets} if own else set()
     for secret in plan.secrets:
         if secret.name not in granted | {secret.name for secret in options.secrets}:
-            yield Claim(options=("--secret", secret.name), must_be_said=True)
+            yield ("--secret", secret.name)
     known = set(own.environment) if own else set()
     for name in sorted(name for name, value in plan.environment.items() if is_sensitive(name, value)):
         if name not in known | set(options.environment):
-            yield Claim(options=("--env", f"{name}=…"), must_be_said=True)
+            yield ("--env", f"{name}=…")
     for mount in plan.mounts:
         if not options.mounts and not (own and mount in own.mounts):
-            yield Claim(options=("--mount", _mount_words(mount)), must_be_said=True)
+            yield ("--mount", _mount_words(mount))
 
 
 def _without_foreign_words(found: Recalled, inventory: Inventory) -> Plan:
-    """The plan without what a node has no say in: files and folders of this computer, places on other nodes."""
+    """The plan without values that a node must not set: files of this computer, folders on other nodes."""
     plan, own = found.plan, found.own
     places = places_in(inventory.nodes, inventory.project)
     names = {secret.name for secret in plan.secrets}
+
+    def part_of(part: NodePlan) -> NodePlan:
+        """The part in the inventory's folder, without a container that could be created."""
+        labels = {name: text for name, text in part.container.labels.items() if name != LABEL_SECRETS}
+        nothing = ContainerSpec(name=part.container.name, image="", command=(), environment={}, labels=labels)
+        return replace(part, folder=places[part.node], container=nothing)
+
     return replace(
         plan,
         project=inventory.project,
@@ -133,29 +141,9 @@ def _without_foreign_words(found: Recalled, inventory: Inventory) -> Plan:
         },
         code_origin=own.code_origin if own and own.code_digest == plan.code_digest else "",
         data_origin=own.data_origin if own and own.data_digest == plan.data_digest else "",
-        nodes=tuple(_part(part, places[part.node]) for part in plan.nodes if part.node in places),
+        nodes=tuple(part_of(part) for part in plan.nodes if part.node in places),
         away=tuple(name for name in plan.away if name in places),
         notes=(),
-    )
-
-
-def _part(part: NodePlan, folder: str) -> NodePlan:
-    """One node's part, in the folder that the inventory names; it has no container that could be created from it."""
-    labels = {name: text for name, text in part.container.labels.items() if name != LABEL_SECRETS}
-    nothing = ContainerSpec(name=part.container.name, image="", command=(), environment={}, labels=labels)
-    return replace(part, folder=folder, container=nothing)
-
-
-def _refusal(found: Recalled, claims: Sequence[Claim], *, can_be_asked: bool) -> ConfigError:
-    run_id, said = found.plan.run_id, [shlex.join(claim.options).replace("'--'", "--") for claim in claims]
-    why = f"{found.unreadable}; " if found.unreadable else ""
-    asked = "on a terminal the same command asks; elsewhere, " if can_be_asked else ""
-    line = ["orch resume", run_id, *([] if can_ask() else ["--yes"]), *said]
-    return ConfigError(
-        f"{why}the plan of run {run_id} was read from {found.node} and is not this computer's own: "
-        "it has what you have not agreed to here",
-        problems=said,
-        hint=f"{asked}if all of it is as it should be, and the run has ended: {' '.join(line)}",
     )
 
 

@@ -48,7 +48,7 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
 
     RunFailedError: the measurement failed; the reason has been printed.
     """
-    measuring(options.command or DEFAULT_COMMAND)  # refuse the user's own script, which cannot be measured
+    measuring(options.command or DEFAULT_COMMAND)  # refuse a script, which cannot be measured
     data_command = must_run("orch bench", options)
     if code := own_code(options):
         say(f"code: {code}, copied for the measurement")
@@ -79,8 +79,6 @@ def run_probe(
 
     by_name = {node.name: node for node in nodes}
     screen = Screen(plan, quiet=quiet, forecasts=forecasts)
-    for part in plan.nodes:
-        screen.reach(part.node, "image checked")
     callbacks = OneShotCallbacks(
         step=screen.step, run_event=screen.showing(Arrivals(by_name, plan)), left_behind=report_error
     )

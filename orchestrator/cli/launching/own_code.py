@@ -1,4 +1,4 @@
-"""The user's code folder, looked at before it is copied: is the script in it, and is it what one would copy?"""
+"""Checks of the user's code folder before it is copied: it holds the script, and is not too large."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def own_code(options: LaunchOptions) -> OwnCode | None:
     UsageError or ConfigError: the script is not there, or the folder is a home or a whole disk.
     """
     folder = options.workdir or (Path() if brings_own_code(options.command) and not options.resume else None)
-    if folder is None or not folder.is_dir():  # the request says so, with the option that named it
+    if folder is None or not folder.is_dir():  # `build_request` refuses it, with the option that named it
         return None
     if Path.home().resolve().is_relative_to(folder.resolve()):
         raise UsageError(
-            f"{folder.resolve()} would be copied to every node, with all that lies in it",
+            f"{folder.resolve()} would be copied to every node, with everything in it",
             hint=f"orch launch --workdir ./mine -- {shlex.join(options.command)}   # a folder with the code alone",
         )
     if is_own_script(options.command):

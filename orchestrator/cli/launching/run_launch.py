@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,11 +14,12 @@ from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.launching.measure import run_probe, save_measurement
 from orchestrator.cli.launching.own_code import may_be_copied, own_code
-from orchestrator.cli.launching.supervise import Attended, leave_to_a_watcher, see_through
+from orchestrator.cli.launching.supervise import Attended, detach, see_through
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json, write_line
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
+from orchestrator.fleet.runs.find_runs import must_be_over
 from orchestrator.fleet.runs.launch import launch as start_all
 from orchestrator.fleet.runs.secrets import require_values
 from orchestrator.fleet.supervise.rendezvous import Arrivals
@@ -27,12 +28,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import measuring
 from orchestrator.plan.lines import plan_lines
 from orchestrator.render.printable import counted
-from orchestrator.specs.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    RunFailedError,
-    UsageError,
-)
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError, UsageError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.plan import Plan
@@ -55,14 +51,13 @@ def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *
     earlier = earlier or earlier_plan(inventory, options, mode)
     with ready(inventory, options, mode, earlier) as (nodes, request, plan, previous):
         if mode.dry_run:
-            specs = {spec.name: spec for spec in request.nodes}
             if mode.as_json:
                 write_json(to_data(plan))
             else:
-                write_line("\n".join(plan_lines(plan, specs)))
+                write_line("\n".join(plan_lines(plan, {spec.name: spec for spec in request.nodes})))
             return EXIT_OK
         if previous:
-            previous.must_be_over(plan)
+            must_be_over(previous.runs.result(), plan.run_id)
         from orchestrator.cli.launching.view import confirm
 
         if not mode.confirmed and not confirm(plan):
@@ -113,38 +108,22 @@ def ready(
 def _run(
     nodes: Sequence[Node], plan: Plan, request: LaunchRequest, mode: OutputMode, previous: PreviousAttempt | None
 ) -> int:
-    from orchestrator.cli.launching.view import Screen, how_to_go_on
+    from orchestrator.cli.launching.view import Screen
 
+    by_name = {node.name: node for node in nodes}
+    known: Mapping[str, Node] = by_name
+    elsewhere: Mapping[str, str] = {}
     if previous:
         previous.bring(plan, quiet=mode.as_json)
+        known, taking = previous.nodes, {part.node for part in plan.nodes}
+        elsewhere = {name: place for name, place in previous.places.items() if name not in taking}
     screen = Screen(plan, quiet=mode.as_json)
-    by_name = {node.name: node for node in nodes}
-    for part in plan.nodes:
-        screen.reach(part.node, "image checked")
-    containers = start_all(
-        previous.nodes if previous else by_name,
-        plan,
-        fresh=request.folders,
-        elsewhere=previous.elsewhere(plan) if previous else {},
-        on_step=screen.step,
-    )
+    containers = start_all(known, plan, fresh=request.folders, elsewhere=elsewhere, on_step=screen.step)
     if mode.detach:
         screen.close()
-        if mode.as_json:
-            write_json({"run_id": plan.run_id})
-        else:
-            write_line(plan.run_id)
-        leave_to_a_watcher(plan, mode)
-        say(how_to_go_on(plan.run_id))
-        return EXIT_OK
-    attended = Attended(
-        pool=NodePool(nodes=by_name, request=request),
-        plan=plan,
-        containers=containers,
-        told=screen.showing(Arrivals(by_name, plan)),
-        screen=screen,
-    )
-    return see_through(attended, mode)
+        return detach(plan, mode)
+    pool, hear = NodePool(nodes=by_name, request=request), screen.showing(Arrivals(by_name, plan))
+    return see_through(Attended(pool=pool, plan=plan, containers=containers, hear=hear, screen=screen), mode)
 
 
 def _measure(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, mode: OutputMode) -> int:

@@ -13,17 +13,15 @@ from pathlib import Path
 
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.options import OutputMode
-from orchestrator.cli.report import report_error, say, write_line
+from orchestrator.cli.report import report_error, say, write_json, write_line
 from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.connect import connected
-from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.planning.request import build_request, with_engine
 from orchestrator.fleet.runs.adopt import adopt
 from orchestrator.fleet.runs.find_runs import choose_run, find_runs
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
-from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.one_supervisor import only_watcher
 from orchestrator.fleet.supervise.replan import NodePool
@@ -45,12 +43,12 @@ LOG = "watch.log"
 
 @dataclass(frozen=True, kw_only=True)
 class Attended:
-    """An active run, and the function that its events are passed to."""
+    """An active run, and the function that receives its events."""
 
     pool: NodePool
     plan: Plan
     containers: Sequence[RunningContainer]
-    told: Callable[[Update], None]
+    hear: Callable[[Update], None]
     looks: int = LOOKS
     screen: AbstractContextManager[object] = field(default_factory=nullcontext)
 
@@ -60,23 +58,19 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
 
     `no_answer_s`: seconds without an answer of any node until it gives up (default: the run's node timeout).
     """
-    from orchestrator.cli.launching.view import how_to_go_on, tell_end
+    from orchestrator.cli.launching.view import tell_end
+    from orchestrator.render.progress import ProgressView
 
     record = RunRecord(run.plan.run_id)
-    how = Supervision(
-        pool=run.pool,
-        callbacks=Callbacks(
-            told=run.told, checkpoint=_replicate, failed=report_error, notify=_notify(quiet=mode.as_json)
-        ),
-        no_answer_s=no_answer_s,
-    )
+    notify = ProgressView(quiet=mode.as_json, lines=True).notify  # the screen may have a table of its own
+    callbacks = Callbacks(told=run.hear, checkpoint=_replicate, failed=report_error, notify=notify)
+    how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s)
     try:
         with only_watcher(record, tries=run.looks), run.screen:
             outcome = supervise(how, run.plan, run.containers)
     except KeyboardInterrupt:
         say(f"\nrun {run.plan.run_id} continues without you")
         leave_to_a_watcher(run.plan, mode)
-        say(how_to_go_on(run.plan.run_id))
         return EXIT_INTERRUPTED
     if outcome.state is State.LOST:
         raise PartialError(
@@ -84,55 +78,47 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
             hint=f"when they do again: orch supervise {run.plan.run_id}",
         )
     tell_end(record.plan() or run.plan, outcome, mode)
-    return exit_code(outcome)
-
-
-def _notify(*, quiet: bool) -> Notify:
-    """Print a progress line now and then: the screen may have a table of its own."""
-    from orchestrator.render.progress import ProgressView
-
-    return ProgressView(quiet=quiet, lines=True).notify
+    return RunFailedError.exit_code if outcome.failure else EXIT_OK
 
 
 def _replicate(nodes: Sequence[Node], plan: Plan, _step: int) -> None:
-    """Copy a checkpoint, so that the loss of rank 0's machine costs one interval at most. A failure is reported; the
-    next checkpoint is copied again."""
+    """Copy a checkpoint to other nodes, so that the loss of rank 0's machine costs one interval at most."""
     if plan.replicas and plan.nnodes > 1:
         for error in replicate(nodes, plan, copies=plan.replicas).failed:
             say(f"note: no copy of the checkpoint there: {error}")
 
 
-def exit_code(outcome: RunOutcome) -> int:
-    """Exit code of a command that followed the run to its end."""
-    return RunFailedError.exit_code if outcome.failure else EXIT_OK
+def detach(plan: Plan, mode: OutputMode) -> int:
+    """Write the run's id, and leave the run to a watcher in the background."""
+    if mode.as_json:
+        write_json({"run_id": plan.run_id})
+    else:
+        write_line(plan.run_id)
+    leave_to_a_watcher(plan, mode)
+    return EXIT_OK
 
 
 def leave_to_a_watcher(plan: Plan, mode: OutputMode) -> None:
-    """Start `orch supervise` in a session of its own: it outlives this command and its terminal.
+    """Start `orch supervise` in a session of its own, unless `--no-watch`: it outlives this command and its terminal.
 
     Values that no record holds are in its environment, in case it has to launch the next attempt.
     """
-    if mode.no_watch:
-        return
-    log = RunRecord(plan.run_id).folder / LOG
-    inventory = ("-i", str(mode.inventory)) if mode.inventory else ()
-    engine = ("--engine", mode.engine) if mode.engine else ()
-    command = [sys.executable, "-m", "orchestrator", "supervise", plan.run_id, *inventory, *engine]
-    _spawn.get()(command, log, concealed(plan.environment))
-    say(f"  watched in the background; what is done for it stands in {log}")
+    run = plan.run_id
+    if not mode.no_watch:
+        log = RunRecord(run).folder / LOG
+        inventory = ("-i", str(mode.inventory)) if mode.inventory else ()
+        engine = ("--engine", mode.engine) if mode.engine else ()
+        command = [sys.executable, "-m", "orchestrator", "supervise", run, *inventory, *engine]
+        _spawn.get()(command, log, concealed(plan.environment))
+        say(f"  watched in the background; its log: {log}")
+    say(f"  → orch logs -f {run}   orch status {run}   orch stop {run}")
 
 
 def spawn(argv: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
     """Start a process in the background, with these variables added to the environment."""
+    environment, null = {**os.environ, **variables}, subprocess.DEVNULL
     with open_private(log) as out:
-        subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env={**os.environ, **variables},
-            start_new_session=True,
-        )
+        subprocess.Popen(argv, stdin=null, stdout=out, stderr=out, env=environment, start_new_session=True)
 
 
 Spawn = Callable[[Sequence[str], Path, Mapping[str, str]], None]
@@ -150,38 +136,27 @@ def spawning_by(other: Spawn) -> Iterator[None]:
         _spawn.reset(token)
 
 
-def tell_line(told: Update) -> None:
-    """Print an action of the supervisor to stdout, for followers without a screen."""
+@contextmanager
+def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, finish: bool = False) -> Iterator[Attended]:
+    """Yield an active run to follow, without a screen. `finish`: complete an interrupted launch first."""
     from orchestrator.render.recovery import recovery_line
 
-    if line := recovery_line(told):
-        write_line(line)
-        sys.stdout.flush()
+    def hear(update: Update) -> None:
+        if not mode.as_json and (line := recovery_line(update)):
+            write_line(line)
+            sys.stdout.flush()
 
-
-@contextmanager
-def rejoined(
-    inventory: Inventory,
-    wanted: str | None,
-    engine: str,
-    told: Callable[[Update], None],
-    *,
-    ask: bool = False,
-    finish: bool = False,
-) -> Iterator[Attended]:
-    """Yield an active run to follow. `ask`: whether to ask on the terminal about a plan that was read from a node.
-    `finish`: complete an interrupted launch first."""
-    machines = with_engine(inventory, engine)
+    machines = with_engine(inventory, mode.engine)
     with connected(machines.nodes) as everyone:
         run = _as_launched_here(choose_run(find_runs(everyone), wanted))
         resume = LaunchOptions(resume=run.run_id)
-        plan = plan_to_continue(everyone, machines, resume, ask=ask, attempt=run.attempt)
+        plan = plan_to_continue(everyone, machines, resume, ask=not mode.as_json, attempt=run.attempt)
         names = (*(part.node for part in plan.nodes), *plan.away)
         request = build_request(machines, LaunchOptions(nodes=",".join(names)), plan, os.environ)
         nodes = {node.name: node for node in everyone if node.name in names}
         pool = NodePool(nodes=nodes, request=request)
         containers = adopt(nodes, plan, run) if finish else _containers(pool, plan, run)
-        yield Attended(pool=pool, plan=plan, containers=containers, told=told)
+        yield Attended(pool=pool, plan=plan, containers=containers, hear=hear)
 
 
 def _as_launched_here(run: Run) -> Run:

@@ -38,22 +38,21 @@ REMIND_EVERY_S = 10.0
 
 
 class Screen:
-    """One launch as a person follows it. On a terminal the phases stay below the lines; elsewhere each is a line."""
+    """The output of a launch. On a terminal the phases are a table below the lines; elsewhere each phase is a line."""
 
     def __init__(self, plan: Plan, *, quiet: bool, forecasts: bool = True) -> None:
         """`forecasts`: whether they are shown."""
-        self._plan = plan
-        self._quiet = quiet
-        self._forecasts = forecasts
-        self._phases = phases.Phases(plan=plan)
+        self._quiet, self._forecasts = quiet, forecasts
         self._out, self._err = stdout(), stderr()
         self._live: Live | None = None
         self._reminded = time.monotonic()
         self._told = ""
-        self._know(plan)
+        self._show_plan(plan)
+        for part in plan.nodes:
+            self.reach(part.node, "image checked")
 
-    def _know(self, plan: Plan) -> None:
-        self._plan = plan
+    def _show_plan(self, plan: Plan) -> None:
+        self._plan, self._phases = plan, phases.Phases(plan=plan)
         self._slow = set[str]()
         """Ranks that were reported as slow."""
         self._consequences = Consequences(peers(plan))
@@ -70,7 +69,7 @@ class Screen:
         self.close()
 
     def close(self) -> None:
-        """Leave the phases as they are."""
+        """Update the phases no more."""
         if self._live:
             self._live.stop()
             self._live = None
@@ -104,7 +103,7 @@ class Screen:
         return show
 
     def _show(self, run_event: Update) -> None:
-        """Show what a rank wrote or did, and what is done about it."""
+        """Show a line or an event of a rank, and the actions of the supervisor."""
         self._tell(run_event)
         if not isinstance(run_event, RunEvent):
             return
@@ -126,16 +125,15 @@ class Screen:
     def _print(self, lines: Iterable[RunLine]) -> None:
         for said in lines:
             if said.event is None and not self._quiet:
-                # A line that the live phases do not know of would be drawn over.
+                # The live table would overwrite lines that are printed past its console.
                 console = self._err if self._live and self._out.is_terminal else self._out
                 console.print(log_line(said, width=self._width, several_ranks=self._several))
 
     def _tell(self, told: Update) -> None:
-        """Print an event of the run or an action of its supervisor: each line once."""
+        """Print an event of the run or an action of its supervisor, but no line twice in succession."""
         if isinstance(told, Replanned):
             self.close()
-            self._know(told.plan)
-            self._phases = phases.Phases(plan=told.plan)
+            self._show_plan(told.plan)
         if (line := printable(recovery_line(told))) and line != self._told and not self._quiet:
             self._told = line
             self._err.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -153,7 +151,7 @@ class Screen:
             self._err.print(self._phases.line(node))
 
     def _remind(self) -> None:
-        """Print the nodes that are waited for, where no table shows them."""
+        """Print the nodes that have not arrived, where no table shows them."""
         now = time.monotonic()
         if now - self._reminded >= REMIND_EVERY_S and not self._phases.complete:
             self._reminded = now
@@ -182,11 +180,6 @@ def tell_findings(findings: Sequence[Finding]) -> None:
             say(f"  → {finding.fix}")
 
 
-def how_to_go_on(run_id: str) -> str:
-    """Return the three commands for a run that is not followed."""
-    return f"  → orch logs -f {run_id}   orch status {run_id}   orch stop {run_id}"
-
-
 def tell_end(plan: Plan, outcome: RunOutcome, mode: OutputMode) -> None:
     """Print the outcome of a run or of a measurement, in words or as JSON."""
     if mode.as_json:
@@ -194,8 +187,10 @@ def tell_end(plan: Plan, outcome: RunOutcome, mode: OutputMode) -> None:
     elif outcome.failure:
         then = "" if mode.forecast else _next_step(plan, outcome.failure, checkpoint=outcome.checkpoint)
         tell_failure(plan, outcome.failure, then)
+    elif mode.forecast and outcome.forecast:  # its table has been printed
+        say(f"\n✓ {forecast_line(outcome.forecast)}\n  nothing was trained, and nothing is left on the nodes")
     elif mode.forecast:
-        _tell_forecast(outcome)
+        say("\n✗ the trainer ended without a forecast: is its image older than this orch?\n  → orch build")
     else:
         _tell_success(plan, outcome)
 
@@ -225,14 +220,6 @@ def _next_step(plan: Plan, failure: Failure, *, checkpoint: bool) -> str:
     left = [part.node for part in plan.nodes if part.node != failure.node]
     without = f"   without {failure.node}: --nodes {','.join(left)}" if failure.exit_code is None and left else ""
     return f"orch resume {plan.run_id}{without}"
-
-
-def _tell_forecast(outcome: RunOutcome) -> None:
-    """The table stands above already."""
-    if outcome.forecast:
-        say(f"\n✓ {forecast_line(outcome.forecast)}\n  nothing was trained, and nothing is left on the nodes")
-    else:
-        say("\n✗ the trainer ended without a forecast: is its image older than this orch?\n  → orch build")
 
 
 def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
