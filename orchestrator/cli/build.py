@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from enum import Enum
 from pathlib import Path
 
@@ -88,12 +89,8 @@ def build(
     if not agreed(f"build {profile.value} {where} {names}?", yes=yes, default=True):
         say("nothing was built")
         return EXIT_INTERRUPTED
-    controller = LocalNode()
-    try:
-        with connected(specs) as reached, ProgressView(quiet=output.as_json) as view:
-            placed = provide_images(options, specs, reached, controller, view.notify)
-    finally:
-        controller.close()
+    with closing(LocalNode()) as controller, connected(specs) as reached, ProgressView(quiet=output.as_json) as view:
+        placed = provide_images(options, specs, reached, controller, view.notify)
     ready = [result.node for result in placed if not result.error]
     output.write(images_data(placed), ready, images_table(placed, wide=output.wide))
     return outcome(placed, quiet=output.as_json)

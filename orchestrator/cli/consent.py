@@ -1,4 +1,4 @@
-"""Consent: what changes machines asks first. `--yes` grants it, `--json` never does, no terminal refuses it."""
+"""Consent: a command that changes machines asks first. `--yes` agrees, `--json` never does, no terminal refuses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ Answer = Callable[[str, bool], bool]
 
 
 def require_consent(*, yes: bool, look_first: str = "") -> None:
-    """Raise UsageError where it was not granted and no one can be asked.
-
-    To be called first, so that no work is done for nothing.
+    """Raise UsageError without `--yes` and without a terminal to ask on: called before any work is done.
 
     `look_first`: the command that shows what would be done.
     """
@@ -29,23 +27,21 @@ def require_consent(*, yes: bool, look_first: str = "") -> None:
 
 
 def can_ask() -> bool:
-    """Whether there is a terminal, or what stands for one."""
+    """Return whether there is a terminal to ask on."""
     return _person() is not None
 
 
 def agreed(question: str, *, yes: bool, default: bool = False) -> bool:
-    """Whether somebody agrees. The question goes to stderr: with `--json` too, stdout is left for data."""
+    """Ask on stderr, which leaves stdout for data, and return whether the answer is yes."""
     require_consent(yes=yes)
     person = _person()
     return yes or (person is not None and person(question, default))
 
 
 def _person() -> Answer | None:
-    return _answering.get() or (_ask if sys.stdin.isatty() else None)
-
-
-def _ask(question: str, default: bool) -> bool:
-    return typer.confirm(question, default=default, err=True)
+    if sys.stdin.isatty():
+        return _answering.get() or (lambda question, default: typer.confirm(question, default=default, err=True))
+    return _answering.get()
 
 
 _answering: ContextVar[Answer | None] = ContextVar("answering", default=None)
@@ -53,7 +49,7 @@ _answering: ContextVar[Answer | None] = ContextVar("answering", default=None)
 
 @contextmanager
 def answering_by(person: Answer | None) -> Iterator[None]:
-    """Within it, questions are answered so: tests have no terminal. None: as the terminal has it."""
+    """Answer questions by `person` inside this context: tests have no terminal. None: ask on the terminal."""
     token = _answering.set(person)
     try:
         yield

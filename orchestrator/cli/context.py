@@ -48,7 +48,7 @@ class ChosenNodes:
 
 
 def load_inventory(path: Path | None) -> LoadedInventory:
-    """The inventory meant: `-i`, else $ORCH_INVENTORY, else the lab's while one is up, else ./inventory.yaml."""
+    """Read the inventory: `-i`, otherwise $ORCH_INVENTORY, the lab's while one is up, or ./inventory.yaml."""
     found = find_inventory(path)
     loaded = LoadedInventory(inventory=read_inventory(found), path=found)
     getLogger("orch").info("inventory %s: %s", found, loaded.inventory)
@@ -56,7 +56,7 @@ def load_inventory(path: Path | None) -> LoadedInventory:
 
 
 def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) -> tuple[NodeSpec, ...]:
-    """The nodes of the inventory that `nodes` selects. None at all where the inventory is gone but this computer has a
+    """Return the nodes of the inventory that `nodes` selects; none where the inventory is gone but this computer has a
     record of the run (of any run, where `run` is None)."""
     from orchestrator.fleet.runs.records import recorded_runs
 
@@ -71,7 +71,7 @@ def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) ->
 
 
 def find_inventory(path: Path | None) -> Path:
-    """Its file, which exists. Says so on stderr when it is the lab's, as the user did not name that one."""
+    """Return the file of the inventory, which exists; print its name if it is the lab's, which nothing named."""
     if path := path or invocation.current.inventory:
         return _existing(path, "-i")
     if named := os.environ.get(VARIABLE):

@@ -63,7 +63,7 @@ def doctor(
 
 
 def _words(only: str) -> tuple[str, ...]:
-    """Areas, ids, or what ids begin with; another word is a `UsageError` that names the nearest id."""
+    """Return areas, ids and prefixes of ids. UsageError: another word, with the nearest id."""
     from orchestrator.checks.doctor import AREAS
     from orchestrator.specs.finding_pages import all_pages, find_page
 
@@ -106,7 +106,7 @@ def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *,
 
 
 def _apply_fixes(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *, asking: bool) -> int:
-    """Fix what somebody agrees to; how many were fixed."""
+    """Offer each safe fix, apply those that are confirmed, and return their number."""
     from orchestrator.cli import main
     from orchestrator.fleet.readiness.doctor import apply_fix, fixable
     from orchestrator.render.findings import sentence
@@ -125,7 +125,9 @@ def _apply_fixes(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *
             if not fix.orch:
                 apply_fix(finding, fix, by_name, seen)
             elif code := main((*fix.orch, "-i", str(inventory))):
-                raise PreflightError(f"orch {' '.join(fix.orch)} ended with {code}", hint="what it said stands above")
+                raise PreflightError(
+                    f"orch {' '.join(fix.orch)} ended with {code}", hint="its output above has the cause"
+                )
         except OrchError as error:
             report_error(error)
         else:

@@ -53,21 +53,16 @@ def expand(*, only: Collection[str] = (), omit: Collection[str] = (), **instead:
 
 
 def _parameters(cls: type, shared: Mapping[str, Any]) -> Iterator[tuple[str, inspect.Parameter]]:
-    """A parameter for each field with an option, inherited fields last."""
+    """Yield a parameter for each field with an option, inherited fields last."""
     hints = get_type_hints(cls, include_extras=True)
     for each in sorted(fields(cls), key=lambda each: each.name not in cls.__annotations__):
         annotation = shared.get(each.name) or hints[each.name]
-        flag = each.metadata.get("flag")
-        if flag or get_origin(annotation) is Annotated:
-            yield (
-                each.name,
-                inspect.Parameter(
-                    each.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    annotation=_annotation(each, flag, annotation) if flag else annotation,
-                    default=False if annotation is bool or bool in get_args(annotation) else None,
-                ),
-            )
+        default = False if annotation is bool or bool in get_args(annotation) else None
+        if flag := each.metadata.get("flag"):
+            annotation = _annotation(each, flag, annotation)
+        if get_origin(annotation) is Annotated:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            yield each.name, inspect.Parameter(each.name, kind, annotation=annotation, default=default)
 
 
 def _annotation(each: Field[Any], flag: Flag, hint: Any) -> Any:
@@ -75,21 +70,13 @@ def _annotation(each: Field[Any], flag: Flag, hint: Any) -> Any:
     default = "" if each.default is MISSING or not each.default else f" (default: {each.default})"
     text = flag.help.removesuffix(".") + default + "." if default else flag.help
     most = flag.most if each.default is None else None  # any other number is bounded where a plan is read
-    return Annotated[
-        kind | None,
-        typer.Option(
-            flag.name,
-            metavar=flag.metavar or flag.name.lstrip("-").upper(),
-            min=flag.least,
-            max=most,
-            help=text,
-            show_default=False,
-        ),
-    ]
+    metavar = flag.metavar or flag.name.lstrip("-").upper()
+    option = typer.Option(flag.name, metavar=metavar, min=flag.least, max=most, help=text, show_default=False)
+    return Annotated[kind | None, option]
 
 
 def _instance(cls: type, typed: dict[str, Any]) -> Any:
-    """The dataclass with all that was typed of it; `given` names these fields, where the dataclass has it."""
+    """Return the dataclass with the values that were typed; its field `given`, if any, names these fields."""
     values = {}
     for each in fields(cls):
         value = typed.get(each.name)

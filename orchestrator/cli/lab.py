@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -82,11 +83,8 @@ def _make_base() -> None:
     from orchestrator.nodes.local import LocalNode
     from orchestrator.plan.image import DEFAULT_BASE
 
-    controller = LocalNode()
-    try:
+    with closing(LocalNode()) as controller:
         ensure_base(controller, DEFAULT_BASE, lambda _node, progress: say(progress.text))
-    finally:
-        controller.close()
 
 
 @GROUP.command(epilog="orch lab down")

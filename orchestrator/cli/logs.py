@@ -1,4 +1,4 @@
-"""`orch logs`: what the ranks wrote, all nodes merged, during a run, after it, and for an older one."""
+"""`orch logs`: the output of the ranks, all nodes merged, of an active run or of a recorded one."""
 
 from __future__ import annotations
 
@@ -89,23 +89,20 @@ def logs(
 
 
 def _selected(source: LogSource, nodes: str | None, rank: int | None) -> frozenset[str] | None:
-    """The nodes of the run that `nodes` selects; None: all.
-
-    An error for a node or a rank that the run is known not to have.
-    """
+    """Return the nodes of the run that `nodes` selects, None for all. UsageError: a rank that the run does not have."""
     plan = source.record.plan()
     if rank is not None and plan and not 0 <= rank < plan.world_size:
         raise UsageError(f"run {source.run_id} has no rank {rank}; it has 0 to {plan.world_size - 1}")
-    planned = [part.node for part in plan.nodes] if plan else []
-    names = tuple(dict.fromkeys([*planned, *sorted({*source.names, *source.record.names, *source.unreachable})]))
     if nodes is None:
         return None
+    planned = [part.node for part in plan.nodes] if plan else []
+    names = tuple(dict.fromkeys([*planned, *sorted({*source.names, *source.record.names, *source.unreachable})]))
     selected, count = select_names(nodes, names, place=f"run {source.run_id}")
     return frozenset(selected[:count])
 
 
 def _moment(text: str) -> str:
-    """`10m`, `2h`, `30s`, `1d` ago, or a time in ISO 8601, as log lines write it."""
+    """Convert `10m`, `2h`, `30s`, `1d` ago, or a time in ISO 8601, to the format of log lines."""
     if not text:
         return ""
     if match := re.fullmatch(r"([0-9]{1,6})([smhd])", text):

@@ -61,7 +61,7 @@ def note_output(context: typer.Context, value: str | None) -> str | None:
 
 
 def _is_json(context: typer.Context, value: bool) -> bool:
-    """Whether `--json` or `-o json` was given: options that were given are read before those that were not."""
+    """Return whether `--json` or `-o json` was given: options that were given are read before those that were not."""
     return value or context.meta.get("output") == OutputFormat.JSON
 
 
@@ -134,26 +134,21 @@ RunToStopArgument = Annotated[
 TimeoutToStopOption = Annotated[
     int, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait for the last checkpoint.")
 ]
-DetachOption = Annotated[
-    bool, typer.Option("--detach", "-d", help="Do not follow the run; supervise it in the background.")
-]
-NoWatchOption = Annotated[bool, typer.Option("--no-watch", help="Do not supervise a run that is not followed.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputMode:
-    """The options of one invocation: nothing of them is kept with the run."""
+    """The options of one invocation, which are not kept with the run."""
 
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False
     forecast: Annotated[
         bool, typer.Option("--forecast", help="Measure for some seconds, show the expected speed, and exit.")
     ] = False
-    """Whether to measure only, and to leave nothing on the nodes."""
     as_json: JsonOption = False
-    detach: DetachOption = False
-    no_watch: NoWatchOption = False
-    """Whether a run that is left on its own gets no watcher."""
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Do not follow the run; supervise it in the background.")
+    ] = False
+    no_watch: Annotated[bool, typer.Option("--no-watch", help="Do not supervise a run that is not followed.")] = False
     confirmed: YesOption = False
-    """Whether all questions are answered with yes."""
     inventory: InventoryOption = None
     engine: EngineOption = ""

@@ -56,14 +56,20 @@ def prepare(
     workload, *rest = words or ["gpt2"]
     rest = rest[1:] if rest[:1] == ["prepare"] else rest
     for source in [] if words else text or NAMED_SOURCES:
-        rest += ["--text", source if source in NAMED_SOURCES else _existing(source)]
+        if source not in NAMED_SOURCES and not Path(source).expanduser().exists():
+            raise ConfigError(f"--text {source}: no such file or folder")
+        rest += ["--text", source]
     if vocab_size is not None:
         rest += ["--vocab-size", str(vocab_size)]
     sources = with_sources(rest)
     if engine not in ("docker", "process"):
         raise UsageError(f"--engine {engine}: expected docker or process")
     loaded = load_inventory(inventory).inventory
-    _may_be_written(data, [workload, "prepare", *rest], yes=yes)
+    checked = look_at([workload, "prepare", *rest], prog="orch prepare --", data=data)
+    if checked.replaces:
+        say(f"{data} holds {checked.replaces}, which would be removed\n  → --data OTHER   # keeps both")
+        if not agreed(f"Replace what {data} holds?", yes=yes):
+            raise typer.Abort
     _run(sources, workload, data, project=loaded.project, engine=engine)
     chosen = [] if data == DEFAULT_DATA else ["--data", str(data)]
     after = ["--", workload] if words else []
@@ -71,17 +77,8 @@ def prepare(
     return EXIT_OK
 
 
-def _may_be_written(data: Path, words: Sequence[str], *, yes: bool) -> None:
-    """See that the trainer takes the words, and ask before data of another workload is replaced."""
-    checked = look_at(words, prog="orch prepare --", data=data)
-    if checked.replaces:
-        say(f"{data} holds {checked.replaces}, which would be removed\n  → --data OTHER   # keeps both")
-        if not agreed(f"Replace what {data} holds?", yes=yes):
-            raise typer.Abort
-
-
 def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, project: str, engine: str) -> None:
-    """The container. A folder that was made for it goes where it fails."""
+    """Run the container. If it fails, a folder that was made for it is removed."""
     from orchestrator.fleet.connect import connect
     from orchestrator.fleet.prepare import prepare as run_prepare
     from orchestrator.plan.prepare import prepare_container, user_paths
@@ -115,7 +112,7 @@ def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, projec
 
 
 def with_sources(words: Sequence[str]) -> list[str | SourcePath]:
-    """Each word that names something that is there, alone or after `--option=`, as what is to be brought along."""
+    """Return the words, those that name an existing path, alone or after `--option=`, as paths to be mounted."""
     found: list[str | SourcePath] = []
     for word in words:
         if word.partition("=")[0] == "--data-dir":
@@ -125,10 +122,3 @@ def with_sources(words: Sequence[str]) -> list[str | SourcePath]:
         here = bool(value) and path.exists()
         found.append(SourcePath(path=str(path.resolve()), option=option + equals, typed=value) if here else word)
     return found
-
-
-def _existing(source: str) -> str:
-    path = Path(source).expanduser()
-    if not path.exists():
-        raise ConfigError(f"--text {source}: no such file or folder")
-    return source

@@ -1,4 +1,4 @@
-"""How a command reports: messages and errors on stderr, data on stdout, and the exit code."""
+"""Reports of a command: messages and errors on stderr, data on stdout, and the exit code."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ invocation = _Invocations()
 
 
 def report_error(error: OrchError) -> int:
-    """Write what happened, where, and what to do next; the exit code of its class."""
+    """Write what happened, where, and what to do next; return the exit code of the error's class."""
     _write(f"error: {error}")
     if isinstance(error, ConfigError):
         for problem in error.problems:
@@ -75,7 +75,7 @@ def report_errors(errors: Iterable[OrchError | None]) -> list[OrchError]:
 
 
 def exit_code(failed: int, total: int) -> int:
-    """0, or 4 where all of several nodes failed, or 5 where some did."""
+    """Return 0 if no node failed, 4 if all did, 5 if some did."""
     if not failed:
         return EXIT_OK
     return PreflightError.exit_code if failed == total else PartialError.exit_code
@@ -105,7 +105,7 @@ def write_names(names: Iterable[str]) -> None:
 
 
 def installed_version() -> str:
-    """The version of orch; empty where it runs from a source tree that is not installed."""
+    """Return the version of orch; empty in a source tree that is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -123,16 +123,14 @@ def _write(text: str) -> None:
 
 
 def _wrapped(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, wrapped between words at the width of the terminal. A hint, which holds a command, stays whole."""
+    """Wrap lines between words at the width of the terminal, but not hints, which hold commands."""
     width = shutil.get_terminal_size().columns
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        whole = len(line) <= width or line.lstrip().startswith("→")
-        yield from (
-            [line]
-            if whole
-            else wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        )
+        if len(line) <= width or line.lstrip().startswith("→"):
+            yield line
+        else:
+            yield from wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _lines(text: str) -> str:

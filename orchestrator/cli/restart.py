@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.context import load_inventory
@@ -12,11 +11,6 @@ from orchestrator.cli.options import OutputMode, RunToStopArgument, TimeoutToSto
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 from orchestrator.specs.launch_options import LaunchOptions
-
-if TYPE_CHECKING:
-    from orchestrator.cli.launching.stopping import AtHand
-    from orchestrator.specs.inventory import Inventory
-    from orchestrator.specs.plan import Plan
 
 EXAMPLES = """\
 orch restart
@@ -36,8 +30,9 @@ def restart(
     Checks, plan and confirmation come first, while the run is active: if anything is refused, the run continues. If a
     node cannot be stopped, nothing is started.
     """
-    from orchestrator.cli.launching.run_launch import earlier_plan, run_launch
-    from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped
+    from orchestrator.cli.launching.run_launch import earlier_plan, ready, run_launch
+    from orchestrator.cli.launching.stopping import at_hand, stop_everywhere
+    from orchestrator.cli.launching.view import confirm
 
     require_consent(yes=mode.confirmed)
     loaded = load_inventory(mode.inventory)
@@ -45,29 +40,17 @@ def restart(
     with at_hand(loaded.inventory.nodes, run) as running:
         options = replace(options, resume=running.run.run_id)
         earlier = earlier_plan(loaded.inventory, options, mode)
-        if not _foreseen(loaded.inventory, options, mode, running, earlier):
-            say(f"nothing was stopped: run {running.run.run_id} is as it was")
-            return EXIT_INTERRUPTED
+        with ready(loaded.inventory, options, mode, earlier, ending=True) as (_, _, plan, _):
+            by = f", launched by {running.stranger}," if running.stranger else ""
+            if not mode.confirmed and not confirm(plan, f"Stop run {plan.run_id}{by} and start it again so?"):
+                say(f"nothing was stopped: run {plan.run_id} is as it was")
+                return EXIT_INTERRUPTED
         stopped = stop_everywhere(running, timeout_s=timeout)
     stopped.require_all()
-    tell_stopped(stopped)
+    say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
     try:
         return run_launch(loaded.inventory, options, replace(mode, confirmed=True), earlier=earlier)
     except OrchError:
-        say(
-            f"run {stopped.run_id} is stopped ({stopped.kept}) and was not started again\n"
-            f"  → orch resume {stopped.run_id}"
-        )
+        say(f"run {stopped.run_id} is stopped ({stopped.kept}) and was not started again")
+        say(f"  → orch resume {stopped.run_id}")
         raise
-
-
-def _foreseen(
-    inventory: Inventory, options: LaunchOptions, mode: OutputMode, running: AtHand, earlier: Plan | None
-) -> bool:
-    """Whether the next attempt can be planned, all nodes pass its checks, and the user agrees to the plan."""
-    from orchestrator.cli.launching.run_launch import ready
-    from orchestrator.cli.launching.view import confirm
-
-    with ready(inventory, options, mode, earlier, ending=True) as (_, _, plan, _):
-        of = f", launched by {running.stranger}," if running.stranger else ""
-        return mode.confirmed or confirm(plan, f"Stop run {plan.run_id}{of} and start it again so?")

@@ -26,7 +26,7 @@ def stop(
     Ranks that are still running after --timeout are killed. Another user's run is stopped only after confirmation, or
     with --yes. To continue later: orch resume RUN
     """
-    from orchestrator.cli.launching.stopping import at_hand, stop_everywhere, tell_stopped
+    from orchestrator.cli.launching.stopping import at_hand, stop_everywhere
 
     with at_hand(load_inventory(inventory).inventory.nodes, run) as wanted:
         if not wanted.agreed("Stop it?", yes=yes):
@@ -38,7 +38,7 @@ def stop(
         told = {"run_id": stopped.run_id, "stopped": list(stopped.nodes), "checkpoint_step": step}
         write_json(told)
     stopped.require_all()
-    tell_stopped(stopped)
+    say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
     if step is not None:
         say(f"  → orch resume {stopped.run_id}")
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""`orch trust`: accept a node's host key, once, after a look at it."""
+"""`orch trust`: accept a node's SSH host key, after its fingerprint was shown."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 5.0
 TIMEOUT_S = 40.0
-"""For all nodes, which are asked at once; a name takes its time to be resolved."""
-
+"""Timeout of all nodes, which are asked in parallel: a DNS answer can be late."""
 
 EXAMPLES = "orch trust -n alpha,beta"
 
@@ -56,7 +55,7 @@ def trust(
 
 
 def _shown_by(spec: NodeSpec) -> tuple[str, PKey]:
-    """Its address, and the key that it shows there."""
+    """Return the node's address and the host key that it shows there."""
     from getpass import getuser
 
     from orchestrator.nodes.host_keys import offered_key
@@ -68,9 +67,8 @@ def _shown_by(spec: NodeSpec) -> tuple[str, PKey]:
         return address, offered_key(address, spec.port, timeout_s=ANSWER_S)
     except REFUSALS as error:
         no_keys = Keys(files=(), in_agent=frozenset())  # no login takes place
-        raise refusal(
-            Attempt(spec=spec, user=spec.user or getuser(), error=error, waited_s=ANSWER_S, keys=no_keys)
-        ) from error
+        user = spec.user or getuser()
+        raise refusal(Attempt(spec=spec, user=user, error=error, waited_s=ANSWER_S, keys=no_keys)) from error
 
 
 def _trust(spec: NodeSpec, address: str, key: PKey, *, yes: bool) -> None:

@@ -29,10 +29,10 @@ def pull(
         _, held = asked.of(run)
         came = bring(asked.nodes, held, to, step=step, notify=view.notify, passed_over=note)
     if as_json:
-        write_json({"run_id": came.held.run_id, "step": came.held.step, "from": came.held.node,
-                               "folder": str(came.folder), "moved": came.moved})  # fmt: skip
-    how = f"from {came.held.node}, every file verified" if came.moved else "already here, every file verified"
-    say(f"✓ step {came.held.step} of run {came.held.run_id}: {came.folder} ({how})")
+        data = {"run_id": came.held.run_id, "step": came.held.step, "from": came.held.node}
+        write_json({**data, "folder": str(came.folder), "moved": came.moved})
+    how = f"from {came.held.node}" if came.moved else "already here"
+    say(f"✓ step {came.held.step} of run {came.held.run_id}: {came.folder} ({how}, every file verified)")
     return EXIT_OK
 
 
@@ -69,14 +69,13 @@ def push(
         node = asked.node(name)
         folders = {part.node: part.folder for part in plan.nodes} if plan else {}
         moved = bring(kept, node, folders.get(name) or asked.places[name], asked.held, notify=view.notify)
-        rather = newer(asked.held, kept)
+        newest = newer(asked.held, kept)
     if as_json:
-        write_json({"run_id": kept.run_id, "step": kept.step, "to": name, "moved": moved,
-                               "newer": rather.step if rather else None})  # fmt: skip
-    how = "every file verified" if moved else "already there, every file verified"
-    say(f"✓ step {kept.step} of run {kept.run_id}: on {name} ({how})")
-    if rather:
-        say(f"note: {rather.node} holds step {rather.step}: orch resume continues from that one")
+        data = {"run_id": kept.run_id, "step": kept.step, "to": name, "moved": moved}
+        write_json({**data, "newer": newest.step if newest else None})
+    say(f"✓ step {kept.step} of run {kept.run_id}: on {name} ({'' if moved else 'already there, '}every file verified)")
+    if newest:
+        say(f"note: {newest.node} holds step {newest.step}: orch resume continues from that one")
     elif plan and name not in folders and name not in plan.away:
         names = ",".join((*(part.node for part in plan.nodes), name))
         say(f"  → orch resume {kept.run_id} --nodes {names}   # {name} was not a node of this run")

@@ -1,4 +1,4 @@
-"""`orch plan` and `orch launch --nodes auto`: the cost model asked with the newest measurement."""
+"""`orch plan` and `orch launch --nodes auto`: the cost model's answer for the newest measurement."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ class Length:
 
     def in_samples(self, measurement: SavedMeasurement, samples_per_step: int) -> int | None:
         """Return the length in samples; without one, that of the workload's `--max-steps` or `--epochs`."""
-        said = [value for value in (self.steps, self.epochs, self.samples) if value is not None]
-        if len(said) > 1:
+        given = [value for value in (self.steps, self.epochs, self.samples) if value is not None]
+        if len(given) > 1:
             raise UsageError("give only one of --steps, --epochs and --samples")
-        command = measurement.command
-        steps = self.steps or (None if said else _number(option(command, "--max-steps")))
-        epochs = self.epochs or (None if said or steps else _number(option(command, "--epochs")))
+        steps = self.steps or (None if given else _number(option(measurement.command, "--max-steps")))
+        epochs = self.epochs or (None if given or steps else _number(option(measurement.command, "--epochs")))
         if steps:
             return int(steps * samples_per_step)
         if epochs:
@@ -86,17 +85,16 @@ def measured_before(inventory: Inventory, options: LaunchOptions) -> SavedMeasur
 def capacity_of(
     measurement: SavedMeasurement, inventory: Inventory, options: LaunchOptions, length: Length
 ) -> CapacityPlan:
-    """The trainer's answer for the chosen nodes, which were measured, and the words of this command line."""
-    command = options.command or DEFAULT_COMMAND
-    said = SavedMeasurement(**{**vars(measurement), "command": tuple(command)})
-    names = _names(inventory, options)
-    step = samples_per_step(said, names)
+    """Return the prediction for the chosen nodes, which were measured, and the words of this command line."""
+    command, names = options.command or DEFAULT_COMMAND, _names(inventory, options)
+    measurement = replace(measurement, command=tuple(command))
+    step = samples_per_step(measurement, names)
     query = Query(
         sync=option(command, "--sync") or AUTO,
         equal=option(command, "--shares") == "equal" or "--deterministic" in command,
         among=names,
         samples_per_step=step,
-        samples=length.in_samples(said, step),
+        samples=length.in_samples(measurement, step),
     )
     try:
         return plan_capacity(measurement.measured, query)
@@ -105,7 +103,7 @@ def capacity_of(
 
 
 def samples_per_step(measurement: SavedMeasurement, names: tuple[str, ...]) -> int:
-    """Samples per step on these nodes: --global-batch-size, or the batches of their ranks."""
+    """Return the samples per step on these nodes: --global-batch-size, or the batches of their ranks."""
     measured = measurement.measured
     if option(measurement.command, "--global-batch-size"):
         return measured.samples_per_step
@@ -131,7 +129,7 @@ def with_best_nodes(inventory: Inventory, options: LaunchOptions, mode: OutputMo
     capacity = capacity_of(measurement, inventory, everyone, Length())
     command = _same_step(options.command or DEFAULT_COMMAND, capacity)
     chosen = capacity.chosen_nodes(measurement.nodes)
-    _tell(capacity, chosen, measurement.time)
+    _say_choice(capacity, chosen, measurement.time)
     return replace(options, nodes=",".join(chosen), command=command)
 
 
@@ -145,17 +143,15 @@ def _same_step(command: tuple[str, ...], capacity: CapacityPlan) -> tuple[str, .
     return same_step(command, capacity.samples_per_step)
 
 
-def _tell(capacity: CapacityPlan, chosen: Sequence[str], measured_at: str) -> None:
+def _say_choice(capacity: CapacityPlan, chosen: Sequence[str], measured_at: str) -> None:
     way = capacity.chosen
     speed = f"{way.per_s:,.0f} {capacity.unit}/s"
     over = "" if len(way.nodes) == 1 else f", {way.speedup:.1f} x {capacity.alone.nodes[0]} alone"
     say(f"--nodes auto: {', '.join(chosen)} ({way.sync}): {speed}{over}; measured {measured_at}")
-    for member in capacity.members:
-        if not member.taken:
-            say(
-                f"  without {member.node}, which {member.effect}: a step takes {member.without_s:.3g} s without it,"
-                f" {member.with_s:.3g} s with it"
-            )
+    for one in capacity.members:
+        if not one.taken:
+            times = f"a step takes {one.without_s:.3g} s without it, {one.with_s:.3g} s with it"
+            say(f"  without {one.node}, which {one.effect}: {times}")
 
 
 def _names(inventory: Inventory, options: LaunchOptions) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from orchestrator.fleet.planning.look_ahead import CheckedWords
 
 WORDS_LAST = {"allow_interspersed_args": False}
-"""Settings of a command that ends with a COMMAND: all that follows its first word belongs to it, as with docker."""
+"""Settings of a command that ends with a COMMAND: all words after its first belong to it, as with docker."""
 WORDS_AFTER_AN_ARGUMENT = {"ignore_unknown_options": True}
-"""The same where an argument precedes COMMAND, and options may stand between the two."""
+"""The same where an argument precedes COMMAND, with options in between."""
 
 
 def command_words(context: typer.Context, command: Sequence[str] | None) -> tuple[str, ...]:
@@ -69,15 +70,12 @@ def must_run(prog: str, options: LaunchOptions) -> str:
 
 
 def look_at(words: Sequence[str], **how: Any) -> CheckedWords:
-    """Imported here, so that `orch launch --help` stays quick."""
+    """Check the words of a workload on this computer, with the trainer's own parser."""
     from orchestrator.fleet.planning.look_ahead import look_ahead
     from orchestrator.nodes.local import LocalNode
 
-    controller = LocalNode()
-    try:
+    with closing(LocalNode()) as controller:
         return look_ahead(controller, words, **how)
-    finally:
-        controller.close()
 
 
 def _must_be_told_apart(context: typer.Context, typed: list[str], words: list[str]) -> None:

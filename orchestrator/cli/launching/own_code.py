@@ -31,10 +31,9 @@ class OwnCode:
     size: int
 
     def __str__(self) -> str:
-        unit, scale = next(
-            (u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)) if self.size >= s or s == 1
-        )
-        where = str(self.folder) if self.folder.is_absolute() or str(self.folder) == "." else f"./{self.folder}"
+        units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1))
+        unit, scale = next((unit, scale) for unit, scale in units if self.size >= scale or scale == 1)
+        where = self.folder if self.folder.is_absolute() or self.folder == Path() else f"./{self.folder}"
         return f"{where}, {counted(self.files, 'file')}, {self.size / scale:.3g} {unit}"
 
 
@@ -60,10 +59,8 @@ def own_code(options: LaunchOptions) -> OwnCode | None:
 def may_be_copied(code: OwnCode, *, yes: bool) -> None:
     """Ask before a folder is copied that is larger than code is."""
     if code.size > ASKED_ABOVE:
-        say(
-            f"code: {code}\n"
-            "  → orch launch --workdir FOLDER   # one with the code alone; data belongs to --data or --mount"
-        )
+        say(f"code: {code}")
+        say("  → orch launch --workdir FOLDER   # one with the code alone; data belongs to --data or --mount")
         if not agreed("Copy all of it to every node?", yes=yes):
             raise typer.Abort
 
@@ -71,13 +68,11 @@ def may_be_copied(code: OwnCode, *, yes: bool) -> None:
 def _must_hold(folder: Path, words: Sequence[str]) -> None:
     if words[0] == "-m":
         return _must_hold_module(folder, words[1])
-    script = Path(words[0])
+    script, command = Path(words[0]), f"orch launch --workdir {folder} -- python "
     if script.is_absolute():
         if script.is_relative_to(folder.resolve()) and script.is_file():
-            raise UsageError(
-                f"{script} has another path on the nodes",
-                hint=f"orch launch --workdir {folder} -- python {script.relative_to(folder.resolve())}",
-            )
+            inside = script.relative_to(folder.resolve())
+            raise UsageError(f"{script} has another path on the nodes", hint=f"{command}{inside}")
         return None  # of the image, or of a --mount
     if (folder / script).is_file():
         return None
@@ -86,20 +81,15 @@ def _must_hold(folder: Path, words: Sequence[str]) -> None:
             f"no {script} in {folder}: it takes a path inside the code folder",
             hint=f"orch launch --workdir {script.parent} -- python {script.name}",
         )
-    scripts = [str(path.relative_to(folder)) for path in (*folder.glob("*.py"), *folder.glob("*/*.py"))]
-    by_stem = {Path(name).stem: name for name in reversed(scripts)}
-    close = [by_stem[stem] for stem in difflib.get_close_matches(script.stem, by_stem, 1)]
-    meant = f"; did you mean {close[0]}?" if close else ""
-    raise ConfigError(
-        f"no {script} in {folder.resolve() if str(folder) == '.' else folder}{meant}",
-        hint=_corrected(folder, Path(close[0])) if close else "orch launch --workdir FOLDER -- python SCRIPT",
-    )
-
-
-def _corrected(folder: Path, script: Path) -> str:
-    where = folder / script.parent
-    chosen = "" if str(where) == "." else f"--workdir {shlex.quote(str(where))} "
-    return f"orch launch {chosen}-- python {shlex.quote(script.name)}"
+    by_stem = {path.stem: path for path in (*folder.glob("*/*.py"), *folder.glob("*.py"))}
+    close = difflib.get_close_matches(script.stem, by_stem, 1)
+    meant, hint = "", "orch launch --workdir FOLDER -- python SCRIPT"
+    if close:
+        found = by_stem[close[0]]
+        meant = f"; did you mean {found.relative_to(folder)}?"
+        workdir = "" if found.parent == Path() else f"--workdir {shlex.quote(str(found.parent))} "
+        hint = f"orch launch {workdir}-- python {shlex.quote(found.name)}"
+    raise ConfigError(f"no {script} in {folder.resolve() if folder == Path() else folder}{meant}", hint=hint)
 
 
 def _must_hold_module(folder: Path, module: str) -> None:

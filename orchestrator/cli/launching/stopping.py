@@ -1,4 +1,4 @@
-"""Stop a run: choose it, ask if another user launched it, stop it on all nodes, report."""
+"""Stop a run: choose it, ask if another user launched it, stop it on all nodes, report the outcome."""
 
 from __future__ import annotations
 
@@ -48,13 +48,9 @@ class StoppedRun:
             )
 
 
-def tell_stopped(stopped: StoppedRun) -> None:
-    say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class AtHand:
-    """A run to be stopped, and the nodes that were asked about it."""
+    """A run to be stopped, and the nodes that were asked for it."""
 
     nodes: Sequence[Node]
     found: FoundRuns
