@@ -20,7 +20,7 @@ def require_consent(*, yes: bool, look_first: str = "") -> None:
 
     `look_first`: the command that shows what would be done.
     """
-    if not yes and _person() is None:
+    if not yes and not can_ask():
         look = f"; {look_first} shows what would be done" if look_first else ""
         raise UsageError("this asks before it changes anything, and there is no terminal to ask on",
                          hint=f"add --yes to agree{look}")  # fmt: skip
@@ -28,20 +28,14 @@ def require_consent(*, yes: bool, look_first: str = "") -> None:
 
 def can_ask() -> bool:
     """Return whether there is a terminal to ask on."""
-    return _person() is not None
+    return _answering.get() is not None or sys.stdin.isatty()
 
 
 def agreed(question: str, *, yes: bool, default: bool = False) -> bool:
     """Ask on stderr, which leaves stdout for data, and return whether the answer is yes."""
     require_consent(yes=yes)
-    person = _person()
-    return yes or (person is not None and person(question, default))
-
-
-def _person() -> Answer | None:
-    if sys.stdin.isatty():
-        return _answering.get() or (lambda question, default: typer.confirm(question, default=default, err=True))
-    return _answering.get()
+    ask = _answering.get() or (lambda question, default: typer.confirm(question, default=default, err=True))
+    return yes or ask(question, default)
 
 
 _answering: ContextVar[Answer | None] = ContextVar("answering", default=None)

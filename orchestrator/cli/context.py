@@ -17,9 +17,6 @@ from orchestrator.specs.inventory_files.inventory_file import read_inventory
 from orchestrator.specs.inventory_files.inventory_yaml import HINT
 from orchestrator.specs.selection import select_nodes
 
-VARIABLE = "ORCH_INVENTORY"
-FILENAME = Path("inventory.yaml")
-
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedInventory:
@@ -29,7 +26,7 @@ class LoadedInventory:
     path: Path
 
     def select(self, nodes: str | None, labels: Sequence[str] | None = None) -> tuple[NodeSpec, ...]:
-        """The nodes that `--nodes` and `--label` choose."""
+        """Return the nodes that `--nodes` and `--label` choose."""
         return select_nodes(self.inventory, nodes=nodes, labels=labels or (), filename=str(self.path))
 
 
@@ -49,7 +46,18 @@ class ChosenNodes:
 
 def load_inventory(path: Path | None) -> LoadedInventory:
     """Read the inventory: `-i`, otherwise $ORCH_INVENTORY, the lab's while one is up, or ./inventory.yaml."""
-    found = find_inventory(path)
+    lab, variable = inventory_file(), os.environ.get("ORCH_INVENTORY")
+    if given := path or invocation.current.inventory:
+        found, origin = given, "(given by -i)"
+    elif variable:
+        found, origin = Path(variable), "(given by $ORCH_INVENTORY)"
+    elif lab.exists():
+        say(f"using the lab's inventory, {lab} (another one: -i FILE; end the lab: orch lab down)")
+        found, origin = lab, ""
+    else:
+        found, origin = Path("inventory.yaml"), "in this folder"
+    if not found.exists():
+        raise ConfigError(f"no {found} {origin}", hint=HINT)
     loaded = LoadedInventory(inventory=read_inventory(found), path=found)
     getLogger("orch").info("inventory %s: %s", found, loaded.inventory)
     return loaded
@@ -68,22 +76,3 @@ def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) ->
             raise
         say(f"note: {error.message}; this rests on the logs that were collected here")
         return ()
-
-
-def find_inventory(path: Path | None) -> Path:
-    """Return the file of the inventory, which exists; print its name if it is the lab's, which nothing named."""
-    if path := path or invocation.current.inventory:
-        return _existing(path, "-i")
-    if named := os.environ.get(VARIABLE):
-        return _existing(Path(named), f"${VARIABLE}")
-    if (lab := inventory_file()).exists():
-        say(f"using the lab's inventory, {lab} (another one: -i FILE; end the lab: orch lab down)")
-        return lab
-    return _existing(FILENAME, "")
-
-
-def _existing(path: Path, named_by: str) -> Path:
-    if not path.exists():
-        given = f" (given by {named_by})" if named_by else " in this folder"
-        raise ConfigError(f"no {path}{given}", hint=HINT)
-    return path

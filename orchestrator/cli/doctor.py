@@ -125,9 +125,7 @@ def _apply_fixes(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *
             if not fix.orch:
                 apply_fix(finding, fix, by_name, seen)
             elif code := main((*fix.orch, "-i", str(inventory))):
-                raise PreflightError(
-                    f"orch {' '.join(fix.orch)} ended with {code}", hint="its output above has the cause"
-                )
+                raise PreflightError(f"orch {' '.join(fix.orch)} ended with {code}", hint="see its output above")
         except OrchError as error:
             report_error(error)
         else:

@@ -35,8 +35,7 @@ NodesOption = Annotated[
     ),
 ]
 LabelOption = Annotated[
-    list[str] | None,
-    typer.Option("--label", metavar="KEY=VALUE", help="Only nodes that have this label. Repeatable."),
+    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Only nodes that have this label. Repeatable.")
 ]
 
 
@@ -76,8 +75,7 @@ OutputOption = Annotated[
     ),
 ]
 JsonOption = Annotated[
-    bool,
-    typer.Option("--json", callback=_is_json, help="Write JSON to stdout (docs/json.md). Does not imply --yes."),
+    bool, typer.Option("--json", callback=_is_json, help="Write JSON to stdout (docs/json.md). Does not imply --yes.")
 ]
 
 
@@ -118,8 +116,7 @@ WorkloadArgument = Annotated[
     ),
 ]
 EngineOption = Annotated[
-    str,
-    typer.Option("--engine", metavar="docker|process", help="process: no containers, all ranks on this computer."),
+    str, typer.Option("--engine", metavar="docker|process", help="process: no containers, all ranks on this computer.")
 ]
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Required without a terminal.")
@@ -128,8 +125,7 @@ RunArgument = Annotated[
     str | None, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: the newest run).")
 ]
 RunToStopArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="RUN", help="Run id, or its first characters (default: your only active run)."),
+    str | None, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: your only active run).")
 ]
 TimeoutToStopOption = Annotated[
     int, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait for the last checkpoint.")

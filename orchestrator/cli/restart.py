@@ -20,10 +20,7 @@ orch restart RUN --nodes alpha,beta --detach
 
 @expand(only=("nodes", "engine", "as_json", "detach", "no_watch", "confirmed", "inventory"))
 def restart(
-    options: LaunchOptions,
-    mode: OutputMode,
-    run: RunToStopArgument = None,
-    timeout: TimeoutToStopOption = 75,
+    options: LaunchOptions, mode: OutputMode, run: RunToStopArgument = None, timeout: TimeoutToStopOption = 75
 ) -> int:
     """Stop a run like `orch stop`, then resume it like `orch resume`.
 

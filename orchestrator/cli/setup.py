@@ -90,9 +90,13 @@ def _carry_out(plans: Sequence[SetupPlan], specs: Sequence[NodeSpec], *, quiet: 
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.readiness.setup import carry_out, verified
 
+    def on_step(node: str, step: Step, seconds: float | None) -> None:
+        if not quiet:
+            say(f"{node}: {step.why} …" if seconds is None else f"{node}: {step.why} ✓ ({seconds:.1f} s)")
+
     wanted = [spec for spec in specs if spec.name in {plan.node for plan in plans}]
     with connected(wanted) as reached:
-        results = carry_out(plans, reached, (lambda *_: None) if quiet else _tell)
+        results = carry_out(plans, reached, on_step)
     sound = [result for result in results if not result.error]
     with connected([spec for spec in wanted if spec.name in {result.node for result in sound}]) as reached:
         results = verified(results, plans, reached)
@@ -102,7 +106,3 @@ def _carry_out(plans: Sequence[SetupPlan], specs: Sequence[NodeSpec], *, quiet: 
         elif result.engine:
             say(f"{result.node}: Docker Engine {result.engine.version} answers")
     return results
-
-
-def _tell(node: str, step: Step, seconds: float | None) -> None:
-    say(f"{node}: {step.why} …" if seconds is None else f"{node}: {step.why} ✓ ({seconds:.1f} s)")

@@ -13,11 +13,7 @@ orch why RUN --json
 """
 
 
-def why(
-    run: RunArgument = None,
-    as_json: JsonOption = False,
-    inventory: InventoryOption = None,
-) -> int:
+def why(run: RunArgument = None, as_json: JsonOption = False, inventory: InventoryOption = None) -> int:
     """Explain why a run failed or what it is waiting for: node, rank, time, evidence and what to do.
 
     Uses the logs collected on this computer, plus exit codes, memory and kernel messages of the nodes that answer. Exit

@@ -1,23 +1,91 @@
-"""`orch checkpoints ls`, `verify` and `prune`."""
+"""`orch checkpoints ls`, `verify` and `prune`, and the nodes' answers about their checkpoints."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_nodes, hashed
 from orchestrator.cli.consent import agreed
+from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.options import InventoryOption, JsonOption, Output, YesOption
 from orchestrator.cli.report import report_errors, say, write_json
 from orchestrator.render.printable import counted
-from orchestrator.specs.errors import EXIT_OK, ConfigError, PartialError, RunFailedError
+from orchestrator.specs.errors import EXIT_OK, ConfigError, PartialError, PreflightError, RunFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from orchestrator.nodes.interface import Node
     from orchestrator.specs.checkpoint import CheckpointCopy
+    from orchestrator.specs.errors import OrchError
+    from orchestrator.specs.inventory import Inventory
+
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN", help="Run id, or its first characters (default: the run with the newest checkpoint)."
+    ),
+]
+StepOption = Annotated[
+    int | None,
+    typer.Option("--step", min=0, metavar="N", help="Step of the checkpoint (default: the newest intact one)."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The nodes' answers about their checkpoints."""
+
+    inventory: Inventory
+    nodes: Sequence[Node]
+    places: Mapping[str, str]
+    """The project's folder on each of them."""
+    held: Sequence[CheckpointCopy]
+    unreachable: Mapping[str, OrchError]
+
+    def node(self, name: str) -> Node:
+        """Return the node of this name. The node's error: it did not answer."""
+        known = {node.name: node for node in self.nodes}
+        if name in self.unreachable:
+            raise self.unreachable[name]
+        if name not in known:
+            raise ConfigError(f"there is no node {name} in the inventory", hint=f"--to one of {', '.join(known)}")
+        return known[name]
+
+    def of(self, run: str | None) -> tuple[str, list[CheckpointCopy]]:
+        """Return the id of the chosen run, and its checkpoints."""
+        from orchestrator.plan.checkpoints import run_meant
+
+        chosen = run_meant(self.held, run or "")
+        return chosen, [one for one in self.held if one.run_id == chosen]
+
+
+@contextmanager
+def asked_nodes(inventory: Path | None, run: str | None) -> Iterator[Asked]:
+    """Yield the answers of the nodes that hold this run, otherwise of all nodes of the inventory."""
+    from orchestrator.fleet.checkpoints.survey import places_in, survey
+    from orchestrator.fleet.connect import connected_for
+
+    loaded = load_inventory(inventory).inventory
+    places = places_in(loaded.nodes, loaded.project)
+    with connected_for(loaded.nodes, run) as reached:
+        nodes = [node for node in reached if node.name in places]
+        found = survey(nodes, places, run or "")
+        for error in found.unreachable.values():
+            note(error)
+        if nodes and len(found.unreachable) == len(nodes):
+            raise PreflightError("none of the nodes answered", hint="orch doctor")
+        yield Asked(inventory=loaded, nodes=nodes, places=places, held=found.held, unreachable=found.unreachable)
+
+
+def note(error: OrchError) -> None:
+    say(f"note: {error}")
 
 
 @expand()
@@ -39,7 +107,7 @@ def ls(
     with asked_nodes(inventory, run) as asked:
         chosen = run_meant(asked.held, run) if run else ""
         held = in_order([one for one in asked.held if one.run_id == chosen or not chosen])
-        looked = hashed(asked.nodes, held, as_json=output.as_json) if verify else held
+        looked = _hashed(asked.nodes, held, as_json=output.as_json) if verify else held
     _show(looked, output)
     if not looked and not output.as_json:
         say("no checkpoints yet\n  → orch launch")
@@ -48,11 +116,7 @@ def ls(
 
 @expand()
 def verify(
-    *,
-    run: RunArgument = None,
-    step: StepOption = None,
-    output: Output,
-    inventory: InventoryOption = None,
+    *, run: RunArgument = None, step: StepOption = None, output: Output, inventory: InventoryOption = None
 ) -> int:
     """Hash every file of a run's checkpoints on the nodes, and compare the hashes with the manifest.
 
@@ -65,7 +129,7 @@ def verify(
         wanted = in_order([one for one in held if step in (None, one.step)])
         if not wanted:
             raise ConfigError(f"no checkpoint of step {step} of run {chosen}", hint=f"orch checkpoints ls {chosen}")
-        looked = hashed(asked.nodes, wanted, as_json=output.as_json)
+        looked = _hashed(asked.nodes, wanted, as_json=output.as_json)
     _show(looked, output)
     damaged = [one for one in looked if one.problem]
     if damaged:
@@ -134,3 +198,11 @@ def _show(held: Sequence[CheckpointCopy], output: Output) -> None:
     output.write(data, [f"{one.node}:{one.folder}" for one in held], table)
     for words in damage(held):
         say(words)
+
+
+def _hashed(nodes: Sequence[Node], held: Sequence[CheckpointCopy], *, as_json: bool) -> Sequence[CheckpointCopy]:
+    from orchestrator.fleet.checkpoints.survey import verify as hash_all
+
+    if held and not as_json:
+        say(f"hashing {counted(len(held), 'checkpoint')}, {sum(one.size for one in held) / 1e6:.1f} MB, on the nodes")
+    return hash_all(nodes, held)

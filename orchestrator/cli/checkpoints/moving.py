@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.cli.checkpoints.asked import RunArgument, StepOption, asked_nodes, note
+from orchestrator.cli.checkpoints.looking import RunArgument, StepOption, asked_nodes, note
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK, RunFailedError, UsageError

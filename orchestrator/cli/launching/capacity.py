@@ -45,12 +45,7 @@ class Length:
 
 
 def show_capacity(
-    inventory: Inventory,
-    options: LaunchOptions,
-    length: Length,
-    output: Output,
-    *,
-    measures: bool,
+    inventory: Inventory, options: LaunchOptions, length: Length, output: Output, *, measures: bool
 ) -> int:
     """Show on which nodes the training is fastest and how long it takes."""
     measurement = measured_before(inventory, options)

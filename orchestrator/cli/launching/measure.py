@@ -78,11 +78,9 @@ def run_probe(
     from orchestrator.cli.launching.view import Screen
 
     by_name = {node.name: node for node in nodes}
-    screen = Screen(plan, quiet=quiet, forecasts=forecasts)
-    callbacks = OneShotCallbacks(
-        step=screen.step, run_event=screen.showing(Arrivals(by_name, plan)), left_behind=report_error
-    )
-    with screen:
+    with Screen(plan, quiet=quiet, forecasts=forecasts) as screen:
+        hear = screen.showing(Arrivals(by_name, plan))
+        callbacks = OneShotCallbacks(step=screen.step, run_event=hear, left_behind=report_error)
         return run_one_shot(by_name, plan, request, callbacks)
 
 
@@ -91,12 +89,9 @@ def save_measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -
     event = next((one for one in probe.told if isinstance(one, NodesMeasured)), None)
     if event is None or probe.outcome.failure:
         return None
+    nodes, measured = tuple(part.node for part in plan.nodes), event.measurement
     measurement = SavedMeasurement(
-        time=plan.started_at,
-        project=plan.project,
-        nodes=tuple(part.node for part in plan.nodes),
-        command=tuple(command),
-        measured=event.measurement,
+        time=plan.started_at, project=plan.project, nodes=nodes, command=tuple(command), measured=measured
     )
     keep(measurement)
     return measurement

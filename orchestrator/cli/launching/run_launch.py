@@ -86,7 +86,7 @@ def ready(
     `ending`: the earlier attempt is still active and will have been stopped.
     """
     if mode.forecast:
-        measuring(options.command or DEFAULT_COMMAND)  # a script of the user's cannot be measured: said at once
+        measuring(options.command or DEFAULT_COMMAND)  # refuse a script, which cannot be measured
     data_command = must_run("orch resume" if options.resume else "orch launch", options)
     if code := own_code(options):
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
@@ -98,11 +98,8 @@ def ready(
     if mode.forecast:
         request = replace(request, command=measuring(request.command))
     identity = new_identity(options.name, earlier)
-    with (
-        connected(request.nodes) as reached,
-        earlier_attempt(machines, request, earlier, reached, ending=ending) as previous,
-    ):
-        yield reached, request, check_and_plan(reached, request, identity, mode, previous), previous
+    with connected(request.nodes) as nodes, earlier_attempt(machines, request, earlier, nodes, ending=ending) as before:
+        yield nodes, request, check_and_plan(nodes, request, identity, mode, before), before
 
 
 def _run(

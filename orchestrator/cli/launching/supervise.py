@@ -31,7 +31,7 @@ from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, RunFailedError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import LaunchOptions
-from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.run import Member, Run, State
 from orchestrator.specs.secret import concealed
 
@@ -160,8 +160,8 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
 
 
 def _as_launched_here(run: Run) -> Run:
-    """The attempt that this computer launched, while more of its containers are up than of the one that is shown as the
-    newest: who really resumes a run elsewhere stops this attempt first."""
+    """Return the run as this computer's own attempt while more of its containers are up than of the newest attempt: a
+    resume elsewhere would have stopped this attempt first."""
     own = RunRecord(run.run_id).plan_from(run.attempt)
     if own is None or own.attempt == run.attempt:
         return run
@@ -175,21 +175,19 @@ def _as_launched_here(run: Run) -> Run:
 
 
 def _up(members: Sequence[Member]) -> list[str]:
-    """Nodes with a container that runs or is about to."""
+    """Return the nodes with a container that runs or was created."""
     return sorted({member.node for member in members if member.state in (State.RUNNING, State.CREATED)})
 
 
 def _containers(pool: NodePool, plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
     """Return a container for every part of the plan; that of a silent node is looked for when the node answers."""
-    held = {member.node: member.container for member in run.members if member.container}
-    if run.attempt != plan.attempt:
-        held = {}
-    return tuple(
-        RunningContainer(
-            node=pool.nodes[part.node],
-            node_rank=part.node_rank,
-            id=held[part.node].id if part.node in held else "",
-            secrets=secrets_of((held.get(part.node) or part.container).labels),
-        )
-        for part in plan.nodes
-    )
+    members = run.members if run.attempt == plan.attempt else ()
+    held = {member.node: member.container for member in members if member.container}
+
+    def container_of(part: NodePlan) -> RunningContainer:
+        found = held.get(part.node)
+        secrets = secrets_of((found or part.container).labels)
+        node, id = pool.nodes[part.node], found.id if found else ""
+        return RunningContainer(node=node, node_rank=part.node_rank, id=id, secrets=secrets)
+
+    return tuple(map(container_of, plan.nodes))

@@ -44,6 +44,7 @@ class Screen:
         """`forecasts`: whether they are shown."""
         self._quiet, self._forecasts = quiet, forecasts
         self._out, self._err = stdout(), stderr()
+        self._out.quiet = self._err.quiet = quiet
         self._live: Live | None = None
         self._reminded = time.monotonic()
         self._told = ""
@@ -78,7 +79,7 @@ class Screen:
         """Show an action on a node."""
         if step in phases.PHASES:
             self.reach(node, step)
-        elif not self._quiet:
+        else:
             self._err.print(f"{node}: {step}")
 
     def reach(self, node: str, phase: str) -> None:
@@ -87,7 +88,7 @@ class Screen:
             return
         if self._live:
             self._live.update(self._phases.table())
-        elif not self._quiet and all(phase in self._phases.reached[name] for name in self._phases.training):
+        elif all(phase in self._phases.reached[name] for name in self._phases.training):
             seconds = max(self._phases.reached[name][phase] for name in self._phases.training)
             word = f"{self._plan.nnodes}/{self._plan.nnodes} joined" if phase == phases.JOINED else phase
             self._err.print(f"✓ {word}: {', '.join(self._phases.training)} ({seconds:.1f} s)")
@@ -117,24 +118,24 @@ class Screen:
             self._err.print(self._phases.table())
         if isinstance(run_event, RunLine):
             self._print(self._consequences.hear(run_event))
-        if isinstance(run_event, Tick | ContainerExited):
+        elif isinstance(run_event, Tick | ContainerExited):
             self._print(self._consequences.rest())
         if isinstance(run_event, Tick):
             self._remind()
 
     def _print(self, lines: Iterable[RunLine]) -> None:
-        for said in lines:
-            if said.event is None and not self._quiet:
-                # The live table would overwrite lines that are printed past its console.
-                console = self._err if self._live and self._out.is_terminal else self._out
-                console.print(log_line(said, width=self._width, several_ranks=self._several))
+        # The live table would overwrite lines that are printed past its console.
+        console = self._err if self._live and self._out.is_terminal else self._out
+        for line in lines:
+            if line.event is None:
+                console.print(log_line(line, width=self._width, several_ranks=self._several))
 
     def _tell(self, told: Update) -> None:
         """Print an event of the run or an action of its supervisor, but no line twice in succession."""
         if isinstance(told, Replanned):
             self.close()
             self._show_plan(told.plan)
-        if (line := printable(recovery_line(told))) and line != self._told and not self._quiet:
+        if (line := printable(recovery_line(told))) and line != self._told:
             self._told = line
             self._err.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -145,9 +146,9 @@ class Screen:
             if slow.label not in self._slow:
                 self._slow.add(slow.label)
                 say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id)}")
-        if isinstance(event, ForecastMade) and event.rank == 0 and self._forecasts and not self._quiet:
+        if isinstance(event, ForecastMade) and event.rank == 0 and self._forecasts:
             self._err.print(forecast_view(event.forecast))
-        if (node := self._phases.leave_out(said)) and not self._live and not self._quiet:
+        if (node := self._phases.leave_out(said)) and not self._live:
             self._err.print(self._phases.line(node))
 
     def _remind(self) -> None:
@@ -155,7 +156,7 @@ class Screen:
         now = time.monotonic()
         if now - self._reminded >= REMIND_EVERY_S and not self._phases.complete:
             self._reminded = now
-            if not self._quiet and not self._live and (text := self._phases.waiting()):
+            if not self._live and (text := self._phases.waiting()):
                 self._err.print(text)
 
 
