@@ -25,7 +25,12 @@ SHARING = {
         "tests/contract/test_engine.py",
         "tests/contract/test_docker_engine.py",
     ),
-    "the lab": ("tests/lab/",),
+    "a lab of runs that break": (
+        "tests/lab/test_survival.py",
+        "tests/lab/test_chaos.py",
+        "tests/lab/test_checkpoints.py",
+    ),
+    "another lab": ("tests/lab/",),
 }
 DOCKERFILE = Path(__file__).parents[1] / "images" / "Dockerfile"
 
@@ -39,13 +44,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the groups that take the longest: the lab, the Docker Engine, then the files with slow tests."""
+    """Start with what takes the longest: the labs, then the files with slow tests. The Docker Engine's tests need the
+    image that the first lab builds, and come after them instead of waiting for it."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(
         key=lambda item: (
             not item.get_closest_marker("lab"),
-            not item.get_closest_marker("docker"),
             item.path not in slow,
+            not item.get_closest_marker("docker"),
         )
     )
 

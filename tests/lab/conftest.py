@@ -20,7 +20,8 @@ from tests.conftest import Figure, only_builder
 from tests.json_output import json_data
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
-LAB = "orchtest"
+LAB = f"orchtest{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+"""Each pytest-xdist worker that runs lab tests has a lab of its own."""
 AS_ONE = ("--sync", "fp32", "--shares", "equal")
 """Nothing is measured and nobody left out: what these runs compute hangs on no clock."""
 TINY = ("gpt2", "--preset", "tiny", "--no-amp", "--batch-size", "2", "--seed", "7", *AS_ONE)
@@ -125,24 +126,34 @@ def orch(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterator[O
         yield command
 
 
-def link_images(source: str, others: Sequence[str]) -> None:
+def link_images(source: str, machines: Sequence[str]) -> None:
     """Give machines that are switched off the images of another one, as hard links. An engine that unpacks the image
-    takes 40 s of a CPU; layers are never written, and linked ones are in memory once."""
+    takes 40 s of a CPU; layers are never written, and linked ones are in memory once. `source` is a container's name.
+    """
     root = subprocess.run(
         ["docker", "info", "--format", "{{.DockerRootDir}}"], capture_output=True, text=True, check=True
     ).stdout.strip()
     script = f"""
-        for name in {" ".join(others)}; do
+        for name in {" ".join(machines)}; do
             cd /volumes/orch-{LAB}-$name/_data
             rm -rf image overlay2
-            cp -a /volumes/orch-{LAB}-{source}/_data/image .
-            cp -al /volumes/orch-{LAB}-{source}/_data/overlay2 .
+            cp -a /volumes/{source}/_data/image .
+            cp -al /volumes/{source}/_data/overlay2 .
         done"""
     subprocess.run(
         ["docker", "run", "--rm", "--volume", f"{root}/volumes:/volumes", DEFAULT_BASE, "sh", "-euc", script],
         check=True,
         timeout=300,
     )
+
+
+def machine_with_images() -> str:
+    """A machine of another worker's lab, or "" if there is none. Workers ask one at a time, before making their own."""
+    ended = subprocess.run(
+        ["docker", "ps", "--filter", "name=^orch-orchtest.*-alpha$", "--format", "{{.Names}}"],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    return next(iter(ended.stdout.split()), "")
 
 
 @contextmanager
@@ -164,15 +175,18 @@ def a_lab(folder: Path, nodes: int, figure: Callable[[str], None]) -> Iterator[O
         return done
 
     try:
-        make("lab", "up", "--nodes", str(nodes), "--name", LAB)
-        first, second, *others = (node["name"] for node in make("lab", "status", "--json").json["nodes"])
         with only_builder():
-            make("build", "--profile", "cpu", "--yes", "--nodes", f"{first},{second}")
-        if others:
-            make("lab", "kill", *others)
-            link_images(first, others)
-            make("lab", "start", *others)
-        make("prepare", "--vocab-size", "2048")
+            source = machine_with_images()
+            make("lab", "up", "--nodes", str(nodes), "--name", LAB)
+            names = [node["name"] for node in make("lab", "status", "--json").json["nodes"]]
+            if not source:
+                source = f"orch-{LAB}-{names[0]}"
+                make("build", "--profile", "cpu", "--yes", "--nodes", names.pop(0))
+            if names:
+                make("lab", "kill", *names)
+                link_images(source, names)
+                make("lab", "start", *names)
+            make("prepare", "--vocab-size", "2048")
         yield command
     finally:
         command("lab", "down", "--yes")

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.fleet.connect import connected
+from orchestrator.fleet.images.build_context import archive_of
+from orchestrator.fleet.images.distribute_image import distribute_image
+from orchestrator.nodes.interface import BuildRequest
+from orchestrator.nodes.local import LocalNode
+from orchestrator.plan.image import DEFAULT_BASE
 from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from tests.conftest import Figure
 from tests.lab.conftest import NAMES, TINY, Orch, on_node, read_until, running_on
 
@@ -53,6 +60,34 @@ def test_every_node_has_the_same_image_and_a_second_build_moves_nothing(orch: Or
     assert set(placed) >= set(NAMES)
     assert len({image["image_id"] for image in placed.values()}) == 1
     assert sum(image["moved_bytes"] for image in placed.values()) == 0
+
+
+def test_a_layer_that_all_nodes_lack_is_sent_to_all_at_once(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over SSH, and nothing but that layer."""
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, orch.environment[name])
+    file = orch.folder / "state" / "orch" / "lab" / "inventory.yaml"
+    tag = "orch/lab-layer:cpu"
+    request = BuildRequest(tag=tag, dockerfile="Dockerfile", args={}, labels={})
+    files = {
+        "Dockerfile": f"FROM {DEFAULT_BASE}\nCOPY content /content-of-a-test\n".encode(),
+        "content": os.urandom(100_000),
+    }
+    here = LocalNode()
+    try:
+        for _ in here.engine.build(request, archive_of(files)):
+            pass
+        image = here.engine.image(tag)
+        assert image is not None
+        with connected(parse_inventory(file.read_bytes(), filename=str(file)).nodes) as nodes:
+            placed = distribute_image(image, [tag], here.engine, nodes, lambda node, progress: None)
+            assert [node.engine.image(tag) for node in nodes] == [image] * len(NAMES)
+            for node in nodes:
+                node.engine.remove_image(tag)
+        assert all(100_000 < outcome.value().moved_bytes < 150_000 for outcome in placed)
+    finally:
+        here.engine.remove_image(tag)
+        here.close()
 
 
 def test_cpu_nodes_are_no_error_for_check_gpus(orch: Orch) -> None:
