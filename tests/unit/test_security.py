@@ -239,7 +239,7 @@ OPENS = {
     "UnixStreamServer", "UnixDatagramServer", "SimpleXMLRPCServer", "Listener", "bind_all", "uvicorn", "serve_forever",
 }  # fmt: skip
 NO_SOCKET = {
-    "orchestrator/fleet/readiness/pair_probe.py": ["seat.listen"],
+    "orchestrator/fleet/readiness/pair_probe.py": ["one.listen"],
     "orchestrator/fleet/supervise/attempt.py": ["following.listen", "self._following.listen"],
     "orchestrator/fleet/supervise/follow.py": ["following.listen"],
     "trainer/workloads/custom.py": ["inspect.signature(build).bind"],

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.fleet.readiness.setup import SetupClock, carry_out, survey, verified
+from orchestrator.fleet.readiness.setup import carry_out, survey, verified
 from orchestrator.nodes.probes.setup_probe import parse, primary_keys
 from orchestrator.plan.setup import FINGERPRINT, KEYRING, SOURCE_FILE, plan_setup, source_line
 from orchestrator.render.setup import plan_text, step_line
@@ -48,7 +48,7 @@ def set_up(machine: Machine) -> SetUp:
     node = machine.node()
     plan = planned(machine)
     (result,) = carry_out([plan], [node], lambda *_: None)
-    return verified([result], [plan], [] if result.error else [machine.node()], SetupClock(pause=lambda _: None))[0]
+    return verified([result], [plan], [] if result.error else [machine.node()], rest=lambda _: None)[0]
 
 
 def planned(machine: Machine) -> SetupPlan:
@@ -250,9 +250,7 @@ def test_what_fails_ends_this_node_alone_and_can_be_taken_up_again() -> None:
 def test_an_engine_that_does_not_answer_is_an_error() -> None:
     machine, moment = Machine(), iter(range(0, 1000, 30))
     plan = planned(machine)
-    (result,) = verified(
-        [SetUp(node="alpha")], [plan], [machine.node()], SetupClock(lambda: next(moment), lambda _: None)
-    )
+    (result,) = verified([SetUp(node="alpha")], [plan], [machine.node()], now=lambda: next(moment), rest=lambda _: None)
     assert "no engine answers" in result.error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from orchestrator.checks.gpu import gpu_findings
 from orchestrator.fleet.fan_out import fan_out
@@ -13,8 +14,8 @@ from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.nodes.probes.torch_probe import PROBE, parse_probe
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import DeadlineError, EngineError
-from orchestrator.specs.facts import GpuFacts, ImageFacts, SmiFault
-from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, SmiAnswer, TorchAnswer
+from orchestrator.specs.facts import ImageFacts, SmiFault
+from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, SmiAnswer
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.labels import LABEL_NODE, LABEL_PROJECT
 
@@ -44,8 +45,8 @@ def check_gpus(specs: Sequence[NodeSpec], nodes: Sequence[Node], check: GpuCheck
     outcomes = fan_out(pairs, lambda pair: ask_node(*pair, check), timeout_s=3 * PROBE_TIMEOUT_S)
     answers = []
     for outcome in outcomes:
-        spec, error = outcome.item[0], outcome.error
-        if error is not None:
+        if error := outcome.error:
+            spec = outcome.item[0]
             answers.append(NodeGpus(node=spec.name, device=spec.device, error=error.message, hint=error.hint))
         else:
             answers.append(outcome.value())
@@ -67,33 +68,20 @@ def ask_node(spec: NodeSpec, node: Node, check: GpuCheck) -> NodeGpus:
     if image is None:
         return replace(answer, engine=engine, container=ContainerAnswer(image=check.image))
     container = _ask_container(spec, node, check, image)
-    host = replace(host, gpus=_with_capability(host.gpus, container.torch))
-    return replace(answer, host=host, engine=engine, container=container)
+    # drivers before 510 do not report the compute capability: torch does
+    seen = {device.uuid: device.compute_capability for device in container.torch.devices} if container.torch else {}
+    gpus = tuple(replace(gpu, compute_capability=gpu.compute_capability or seen.get(gpu.uuid)) for gpu in host.gpus)
+    return replace(answer, host=replace(host, gpus=gpus), engine=engine, container=container)
 
 
 def _ask_container(spec: NodeSpec, node: Node, check: GpuCheck, image: ImageFacts) -> ContainerAnswer:
     """Torch first: an image may lack nvidia-smi, but it has Python, so a refusal is then about the GPUs."""
     answer = ContainerAnswer(image=check.image, found=image)
 
-    def run(argv: Sequence[str]) -> Completed:
-        return node.engine.run_once(_container(spec, check, image, argv), timeout_s=PROBE_TIMEOUT_S)
-
-    try:
-        torch = parse_probe(run(PROBE))
-    except (EngineError, DeadlineError) as error:
-        return replace(answer, refused=_CONTAINER_ID.sub("", error.message))
-    try:
-        smi = nvidia_smi.ask(run, capability=False)
-    except (EngineError, DeadlineError) as error:
-        smi = SmiAnswer(fault=SmiFault.ABSENT, detail=error.message)
-    return replace(answer, torch=torch, smi=smi)
-
-
-def _container(spec: NodeSpec, check: GpuCheck, image: ImageFacts, argv: Sequence[str]) -> ContainerSpec:
-    return ContainerSpec(
+    spec_of = partial(
+        ContainerSpec,
         name=f"{check.project}-check-gpus-{check.suffix}",
         image=image.id,
-        command=tuple(argv),
         environment={},
         labels={LABEL_PROJECT: check.project, LABEL_NODE: spec.name},
         working_dir="/",
@@ -105,8 +93,15 @@ def _container(spec: NodeSpec, check: GpuCheck, image: ImageFacts, argv: Sequenc
         shm_mib=spec.limits.shm_mib,
     )
 
+    def run(argv: Sequence[str]) -> Completed:
+        return node.engine.run_once(spec_of(command=tuple(argv)), timeout_s=PROBE_TIMEOUT_S)
 
-def _with_capability(gpus: tuple[GpuFacts, ...], torch: TorchAnswer | None) -> tuple[GpuFacts, ...]:
-    """Fill in the compute capability from torch: drivers before 510 do not report it."""
-    seen = {device.uuid: device.compute_capability for device in torch.devices} if torch else {}
-    return tuple(replace(gpu, compute_capability=gpu.compute_capability or seen.get(gpu.uuid)) for gpu in gpus)
+    try:
+        torch = parse_probe(run(PROBE))
+    except (EngineError, DeadlineError) as error:
+        return replace(answer, refused=_CONTAINER_ID.sub("", error.message))
+    try:
+        smi = nvidia_smi.ask(run, capability=False)
+    except (EngineError, DeadlineError) as error:
+        smi = SmiAnswer(fault=SmiFault.ABSENT, detail=error.message)
+    return replace(answer, torch=torch, smi=smi)

@@ -31,10 +31,8 @@ OnStep = Callable[[str, str, str], None]
 """Callback with node, stage and state: `asked`, `done` or `failed`."""
 
 WAVES: tuple[tuple[Stage, ...], ...] = ((REACH,), (ENGINE, HOST), (INSIDE, GPU), (NETWORK,))
-"""Stages of one wave run at the same time; each needs what the waves before it have found out.
-
-Before the last one the ways from node to node are tried, while nothing else runs: their deadlines are short.
-"""
+"""Stages of one wave run at the same time, and need the answers of the waves before. The pairs of nodes are probed
+before the last wave, while nothing else runs: their deadlines are short."""
 WAYS = "ways"
 NEEDED: Mapping[str, frozenset[str]] = {
     "reach": frozenset({"reach", "engine"}),
@@ -67,8 +65,8 @@ def examine(
 ) -> Examination:
     """Look at all nodes of the request (`nodes` are those of its specs, in their order), as far as `areas` need it.
 
-    Never raises for a node: a missing answer is kept with its reason. `suffix` makes the names of probe containers
-    unique, so that two people can look at the same time.
+    Raises no error of a node: a missing answer is kept with its reason. `suffix` makes the names of probe containers
+    unique, so that two people can run it at the same time.
     """
     stages = frozenset().union(*(NEEDED[area] for area in areas))
     addresses = [one.result for one in fan_out(nodes, lambda node: node.address, timeout_s=REACH.deadline_s)]
@@ -96,19 +94,17 @@ def _carry_out(stage: Stage, targets: Sequence[ProbeTarget], on_step: OnStep) ->
     def ask(target: ProbeTarget) -> Parts:
         on_step(target.name, stage.name, "asked")
         try:
-            told = _ask_twice(stage, target)
+            answer = _ask_twice(stage, target)
         except Exception:
             on_step(target.name, stage.name, "failed")
             raise
         on_step(target.name, stage.name, "done")
-        return told
+        return answer
 
     began = time.monotonic()
     outcomes = fan_out(targets, ask, timeout_s=stage.deadline_s)
-    told = {
-        outcome.item.name: failed(stage, outcome.error) if outcome.error else outcome.value() for outcome in outcomes
-    }
-    return told, time.monotonic() - began
+    parts = {one.item.name: failed(stage, one.error) if one.error else one.value() for one in outcomes}
+    return parts, time.monotonic() - began
 
 
 def _ask_twice(stage: Stage, target: ProbeTarget) -> Parts:
@@ -122,27 +118,26 @@ def _ask_twice(stage: Stage, target: ProbeTarget) -> Parts:
 
 
 def _try_ways(targets: Sequence[ProbeTarget], on_step: OnStep) -> tuple[list[ProbeTarget], float]:
-    """Every node dials every other. Who could not be asked before is not dialled, and is not said to be cut off."""
+    """Every node dials every other. A node that did not answer before is not dialled, and not reported as cut off."""
     able = [target for target in targets if target.seen.out_of_reach is None]
     images = {one.name: one.seen.facts.image.id for one in able if one.seen.facts and one.seen.facts.image}
-    request = able[0].request if len(able) > 1 else None
-    began = time.monotonic()
-    if request is None:
+    if len(able) < 2:
         return list(targets), 0.0
+    began, request = time.monotonic(), able[0].request
     for target in able:
         on_step(target.name, WAYS, "asked")
     specs, nodes = [target.spec for target in able], [target.node for target in able]
     report = probe_pairs(specs, nodes, images, request.master_port, project=request.project)
     for target in able:
         on_step(target.name, WAYS, "failed" if target.name in report.silent else "done")
-    # without engine or image the host's Python stands in; where there is none, what lacks is an error told already
+    # without engine or image the host's Python is used; a node that lacks that too has a finding already
     silent = {name: why for name, why in report.silent.items() if name in images}
-    told: dict[str, Parts] = {
+    parts: dict[str, Parts] = {
         name: {"paths": paths, "silent": {"ways to its peers": silent[name]} if name in silent else {}}
         for name, paths in report.paths.items()
     }
-    met = [replace(one, seen=_joined(one.seen, told.get(one.name, {}))) for one in targets]
-    return met, time.monotonic() - began
+    probed = [replace(one, seen=_joined(one.seen, parts.get(one.name, {}))) for one in targets]
+    return probed, time.monotonic() - began
 
 
 def _joined(seen: Examined, parts: Parts) -> Examined:
@@ -165,10 +160,8 @@ def fixable(findings: Sequence[Finding]) -> tuple[tuple[Finding, Fix], ...]:
 
 
 def apply_fix(finding: Finding, fix: Fix, nodes: Mapping[str, Node], seen: Mapping[str, Examined]) -> None:
-    """Run the finding's command on its node. Where its user is root already, sudo need not be there.
-
-    Raises `CommandFailedError` where it fails, such as where sudo wants a password, with the line to paste instead.
-    """
+    """Run the finding's command on its node, without sudo if the user is root. CommandFailedError: it fails, such as
+    when sudo asks for a password; its hint is the line to paste."""
     argv, facts = fix.on_node, seen[finding.node].facts
     if facts and facts.uid == 0 and argv[: len(SUDO)] == SUDO:
         argv = argv[len(SUDO) :]

@@ -1,4 +1,4 @@
-"""`orch firewall`: ask every node for its packet filter, and carry out what was agreed to."""
+"""`orch firewall`: ask every node for its packet filter, and execute the confirmed plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import network_probe
 from orchestrator.plan.firewall import FirewallPlan, plan_apply, plan_remove
 from orchestrator.specs.errors import CommandFailedError, PreflightError
-from orchestrator.specs.network import NetworkFacts
 
 TIMEOUT_S = 60.0
 
@@ -19,16 +18,13 @@ def plans_to_apply(
 ) -> tuple[Outcome[Node, FirewallPlan], ...]:
     """Plan for each of these nodes the rules that admit all machines of the inventory (`every`)."""
     known = fan_out(every, lambda node: node.address, timeout_s=TIMEOUT_S)
-    nameless = [outcome.error for outcome in known if outcome.error]
-    if nameless:  # without its address, its rule would look stale
-        raise nameless[0]
-    addresses = [outcome.value() for outcome in known]
+    addresses = [outcome.value() for outcome in known]  # raises: the rule of a node without address would look stale
     return fan_out(nodes, lambda node: _plan_apply(node, addresses, project), timeout_s=TIMEOUT_S)
 
 
 def plans_to_remove(nodes: Sequence[Node], project: str) -> tuple[Outcome[Node, FirewallPlan], ...]:
     """Plan for each of these nodes the removal of this project's rules."""
-    return fan_out(nodes, lambda node: plan_remove(node.name, _ask(node, (), project)), timeout_s=TIMEOUT_S)
+    return fan_out(nodes, lambda node: _plan_remove(node, project), timeout_s=TIMEOUT_S)
 
 
 def carry_out(
@@ -45,11 +41,8 @@ def carry_out(
             node.run((*agreed.as_root, *argv), timeout_s=TIMEOUT_S).check(f"changing {argv[0]}'s rules")
         plan = again(node)
         if plan.commands:
-            raise CommandFailedError(
-                f"{plan.wall.tool} accepted the rules but does not list them",
-                node=node.name,
-                hint="orch firewall show",
-            )
+            problem = f"{plan.wall.tool} accepted the rules but does not list them"
+            raise CommandFailedError(problem, node=node.name, hint="orch firewall show")
         return plan
 
     return fan_out([node for node, _ in planned], work, timeout_s=2 * TIMEOUT_S)
@@ -58,14 +51,14 @@ def carry_out(
 def replan(every: Sequence[Node], project: str, *, remove: bool) -> Callable[[Node], FirewallPlan]:
     """A function that plans the commands that a node still needs."""
     if remove:
-        return lambda node: plan_remove(node.name, _ask(node, (), project))
+        return lambda node: _plan_remove(node, project)
     return lambda node: _plan_apply(node, [one.address for one in every], project)
 
 
 def _plan_apply(node: Node, addresses: Sequence[str], project: str) -> FirewallPlan:
     peers = tuple(dict.fromkeys(address for address in addresses if address != node.address))
-    return plan_apply(node.name, _ask(node, peers, project), peers)
+    return plan_apply(node.name, network_probe.ask(node, project=project, peers=peers), peers)
 
 
-def _ask(node: Node, peers: Sequence[str], project: str) -> NetworkFacts:
-    return network_probe.ask(node, project=project, peers=peers)
+def _plan_remove(node: Node, project: str) -> FirewallPlan:
+    return plan_remove(node.name, network_probe.ask(node, project=project, peers=()))

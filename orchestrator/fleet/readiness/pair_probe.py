@@ -1,9 +1,9 @@
-"""From every node to every other: do the rendezvous port and others, of the kernel's choice, pass what a run sends?
+"""Probe from every node to every other whether the rendezvous port and random ones let a run's traffic pass.
 
-Asked where the ranks will be: in a container of the training image, confined and on the host's network like theirs.
-Every node listens for a short while on its address of the inventory; then all dial all at once. Most multi-machine runs
-that never begin are explained here: gloo and NCCL open ports of their own beside the rendezvous port, so a firewall
-that passes that one alone leaves every rank waiting (pytorch/pytorch#150532).
+Done where the ranks will be: in a container of the training image, confined and on the host's network like theirs.
+Every node listens for a short while on its address of the inventory; then all dial all at once. gloo and NCCL open
+ports of their own in addition to the rendezvous port: a firewall that passes that one alone leaves every rank waiting
+(pytorch/pytorch#150532).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from orchestrator.specs.network import Ended, Path
 
 RANDOM_PORTS = 4
 LISTENS_S = 45
-"""A listener's own end, and its container's: however this process ends, nothing stays behind for longer."""
+"""Lifetime of a listener and its container, however this process ends."""
 OPENING_S = 20.0
-"""For a container to be made and started; a node that takes longer is not waited for."""
+"""Time for a container to be created and started; a slower node is left out."""
 DIALLING_S = reach_program.DIALS_END_S + 7
 
 
@@ -51,36 +51,36 @@ def probe_pairs(
 ) -> PairReport:
     """All ordered pairs; `nodes` are those of `specs`, in the same order, and only they are dialled.
 
-    `images` holds the image of each node by name: where it is missing, the host's python3 stands in, which the notes
-    say. Listeners and containers are gone when this returns or raises, also on Ctrl-C.
+    `images`: the image of each node by name; without one, the host's python3 is used, which the notes say. Listeners
+    and containers are gone when this returns or raises, also on Ctrl-C.
     """
     token = secrets.token_hex(16)
-    seats = [
-        _Seat(spec=spec, node=node, image=images.get(spec.name, ""), token=token, project=project)
+    probers = [
+        _Prober(spec=spec, node=node, image=images.get(spec.name, ""), token=token, project=project)
         for spec, node in zip(specs, nodes, strict=True)
     ]
     silent: dict[str, str] = {}
     try:
-        for opened in fan_out(seats, lambda seat: seat.listen(port), timeout_s=OPENING_S):
+        for opened in fan_out(probers, lambda one: one.listen(port), timeout_s=OPENING_S):
             if opened.error:
                 silent[opened.item.name] = opened.error.message
-        listening = [seat for seat in seats if seat.ports]
-        dialled = fan_out(seats, lambda seat: seat.dial(listening, port), timeout_s=DIALLING_S)
+        listening = [one for one in probers if one.ports]
+        dialled = fan_out(probers, lambda one: one.dial(listening, port), timeout_s=DIALLING_S)
     finally:
-        fan_out(seats, _Seat.leave, timeout_s=OPENING_S)
+        fan_out(probers, _Prober.leave, timeout_s=OPENING_S)
     paths: dict[str, tuple[Path, ...]] = {}
     for outcome in dialled:
         if outcome.error:
             silent.setdefault(outcome.item.name, outcome.error.message)
         paths[outcome.item.name] = outcome.result or ()
     return PairReport(
-        paths=paths, silent=silent, notes={seat.name: "; ".join(seat.notes) for seat in seats if seat.notes}
+        paths=paths, silent=silent, notes={one.name: "; ".join(one.notes) for one in probers if one.notes}
     )
 
 
 @dataclass
-class _Seat:
-    """The place on one node where the program runs: a container, or its host."""
+class _Prober:
+    """The probe program on one node: in a container, or on its host."""
 
     spec: NodeSpec
     node: Node
@@ -97,14 +97,14 @@ class _Seat:
     """The program runs here."""
     left: bool = False
     lock: Lock = field(default_factory=Lock)
-    """`leave` waits for what is being made: a thread whose caller was interrupted continues."""
+    """`leave` waits for a container that is being made: the thread of an interrupted caller continues."""
 
     @property
     def name(self) -> str:
         return self.spec.name
 
     def listen(self, port: int) -> None:
-        """Open the ports. What a run holds already, or anybody else, is left alone and noted."""
+        """Open the ports. A port that is taken is left alone and noted."""
         self.address = self.node.address
         with self.lock:
             if self.left:
@@ -127,10 +127,13 @@ class _Seat:
             self.notes.append(f"port {port} is taken, so it was not tried")
         self.ports = tuple(answer["ports"])
 
-    def dial(self, listening: Sequence[_Seat], master_port: int) -> tuple[Path, ...]:
+    def dial(self, listening: Sequence[_Prober], master_port: int) -> tuple[Path, ...]:
         """Every port of every other node at once."""
-        peers = {seat.address: seat for seat in listening if self._may_dial(seat)}
-        targets = [f"{address}:{port}" for address, seat in peers.items() for port in seat.ports]
+        # not itself: by another name of this machine, or because each node has the same loopback addresses
+        loopback = self.address.startswith("127.")
+        others = [one for one in listening if one.address != self.address]
+        peers = {one.address: one for one in others if one.address.startswith("127.") == loopback}
+        targets = [f"{address}:{port}" for address, one in peers.items() for port in one.ports]
         if not targets or not self.asked:
             return ()
         words = ("dial", self.token, *targets)
@@ -150,13 +153,8 @@ class _Seat:
             for address, port, ended, ms, detail in answers
         )
 
-    def _may_dial(self, peer: _Seat) -> bool:
-        """Not itself: by another name of this machine, or because a loopback address leads each to itself."""
-        loopback = [seat.address.startswith("127.") for seat in (self, peer)]
-        return peer.address != self.address and loopback[0] == loopback[1]
-
     def leave(self) -> None:
-        """Nothing stays behind: no container, no listener."""
+        """Remove the container, or end the listener."""
         with self.lock:
             self.left = True
             if self.container:
@@ -165,11 +163,23 @@ class _Seat:
                 self._ask(("end", str(self.listener), self.token), timeout_s=5)
 
     def _enter(self) -> None:
-        """A container where there is an image for it."""
+        """Start a container if the node has the image."""
         why = "each rank is a process of the host" if self.spec.engine == "process" else "it does not have the image"
         if self.image and self.spec.engine == "docker":
             try:
-                self.container = self.node.engine.create(self._container())
+                spec = ContainerSpec(
+                    name=f"{self.project}-reach-{self.name}-{self.token[:6]}",
+                    image=self.image,
+                    command=("sleep", str(LISTENS_S)),
+                    environment={},
+                    labels={LABEL_PROJECT: self.project, LABEL_NODE: self.name},
+                    working_dir="/",
+                    cpus=min(1.0, self.spec.limits.cpus),  # more than the node has is refused, and has its own finding
+                    memory_mib=self.spec.limits.memory_mib,
+                    memory_reservation_mib=self.spec.limits.memory_reservation_mib,
+                    auto_remove=True,
+                )
+                self.container = self.node.engine.create(spec)
                 self.node.engine.start(self.container)
                 return
             except OrchError as error:
@@ -178,25 +188,10 @@ class _Seat:
         self.notes.append(f"asked by the host's python3: {why}")
 
     def _discard(self) -> None:
-        """The engine removes it by itself at its end: then it is in the middle of that, or done."""
-        with suppress(ConflictError):
+        with suppress(ConflictError):  # the engine removes it by itself at its end
             if self.container:
                 self.node.engine.remove(self.container)
         self.container = ""
-
-    def _container(self) -> ContainerSpec:
-        return ContainerSpec(
-            name=f"{self.project}-reach-{self.name}-{self.token[:6]}",
-            image=self.image,
-            command=("sleep", str(LISTENS_S)),
-            environment={},
-            labels={LABEL_PROJECT: self.project, LABEL_NODE: self.name},
-            working_dir="/",
-            cpus=min(1.0, self.spec.limits.cpus),  # a limit above what is there is refused, and has its own finding
-            memory_mib=self.spec.limits.memory_mib,
-            memory_reservation_mib=self.spec.limits.memory_reservation_mib,
-            auto_remove=True,
-        )
 
     def _ask(self, words: Sequence[str], *, timeout_s: float) -> Any:
         """Answer of the program, decoded from JSON."""

@@ -1,10 +1,10 @@
-"""`orch setup`: ask every node what it lacks, and carry out what was agreed to."""
+"""`orch setup`: ask every node what it lacks, and execute the confirmed steps."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.nodes.interface import Node
@@ -17,22 +17,11 @@ from orchestrator.specs.setup import SetUp, SetupFacts, SetupPlan, Step
 ASK_TIMEOUT_S = 40.0
 WORK_TIMEOUT_S = 3600.0
 ENGINE_READY_S = 60.0
-"""A first start makes its folders and network rules; without systemd nothing else waits for it."""
+"""The first start of an engine creates its folders and network rules; without systemd nothing else waits for it."""
 PAUSE_S = 0.5
 
-Told = Callable[[str, Step, float | None], None]
+OnStep = Callable[[str, Step, float | None], None]
 """Callback with a node's step: called as it begins (None), and again with the seconds that it took."""
-
-
-@dataclass(frozen=True)
-class SetupClock:
-    """Time, given from outside so that no test waits."""
-
-    now: Callable[[], float] = time.monotonic
-    pause: Callable[[float], None] = time.sleep
-
-
-REAL_TIME = SetupClock()
 
 
 def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[Node, SetupFacts], ...]:
@@ -41,9 +30,7 @@ def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[No
     return fan_out(nodes, lambda node: ask(node, by_name[node.name]), timeout_s=ASK_TIMEOUT_S)
 
 
-def carry_out(
-    plans: Sequence[SetupPlan], nodes: Sequence[Node], told: Told, clock: SetupClock = REAL_TIME
-) -> tuple[SetUp, ...]:
+def carry_out(plans: Sequence[SetupPlan], nodes: Sequence[Node], on_step: OnStep) -> tuple[SetUp, ...]:
     """Every plan on its node, all nodes at once, each in the order of its steps; a failure ends that node's alone."""
     by_name = {node.name: node for node in nodes}
 
@@ -53,7 +40,7 @@ def carry_out(
             if became.error and not step.always:
                 continue
             try:
-                _do(by_name[plan.node], step, told, clock)
+                _do(by_name[plan.node], step, on_step)
             except OrchError as failed:
                 if not became.error:
                     became = replace(became, error=failed.message, hint=failed.hint)
@@ -70,28 +57,44 @@ def carry_out(
 
 
 def verified(
-    results: Sequence[SetUp], plans: Sequence[SetupPlan], nodes: Sequence[Node], clock: SetupClock = REAL_TIME
+    results: Sequence[SetUp],
+    plans: Sequence[SetupPlan],
+    nodes: Sequence[Node],
+    *,
+    now: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], object] = time.sleep,
 ) -> tuple[SetUp, ...]:
-    """The results with what each engine itself says to a new login: a user's new group counts only there.
+    """The results with the facts of each engine as a new login gets them: a user's new group counts only there.
 
-    `nodes` are those whose steps all succeeded, connected again.
+    `nodes`: those where all steps succeeded, connected again.
     """
     gpus = {plan.node for plan in plans if any("nvidia-ctk" in step.argv for step in plan.steps)}
-    outcomes = fan_out(nodes, lambda node: _engine_facts(node, clock), timeout_s=ENGINE_READY_S + ASK_TIMEOUT_S)
-    said = {outcome.item.name: outcome for outcome in outcomes}
-    return tuple(_judged(result, said.get(result.node), gpus=result.node in gpus) for result in results)
+
+    def engine_facts(node: Node) -> EngineFacts:
+        deadline = now() + ENGINE_READY_S
+        while True:
+            try:
+                return node.engine.facts()
+            except EngineError:
+                if now() >= deadline:
+                    raise
+                rest(PAUSE_S)
+
+    outcomes = fan_out(nodes, engine_facts, timeout_s=ENGINE_READY_S + ASK_TIMEOUT_S)
+    asked = {outcome.item.name: outcome for outcome in outcomes}
+    return tuple(_verified(result, asked.get(result.node), gpus=result.node in gpus) for result in results)
 
 
-def _judged(result: SetUp, said: Outcome[Node, EngineFacts] | None, *, gpus: bool) -> SetUp:
-    if said is None:
+def _verified(result: SetUp, asked: Outcome[Node, EngineFacts] | None, *, gpus: bool) -> SetUp:
+    if asked is None:
         return result
-    if said.error:
+    if asked.error:
         return replace(
             result,
-            error=f"all steps succeeded, but its engine does not answer: {said.error.message}",
-            hint=said.error.hint or "log out there and in again, if this computer is the node; else: orch doctor",
+            error=f"all steps succeeded, but its engine does not answer: {asked.error.message}",
+            hint=asked.error.hint or "log out there and in again, if this computer is the node; else: orch doctor",
         )
-    engine = said.value()
+    engine = asked.value()
     if gpus and "nvidia" not in engine.runtimes:
         return replace(
             result, engine=engine, error="its engine answers, but does not know the runtime nvidia",
@@ -100,9 +103,9 @@ def _judged(result: SetUp, said: Outcome[Node, EngineFacts] | None, *, gpus: boo
     return replace(result, engine=engine)
 
 
-def _do(node: Node, step: Step, told: Told, clock: SetupClock) -> None:
-    began = clock.now()
-    told(node.name, step, None)
+def _do(node: Node, step: Step, on_step: OnStep) -> None:
+    began = time.monotonic()
+    on_step(node.name, step, None)
     answer = node.run(step.argv, stdin=step.stdin.encode(), timeout_s=step.timeout_s)
     out = answer.check(step.why, hint="orch setup   # once that is fixed; what was done stays")
     if step.only_key and primary_keys(out) != (step.only_key,):
@@ -112,15 +115,4 @@ def _do(node: Node, step: Step, told: Told, clock: SetupClock) -> None:
             node=node.name,
             hint="did a proxy answer with its own page? Otherwise look in NVIDIA's installation guide for a new key",
         )
-    told(node.name, step, clock.now() - began)
-
-
-def _engine_facts(node: Node, clock: SetupClock) -> EngineFacts:
-    deadline = clock.now() + ENGINE_READY_S
-    while True:
-        try:
-            return node.engine.facts()
-        except EngineError:
-            if clock.now() >= deadline:
-                raise
-            clock.pause(PAUSE_S)
+    on_step(node.name, step, time.monotonic() - began)

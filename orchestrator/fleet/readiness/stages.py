@@ -1,4 +1,4 @@
-"""Questions of `orch doctor` to one node, stage by stage. Each stage tells which parts of `Examined` it has filled."""
+"""Questions of `orch doctor` to one node, stage by stage. Each stage returns fields of `Examined`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ BLIND = ("nvidia-smi", "-L")
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeTarget:
-    """One node with all that a stage needs to ask it."""
+    """A node, and what a stage needs to ask it."""
 
     spec: NodeSpec
     node: Node
     request: LaunchRequest
     peers: Sequence[str]
-    """Addresses of the others."""
+    """Addresses of all nodes."""
     suffix: str
     """Makes the names of probe containers unique."""
     seen: Examined
@@ -78,7 +78,9 @@ def engine(target: ProbeTarget) -> Parts:
     """Its engine, its image, and the containers of runs that it holds."""
     facts = _facts(target)
     described = target.node.engine.facts()
-    image = target.node.engine.image(target.request.image_tag(_device(target.spec, facts)))
+    # as for a launch, except if the inventory promises a GPU that is missing: a finding reports that
+    cuda = target.spec.device == "cuda" or (target.spec.device == "auto" and facts.gpus)
+    image = target.node.engine.image(target.request.image_tag("cuda" if cuda else "cpu"))
     held = tuple(target.node.engine.containers({LABEL_RUN: ""}))
     blind = []
     for container in held if facts.gpus else ():
@@ -127,18 +129,13 @@ def inside(target: ProbeTarget) -> Parts:
 def gpu(target: ProbeTarget) -> Parts:
     """Its GPUs, as `orch check-gpus` asks. The container half only where its engine and image are there."""
     facts = _facts(target)
-    cuda = target.request.image_tag("cuda")
-    check = GpuCheck(
-        project=target.request.project,
-        image=cuda,
-        suffix=target.suffix,
-        container=facts.image is not None,
-    )
+    project, image = target.request.project, target.request.image_tag("cuda")
+    check = GpuCheck(project=project, image=image, suffix=target.suffix, container=facts.image is not None)
     return {"gpus": ask_node(target.spec, target.node, check)}
 
 
 def network(target: ProbeTarget) -> Parts:
-    """Its interfaces, routes and packet filter. After the ways were tried: the kernel then knows its neighbours."""
+    """Its interfaces, routes and packet filter, after the pairs were probed: the kernel then knows its neighbours."""
     own = _facts(target).address
     peers = [peer for peer in target.peers if peer != own]
     return {"network": network_probe.ask(target.node, project=target.request.project, peers=peers)}
@@ -156,24 +153,15 @@ NETWORK = Stage(name="network", ask=network, deadline_s=20)
 def failed(stage: Stage, error: OrchError) -> Parts:
     """Fields of `Examined` for a stage without an answer."""
     if stage.name == REACH.name:
-        return {"out_of_reach": OutOfReach(why=_why(error), message=error.message, hint=error.hint)}
+        why = Reach.NO_ANSWER if isinstance(error, DeadlineError) else Reach.OTHER
+        why = error.reach if isinstance(error, NodeUnreachableError) else why
+        return {"out_of_reach": OutOfReach(why=why, message=error.message, hint=error.hint)}
     if stage.name == ENGINE.name:
         return {"engine_error": error.message, "engine_runs": isinstance(error, (DeadlineError, EngineRefusedError))}
     return {"silent": {stage.name: error.message}}
-
-
-def _why(error: OrchError) -> Reach:
-    if isinstance(error, NodeUnreachableError):
-        return error.reach
-    return Reach.NO_ANSWER if isinstance(error, DeadlineError) else Reach.OTHER
 
 
 def _facts(target: ProbeTarget) -> NodeFacts:
     """Those of the first stage, which comes before all others."""
     assert target.seen.facts is not None, target.name  # noqa: S101  # the order of stages, for the type checker
     return target.seen.facts
-
-
-def _device(spec: NodeSpec, facts: NodeFacts) -> str:
-    """As for a launch, but where the GPU that the inventory promises is missing: that is for a finding to say."""
-    return "cuda" if spec.device == "cuda" or (spec.device == "auto" and facts.gpus) else "cpu"

@@ -108,9 +108,8 @@ class AttemptDriver:
         """Execute a decision; return the events that follow."""
         if isinstance(decision, StartContainer):
             container = self._containers[decision.node]
-            fan_out(
-                [container], lambda one: one.node.engine.start(one.id), timeout_s=START_S
-            )  # its follower finds an error
+            # an error is found by its follower
+            fan_out([container], lambda one: one.node.engine.start(one.id), timeout_s=START_S)
             self._follower.add(container, since=self._report.record.last_time(container.node.name, container.id))
         if isinstance(decision, StopOthers):
             return [*self._stop(decision.nodes)]

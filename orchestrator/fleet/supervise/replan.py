@@ -109,7 +109,7 @@ def fit(pool: NodePool, names: Sequence[str], run_id: str) -> tuple[dict[str, No
     facts = {outcome.item.name: outcome.result for outcome in outcomes if outcome.result}
     for spec in request.nodes:
         if spec.name in facts:
-            found = quick_look([spec], {spec.name: facts[spec.name]}, None)
+            found = quick_look([spec], facts, {})
             errors = [finding for finding in found if finding.severity is Severity.ERROR]
             if errors or not facts[spec.name].image:
                 refused.append(f"{spec.name}: {errors[0].message if errors else 'it lacks the image'}")
