@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.errors import OptionError
-from trainer.models.attention import must_have_kernel
-from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
+from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape, must_have_kernel
 from trainer.models.token_loss import CHUNK, chunk_for, token_loss
 
 SHAPE = Gpt2Shape(layers=2, heads=2, width=16, seq_len=12, vocab_size=50)

@@ -11,13 +11,13 @@ import torch
 from tokenizers import Tokenizer
 
 from trainer.data import failure_texts, labelled_text, spanish, text_lengths, text_prepared
-from trainer.data.frozen_rows import FrozenRows
 from trainer.data.labelled_text import LabelledText
 from trainer.data.manifests import PreparedText
 from trainer.data.order import Bucketed
 from trainer.data.texts import Document
 from trainer.data.tokenizer import train_wordpiece
 from trainer.errors import ConfigurationError
+from trainer.models.frozen import FrozenRows
 from trainer.models.pretrained import Pretrained, random_shape
 from trainer.workloads import text_prepare
 

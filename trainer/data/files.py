@@ -17,6 +17,12 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def files_in(folder: Path) -> list[Path]:
+    """All files in a folder and its subfolders, sorted, except hidden ones."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+
+
 def by_name_hash(files: Iterable[Path], folder: Path) -> list[Path]:
     """Sort by the hash of each file's name in `folder`: a pseudo-random order that depends on the names alone."""
     return sorted(files, key=lambda file: hashlib.sha256(str(file.relative_to(folder)).encode()).digest())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from trainer.data.debian import Apt, unpack
-from trainer.data.files import by_name_hash
+from trainer.data.files import by_name_hash, files_in
 from trainer.data.order import Indices
 from trainer.errors import ConfigurationError
 
@@ -124,11 +124,7 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
     """All files except hidden ones: those that are no images are reported later."""
     found = {}
     for sub in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        files = sorted(
-            p for p in sub.rglob("*")
-            if p.is_file() and not any(part.startswith(".") for part in p.relative_to(sub).parts)
-        )  # fmt: skip
-        if files:
+        if files := files_in(sub):
             found[sub.name] = files
     return found
 

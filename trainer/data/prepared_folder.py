@@ -1,6 +1,6 @@
-"""A folder of prepared data, of any workload: files that carry their content's hash in their name, and a manifest.
+"""Folders of prepared data: files with their content's hash in their name, and a manifest.
 
-The manifest names every file with its length and hash and is replaced last: a folder is never half new.
+The manifest names every file with its length and hash and is replaced last: a folder is never partly new.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 NAMES = re.compile(r"[a-z-]+-[0-9a-f]{12}\.[a-z]+")
-"""Names of the files written here: nothing else is ever removed."""
+"""Names of files that are written here: no others are ever removed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,22 +32,22 @@ class Kind:
     name: str
     format: int
     source: str
-    """The option of `prepare` that names what it is made from, with a value as an example."""
+    """Option of `prepare` for the source, with an example value."""
     read_by: tuple[str, ...]
-    """Workloads; the first one's `prepare` makes it."""
+    """Workloads; the `prepare` of the first makes the data."""
 
     @property
     def workload(self) -> str:
         return self.read_by[0]
 
     def prepare_line(self, folder: Path | str) -> str:
-        """The command of the controller that makes it; what stands there by default is left out."""
+        """The controller's command that makes the data, without defaults."""
         where = "" if str(folder) == "Data" else f" --data {shlex.quote(str(folder))}"
         return f"orch prepare{where} -- {self.workload} {self.source}"
 
     def make(self, folder: Path) -> str:
-        """The command that makes it, as whoever reads the message would type it."""
-        if os.environ.get(environment.RUN_ID):  # `folder` is the container's; on the controller it has another name
+        """The command that makes the data, where the message is read."""
+        if os.environ.get(environment.RUN_ID):  # `folder` is the container's; it has another name on the controller
             return self.prepare_line("Data")
         return f"python -m trainer {self.workload} prepare {self.source} --data-dir {folder}"
 
@@ -61,30 +61,28 @@ KINDS = (TOKENS, IMAGES, LABELLED_TEXT, TRACES)
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedFolder:
-    """Folder of prepared data, by its manifest. Each kind of data adds its own properties."""
-
     kind: ClassVar[Kind]
     folder: Path
     manifest: dict[str, Any]
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Read the manifest and see that every file is there in full length (not every bit: see `is_sound`)."""
+        """Read the manifest and check the length of every file (not its content: see `is_sound`)."""
         return cls(folder=folder, manifest=read_manifest(folder, cls.kind))
 
     @classmethod
     def kept(cls, folder: Path, **expected: object) -> Self | None:
-        """Existing data, if its manifest matches what is expected and every hash is right."""
+        """Return existing data if its manifest has the expected values and every hash is right."""
         try:
             there = cls.open(folder)
         except ConfigurationError:
-            return None  # nothing, something else, or broken: it is rebuilt
+            return None
         same = all(there.manifest.get(name) == value for name, value in expected.items())
         return there if same and there.is_sound() else None
 
     @classmethod
     def finish(cls, folder: Path, manifest: dict[str, Any]) -> Self:
-        """From here on the folder is this data; files of an earlier preparation go."""
+        """Write the manifest and remove the files of an earlier preparation."""
         whole = {"kind": cls.kind.name, "format": cls.kind.format, **manifest}
         write_atomic(folder / MANIFEST, json.dumps(whole, indent=2, ensure_ascii=False).encode())
         prepared = cls(folder=folder, manifest=whole)
@@ -96,7 +94,7 @@ class PreparedFolder:
         return list(_entries(self.manifest))
 
     def is_sound(self) -> bool:
-        """Does every file still have the content that its hash names?"""
+        """Whether every file has the content of its hash."""
         return all(sha256(self.folder / str(entry["file"])) == entry["sha256"] for entry in self.files)
 
 
@@ -105,11 +103,11 @@ def read_manifest(folder: Path, kind: Kind) -> dict[str, Any]:
     path, make = folder / MANIFEST, kind.make(folder)
     try:
         manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        found = manifest.get("kind"), manifest.get("format")
+        kept = manifest.get("kind"), manifest.get("format")
         wrong = [
-            f"{file}: expected {entry['bytes']} bytes, found {length_of(file)}"
+            f"{file}: expected {entry['bytes']} bytes, found {found}"
             for entry in _entries(manifest)
-            if length_of(file := folder / str(entry["file"])) != entry["bytes"]
+            if (found := _length_of(file := folder / str(entry["file"]))) != entry["bytes"]
         ]
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no prepared data here; make it with: {make}") from None
@@ -117,9 +115,9 @@ def read_manifest(folder: Path, kind: Kind) -> dict[str, Any]:
         raise ConfigurationError(
             f"{path}: not a manifest of prepared data ({error!r}): prepare again: {make}"
         ) from None
-    if found != (kind.name, kind.format):
+    if kept != (kind.name, kind.format):
         raise ConfigurationError(
-            f"{path}: data of another workload, or of another version of this one ({found[0]}, format {found[1]},"
+            f"{path}: data of another workload, or of another version of this one ({kept[0]}, format {kept[1]},"
             f" where {kind.name}, format {kind.format}, is read): prepare again: {make}"
         )
     if wrong:
@@ -130,14 +128,14 @@ def read_manifest(folder: Path, kind: Kind) -> dict[str, Any]:
 def kind_of(folder: Path) -> str:
     """Return the kind of data in a folder; empty: no manifest, or none with a kind."""
     try:
-        told = json.loads((folder / MANIFEST).read_text("utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError):
         return ""
-    return str(told.get("kind", "")) if isinstance(told, dict) else ""
+    return str(manifest.get("kind", "")) if isinstance(manifest, dict) else ""
 
 
 def store(folder: Path, stem: str, suffix: str, content: bytes) -> dict[str, Any]:
-    """Write a file; its entry for the manifest."""
+    """Write a file and return its entry for the manifest."""
     digest = hashlib.sha256(content).hexdigest()
     name = f"{stem}-{digest[:12]}{suffix}"
     write_atomic(folder / name, content)
@@ -145,19 +143,19 @@ def store(folder: Path, stem: str, suffix: str, content: bytes) -> dict[str, Any
 
 
 def remove_all_but(folder: Path, kept: Set[str]) -> None:
-    """Files of an earlier preparation, or of one that failed."""
+    """Remove the files of an earlier preparation, or of one that failed."""
     for path in folder.iterdir():
         if NAMES.fullmatch(path.name) and path.name not in kept:
             path.unlink()
     sync_folder(folder)
 
 
-def length_of(path: Path) -> int | str:
+def _length_of(path: Path) -> int | str:
     return path.stat().st_size if path.exists() else "no file"
 
 
 def _entries(part: object) -> Iterator[dict[str, Any]]:
-    """Wherever they stand in a manifest."""
+    """Entries of files anywhere in a manifest."""
     if isinstance(part, dict) and "file" in part:
         yield part
     elif isinstance(part, dict | list):

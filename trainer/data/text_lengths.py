@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,37 +13,28 @@ STEP = 32
 
 
 def figures(lengths: NDArray[np.int64]) -> dict[str, int]:
-    """The percentiles are lengths that texts have: so many per cent of them are no longer."""
+    """Number of texts, percentiles (lengths that texts have) and maximum."""
     found = {f"p{share}": int(np.percentile(lengths, share, method="higher")) for share in PERCENTILES}
     return {"texts": len(lengths), **found, "max": int(lengths.max())}
 
 
 def advice(lengths: NDArray[np.int64], longest: int) -> int:
-    """The smallest round length that cuts at most one text of a hundred, as far as the model can read."""
+    """The smallest round length that cuts at most one text of a hundred, at most `longest`, the model's limit."""
     return min(-(-figures(lengths)["p99"] // STEP) * STEP, longest)
 
 
 def report(lengths: NDArray[np.int64], longest: int, max_length: int | None = None) -> Iterator[str]:
-    """Lines for people."""
-    known = figures(lengths)
-    told = "  ".join(f"{name} {value}" for name, value in known.items() if name != "texts")
-    yield f"tokens per text, of {known['texts']} texts: {told}"
-    for length in sorted({128, 256, advice(lengths, longest), *([max_length] if max_length else [])}):
+    """Yield lines for people."""
+    known, advised = figures(lengths), advice(lengths, longest)
+    values = "  ".join(f"{name} {value}" for name, value in known.items() if name != "texts")
+    yield f"tokens per text, of {known['texts']} texts: {values}"
+    for length in sorted({128, 256, advised, *([max_length] if max_length else [])}):
         if length <= longest:
-            yield "  " + _at(lengths, length)
-    advised = advice(lengths, longest)
+            cut = int((lengths > length).sum())
+            work = length * len(lengths) / np.minimum(lengths, length).sum()
+            yield (
+                f"  --max-length {length:<4} cuts {cut} texts ({cut / len(lengths):.1%}); padding all to it would make"
+                f" {work:.1f} times the work that bucketing makes"
+            )
     reason = "cuts at most one text of a hundred" if advised < longest else "is as far as the model reads"
     yield f"advice: --max-length {advised} {reason}"
-
-
-def _at(lengths: NDArray[np.int64], length: int) -> str:
-    kept = np.minimum(lengths, length)
-    cut = int((lengths > length).sum())
-    return (
-        f"--max-length {length:<4} cuts {cut} texts ({cut / len(lengths):.1%}); padding all to it would make"
-        f" {length * len(lengths) / kept.sum():.1f} times the work that bucketing makes"
-    )
-
-
-def as_json(lengths: NDArray[np.int64], longest: int) -> dict[str, Any]:
-    return {**figures(lengths), "advice": advice(lengths, longest)}

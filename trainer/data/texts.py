@@ -1,31 +1,30 @@
-"""Texts as they come from the user: a file, or a folder with everything in it, in UTF-8."""
+"""Texts of the user: a UTF-8 file, or a folder of such files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.data.files import files_in
 from trainer.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """One text that stands for itself: nothing in it continues in another."""
+    """One text; nothing in it continues in another."""
 
     name: str
     text: str
 
 
 def read_texts(path: Path) -> list[Document]:
-    """Every file under `path` by name, save hidden ones. All bad files are named at once."""
+    """Read every file under `path` by name, except hidden ones. ConfigurationError: names all bad files."""
     if not path.exists():
         raise ConfigurationError(f"{path}: no such file or folder; give --text a file or folder of UTF-8 text")
-    files = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p, path)) if path.is_dir() else [path]
     documents, wrong = [], []
-    for file in files:
+    for file in files_in(path) if path.is_dir() else [path]:
         content = file.read_bytes()
-        complaint = _not_text(content)
-        if complaint:
+        if complaint := _not_text(content):
             wrong.append(f"{file}: {complaint}")
         elif content.strip():
             documents.append(Document(name=str(file.relative_to(path.parent)), text=content.decode("utf-8-sig")))
@@ -35,10 +34,6 @@ def read_texts(path: Path) -> list[Document]:
     if not documents:
         raise ConfigurationError(f"{path}: no text in it")
     return documents
-
-
-def _hidden(file: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(root).parts)
 
 
 def _not_text(content: bytes) -> str:

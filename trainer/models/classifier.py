@@ -1,4 +1,4 @@
-"""Models that name what a picture shows, by name: our own, and timm's where it is installed."""
+"""Image classifiers by name: our own, and timm's where it is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = (*resnet.SHAPES, *vit.SHAPES)
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierShape:
-    """Shape of the pictures and number of their classes."""
+    """Model, shape of the images and number of their classes."""
 
     model: str
     image_size: int
@@ -27,7 +27,7 @@ class ClassifierShape:
 
 
 class Classifier(nn.Module):
-    """A network and what its pictures are normalized with: pixels in, scores of the classes out."""
+    """A network with the normalization of its images: pixels to logits."""
 
     mean: Tensor
     std: Tensor
@@ -64,7 +64,7 @@ def _of_timm(shape: ClassifierShape, *, checkpointing: bool, pretrained: bool) -
             f"--model {shape.model}: {error.name} is not installed here (pip install timm torchvision); our own models"
             f" need neither: {', '.join(NAMES)}"
         ) from None
-    except Exception as error:  # a torchvision built for another torch fails as it is imported, in ways of its own
+    except Exception as error:  # the import of a torchvision built for another torch fails with various errors
         raise ConfigurationError(
             f"--model {shape.model}: timm cannot be imported: {error}\n"
             "install the torchvision that was built for this torch, or take one of " + ", ".join(NAMES)
@@ -72,7 +72,7 @@ def _of_timm(shape: ClassifierShape, *, checkpointing: bool, pretrained: bool) -
     name = shape.model.removeprefix(TIMM)
     wanted = {"num_classes": shape.classes, "in_chans": shape.channels, "pretrained": pretrained}
     try:
-        # Transformers are built for one picture size; convolutions take any and know no such option.
+        # Transformers are built for one image size; convolutions take any and have no such option.
         try:
             model: nn.Module = timm.create_model(name, img_size=shape.image_size, **wanted)
         except TypeError:
@@ -80,5 +80,5 @@ def _of_timm(shape: ClassifierShape, *, checkpointing: bool, pretrained: bool) -
     except (RuntimeError, ValueError, OSError) as error:
         raise ConfigurationError(f"--model {shape.model}: {error}") from error
     if checkpointing:
-        model.set_grad_checkpointing()  # type: ignore[operator]  # timm's own method, which every model of it has
+        model.set_grad_checkpointing()  # type: ignore[operator]  # a method of every model of timm
     return model

@@ -1,7 +1,7 @@
-"""BERT's encoder with one output layer for all heads: what `transformers` computes, in a form that can skip work.
+"""BERT's encoder as `transformers` computes it, with one output layer for all heads.
 
-The first `frozen` layers can be computed once and kept, the mask is left out where no text is padded, and neither
-training nor prediction needs `transformers`: models/pretrained.py takes its weights over.
+The first `frozen` layers can be computed once and cached, the mask is left out where no text is padded, and neither
+training nor prediction needs `transformers`: models/pretrained.py converts its weights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainer.models.rematerialize import rematerialized
+from trainer.models.layers import initialize_normal, join_heads, rematerialized, split_heads
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -50,7 +50,7 @@ class Dropout:
 
 
 class Embeddings(nn.Module):
-    """Token types are missing: a single text is all of type 0, whose vector is part of every position's."""
+    """Embeddings without token types: a single text is all of type 0, whose vector is part of every position's."""
 
     def __init__(self, shape: EncoderShape, dropout: float) -> None:
         super().__init__()
@@ -80,14 +80,10 @@ class Layer(nn.Module):
         self.norm_2 = nn.LayerNorm(shape.width, shape.norm_epsilon)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        batch, length, width = x.shape
-        q, k, v = (
-            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.qkv(x).split(width, dim=2)
-        )
-        among = self.dropout.attention if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=among)
-        mixed = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        q, k, v = split_heads(self.qkv(x), self.heads)
+        dropout = self.dropout.attention if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+        mixed = self.proj(join_heads(mixed))
         x = self.norm_1(x + F.dropout(mixed, self.dropout.hidden, self.training))
         inner = self.down(self.activation(self.up(x)))
         y: Tensor = self.norm_2(x + F.dropout(inner, self.dropout.hidden, self.training))
@@ -95,15 +91,13 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Tokens, or what the frozen part made of them, to the logits of all heads side by side."""
+    """Tokens, or the outputs of the frozen part, to the logits of all heads in one row."""
 
     def __init__(
         self, shape: EncoderShape, classes: int, dropout: Dropout, frozen: int = 0, *, checkpointing: bool = False
     ) -> None:
-        """`frozen` layers, and then the embeddings too, are not trained; 0: all is trained.
-
-        `checkpointing`: keep each trained layer's input alone and compute the rest again in the backward pass.
-        """
+        """`frozen`: number of layers that are not trained, nor the embeddings; 0: all is trained. `checkpointing`: of
+        trained layers."""
         super().__init__()
         self.frozen = frozen
         self.checkpointing = checkpointing
@@ -112,7 +106,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.layers))
         self.pool = nn.Linear(shape.width, shape.width)
         self.heads = nn.Linear(shape.width, classes)
-        self.apply(self._initialise)
+        self.apply(initialize_normal)
         for module in self.frozen_modules():
             module.requires_grad_(False)
         self.train()
@@ -121,7 +115,7 @@ class Encoder(nn.Module):
         return [] if not self.frozen else [self.embeddings, *self.layers[: self.frozen]]
 
     def train(self, mode: bool = True) -> Encoder:
-        """The frozen part has no dropout: what it makes of a text is always the same."""
+        """Keep the frozen part without dropout: its output for a text is always the same."""
         super().train(mode)
         for module in self.frozen_modules():
             module.eval()
@@ -129,14 +123,14 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def embed(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """The frozen part alone: (samples, length, width)."""
+        """Outputs of the frozen part: (samples, length, width)."""
         x: Tensor = self.embeddings(tokens)
         for layer in self.layers[: self.frozen]:
             x = layer(x, mask)
-        return x.float()  # also under autocast, so that it is the same whether it was kept on disk or not
+        return x.float()  # also under autocast: the same as from the cache on disk
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`x`: tokens, or what `embed` made of them; `mask`: (samples, 1, 1, length), False where there is no text."""
+        """`x`: tokens, or outputs of `embed`; `mask`: (samples, 1, 1, length), False for padding."""
         if not self.frozen:
             x = self.embeddings(x)
         elif not x.is_floating_point():
@@ -146,10 +140,3 @@ class Encoder(nn.Module):
         pooled = torch.tanh(self.pool(x[:, 0]))
         logits: Tensor = self.heads(F.dropout(pooled, self.head_dropout, self.training))
         return logits
-
-    @staticmethod
-    def _initialise(module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear):
-            nn.init.zeros_(module.bias)

@@ -1,76 +1,129 @@
-"""The frozen part of an encoder and the rows that are kept of it (data/frozen_rows.py): who computes, who reads."""
+"""Outputs of an encoder's frozen layers for each text, cached on disk: computed once per text, then memory-mapped."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.data.frozen_rows import FrozenRows
+from trainer.data.files import write_atomic
 from trainer.data.order import Indices
 from trainer.models.encoder import Encoder
 
 STORED = {"fp32": ("<f4", torch.float32), "fp16": ("<f2", torch.float16), "bf16": ("<i2", torch.bfloat16)}
-"""numpy knows no bfloat16: its bits are kept as whole numbers."""
+"""numpy has no bfloat16: its bits are kept as integers."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+Asked = tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]
+
+
+class FrozenRows:
+    """Rows as long as their texts, without padding. Ranks of one machine may share a file: they write the same."""
+
+    def __init__(self, folder: Path, name: str, lengths: NDArray[np.int64], width: int, dtype: str) -> None:
+        """`name`: identifies what the rows depend on (weights, texts, cut). `dtype`: a numpy type of the bits."""
+        self._made_of = (folder, name, lengths, width, dtype)
+        self._state = folder / f"frozen-{name}.json"
+        self._starts = np.concatenate([[0], np.cumsum(lengths)])
+        self.width = width
+        self.dtype = dtype
+        folder.mkdir(parents=True, exist_ok=True)
+        known = folder / f"frozen-{name}.known"
+        # A mark may reach the disk before its row. That matters after a power cut, not after a killed process.
+        boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""
+        try:
+            state = json.loads(self._state.read_text())
+        except (OSError, ValueError):
+            state = {}
+        if not state.get("complete") and state.get("boot") != boot:
+            known.unlink(missing_ok=True)
+            write_atomic(self._state, json.dumps({"boot": boot}).encode())
+        self._rows = _mapped(folder / f"frozen-{name}.rows", np.dtype(dtype), (int(self._starts[-1]), width))
+        self._known = _mapped(known, np.dtype(np.uint8), (len(lengths),))
+        self._complete = bool(self._known.all())
+
+    def __reduce__(self) -> tuple[type[FrozenRows], tuple[Path, str, NDArray[np.int64], int, str]]:
+        return FrozenRows, self._made_of
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._rows.nbytes)
+
+    def known(self, indices: Indices) -> NDArray[np.bool_]:
+        known: NDArray[np.bool_] = self._known[indices] != 0
+        return known
+
+    def read(self, indices: Indices, length: int) -> NDArray[np.generic]:
+        """(rows, length, width), zeros where a row is shorter or not known yet."""
+        rows = np.zeros((len(indices), length, self.width), self._rows.dtype)
+        for at, index in enumerate(indices):
+            if self._known[index]:
+                start, end = self._starts[index], self._starts[index + 1]
+                rows[at, : end - start] = self._rows[start:end]
+        return rows
+
+    def write(self, indices: Indices, rows: NDArray[np.generic]) -> None:
+        for row, index in zip(rows, indices, strict=True):
+            start, end = self._starts[index], self._starts[index + 1]
+            self._rows[start:end] = row[: end - start]
+        self._known[indices] = 1  # after the rows: a process that sees the mark sees them
+        if not self._complete and self._known.all():
+            self._complete = True
+            self._rows.flush()
+            self._known.flush()
+            write_atomic(self._state, json.dumps({"complete": True}).encode())
+
+
+def _mapped(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> np.memmap[tuple[int, ...], np.dtype]:
+    """Map a file, at first all zeros, which takes space on the disk only where something was written."""
+    with path.open("ab") as file:
+        file.truncate(int(np.prod(shape)) * dtype.itemsize)
+    return np.memmap(path, dtype, "r+", shape=shape)
 
 
 def keep(encoder: Encoder, lengths: NDArray[np.int64], folder: Path, made_of: str, dtype: str) -> FrozenRows:
-    """The rows of these very weights and texts, from an earlier run or empty. `made_of`: what else they depend on."""
+    """Rows of these weights and texts, from an earlier run or empty. `made_of`: what else they depend on."""
     digest = hashlib.sha256(f"{made_of} {dtype} {encoder.frozen}".encode())
     for module in encoder.frozen_modules():
         for value in module.state_dict().values():
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    width = encoder.heads.in_features
-    return FrozenRows(folder, digest.hexdigest()[:16], lengths, width, STORED[dtype][0])
+    return FrozenRows(folder, digest.hexdigest()[:16], lengths, encoder.heads.in_features, STORED[dtype][0])
 
 
 def known_rows(kept: FrozenRows | None, indices: Indices, width: int) -> tuple[Tensor, Tensor]:
-    """Cached content of these rows, padded to `width`, and (rows, 1) which are known, if some are and some are not."""
+    """Cached content of these rows, padded to `width`, and (rows, 1) which are known, if only some are."""
     nothing = torch.empty(len(indices), 0)
     known = kept.known(indices) if kept else np.zeros(len(indices), bool)
     if kept is None or not known.any():
         return nothing, nothing.bool()
-    rows = _as_torch(kept.read(indices, width))
+    rows = torch.from_numpy(kept.read(indices, width))
+    if rows.dtype is torch.int16:
+        rows = rows.view(torch.bfloat16)
     return rows, nothing.bool() if known.all() else torch.from_numpy(known)[:, None]
-
-
-Asked = tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]
 
 
 def completed(encoder: Encoder, kept: FrozenRows, asked: Asked) -> Tensor:
     """(rows, length, width): `hidden` if all is known; otherwise the missing rows are computed and stored.
 
-    Computed rows pass through the stored precision, too: the first epoch sees the values of the next ones."""
+    Computed rows pass through the stored precision, too: the first epoch sees the values of the next ones.
+    """
     rows, tokens, mask, hidden, known = asked
     if hidden.shape[1] and not known.shape[1]:
         return hidden.float()
     missing = torch.arange(len(tokens), device=tokens.device)
     if known.shape[1]:
         missing = (~known[:, 0]).nonzero().flatten()
-    # In float32 whatever the run's precision: what is kept serves any other run, on any machine.
+    # In float32 for any precision of the run: the rows serve any other run, on any machine.
     with torch.autocast(tokens.device.type, enabled=False):
         fresh = encoder.embed(tokens[missing], None if mask is None else mask[missing])
-    fresh = fresh.to(_dtype_of(kept))
-    kept.write(rows[missing].cpu().numpy(), _as_numpy(fresh))
+    fresh = fresh.to(next(dtype for stored, dtype in STORED.values() if stored == kept.dtype))
+    bits = fresh.cpu()
+    bits = bits.view(torch.int16) if bits.dtype is torch.bfloat16 else bits
+    kept.write(rows[missing].cpu().numpy(), bits.numpy())
     if not known.shape[1]:
         return fresh.float()
     return hidden.index_copy(0, missing, fresh).float()
-
-
-def _dtype_of(kept: FrozenRows) -> torch.dtype:
-    return next(dtype for stored, dtype in STORED.values() if stored == kept.dtype)
-
-
-def _as_numpy(rows: Tensor) -> NDArray[Any]:
-    rows = rows.cpu()
-    return (rows.view(torch.int16) if rows.dtype is torch.bfloat16 else rows).numpy()
-
-
-def _as_torch(rows: NDArray[Any]) -> Tensor:
-    found = torch.from_numpy(rows)
-    return found.view(torch.bfloat16) if found.dtype is torch.int16 else found

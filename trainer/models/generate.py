@@ -1,4 +1,4 @@
-"""How a language model writes on: one token after another, each layer's keys and values kept."""
+"""Text generation: one token after another, with each layer's keys and values cached."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from trainer.models.gpt2 import GPT2
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the next token is chosen from what the model thinks of each."""
+    """Choice of the next token."""
 
     temperature: float = 1.0
-    """0: always the likeliest."""
+    """0: always the likeliest token."""
     top_k: int = 0
-    """From the K likeliest; 0: from all."""
+    """Number of the likeliest tokens to choose from; 0: all."""
     top_p: float = 1.0
-    """From the likeliest that have this probability together."""
+    """Total probability of the likeliest tokens to choose from."""
 
 
 @torch.no_grad()
 def generate(model: GPT2, prompts: Tensor, count: int, sampling: Sampling, seed: int) -> Tensor:
-    """`count` more tokens for each of `prompts` (batch, length).
+    """Generate `count` tokens after each of `prompts` (batch, length).
 
-    A full window drops its older half: positions are learned, so that with every token that leaves all others would
-    have to be read again. The halves cost one reading in `seq_len / 2` tokens instead.
+    A full window drops its older half: positions are learned, so that all tokens have to be read again after a shift.
+    Halves cost one reading in `seq_len / 2` tokens.
     """
     chance = torch.Generator().manual_seed(seed)
     window = model.shape.seq_len
@@ -56,6 +56,6 @@ def choose(logits: Tensor, sampling: Sampling, chance: torch.Generator) -> Tenso
     kept = min(sampling.top_k, vocabulary) if sampling.top_k > 0 else vocabulary
     likeliest = torch.topk(logits / sampling.temperature, kept)
     weights = likeliest.values.softmax(dim=1)
-    # The first stays, however likely it is; a later one if those before it are not yet enough.
+    # The first stays, a later one if those before it have too little probability.
     weights[weights.cumsum(dim=1) - weights >= sampling.top_p] = 0.0
     return likeliest.indices.gather(1, torch.multinomial(weights, 1, generator=chance))

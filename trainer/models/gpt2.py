@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from trainer.models.attention import Attention, Cache
+from trainer.errors import OptionError
+from trainer.models.layers import initialize_normal, join_heads, split_heads
 from trainer.models.token_loss import chunk_for, logits, token_loss
 
 
@@ -26,13 +29,68 @@ class Gpt2Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Computation:
-    """How the model computes; its results do not depend on it."""
+    """Settings of the computation, on which its results do not depend."""
 
     gradient_checkpointing: bool = False
-    """Keep only what goes into each block and compute the rest again in the backward pass: less memory, more time."""
+    """Keep only each block's input and compute the rest again in the backward pass: less memory, more time."""
     loss_chunk: int | Literal["auto"] = "auto"
     """Tokens whose logits are in memory at a time; 0: all. auto: see `token_loss.chunk_for`."""
     sdpa: str = "auto"
+
+
+KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+ON_CPU = ("auto", "flash", "math")
+
+
+def must_have_kernel(sdpa: str, device_type: str) -> None:
+    """torch itself reports a kernel that does not exist only in the first step, and not which ones do."""
+    if device_type == "cpu" and sdpa not in ON_CPU:
+        raise OptionError(f"--sdpa {sdpa}: a CPU has only {', '.join(ON_CPU)}")
+
+
+class Cache:
+    """Keys and values of one layer, for all tokens of the window that were read."""
+
+    def __init__(self, batch: int, heads: int, window: int, head_width: int, like: Tensor) -> None:
+        self.keys = torch.empty(batch, heads, window, head_width, device=like.device, dtype=like.dtype)
+        self.values = torch.empty_like(self.keys)
+        self.length = 0
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        start, self.length = self.length, self.length + keys.shape[2]
+        self.keys[:, :, start : self.length] = keys
+        self.values[:, :, start : self.length] = values
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float, sdpa: str = "auto") -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.sdpa = sdpa
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
+        q, k, v = split_heads(self.qkv(x), self.heads)
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        dropout = self.dropout if self.training else 0.0
+        with self._kernel():
+            # A single token, the newest, attends to all: a causal mask would show it the first only.
+            mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=x.shape[1] > 1)
+        y: Tensor = self.proj(join_heads(mixed))
+        return F.dropout(y, self.dropout, self.training)
+
+    def _kernel(self) -> AbstractContextManager[None]:
+        # Here and not around the step: with gradient checkpointing the backward pass comes through here again.
+        return nullcontext() if self.sdpa == "auto" else sdpa_kernel(KERNELS[self.sdpa])
 
 
 class Gpt2Block(nn.Module):
@@ -63,15 +121,15 @@ class GPT2(nn.Module):
         blocks = [Gpt2Block(shape, dropout, self.computation.sdpa) for _ in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(shape.width)
-        self.apply(self._initialise)
+        self.apply(initialize_normal)
         for block in blocks:
             for last in (block.attention.proj, block.down):
-                # GPT-2's rule: what is added to the residual stream 2·layers times starts smaller.
+                # GPT-2's rule for the layers whose outputs are added to the residual stream, 2·layers times.
                 nn.init.normal_(last.weight, std=0.02 / math.sqrt(2 * shape.layers))
 
     def forward(self, tokens: Tensor, following: Tensor | None = None) -> Tensor:
-        """(batch, length) token ids to (batch, length, vocabulary) logits, or, with `following` tokens given,
-        to the sum of their cross entropies."""
+        """(batch, length) token ids to (batch, length, vocabulary) logits, or, given the `following` tokens, to the sum
+        of their cross entropies."""
         hidden = self._read(tokens)
         if following is None:
             return logits(hidden, self.tokens.weight)
@@ -113,10 +171,3 @@ class GPT2(nn.Module):
                 x = block(x, caches[number] if caches else None)
         y: Tensor = self.norm(x)
         return y
-
-    @staticmethod
-    def _initialise(module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)

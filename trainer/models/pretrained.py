@@ -22,7 +22,7 @@ Weights = dict[str, Tensor]
 class Pretrained:
     shape: EncoderShape
     weights: Weights
-    """As models/encoder.py names them; heads are not among them, nor always the pooling layer."""
+    """By the names of models/encoder.py, without the heads and sometimes without the pooling layer."""
     tokenizer: Tokenizer
 
 
@@ -34,7 +34,7 @@ def random_shape(name: str, vocab_size: int) -> EncoderShape:
 
 
 def fill(encoder: Encoder, weights_file: Path | None) -> None:
-    """Weights from a file, if there is one; heads, and a pooling layer that no one trained before, stay as they are."""
+    """Load weights from a file, if there is one; the heads, and a pooling layer without weights, stay as they are."""
     if weights_file is None:
         return
     from safetensors.torch import load_file
@@ -46,7 +46,7 @@ def fill(encoder: Encoder, weights_file: Path | None) -> None:
 
 
 def load(name: str) -> Pretrained:
-    """A model of the hub or of a folder, with its tokenizer."""
+    """Load a model of the hub or of a folder, with its tokenizer."""
     from transformers import AutoModel, AutoTokenizer
 
     try:
@@ -70,7 +70,7 @@ def load(name: str) -> Pretrained:
 
 
 def take_over(config: Any, state: Mapping[str, Tensor], name: str = "") -> tuple[EncoderShape, Weights]:
-    """The shape and the weights of a `transformers` BERT, RoBERTa or DistilBERT, as models/encoder.py has them."""
+    """Convert shape and weights of a BERT, RoBERTa or DistilBERT of `transformers` to those of models/encoder.py."""
     if config.model_type not in LAYOUTS:
         raise ConfigurationError(
             f"--model-name {name}: a model of type {config.model_type}; this encoder is {', '.join(LAYOUTS)}"
@@ -92,20 +92,15 @@ def take_over(config: Any, state: Mapping[str, Tensor], name: str = "") -> tuple
         activation=activation,
         norm_epsilon=getattr(config, "layer_norm_eps", 1e-12),
     )
-    return shape, _renamed(_without_prefix(state), layout, shape.layers)
-
-
-def _without_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A model with a task on top keeps its encoder under a name of its own: `bert.`, `distilbert.`."""
-    marker = "embeddings.word_embeddings.weight"
-    prefix = next(key for key in state if key.endswith(marker)).removesuffix(marker)
-    return {key.removeprefix(prefix): value for key, value in state.items()}
+    return shape, _renamed(state, layout, shape.layers)
 
 
 def _renamed(state: Mapping[str, Tensor], layout: Mapping[str, str], layers: int) -> Weights:
-    weights: Weights = {}
-    for ours, theirs in EMBEDDINGS.items():
-        weights[ours] = state[f"embeddings.{theirs}"].clone()
+    # A model with a task has a prefix for its encoder: `bert.`, `distilbert.`.
+    marker = "embeddings.word_embeddings.weight"
+    prefix = next(key for key in state if key.endswith(marker)).removesuffix(marker)
+    state = {key.removeprefix(prefix): value for key, value in state.items()}
+    weights = {ours: state[f"embeddings.{theirs}"].clone() for ours, theirs in EMBEDDINGS.items()}
     token_types = state.get("embeddings.token_type_embeddings.weight")
     if token_types is not None:
         weights["embeddings.positions.weight"] += token_types[0]

@@ -1,4 +1,4 @@
-"""GPT-2 as `transformers` keeps it: its weights into our model to train on, ours into a folder that it loads."""
+"""Conversion between GPT-2 of `transformers` and models/gpt2.py, both ways."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import ConfigurationError
 from trainer.models.gpt2 import GPT2, Gpt2Shape
 
-# Their names for ours. They keep the matrices of a block transposed (`Conv1D`).
+# Names in models/gpt2.py and in `transformers`, which keeps the matrices of a block transposed (`Conv1D`).
 ENDS = {"tokens": "wte", "positions": "wpe", "norm": "ln_f"}
 IN_BLOCK = {
     "norm_1": "ln_1",
@@ -34,11 +34,11 @@ AS_OURS: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "tie_word_embeddings": (True,),
 }
-"""Settings that are built into our model."""
+"""Settings that models/gpt2.py has built in."""
 
 
 def shape_of(source: str, seq_len: int | None = None) -> Gpt2Shape:
-    """`source`: a folder, or a name on the hub. `seq_len`: of its positions only the first so many."""
+    """`source`: a folder, or a name on the hub. `seq_len`: number of its positions to use."""
     config = _loaded(AutoConfig, source)
     wrong = [
         f"{name} is {getattr(config, name, None)!r}, and it must be {' or '.join(map(repr, allowed))}"
@@ -61,9 +61,12 @@ def shape_of(source: str, seq_len: int | None = None) -> Gpt2Shape:
 
 
 def weights_of(source: str, shape: Gpt2Shape) -> dict[str, Tensor]:
-    """Under our names, for `GPT2.load_state_dict`."""
-    theirs = _loaded(GPT2LMHeadModel, source, dtype=torch.float32)
-    ours = ours_from_theirs(theirs.state_dict(), shape.layers)
+    """Weights for `GPT2.load_state_dict`."""
+    theirs = _loaded(GPT2LMHeadModel, source, dtype=torch.float32).state_dict()
+    ours = {
+        our_name: theirs[their_name].T.contiguous() if transposed else theirs[their_name]
+        for our_name, their_name, transposed in _names(shape.layers)
+    }
     return {**ours, "positions.weight": ours["positions.weight"][: shape.seq_len]}
 
 
@@ -82,7 +85,7 @@ def tokenizer_of(source: str) -> Tokenizer:
 
 
 def must_be_the_datas(source: str, shape: Gpt2Shape, data_tokenizer: Tokenizer, data_dir: Path) -> None:
-    """With another tokenizer every token would mean another word to the model."""
+    """Refuse data of another tokenizer, of which each token would mean another word to the model."""
     if _meaning(tokenizer_of(source)) != _meaning(data_tokenizer) or data_tokenizer.get_vocab_size() > shape.vocab_size:
         raise ConfigurationError(
             f"{data_dir} was not prepared with the tokenizer of {source}, so its tokens mean nothing to that model:"
@@ -91,8 +94,8 @@ def must_be_the_datas(source: str, shape: Gpt2Shape, data_tokenizer: Tokenizer, 
 
 
 def export(model: GPT2, tokenizer_file: Path, folder: Path) -> None:
-    """config.json, model.safetensors and the tokenizer's files."""
-    shape, tokenizer = model.shape, Tokenizer.from_file(str(tokenizer_file))
+    """Write config.json, model.safetensors and the tokenizer's files."""
+    shape, tokenizer, ours = model.shape, Tokenizer.from_file(str(tokenizer_file)), model.state_dict()
     end = tokenizer.token_to_id(END_OF_TEXT)
     config = GPT2Config(
         vocab_size=shape.vocab_size,
@@ -106,9 +109,13 @@ def export(model: GPT2, tokenizer_file: Path, folder: Path) -> None:
         embd_pdrop=model.dropout,
         attn_pdrop=model.dropout,
     )
-    theirs = GPT2LMHeadModel(config)
-    theirs.load_state_dict(theirs_from_ours(model.state_dict(), shape.layers))
-    theirs.save_pretrained(folder)
+    theirs = {
+        their_name: ours[our_name].T.contiguous() if transposed else ours[our_name]
+        for our_name, their_name, transposed in _names(shape.layers)
+    }
+    exported = GPT2LMHeadModel(config)
+    exported.load_state_dict({**theirs, "lm_head.weight": theirs["transformer.wte.weight"]})
+    exported.save_pretrained(folder)
     wrapped = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         model_max_length=shape.seq_len,
@@ -119,23 +126,8 @@ def export(model: GPT2, tokenizer_file: Path, folder: Path) -> None:
     wrapped.save_pretrained(str(folder))
 
 
-def ours_from_theirs(theirs: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    return {
-        our_name: theirs[their_name].T.contiguous() if turned else theirs[their_name]
-        for our_name, their_name, turned in _names(layers)
-    }
-
-
-def theirs_from_ours(ours: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    theirs = {
-        their_name: ours[our_name].T.contiguous() if turned else ours[our_name]
-        for our_name, their_name, turned in _names(layers)
-    }
-    return {**theirs, "lm_head.weight": theirs["transformer.wte.weight"]}
-
-
 def _names(layers: int) -> list[tuple[str, str, bool]]:
-    """(our name, theirs, whether one is the other transposed)."""
+    """(name in models/gpt2.py, name in `transformers`, whether one is the other transposed)."""
     pairs = [(ours, f"transformer.{theirs}") for ours, theirs in ENDS.items()]
     for layer in range(layers):
         pairs += [(f"blocks.{layer}.{ours}", f"transformer.h.{layer}.{theirs}") for ours, theirs in IN_BLOCK.items()]
@@ -160,7 +152,7 @@ def _loaded(kind: Any, source: str, **how: Any) -> Any:
 
 
 def _meaning(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Settings that determine which tokens a text becomes."""
+    """Settings that determine the tokens of a text."""
     content = json.loads(tokenizer.to_str())
     model = content["model"]
     # Older files write a merge as one string.

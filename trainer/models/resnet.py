@@ -1,4 +1,4 @@
-"""Residual networks (He, Zhang, Ren, Sun 2015) for pictures of any size, and a small one for 28 to 32 pixels."""
+"""Residual networks (He, Zhang, Ren, Sun 2015) for images of any size, and a small one for 28 to 32 pixels."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from trainer.models.rematerialize import rematerialized
-
-INIT_STD = 0.02
+from trainer.models.layers import initialize_truncated, rematerialized
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetShape:
     blocks: tuple[int, ...]
-    """Blocks of each stage; every stage but the first halves the picture."""
+    """Blocks of each stage; every stage but the first halves the image."""
     widths: tuple[int, ...] = (64, 128, 256, 512)
     expansion: int = 1
     """Above 1: blocks of 1×1, 3×3, 1×1 convolutions whose output is this much wider."""
@@ -51,7 +49,7 @@ class ResNet(nn.Module):
                 inputs = width * shape.expansion
         self.head = nn.Linear(inputs, classes)
         self.checkpointing = checkpointing
-        self.apply(_initialize)
+        self.apply(initialize_truncated)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.stem(images)
@@ -83,20 +81,11 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         identity = self.shortcut(x)
-        out = self.layers(x)
-        out = out + identity
-        activated: Tensor = self.activation(out)
+        activated: Tensor = self.activation(self.layers(x) + identity)
         return activated
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int) -> tuple[nn.Module, nn.Module]:
-    """A convolution and its normalization, which makes a bias of its own useless."""
+    """A convolution without bias and its normalization, which has one."""
     conv = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
     return conv, nn.BatchNorm2d(outputs)
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, (nn.Conv2d, nn.Linear)):
-        nn.init.trunc_normal_(module.weight, std=INIT_STD)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

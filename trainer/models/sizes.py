@@ -1,4 +1,4 @@
-"""Encoders with random weights by name: those who choose one need no torch for it."""
+"""Sizes of encoders with random weights. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Cross entropy of the next token, with or without all logits at once.
+"""Cross entropy of the next token, with all logits at once or in chunks of tokens.
 
 The logits are the largest tensor of a small GPT: 4096 tokens of a vocabulary of 50257 take 824 MB in float32, and
-training needs them, a copy in float32 where they are bfloat16, their logarithms and their gradient. In chunks of
-tokens only one chunk of each is there at a time: its part of the gradients is computed at once, in the forward pass,
-so that nothing is computed twice.
+training needs them, a copy in float32 if they are bfloat16, their logarithms and their gradient. In chunks only one
+chunk of each is in memory: its part of the gradients is computed in the forward pass, nothing twice.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ ALIGNMENT = 64
 
 
 def chunk_for(tokens: int, vocab_size: int, gpu_memory: int) -> int:
-    """On a GPU all at once, which torch.compile fuses well, unless logits and gradients took a quarter of its memory.
-    On a CPU (`gpu_memory` 0) always in chunks: measured 7 to 10 % faster for the output layer of GPT-2 124M."""
+    """Tokens in a chunk; 0: all at once, as on a GPU, where torch.compile fuses that well, unless logits and gradients
+    take a quarter of its memory. On a CPU (`gpu_memory` 0) chunks are 7 to 10 % faster (output layer of GPT-2 124M)."""
     bytes_at_once = tokens * vocab_size * 10  # in bfloat16, as float32, and the gradient
     return 0 if bytes_at_once < gpu_memory / 4 else CHUNK
 
@@ -33,9 +32,8 @@ def logits(hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def token_loss(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int = 0) -> Tensor:
-    """Sum over tokens. `hidden` (…, width) is what the output layer `weight` (vocabulary, width) reads.
-
-    `chunk`: tokens whose logits are in memory at a time; 0: all."""
+    """Sum over tokens. `hidden`: (…, width), the input of the output layer; `weight`: (vocabulary, width), its weights;
+    `chunk`: tokens whose logits are in memory at a time, 0: all."""
     hidden, following = hidden.flatten(0, -2), following.flatten()
     if chunk:
         loss: Tensor = _in_chunks(hidden, weight, following, chunk)
@@ -51,7 +49,7 @@ def _in_chunks(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int) ->
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     wanted = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     with torch.autocast(device, enabled=False):
-        # Cast out here, autograd brings the gradient of `hidden` back to its dtype.
+        # The cast is outside of the function: autograd casts the gradient of `hidden` back.
         arguments = (hidden.to(dtype), weight, following, chunk, wanted)
         loss: Tensor = _ChunkedLoss.apply(*arguments)  # type: ignore[no-untyped-call]
     return loss
@@ -62,7 +60,7 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, following: Tensor, chunk: int, wanted: bool) -> Tensor:
         read = _padded(weight.to(hidden.dtype))
         loss = torch.zeros((), device=hidden.device, dtype=_accurate(hidden.dtype))
-        # One buffer for all chunks: to get fresh memory from the system costs a CPU more than to fill it.
+        # One buffer for all chunks: to allocate memory costs a CPU more than to fill it.
         buffer = hidden.new_empty(min(chunk, len(hidden)), len(read))
         if wanted:
             grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)

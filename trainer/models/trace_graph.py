@@ -1,4 +1,4 @@
-"""The model that follows who called whom."""
+"""The graph model of traces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.models.traces import Calls, Head, TraceModelShape
 
 
 class GraphModel(nn.Module):
-    """Messages between callers and called, both ways; then all calls of a trace pooled."""
+    """Messages between callers and called in both directions; then all calls of a trace are pooled."""
 
     def __init__(self, shape: TraceModelShape, calls: Calls) -> None:
         super().__init__()
@@ -33,9 +33,8 @@ class GraphModel(nn.Module):
 
 
 def _convolution(name: str, width: int) -> nn.Module:
-    kind = {"gin": GINConv, "sage": SAGEConv, "gcn": GCNConv}[name]
-    sizes = (width, width)
-    layer: nn.Module = (
-        kind(nn.Sequential(nn.Linear(*sizes), nn.ReLU(), nn.Linear(*sizes))) if name == "gin" else kind(*sizes)
-    )
+    if name == "gin":
+        layer: nn.Module = GINConv(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)))
+    else:
+        layer = {"sage": SAGEConv, "gcn": GCNConv}[name](width, width)
     return layer

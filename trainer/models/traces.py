@@ -1,4 +1,4 @@
-"""Parts of the models of traces, and the one that reads calls in their order."""
+"""Parts of the models of traces, and the recurrent model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Calls(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(shape.event_kinds, shape.width)
         self.numbers = nn.Linear(shape.features, shape.width) if shape.features else None
-        # Part of the state: whoever loads the model scales as training did.
+        # Part of the state: a loaded model scales as in training.
         self.mean: Tensor
         self.deviation: Tensor
         self.register_buffer("mean", torch.tensor(list(mean) or [0.0] * shape.features))
@@ -37,16 +37,16 @@ class Calls(nn.Module):
         known = torch.where(events < self.embedding.num_embeddings, events, 0)
         calls: Tensor = self.embedding(known)
         if self.numbers is not None:
-            # Durations span magnitudes: their logarithms are what differs from the usual.
+            # Durations span magnitudes: logarithms show the unusual ones.
             scaled = (features.sign() * features.abs().log1p() - self.mean) / self.deviation
             calls = calls + self.numbers(scaled)
         return calls
 
 
 class SequenceModel(nn.Module):
-    """An LSTM over the calls, and all its states pooled: a fault early in a long trace is not forgotten.
+    """An LSTM over the calls, with all its states pooled: a fault early in a long trace is not forgotten.
 
-    Padding comes last and the LSTM reads forward, so it needs no packing, which is slower on CPU and waits for the
+    Padding comes last and the LSTM reads forward, so it needs no packing, which is slower on a CPU and waits for the
     lengths on a GPU.
     """
 

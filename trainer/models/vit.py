@@ -9,9 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainer.errors import OptionError
-from trainer.models.rematerialize import rematerialized
-
-INIT_STD = 0.02
+from trainer.models.layers import INIT_STD, initialize_truncated, join_heads, rematerialized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +26,7 @@ SHAPES = {
     "vit-small": VitShape(patch=16, width=384, layers=12, heads=6),
     "vit-base": VitShape(patch=16, width=768, layers=12, heads=12),
 }
-"""`vit-mini` is for pictures of 28 to 32 pixels."""
+"""`vit-mini` is for images of 28 to 32 pixels."""
 
 
 class ViT(nn.Module):
@@ -45,7 +43,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(shape.width, classes)
         self.checkpointing = checkpointing
         nn.init.trunc_normal_(self.positions, std=INIT_STD)
-        self.apply(_initialize)
+        self.apply(initialize_truncated)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2) + self.positions
@@ -66,21 +64,9 @@ class VitBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self._attention(self.norm_before_attention(x))
+        count, length, width = x.shape
+        parts = self.query_key_value(self.norm_before_attention(x))
+        query, key, value = parts.view(count, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        x = x + self.attended(join_heads(F.scaled_dot_product_attention(query, key, value)))
         out: Tensor = x + self.mlp(self.norm_before_mlp(x))
         return out
-
-    def _attention(self, x: Tensor) -> Tensor:
-        count, length, width = x.shape
-        parts = self.query_key_value(x).view(count, length, 3, self.heads, width // self.heads)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        out: Tensor = self.attended(mixed.transpose(1, 2).reshape(count, length, width))
-        return out
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, (nn.Conv2d, nn.Linear)):
-        nn.init.trunc_normal_(module.weight, std=INIT_STD)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -142,8 +142,7 @@ class Gpt2(Workload):
         from tokenizers import Tokenizer
 
         from trainer.data.shards import Windows
-        from trainer.models.attention import must_have_kernel
-        from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
+        from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape, must_have_kernel
 
         must_have_kernel(how["sdpa"], "cuda" if torch.cuda.is_available() else "cpu")
         data = PreparedTokens.open(options.data_dir)

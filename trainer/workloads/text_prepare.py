@@ -110,7 +110,7 @@ def lengths(given: argparse.Namespace) -> int:
     prepared = PreparedText.open(given.data_dir)
     found, longest = _lengths_of(prepared), _longest(prepared)
     if given.json:
-        print(json.dumps(text_lengths.as_json(found, longest)))
+        print(json.dumps({**text_lengths.figures(found), "advice": text_lengths.advice(found, longest)}))
     else:
         print("\n".join(text_lengths.report(found, longest, given.max_length)))
     return 0
