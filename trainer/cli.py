@@ -50,10 +50,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(
     argv: Sequence[str], environ: Mapping[str, str] | None = None, *, prog: str = "python -m trainer"
 ) -> argparse.Namespace:
-    """Options as given, and what the environment and a configuration file add to those of a training.
-
-    `environ`: None where neither is to be read.
-    """
+    """Parse the options; with `environ`, a training takes further values from it and from a configuration file."""
     words = list(argv)
     # `gpt2 --epochs 1` means `gpt2 train --epochs 1`: training is what a workload is for.
     if words and words[0] in workloads.WORKLOADS and (len(words) == 1 or words[1].startswith("-")):

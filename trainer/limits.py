@@ -61,11 +61,8 @@ def memory_used(root: Path = ROOT) -> int | None:
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's cgroup for one controller, v1 and v2, from its own up to the mount's root.
-
-    In a container without a cgroup namespace the path in /proc is the host's and not visible; then the root of the
-    mount is the process's own group.
-    """
+    """Folders of this process's cgroup for one controller, v1 and v2, from its own up to the mount's root, which is its
+    own group in a container without a cgroup namespace: there the path in /proc is the host's and not visible."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):

@@ -1,8 +1,5 @@
 """Layers of option values, first to last: command line, environment (`TRAINER_GRAD_ACCUM=2`), file of `--config`,
-default of the workload (its preset), default in config.py.
-
-A run prints the values that the user gave with their origins, and writes all to RUN/options.yaml, which `--config`
-reads.
+default of the workload (its preset), default in config.py. A run writes them to RUN/options.yaml, for `--config`.
 """
 
 from __future__ import annotations

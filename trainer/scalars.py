@@ -1,7 +1,4 @@
-"""YAML 1.2 in what users write: `1e-3` is a number, `no` and `22:22` are text.
-
-PyYAML reads YAML 1.1, where `1e-3` is text, `no` is false and `22:22` is 1342.
-"""
+"""YAML 1.2 for what users write. PyYAML reads YAML 1.1: `1e-3` is text, `no` is false and `22:22` is 1342."""
 
 from __future__ import annotations
 

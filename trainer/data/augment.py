@@ -1,7 +1,6 @@
 """Random augmentation of a batch: crop and flip as the pixels are copied, the rest on the device that trains.
 
-All randomness comes as numbers from [0, 1) that follow from the seed and a sample's position in the stream, so that a
-sample is the same for any number of ranks, workers and micro-batches.
+The random numbers follow from the seed and a sample's position in the stream: see order.uniform.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -14,7 +13,6 @@ class Apt:
 
     home: Path
     command: tuple[str, ...] = ("apt-get",)
-    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def update(self) -> str:
         """Fetch the package lists; return the error, empty for none."""
@@ -37,9 +35,7 @@ class Apt:
         )
         argv = (*self.command, "-q", *(part for option in options for part in ("-o", option)), *arguments)
         try:
-            done = subprocess.run(
-                argv, cwd=cwd, env=self.environ, capture_output=True, text=True, errors="replace", timeout=600
-            )
+            done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, errors="replace", timeout=600)
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
         complaints = [line for line in done.stderr.splitlines() if line.startswith(("E:", "Err"))]

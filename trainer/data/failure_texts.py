@@ -1,7 +1,6 @@
 """Made-up reports of failures in a pumping station, in Spanish, for a first try without one's own data.
 
-Sentences are chosen at random, seeded by the row's number alone. The words give the failure mode (modo) and the cause
-(causa); the priority (prioridad) follows from the consequence.
+Sentences are chosen at random, seeded by the row's number alone; the priority follows from the consequence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Prepared images: uint8 in memory-mapped files, and a manifest.
-
-Decoded and scaled once, so that training reads pixels at the speed of the page cache; each epoch crops them again.
-"""
+"""Prepared images: decoded and scaled once, uint8 in memory-mapped files, and a manifest."""
 
 from __future__ import annotations
 
@@ -49,11 +46,15 @@ class StoredImages:
     """One split, mapped into memory: every process on the machine shares the same pages."""
 
     def __init__(self, prepared: PreparedImages, split: str) -> None:
+        self._made_of = (prepared, split)
         entry = prepared.manifest["splits"][split]
         self.labels: Indices = np.fromfile(prepared.folder / entry["labels"]["file"], "<i8").astype(np.int64)
-        self._file = prepared.folder / entry["pixels"]["file"]
-        self._shape = (len(self.labels), *prepared.frame.shape)
-        self._pixels = self._map()
+        shape, file = (len(self.labels), *prepared.frame.shape), prepared.folder / entry["pixels"]["file"]
+        self._pixels = np.memmap(file, np.uint8, "r", shape=shape) if len(self.labels) else np.empty(shape, np.uint8)
+
+    def __reduce__(self) -> tuple[type[StoredImages], tuple[PreparedImages, str]]:
+        """Let a worker process map the file again instead of receiving gigabytes."""
+        return StoredImages, self._made_of
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -61,19 +62,6 @@ class StoredImages:
     def __getitem__(self, index: int) -> Pixels:
         picture: Pixels = self._pixels[index]
         return picture
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Send a worker process the file's name instead of gigabytes."""
-        return {name: value for name, value in vars(self).items() if name != "_pixels"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._pixels = self._map()
-
-    def _map(self) -> NDArray[np.uint8]:
-        if not len(self):
-            return np.empty(self._shape, np.uint8)
-        return np.memmap(self._file, np.uint8, "r", shape=self._shape)
 
 
 def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[PreparedImages, bool]:

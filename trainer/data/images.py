@@ -82,10 +82,8 @@ def pixels(picture: Image.Image, frame: Frame) -> Pixels:
 
 
 def from_folder(folder: Path, validation_share: float = VALIDATION_SHARE) -> Gallery:
-    """Read FOLDER/train/CLASS/… and FOLDER/val/CLASS/…; or FOLDER/CLASS/…, of which a part is held back.
-
-    The choice depends on the files' own names alone: one more image moves at most one file.
-    """
+    """Read FOLDER/train/CLASS/… and FOLDER/val/CLASS/…; or FOLDER/CLASS/…, of which a part is held back by the files'
+    names alone: one more image moves at most one file."""
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}: no such folder; expected a folder with one folder of images per class")
     apart = next((folder / name for name in _VALIDATION_FOLDERS if (folder / name).is_dir()), None)

@@ -1,8 +1,4 @@
-"""Manifests of prepared tokens and labelled texts. Needs no packages: the controller checks options against them.
-
-Everything that a training needs is in the one folder, pretrained weights too: nodes need neither the hub nor
-`transformers`.
-"""
+"""Manifests of prepared tokens and labelled texts. Needs no packages: the controller checks options against them."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ class PreparedTokens(PreparedFolder):
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedText(PreparedFolder):
-    """Labelled texts as token ids and labels, and the model that they are for."""
+    """Labelled texts as token ids and labels, and their model: nodes need neither the hub nor `transformers`."""
 
     kind = LABELLED_TEXT
 

@@ -1,8 +1,7 @@
 """Order of samples: an endless stream, one epoch after another.
 
-Position p of the stream belongs to epoch p // n, and its sample follows from (seed, p) alone. So a checkpoint keeps one
-number, the position; resuming anywhere takes no time, and a step sees the same samples for any number of ranks and
-workers.
+Position p of the stream belongs to epoch p // n, and its sample follows from (seed, p) alone: a checkpoint keeps the
+position alone, and a step has the same samples for any number of ranks and workers.
 """
 
 from __future__ import annotations
@@ -56,11 +55,8 @@ class Shuffled:
         self, order: Indices, lengths: Callable[[Indices], NDArray[np.integer]], group: int, begin: int, stream: int,
         together: int,
     ) -> Indices:  # fmt: skip
-        """Sort `order`, which begins at position `begin`, by length among `together` neighbours, and shuffle groups.
-
-        Groups of `group` samples, which should be those of one step, start at multiples of `group` of the whole stream,
-        so that no step straddles two of them.
-        """
+        """Sort `order`, which begins at position `begin`, by length among `together` neighbours, and shuffle groups of
+        `group` samples, those of one step: groups start at multiples of `group` of the whole stream."""
         head = min(-begin % group, len(order))  # the last step of the window before takes these
         rest = order[head:]
         # Stable: those of one length stay shuffled.
@@ -72,10 +68,7 @@ class Shuffled:
 
 
 class Bucketed(Shuffled):
-    """Shuffled, but a step's samples are of similar length: a batch needs hardly any padding.
-
-    Random are the samples that are sorted together, and the order of the groups.
-    """
+    """Shuffled, but a step's samples are of similar length: a batch needs hardly any padding."""
 
     GROUPS_SORTED_TOGETHER = 50
     """More: less padding. Fewer: more randomness in a group."""
@@ -91,11 +84,10 @@ class Bucketed(Shuffled):
 
 
 class BlockShuffled(Shuffled):
-    """Order for more samples than memory has room for numbers, on a disk that is faster in long reads.
+    """Random blocks of neighbouring samples, shuffled within a window of many blocks, for a disk faster in long reads.
 
-    Blocks of neighbouring samples come in random order, and samples are shuffled within a window of many blocks. Where
-    the blocks begin moves with each epoch, so that other samples become neighbours. Only one window is kept, and any
-    window is computed alone: neither memory nor the time to resume grow with the number of samples.
+    The blocks begin elsewhere in each epoch: other samples become neighbours. Only one window is kept, and any window
+    is computed alone: neither memory nor the time to resume grow with the number of samples.
     """
 
     BLOCK = 512
@@ -138,11 +130,8 @@ ROUNDS = 8
 
 
 def scattered(places: Indices, count: int, keys: Sequence[np.uint64]) -> Indices:
-    """The images of `places` under a permutation of 0 … count-1 that is never written down.
-
-    A Feistel network permutes the numbers of so many bits; a result of `count` or above is permuted again until it is
-    below (Black, Rogaway: Ciphers with arbitrary finite domains, 2002).
-    """
+    """The images of `places` under a permutation of 0 … count-1 that is not stored: a Feistel network, whose results of
+    `count` or above are permuted again (Black, Rogaway: Ciphers with arbitrary finite domains, 2002)."""
     bits = max(2, (count - 1).bit_length())
     low, high = np.uint64(bits // 2), np.uint64(bits - bits // 2)
     low_mask, high_mask = (np.uint64((1 << int(width)) - 1) for width in (low, high))
@@ -175,8 +164,8 @@ def _raw(seed: int, stream: int, count: int) -> NDArray[np.uint64]:
 def uniform(seed: int, positions: Indices, columns: int) -> NDArray[np.float64]:
     """(positions, columns) random numbers from [0, 1) for each sample, by its position in the stream.
 
-    SplitMix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014) over a counter:
-    all of it is one expression over arrays, where a generator for each sample would cost more than its crop.
+    SplitMix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014) over a counter: a
+    generator for each sample would cost more than its crop.
     """
     with np.errstate(over="ignore"):
         counter = positions.astype(np.uint64)[:, None] * np.uint64(columns) + np.arange(columns, dtype=np.uint64)

@@ -1,7 +1,5 @@
-"""Folders of prepared data: files with their content's hash in their name, and a manifest.
-
-The manifest names every file with its length and hash and is replaced last: a folder is never partly new.
-"""
+"""Folders of prepared data: files with their content's hash in their name, and a manifest with the length and hash of
+each, which is replaced last: a folder is never partly new."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""RandAugment (Cubuk, Zoph, Shlens, Le 2019) on whole batches, on any device.
-
-Each image draws its own operations. All that move pixels are one computation for all images, and none waits for the
-device to report what was drawn.
-"""
+"""RandAugment (Cubuk, Zoph, Shlens, Le 2019) on whole batches, on any device, with each image's own operations."""
 
 from __future__ import annotations
 

@@ -29,10 +29,8 @@ SHORTEST_SAMPLE = 8
 def prepare(
     documents: list[Document], folder: Path, vocab_size: int, tokenizer: Tokenizer | None = None
 ) -> tuple[PreparedTokens, bool]:
-    """Write tokenizer, shards and manifest of texts; (data, False) if the folder holds just that already.
-
-    `tokenizer`: instead of one that is trained on the texts.
-    """
+    """Write tokenizer (the given one, or one trained on the texts), shards and manifest; (data, False) if the folder
+    holds just that already."""
     if vocab_size < SMALLEST_VOCABULARY:
         raise OptionError(f"--vocab-size {vocab_size}: the bytes alone need {SMALLEST_VOCABULARY}")
     vocabulary = tokenizer.to_str() if tokenizer else str(vocab_size)

@@ -1,7 +1,4 @@
-"""Spanish text from Debian's own packages, for machines that reach a Debian mirror and nothing else.
-
-Contents and licences of the packages: docs/trainer.md.
-"""
+"""Spanish text from Debian's packages, whose contents and licences are in docs/trainer.md."""
 
 from __future__ import annotations
 

@@ -42,10 +42,8 @@ Step = Callable[[str], object]
 
 
 def record(requests: int, seed: int) -> Iterator[Trace]:
-    """Record requests: the same ones with the same faults for one seed.
-
-    Durations are CPU time: a call that had to wait for other programs would look slow without being labelled so.
-    """
+    """Record requests, the same ones with the same faults for one seed. Durations are CPU time: waiting for other
+    programs is no fault."""
     chance = random.Random(seed)  # noqa: S311 - a stream of requests, not a secret
     # First calls fill caches (compiled patterns, imports).
     for service in SERVICES.values():

@@ -1,7 +1,4 @@
-"""Prepared traces: memory-mapped shards and a manifest, written in one pass over any number of traces.
-
-A shard is an index, (traces + 1, 2) numbers of 64 bits: where a trace's calls begin and its label; then all calls.
-"""
+"""Prepared traces: memory-mapped shards and a manifest, written in one pass over any number of traces."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -133,10 +130,17 @@ class _Writer:
         self._sums["calls"] += len(traces.calls)
 
 
+class _Shard(NamedTuple):
+    begins: Indices
+    """(traces + 1, 2) numbers of 64 bits: where each trace's calls begin, and its label; its calls follow them."""
+    calls: Rows
+
+
 class MappedTraces:
     """One split of prepared traces by number, in a few megabytes of memory for any size of the split."""
 
     def __init__(self, prepared: PreparedTraces, split: str, longest: int) -> None:
+        self._made_of = (prepared, split, longest)
         self._folder = prepared.folder
         self._entries = prepared.split(split)["shards"]
         self._ends = np.array(list(accumulate(int(entry["samples"]) for entry in self._entries)), np.int64)
@@ -148,17 +152,13 @@ class MappedTraces:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_shard"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._shard = lru_cache(OPEN_SHARDS)(self._open)
+    def __reduce__(self) -> tuple[type[MappedTraces], tuple[PreparedTraces, str, int]]:
+        return MappedTraces, self._made_of
 
     def lengths(self, indices: Indices) -> Indices:
         found = np.empty(len(indices), np.int64)
         for number, places, rows in self._by_shard(indices):
-            begins = self._shard(number).index[:, 0]
+            begins = self._shard(number).begins[:, 0]
             found[places] = begins[rows + 1] - begins[rows]
         return np.minimum(found, self._longest)
 
@@ -167,8 +167,8 @@ class MappedTraces:
         parts, places = [], []
         for number, mine, rows in self._by_shard(indices):
             shard = self._shard(number)
-            begins, labels = shard.index[rows].T
-            lengths = np.minimum(shard.index[rows + 1, 0] - begins, self._longest)
+            begins, labels = shard.begins[rows].T
+            lengths = np.minimum(shard.begins[rows + 1, 0] - begins, self._longest)
             calls = shard.calls.take(rows_of(begins, lengths), axis=0)
             parts.append(Traces(calls=calls, lengths=lengths, labels=labels.astype(np.float32)))
             places.append(mine)
@@ -189,13 +189,11 @@ class MappedTraces:
             yield int(number), places, indices[places] - begin
 
     def _open(self, number: int) -> _Shard:
-        return _Shard(self._folder / str(self._entries[number]["file"]), self._entries[number]["samples"], self._words)
-
-
-class _Shard:
-    def __init__(self, path: Path, samples: int, words: int) -> None:
-        with path.open("rb") as file:
+        entry = self._entries[number]
+        with (self._folder / str(entry["file"])).open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        size = (samples + 1) * 16
-        self.index: np.ndarray[Any, np.dtype[np.int64]] = np.frombuffer(content, "<i8", size // 8).reshape(-1, 2)
-        self.calls: Rows = np.frombuffer(content, "<i4", offset=size).reshape(-1, words)
+        words = 2 * (entry["samples"] + 1)
+        return _Shard(
+            begins=np.frombuffer(content, "<i8", words).reshape(-1, 2),
+            calls=np.frombuffer(content, "<i4", offset=8 * words).reshape(-1, self._words),
+        )

@@ -1,7 +1,6 @@
 """Stream of traces from preprocessed files: each worker holds at most one open file and a shuffle buffer.
 
-An epoch is a permutation of the files, cut into one part per rank and worker, so that it has each trace once. The order
-follows from the seed, the epoch and the number of ranks and workers.
+An epoch is a permutation of the files, cut into one part per rank and worker: each trace comes once.
 """
 
 from __future__ import annotations

@@ -49,10 +49,7 @@ class Row:
 
 
 class TensorFile:
-    """A file of traces: a list of one dictionary each, or one dictionary of padded or of joined tensors.
-
-    The file is mapped: reading one trace costs that trace's memory, not the file's.
-    """
+    """A mapped file of traces: a list of one dictionary each, or one dictionary of padded or of joined tensors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -104,7 +101,7 @@ class TensorFile:
         features = torch.cat([row.features for row in rows]).numpy()
         return Traces.of(
             events=torch.cat([row.events for row in rows]).numpy(),
-            parents=np.concatenate([self._parents(row) for row in rows]),
+            parents=np.concatenate([_parents(row, self.path) for row in rows]),
             features=np.ascontiguousarray(features),
             lengths=self._lengths,
             labels=torch.stack([row.label for row in rows]).numpy(),
@@ -120,16 +117,17 @@ class TensorFile:
                 part[name] = tensor[number, :length] if self._padded else tensor[start : start + length]
         return part
 
-    def _parents(self, row: Row) -> np.ndarray[Any, np.dtype[np.int64]]:
-        parents = np.full(len(row.events), -1, np.int64)
-        caller, called = row.edges.numpy()
-        if len(np.unique(called)) < len(called) or (caller >= called).any():
-            raise ConfigurationError(
-                f"{self.path}: a graph that is no tree of calls in their order cannot be prepared;"
-                " train on the files as they are: --loader stream"
-            )
-        parents[called] = caller
-        return parents
+
+def _parents(row: Row, path: Path) -> np.ndarray[Any, np.dtype[np.int64]]:
+    parents = np.full(len(row.events), -1, np.int64)
+    caller, called = row.edges.numpy()
+    if len(np.unique(called)) < len(called) or (caller >= called).any():
+        raise ConfigurationError(
+            f"{path}: a graph that is no tree of calls in their order cannot be prepared;"
+            " train on the files as they are: --loader stream"
+        )
+    parents[called] = caller
+    return parents
 
 
 def _load(path: Path) -> Any:
@@ -193,7 +191,11 @@ def tensor_files(folder: Path, kind: str) -> list[Path]:
 
 def open_folder(folder: Path, kind: str) -> Folder:
     files = tensor_files(folder, kind)
-    train, validation = split(files, folder)
+    # Whole files, by folders `train` and `val…` if there are such, otherwise by the hash of their names.
+    validation = [path for path in files if path.relative_to(folder).parts[0].startswith("val")]
+    if not validation:
+        validation = sorted(by_name_hash(files, folder)[: max(1, round(VALIDATION_SHARE * len(files)))])
+    train = [path for path in files if path not in validation]
     if not train or not validation:
         raise ConfigurationError(
             f"{folder}: found {len(files)} .pt files of traces; at least two are needed, one to validate"
@@ -208,15 +210,6 @@ def open_folder(folder: Path, kind: str) -> Folder:
     with suppress(OSError):  # in a read-only folder: the files are read again next time
         write_atomic(kept, json.dumps({"files": stamp, "found": asdict(found)}).encode())
     return found
-
-
-def split(files: Sequence[Path], folder: Path) -> tuple[list[Path], list[Path]]:
-    """Split whole files: by folders `train` and `val…` if there are such, otherwise by the hash of their names."""
-    named = [path for path in files if path.relative_to(folder).parts[0].startswith("val")]
-    if not named:
-        named = by_name_hash(files, folder)[: max(1, round(VALIDATION_SHARE * len(files)))]
-    chosen = set(named)
-    return [path for path in files if path not in chosen], sorted(chosen)
 
 
 def _survey(train: Sequence[Path], validation: Sequence[Path]) -> Folder:

@@ -1,7 +1,6 @@
 """BERT's encoder as `transformers` computes it, with one output layer for all heads.
 
-The first `frozen` layers can be computed once and cached, the mask is left out where no text is padded, and neither
-training nor prediction needs `transformers`: models/pretrained.py converts its weights.
+Training and prediction do not need `transformers`: models/pretrained.py converts its weights.
 """
 
 from __future__ import annotations

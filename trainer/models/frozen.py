@@ -107,10 +107,8 @@ def known_rows(kept: FrozenRows | None, indices: Indices, width: int) -> tuple[T
 
 
 def completed(encoder: Encoder, kept: FrozenRows, asked: Asked) -> Tensor:
-    """(rows, length, width): `hidden` if all is known; otherwise the missing rows are computed and stored.
-
-    Computed rows pass through the stored precision, too: the first epoch sees the values of the next ones.
-    """
+    """(rows, length, width): `hidden` if all is known; otherwise the missing rows are computed and stored. They pass
+    through the stored precision, too: the first epoch has the values of the next ones."""
     rows, tokens, mask, hidden, known = asked
     if hidden.shape[1] and not known.shape[1]:
         return hidden.float()

@@ -24,11 +24,8 @@ class Sampling:
 
 @torch.no_grad()
 def generate(model: GPT2, prompts: Tensor, count: int, sampling: Sampling, seed: int) -> Tensor:
-    """Generate `count` tokens after each of `prompts` (batch, length).
-
-    A full window drops its older half: positions are learned, so that all tokens have to be read again after a shift.
-    Halves cost one reading in `seq_len / 2` tokens.
-    """
+    """Generate `count` tokens after each of `prompts` (batch, length). A full window drops its older half, as after a
+    shift all tokens have to be read again: positions are learned."""
     chance = torch.Generator().manual_seed(seed)
     window = model.shape.seq_len
     was_training = model.training

@@ -44,11 +44,8 @@ class Calls(nn.Module):
 
 
 class SequenceModel(nn.Module):
-    """An LSTM over the calls, with all its states pooled: a fault early in a long trace is not forgotten.
-
-    Padding comes last and the LSTM reads forward, so it needs no packing, which is slower on a CPU and waits for the
-    lengths on a GPU.
-    """
+    """An LSTM over the calls, with all its states pooled: a fault early in a long trace is not forgotten. Padding comes
+    last, without packing, which is slower on a CPU and waits for the lengths on a GPU."""
 
     def __init__(self, shape: TraceModelShape, calls: Calls) -> None:
         super().__init__()

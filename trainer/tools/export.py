@@ -1,7 +1,4 @@
-"""Export a checkpoint's model as safetensors, for programs that define the model themselves.
-
-Reading such a file runs no code (https://github.com/huggingface/safetensors).
-"""
+"""Export a checkpoint's model as safetensors, which runs no code when it is read."""
 
 from __future__ import annotations
 

@@ -52,11 +52,8 @@ def measure_links(group: Group) -> tuple[Matrix, Matrix]:
 
 
 def rounds(ranks: int) -> list[list[tuple[int, int]]]:
-    """Return rounds of pairs in which each two ranks meet once, the smaller first: ranks - 1 rounds, one more where the
-    number is odd and one rank waits.
-
-    The circle method of round-robin tournaments: one stays, the others rotate.
-    """
+    """Return rounds of pairs, the smaller rank first, in which each two ranks meet once: ranks - 1 rounds, one more if
+    the number is odd and one rank waits. The circle method of round-robin tournaments: one stays, the others rotate."""
     circle: list[int | None] = [*range(ranks), *([None] if ranks % 2 else [])]
     found = []
     for _ in range(len(circle) - 1):

@@ -62,10 +62,7 @@ def _test(place: RankInfo, backend: str, events: Events) -> None:
 
 
 def judge(group: Group, events: Events) -> None:
-    """Test the collectives on every rank, then measure latency and bandwidth, which rank 0 reports.
-
-    TrainerError: this rank received a wrong value.
-    """
+    """Test the collectives on every rank, then measure the links, which rank 0 reports. TrainerError: a wrong value."""
     place = group.place
     line = f"{place.name}: backend {group.backend}, {group.device}"
     found: list[CollectiveCheck] = []
