@@ -101,11 +101,7 @@ def build_parser(command: str, prog: str = "python -m trainer") -> argparse.Argu
         actions = workload.add_subparsers(dest="action", metavar="ACTION", required=True)
         if name == command:
             workloads.add_commands(name, actions)
-    _add_tools(commands)
-    return parser
 
-
-def _add_tools(commands: workloads.Actions) -> None:
     check = commands.add_parser("test-ddp", help="do all ranks reach each other?", allow_abbrev=False)
     check.add_argument("--backend", choices=BACKENDS, default="auto")
 
@@ -121,6 +117,7 @@ def _add_tools(commands: workloads.Actions) -> None:
     export = commands.add_parser("export", help="a checkpoint's model as safetensors", allow_abbrev=False)
     export.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run, a checkpoint, or best.json")
     export.add_argument("--to", type=Path, required=True, metavar="FILE.safetensors")
+    return parser
 
 
 def _seconds(text: str) -> float:

@@ -51,17 +51,12 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def failed_with(error: BaseException | None, *numbers: int) -> int:
-    """Return the error number, one of these, that caused an error, or 0. On a full disk torch's writer raises an error
-    of its own, about the wrong end of its file, with the disk's as its cause."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in numbers:
-            return error.errno
-        error = error.__cause__ or error.__context__
-    return 0
-
-
 def no_room(error: BaseException) -> str:
-    """The system's message for a full disk or quota; empty for any other error."""
-    number = failed_with(error, errno.ENOSPC, errno.EDQUOT)
-    return os.strerror(number) if number else ""
+    """The system's message for a full disk or quota; empty for any other error. There torch's writer raises an error of
+    its own, about the wrong end of its file, with the disk's as its cause."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return ""

@@ -26,16 +26,16 @@ class LabelledText:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledTable:
-    """A CSV file as it is: what `predict` writes back with more columns."""
+    """A CSV file, which `predict` writes back with more columns."""
 
     columns: list[str]
     rows: list[list[str]]
     lines: list[int]
-    """Where each row starts in the file."""
+    """First line of each row."""
 
 
 def read_labelled(path: Path, text_column: str, heads: Sequence[str]) -> list[LabelledText]:
-    """Every row, or every problem of the file at once."""
+    """Read every row. ConfigurationError: names every problem of the file."""
     table, wrong = read_table(path, (text_column, *heads))
     at = [table.columns.index(name) for name in (text_column, *heads) if name in table.columns]
     found = []
@@ -53,7 +53,7 @@ def read_labelled(path: Path, text_column: str, heads: Sequence[str]) -> list[La
 
 
 def read_table(path: Path, needed: Sequence[str]) -> tuple[LabelledTable, list[str]]:
-    """The file's rows that have the right number of cells, and what is wrong with the others."""
+    """Read the rows with the right number of cells, and the problems of the others."""
     try:
         raw = path.read_bytes()
         content = raw.decode("utf-8-sig")
@@ -71,7 +71,12 @@ def read_table(path: Path, needed: Sequence[str]) -> tuple[LabelledTable, list[s
     records = _records(path, content, delimiter, wrong)
     _, columns = next(records, (1, []))
     columns = [name.strip() for name in columns]
-    wrong += [f"{path}:1: {complaint}" for complaint in _missing(columns, needed)]
+    for name in needed:
+        if name not in columns:
+            close = get_close_matches(name, columns, 1)
+            known = f"; it has: {', '.join(columns)}; name yours: --heads NAME,…, and --text-column NAME"
+            wrong.append(f"{path}:1: no column {name!r}" + (f" (did you mean {close[0]!r}?)" if close else known))
+    wrong += [f"{path}:1: two columns {name!r}" for name in sorted({n for n in columns if columns.count(n) > 1})]
     rows, lines = [], []
     for line, row in records:
         if len(row) == len(columns):
@@ -99,16 +104,6 @@ def _records(path: Path, content: str, delimiter: str, wrong: list[str]) -> Iter
             return
         except csv.Error as error:
             wrong.append(f"{path}:{line}: {error}")
-
-
-def _missing(columns: Sequence[str], needed: Sequence[str]) -> Iterator[str]:
-    for name in needed:
-        if name not in columns:
-            close = get_close_matches(name, columns, 1)
-            known = f"; it has: {', '.join(columns)}; name yours: --heads NAME,…, and --text-column NAME"
-            yield f"no column {name!r}" + (f" (did you mean {close[0]!r}?)" if close else known)
-    for name in sorted({name for name in columns if columns.count(name) > 1}):
-        yield f"two columns {name!r}"
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -195,7 +195,7 @@ def open_folder(folder: Path, kind: str) -> Folder:
     validation = [path for path in files if path.relative_to(folder).parts[0].startswith("val")]
     if not validation:
         validation = sorted(by_name_hash(files, folder)[: max(1, round(VALIDATION_SHARE * len(files)))])
-    train = [path for path in files if path not in validation]
+    train = sorted(set(files) - set(validation))
     if not train or not validation:
         raise ConfigurationError(
             f"{folder}: found {len(files)} .pt files of traces; at least two are needed, one to validate"

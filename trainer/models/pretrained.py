@@ -22,7 +22,7 @@ Weights = dict[str, Tensor]
 class Pretrained:
     shape: EncoderShape
     weights: Weights
-    """By the names of models/encoder.py, without the heads and sometimes without the pooling layer."""
+    """State dict of models/encoder.py without the heads and, for some models, without the pooling layer."""
     tokenizer: Tokenizer
 
 
