@@ -15,7 +15,7 @@ from contract.log_lines import EVENT_MARK, split_rank
 from orchestrator.checks.generation_failure import generation_failure, generation_failures
 from orchestrator.checks.hang import describe_hang, describe_waits, rank_stacks, timestamp
 from orchestrator.checks.slow_ranks import slow_ranks
-from orchestrator.fleet.runs.kept_lines import kept_lines, newest_lines
+from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.log_stream import rejoin_lines
 from orchestrator.nodes.probes import (
@@ -89,7 +89,8 @@ def _stream(text: str) -> None:
 def _record(text: str) -> None:
     with TemporaryDirectory() as folder:
         (Path(folder) / "alpha@c.log.jsonl").write_bytes(text.encode(errors="surrogatepass"))
-        forwards, backwards = list(kept_lines(Path(folder))), list(newest_lines(Path(folder), "alpha"))
+        kept = KeptLines(Path(folder))
+        forwards, backwards = list(kept.in_files()), list(kept.newest("alpha"))
         if forwards != backwards[::-1]:
             raise AssertionError("read forwards and backwards are not the same lines")
 

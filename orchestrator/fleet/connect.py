@@ -30,7 +30,7 @@ _connect: ContextVar[Callable[[NodeSpec], Node]] = ContextVar("connect", default
 
 @contextmanager
 def connecting_by(other: Callable[[NodeSpec], Node]) -> Iterator[None]:
-    """Within it, `connected` makes its nodes so: tests give machines that exist in memory alone."""
+    """Let `connected` use `other` to make its nodes: tests pass fake machines."""
     token = _connect.set(other)
     try:
         yield
@@ -40,13 +40,11 @@ def connecting_by(other: Callable[[NodeSpec], Node]) -> Iterator[None]:
 
 @contextmanager
 def connected_for(specs: Sequence[NodeSpec], run: str | None) -> Iterator[tuple[Node, ...]]:
-    """The nodes to ask about a run, or about the newest that this controller launched where none is named.
+    """The nodes to ask about a run, or about the newest that this controller launched if none is named.
 
-    `orch launch --engine process` lets processes of this computer stand in for the inventory's machines: a run that
-    they hold is looked up there alone, without any machine.
+    A run of `orch launch --engine process` is held by processes of this computer: no machine is asked about it.
     """
-    newest = next((record.run_id for record in recorded_runs()), None)
-    wanted = run or newest
+    wanted = run or next((record.run_id for record in recorded_runs()), None)
     holders = [
         node
         for node in stand_ins(specs)
@@ -60,7 +58,7 @@ def connected_for(specs: Sequence[NodeSpec], run: str | None) -> Iterator[tuple[
 
 
 def stand_ins(specs: Sequence[NodeSpec]) -> list[Node]:
-    """Nodes that are processes of this computer without the inventory saying so, as far as they hold a run."""
+    """Nodes that hold a run and are processes of this computer, other than those that the inventory declares."""
     declared = {spec.name for spec in specs if spec.engine == "process"}
     folders = sorted(processes_folder().glob("*/"))
     nodes = [LocalNode(folder.name, engine=ProcessEngine(folder.name)) for folder in folders]

@@ -1,4 +1,4 @@
-"""The last resort: an exception that no code expected becomes an error in one line, its traceback a file."""
+"""Turn an unexpected exception into an error of one line, and save its traceback to a file."""
 
 from __future__ import annotations
 
@@ -46,21 +46,17 @@ def _kept(error: BaseException) -> str:
     text = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')}, Python {platform.python_version()}, {platform.platform()}\n\n"
     text += "".join(traceback.format_exception(error))
     problem: OSError | None = None
+    name = f"{PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_number):04d}.txt"
     for folder in (crashes_folder(), Path(tempfile.gettempdir())):
         try:
-            return f"report it with {_write(folder, text)}"
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as writing:
+                writing.write(text)
+            for old in sorted(folder.glob(f"{PREFIX}*.txt"))[:-KEPT]:
+                with suppress(OSError):
+                    old.unlink()
+            return f"report it with {folder / name}"
         except OSError as refused:
             problem = refused
     return f"its traceback could not be written ({problem})"
-
-
-def _write(folder: Path, text: str) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = folder / f"{PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_number):04d}.txt"
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as writing:
-        writing.write(text)
-    for old in sorted(folder.glob(f"{PREFIX}*.txt"))[:-KEPT]:
-        with suppress(OSError):
-            old.unlink()
-    return file

@@ -1,4 +1,4 @@
-"""Facts first: everything that a plan needs to know of the machines, asked once and in parallel."""
+"""Facts of the machines that a plan needs, asked once and in parallel."""
 
 from __future__ import annotations
 

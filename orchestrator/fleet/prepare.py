@@ -1,4 +1,4 @@
-"""Prepare training data once, in the image that will train, for all nodes to be given."""
+"""Prepare training data once for all nodes, in the image that will train."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def prepare(engine: Engine, spec: ContainerSpec, on_line: Callable[[str], None])
         for text in wrong:
             on_line(text)
         return
-    said = "\n".join(wrong[:MOST_LINES]).removeprefix(ERROR)
+    message = "\n".join(wrong[:MOST_LINES]).removeprefix(ERROR)
     kinds = {kind.exit_code: kind for kind in (UsageError, ConfigError)}
-    if said and ended.exit_code in kinds:
-        raise kinds[ended.exit_code](said)
-    raise RunFailedError(said or f"preparing the data failed with exit code {ended.exit_code}")
+    if message and ended.exit_code in kinds:
+        raise kinds[ended.exit_code](message)
+    raise RunFailedError(message or f"preparing the data failed with exit code {ended.exit_code}")

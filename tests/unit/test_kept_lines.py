@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fleet.runs import kept_lines
-from orchestrator.fleet.runs.kept_lines import KeptLog, newest_lines
-from orchestrator.fleet.runs.kept_lines import kept_lines as kept
+from orchestrator.fleet.runs.kept_lines import KeptLines, KeptLog
 from orchestrator.fleet.runs.read_logs import Filter, _newest
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
@@ -43,13 +42,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_log_that_is_too_long_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
     assert write(tmp_path, range(100)) == ""
     assert "alpha has written more than" in write(tmp_path, range(100, 1000))
-    numbers = [int(line.text.split()[1]) for line in kept(tmp_path)]
+    numbers = [int(line.text.split()[1]) for line in KeptLines(tmp_path).in_files()]
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= kept_lines.FILES * SMALL
     gaps = [(first, second) for first, second in pairwise(numbers) if second != first + 1]
     assert (numbers[0], numbers[-1], len(gaps)) == (0, 999, 1)
     assert gaps[0][0] > 20
     assert gaps[0][1] < 960
-    assert [line.text for line in newest_lines(tmp_path, "alpha")] == [f"line {number}" for number in numbers[::-1]]
+    assert [line.text for line in KeptLines(tmp_path).newest("alpha")] == [f"line {number}" for number in numbers[::-1]]
 
 
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
@@ -64,14 +63,14 @@ def test_what_is_no_line_is_left_out(tmp_path: Path) -> None:
     with file.open("ab") as log:
         log.write(b'\xff\n[]\n7\n{"time": 7, "node": "alpha", "node_rank": 0, "rank": 0, "text": ""}\n' + b"[" * 99999)
     write(tmp_path, range(2, 4))
-    assert [line.text for line in kept(tmp_path)] == [f"line {number}" for number in range(4)]
-    assert [line.text for line in newest_lines(tmp_path, "alpha")] == [f"line {number}" for number in (3, 2, 1, 0)]
+    assert [line.text for line in KeptLines(tmp_path).in_files()] == [f"line {number}" for number in range(4)]
+    assert [line.text for line in KeptLines(tmp_path).newest("alpha")] == [f"line {number}" for number in (3, 2, 1, 0)]
 
 
 def test_text_that_cannot_be_encoded_is_kept(tmp_path: Path) -> None:
     with KeptLog(tmp_path, "alpha") as log:
         log.keep(said(1, "caf\udce9"))
-    assert ([line.text for line in kept(tmp_path)], log.problem) == (["caf\udce9"], "")
+    assert ([line.text for line in KeptLines(tmp_path).in_files()], log.problem) == (["caf\udce9"], "")
 
 
 def test_the_last_lines_of_many_take_the_time_of_the_last_lines(tmp_path: Path) -> None:
@@ -80,7 +79,7 @@ def test_the_last_lines_of_many_take_the_time_of_the_last_lines(tmp_path: Path) 
         log.write(lines)
     tracemalloc.start()
     began = time.process_time()
-    found = _newest(newest_lines(tmp_path, "alpha"), Filter(tail=3), 3)
+    found = _newest(KeptLines(tmp_path).newest("alpha"), Filter(tail=3), 3)
     took, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(found) == 3

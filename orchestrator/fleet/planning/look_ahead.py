@@ -1,4 +1,4 @@
-"""Check the words of a workload before anything starts, with the option parsers of the trainer beside this orch.
+"""Check the words of a workload before anything starts, with the option parsers of the installed trainer.
 
 orchestrator and trainer never import each other: the trainer runs as a program, and its answer is JSON.
 """
@@ -15,7 +15,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError, UsageError
 
 PACKAGES = Path(__file__).parents[3]
-"""Folder of the `trainer` package, beside `orchestrator`: in the repository, or where both are installed."""
+"""Folder of the packages `trainer` and `orchestrator`: the repository, or where both are installed."""
 # -I and -S: neither a folder `trainer` in the working directory nor site-packages come before ours.
 _START = (
     "import os, runpy, sys; where, folder = sys.argv[1:]; sys.path.insert(0, where); os.chdir(folder);"

@@ -53,7 +53,9 @@ def build_request(
         notify(f"note: whoever may use Docker on a node can read {name}, by docker inspect\n  → --secret {name}")
     resolved = options.resolved(earlier)
     language = {name: own_environment[name] for name in LANGUAGE if own_environment.get(name)}
-    before = _known_again(earlier, options.environment, own_environment) if earlier else {}
+    before = dict(earlier.environment) if earlier else {}
+    for name in [name for name, value in before.items() if value == REDACTED and name not in options.environment]:
+        before[name] = own_environment.get(name) or REDACTED  # no plan holds the value
     all_secrets = (*(earlier.secrets if earlier else ()), *options.secrets)
     settings = {
         **resolved.settings(),
@@ -74,13 +76,6 @@ def build_request(
         absence_s=resolved.absence_limit_s,
     )
     return _with_content(request, earlier)
-
-
-def _known_again(earlier: Plan, given: Mapping[str, str], own_environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables of the earlier attempt. Values that its plan does not hold come from this computer's environment, where
-    the command line does not give them."""
-    hidden = {name for name, value in earlier.environment.items() if value == REDACTED} - set(given)
-    return {**earlier.environment, **{name: own_environment[name] for name in hidden if own_environment.get(name)}}
 
 
 def chosen_nodes(inventory: Inventory, options: LaunchOptions, earlier: Plan | None) -> tuple[NodeSpec, ...]:

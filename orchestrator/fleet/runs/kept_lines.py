@@ -1,7 +1,6 @@
-"""The lines of a run as this controller keeps them: files of a bounded size, read forwards, or from their end.
+"""The log lines of a run on this controller: files of a bounded size for each container, read in both directions.
 
-A container has a file of its own, so that its log is read on from the last line kept of it. When it is full the next
-one begins; the first and the newest stay.
+When a container's file is full the next one begins; the first and the newest stay.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class KeptLog:
         content = lines.encode("utf-8", "backslashreplace")  # which is JSON too
         try:
             if self._size + len(content) > FILE_BYTES and self._size:
-                self._next()
+                self._begin_next()
             written = os.write(self._descriptor, content)
             self._size += written
             if written < len(content):
@@ -79,7 +78,7 @@ class KeptLog:
         if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
             os.write(self._descriptor, b"\n")  # a crash cut the last line short
 
-    def _next(self) -> None:
+    def _begin_next(self) -> None:
         self.close()
         self._open(self._number + 1)
         for file, _ in sorted(self._files(), key=lambda found: found[1])[1 : 1 - FILES]:
@@ -102,42 +101,59 @@ def as_json(said: RunLine) -> str:
     return json.dumps(said.values(), ensure_ascii=False) + "\n"
 
 
-def names_kept(folder: Path) -> tuple[str, ...]:
-    """Nodes of which lines are kept."""
-    return tuple(sorted({stem.partition("@")[0] for file, stem, _ in _all_files(folder) if file.stat().st_size}))
+class KeptLines:
+    """Recorded log lines: the files of one folder. Invalid lines, such as truncated ones, are left out."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-def kept_lines(folder: Path, node: str | None = None) -> Iterator[RunLine]:
-    """Log lines file by file, in the order written; invalid lines, such as truncated ones, are left out."""
-    for file in _files_of(folder, node):
-        with file.open("rb") as reading:
-            while raw := reading.readline(LONGEST):
-                if said := _said(raw):
-                    yield said
+    def open_log(self, node: str, container: str = "") -> KeptLog:
+        """Open the log of this container of a node for appending."""
+        return KeptLog(self.folder, node, container)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Nodes with recorded lines."""
+        return tuple(
+            sorted({stem.partition("@")[0] for file, stem, _ in _all_files(self.folder) if file.stat().st_size})
+        )
 
-def newest_lines(folder: Path, node: str) -> Iterator[RunLine]:
-    """Log lines of one node, the newest first."""
-    for file in reversed(_files_of(folder, node)):
-        for raw in _backwards(file):
-            if said := _said(raw):
-                yield said
+    def lines(self, node: str | None = None) -> Iterator[RunLine]:
+        """Lines in order of time, each once: two followers of a run record the same lines."""
+        yield from sorted(dict.fromkeys(self.in_files(node)), key=lambda said: (said.time, said.node_rank))
 
+    def in_files(self, node: str | None = None) -> Iterator[RunLine]:
+        """Lines file by file, in the order written."""
+        for file in _files_of(self.folder, node):
+            with file.open("rb") as reading:
+                while raw := reading.readline(LONGEST):
+                    if said := _said(raw):
+                        yield said
 
-def last_kept(folder: Path, node: str, container: str) -> RunLine | None:
-    """The line of this container that was kept last."""
-    stem = f"{node}@{_short(container)}" if container else node
-    for file, _, _ in reversed([found for found in _all_files(folder) if found[1] == stem]):
-        for raw in _backwards(file):
-            if said := _said(raw):
-                return said
-    return None
+    def newest(self, node: str) -> Iterator[RunLine]:
+        """Lines of one node, the newest first."""
+        for file in reversed(_files_of(self.folder, node)):
+            yield from filter(None, map(_said, _backwards(file)))
+
+    def last_time(self, node: str, container: str = "") -> str:
+        """Time of the last recorded line of this container; empty if there is none."""
+        stem = f"{node}@{_short(container)}" if container else node
+        for file, _, _ in reversed([found for found in _all_files(self.folder) if found[1] == stem]):
+            for said in filter(None, map(_said, _backwards(file))):
+                return said.time
+        return ""
 
 
 def _files_of(folder: Path, node: str | None) -> list[Path]:
     """Log files of the node in order of their first line."""
     found = [file for file, stem, _ in _all_files(folder) if node in (None, stem.partition("@")[0])]
-    return sorted(found, key=_begun)
+
+    def first_time(file: Path) -> str:
+        with file.open("rb") as reading:
+            said = _said(reading.readline(LONGEST))
+        return said.time if said else ""
+
+    return sorted(found, key=first_time)
 
 
 def _all_files(folder: Path) -> list[tuple[Path, str, int]]:
@@ -148,13 +164,6 @@ def _all_files(folder: Path) -> list[tuple[Path, str, int]]:
             stem = f"{name['node']}@{name['container']}" if name["container"] else name["node"]
             found.append((file, stem, int(name["number"] or 1)))
     return sorted(found, key=lambda one: one[1:])
-
-
-def _begun(file: Path) -> str:
-    """Time of its first line."""
-    with file.open("rb") as reading:
-        said = _said(reading.readline(LONGEST))
-    return said.time if said else ""
 
 
 def _backwards(file: Path) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
@@ -14,14 +14,13 @@ from typing import Any
 from platformdirs import user_state_path
 
 from contract.cost_model.forecast import Forecast, read_forecast
-from orchestrator.fleet.runs.kept_lines import KeptLog, kept_lines, last_kept, names_kept, newest_lines
+from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.fleet.runs.secrets import veil_of
 from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run import RUN_ID
-from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import Veil
 
 PLAN, INTENT = "plan.json", "launching.json"
@@ -35,15 +34,15 @@ def runs_folder() -> Path:
     return user_state_path("orch") / "runs"
 
 
-class RunRecord:
-    """Record of one run: a folder on the controller."""
+class RunRecord(KeptLines):
+    """Record of one run: a folder on the controller with its log lines, plan and outcome."""
 
     def __init__(self, run_id: str) -> None:
         """ConfigError if the id is not valid."""
         if not re.fullmatch(RUN_ID, run_id):
             raise ConfigError(f"{run_id!r} is not a run id", hint="orch runs")
+        super().__init__(runs_folder() / run_id)
         self.run_id = run_id
-        self.folder = runs_folder() / run_id
 
     def save_intent(self, plan: Plan) -> None:
         """Save the plan before its first container is made, so that a launch that is cut short is on record."""
@@ -98,29 +97,6 @@ class RunRecord:
         """Hides in the run's lines what its plan calls secret, as far as this controller knows it."""
         plan = self.plan()
         return veil_of(plan) if plan else Veil()
-
-    def open_log(self, node: str, container: str = "") -> KeptLog:
-        """Open the log of this container of a node for appending."""
-        return KeptLog(self.folder, node, container)
-
-    def last_time(self, node: str, container: str = "") -> str:
-        """Time of the line of this container that was kept last; empty where none was."""
-        last = last_kept(self.folder, node, container)
-        return last.time if last else ""
-
-    def lines(self, node: str | None = None) -> Iterator[RunLine]:
-        """The lines kept, in order of time; a last line cut short by a crash is left out."""
-        kept = dict.fromkeys(kept_lines(self.folder, node))  # two followers of one run keep the same lines twice
-        yield from sorted(kept, key=lambda said: (said.time, said.node_rank))
-
-    def newest(self, node: str) -> Iterator[RunLine]:
-        """Recorded lines of a node, the newest first."""
-        return newest_lines(self.folder, node)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Nodes of which lines are kept."""
-        return names_kept(self.folder)
 
     def save_forecast(self, forecast: Forecast) -> None:
         replace_file(self.folder / "forecast.json", json.dumps(asdict(forecast)))
