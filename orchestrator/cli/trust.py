@@ -47,11 +47,9 @@ def trust(
             error.node = error.node or outcome.item.name
             report_error(error)
             failed.append(error)
-    if not failed:
-        return EXIT_OK
-    if len(failed) == len(specs):
-        return failed[0].exit_code
-    raise PartialError(f"{len(failed)} of {len(specs)} nodes did not answer or were not trusted")
+    if failed and len(failed) < len(specs):
+        raise PartialError(f"{len(failed)} of {len(specs)} nodes did not answer or were not trusted")
+    return failed[0].exit_code if failed else EXIT_OK
 
 
 def _shown_by(spec: NodeSpec) -> tuple[str, PKey]:

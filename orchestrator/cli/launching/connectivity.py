@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
+import typer
+
 from contract.events import ConnectivityTested, GroupJoined
 from orchestrator.checks import firewall, reachability
 from orchestrator.checks.slow_links import slow_links
@@ -51,7 +53,7 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
             result = run_one_shot(nodes, plan, request, callbacks)
         except KeyboardInterrupt:
             say("\nthe test was stopped; nothing is left on the nodes")
-            return EXIT_INTERRUPTED
+            raise typer.Exit(EXIT_INTERRUPTED) from None
     event = next((one for one in result.told if isinstance(one, ConnectivityTested)), None)
     verdict = read_connectivity_result(event.others) if event and not result.outcome.failure else None
     _show(plan, result.outcome, verdict, output)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+import typer
+
 from contract.events import NodesMeasured
 from orchestrator.cli.launching.checked_plan import check_and_plan
 from orchestrator.cli.launching.command_words import must_run
@@ -29,13 +31,9 @@ from orchestrator.specs.request import LaunchRequest
 
 def run_bench(inventory: Inventory, options: LaunchOptions, output: Output) -> int:
     """Measure and show the result."""
-    try:
-        measurement = measure(inventory, options, quiet=output.as_json)
-    except KeyboardInterrupt:
-        say("\nthe measurement was stopped; nothing is left on the nodes")
-        return EXIT_INTERRUPTED
     from orchestrator.render.bench import bench_view
 
+    measurement = measure(inventory, options, quiet=output.as_json)
     output.write(asdict(measurement), measurement.nodes, bench_view(measurement.measured, wide=output.wide))
     if not output.as_json:
         nodes = f" --nodes {options.nodes}" if options.nodes else ""
@@ -81,7 +79,11 @@ def run_probe(
     with Screen(plan, quiet=quiet, forecasts=forecasts) as screen:
         hear = screen.showing(Arrivals(by_name, plan))
         callbacks = OneShotCallbacks(step=screen.step, run_event=hear, left_behind=report_error)
-        return run_one_shot(by_name, plan, request, callbacks)
+        try:
+            return run_one_shot(by_name, plan, request, callbacks)
+        except KeyboardInterrupt:
+            say("\nthe measurement was stopped; nothing is left on the nodes")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def save_measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -> SavedMeasurement | None:

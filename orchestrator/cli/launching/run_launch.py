@@ -58,14 +58,17 @@ def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *
             return EXIT_OK
         if previous:
             must_be_over(previous.runs.result(), plan.run_id)
-        from orchestrator.cli.launching.view import confirm
+        from orchestrator.cli.launching.view import confirm, tell_end
 
         if not mode.confirmed and not confirm(plan):
             say("nothing was started")
             return EXIT_INTERRUPTED
-        if mode.forecast:
-            return _measure(nodes, plan, request, mode)
-        return _run(nodes, plan, request, mode, previous)
+        if not mode.forecast:
+            return _run(nodes, plan, request, mode, previous)
+        probe = run_probe(nodes, plan, request, quiet=mode.as_json, forecasts=True)
+    save_measurement(plan, request.command, probe)
+    tell_end(plan, probe.outcome, mode)
+    return EXIT_OK if probe.outcome.forecast and not probe.outcome.failure else RunFailedError.exit_code
 
 
 def earlier_plan(inventory: Inventory, options: LaunchOptions, mode: OutputMode) -> Plan | None:
@@ -121,16 +124,3 @@ def _run(
         return detach(plan, mode)
     pool, hear = NodePool(nodes=by_name, request=request), screen.showing(Arrivals(by_name, plan))
     return see_through(Attended(pool=pool, plan=plan, containers=containers, hear=hear, screen=screen), mode)
-
-
-def _measure(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, mode: OutputMode) -> int:
-    from orchestrator.cli.launching.view import tell_end
-
-    try:
-        probe = run_probe(nodes, plan, request, quiet=mode.as_json, forecasts=True)
-    except KeyboardInterrupt:
-        say("\nthe measurement was stopped; nothing is left on the nodes")
-        return EXIT_INTERRUPTED
-    save_measurement(plan, request.command, probe)
-    tell_end(plan, probe.outcome, mode)
-    return EXIT_OK if probe.outcome.forecast and not probe.outcome.failure else RunFailedError.exit_code

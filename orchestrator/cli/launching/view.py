@@ -227,8 +227,7 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
     """Print the folders of the model, and the forecast against the measured speed."""
     forecast = outcome.forecast
     first = next((part for part in plan.nodes if forecast and forecast.led_by(part.node)), plan.nodes[0])
-    folder = f"{first.node}:{first.folder}/runs/{plan.run_id}"
-    event = outcome.last_event
+    folder, event = f"{first.node}:{first.folder}/runs/{plan.run_id}", outcome.last_event
     step = f" at step {event.step}" if event and event.step is not None else ""
     say(f"\n✓ run {plan.run_id} {'stopped' if outcome.stopped else 'done'}{step}")
     if forecast:
@@ -238,19 +237,10 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
 
 def outcome_data(plan: Plan, outcome: RunOutcome) -> dict[str, Any]:
     """The end of a run for programs."""
-    failure = outcome.failure
     return {
         "run_id": plan.run_id,
         "state": "stopped" if outcome.stopped else outcome.state.value,
-        "failure": failure
-        and {
-            "node": failure.node,
-            "rank": failure.rank,
-            "exit_code": failure.exit_code,
-            "reason": failure.reason,
-            "lines": list(failure.lines),
-            "cause": failure.cause and asdict(failure.cause),
-        },
+        "failure": outcome.failure and asdict(outcome.failure),
         "forecast": outcome.forecast and asdict(outcome.forecast),
         "of_forecast": outcome.of_forecast,
         "last_event": outcome.last_event and {"kind": outcome.last_event.kind, **outcome.last_event.values()},
