@@ -145,7 +145,7 @@ def schema() -> None:
 
 
 def _read_source(source: str, kind: str) -> ImportedInventory:
-    """The machines of a file, of stdin (`-`) or of a hostlist."""
+    """Return the machines of a file, of stdin (`-`) or of a hostlist."""
     path = Path(source).expanduser()
     if kind == "hostlist" or (kind == "auto" and source != "-" and not path.exists()):
         if kind == "auto" and ("/" in source or source.endswith((".yml", ".yaml", ".txt"))):
@@ -170,7 +170,7 @@ def _read_source(source: str, kind: str) -> ImportedInventory:
 
 
 def guessed(text: str) -> str:
-    """The kind of file by its text; a hostfile where nothing says otherwise."""
+    """Return the kind of a file by its text; hostfile unless a pattern of another kind matches."""
     if _INI.search(text):
         return "ansible-ini"
     if _SSH_HOST.search(text):

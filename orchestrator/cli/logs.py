@@ -69,8 +69,8 @@ def logs(
             several_ranks=has_several_ranks(lines),
             fold=None if as_json or nodes or grep or rank is not None else peers(source.record.plan()),
         )
-        for said in lines:
-            printer.print(said)
+        for line in lines:
+            printer.print(line)
         printer.rest()
         if not follow or not source.running:
             return EXIT_OK
@@ -80,8 +80,8 @@ def logs(
                     printer.print(happening)
                 elif isinstance(happening, Tick | ContainerExited):
                     printer.rest()
-                elif line := recovery_line(happening):
-                    say(line)
+                elif text := recovery_line(happening):
+                    say(text)
         except KeyboardInterrupt:
             say(f"\nrun {source.run_id} continues\n  → orch stop {source.run_id}")
             return EXIT_INTERRUPTED

@@ -116,7 +116,7 @@ def with_sources(words: Sequence[str]) -> list[str | SourcePath]:
     found: list[str | SourcePath] = []
     for word in words:
         if word.partition("=")[0] == "--data-dir":
-            raise UsageError(f"{word}: where prepared data goes is said before `--`: orch prepare --data DIR -- …")
+            raise UsageError(f"{word}: the folder of prepared data belongs before `--`: orch prepare --data DIR -- …")
         option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         path = Path(value).expanduser()
         here = bool(value) and path.exists()

@@ -35,8 +35,7 @@ def stop(
         stopped = stop_everywhere(wanted, timeout_s=timeout)
     step = stopped.checkpoint_step
     if as_json:
-        told = {"run_id": stopped.run_id, "stopped": list(stopped.nodes), "checkpoint_step": step}
-        write_json(told)
+        write_json({"run_id": stopped.run_id, "stopped": list(stopped.nodes), "checkpoint_step": step})
     stopped.require_all()
     say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
     if step is not None:

@@ -1,4 +1,4 @@
-"""`orch why`: the first failure of a run, what it means, and what to do; of one that hangs, who waits for whom."""
+"""`orch why`: the first failure of a run, its meaning and fix; for a hang, the ranks that wait and for which."""
 
 from __future__ import annotations
 

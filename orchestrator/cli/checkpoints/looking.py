@@ -168,23 +168,21 @@ def prune(
         if not sound:
             raise RunFailedError(f"no intact checkpoint of run {chosen}: nothing was removed",
                                  hint=f"orch checkpoints verify {chosen}")  # fmt: skip
-        doomed = in_order(to_prune(held, sound[0].step, keep=keep, younger_than_s=older_than * HOUR_S))
-        if doomed:
-            stderr().print(checkpoint_table(doomed, copies(held)))
-        going = doomed if doomed and agreed(f"Remove {counted(len(doomed), 'checkpoint')}?", yes=yes) else []
-        outcomes = remove_all(asked.nodes, going)
+        older = in_order(to_prune(held, sound[0].step, keep=keep, younger_than_s=older_than * HOUR_S))
+        if older:
+            stderr().print(checkpoint_table(older, copies(held)))
+            if not agreed(f"Remove {counted(len(older), 'checkpoint')}?", yes=yes):
+                older = []
+        outcomes = remove_all(asked.nodes, older)
     failed = [outcome.item.name for outcome in outcomes if outcome.error]
-    gone = [one for one in going if one.node not in failed]
+    gone = [one for one in older if one.node not in failed]
     report_errors(outcome.error for outcome in outcomes)
     if as_json:
         write_json({"run_id": chosen, "removed": [checkpoint_data(one, {}) for one in gone]})
     if failed:
         raise PartialError(f"{', '.join(failed)}: checkpoints could not be removed there")
-    say(
-        f"✓ {counted(len(gone), 'checkpoint')} removed, {sum(one.size for one in gone) / 1e6:.1f} MB"
-        if gone
-        else "nothing was removed"
-    )
+    freed = sum(one.size for one in gone) / 1e6
+    say(f"✓ {counted(len(gone), 'checkpoint')} removed, {freed:.1f} MB" if gone else "nothing was removed")
     return EXIT_OK
 
 

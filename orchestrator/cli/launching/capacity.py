@@ -122,20 +122,15 @@ def with_best_nodes(inventory: Inventory, options: LaunchOptions, mode: OutputMo
         say("--nodes auto: this workload was not measured yet; measuring now")
         measurement = measure(inventory, replace(everyone, name="bench"), quiet=mode.as_json)
     capacity = capacity_of(measurement, inventory, everyone, Length())
-    command = _same_step(options.command or DEFAULT_COMMAND, capacity)
+    command = options.command or DEFAULT_COMMAND
+    if len(capacity.chosen.nodes) < len(capacity.members):  # a fixed batch per rank would make a step of fewer samples
+        if option(command, *ACCUMULATION) and not option(command, *STEP):
+            say("  note: with --grad-accum, fewer nodes make a step of fewer samples; --global-batch-size keeps them")
+        else:
+            command = same_step(command, capacity.samples_per_step)
     chosen = capacity.chosen_nodes(measurement.nodes)
     _say_choice(capacity, chosen, measurement.time)
     return replace(options, nodes=",".join(chosen), command=command)
-
-
-def _same_step(command: tuple[str, ...], capacity: CapacityPlan) -> tuple[str, ...]:
-    """Add --global-batch-size: with fewer nodes, a step of a fixed batch per rank would have fewer samples."""
-    if len(capacity.chosen.nodes) == len(capacity.members):
-        return command
-    if option(command, *ACCUMULATION) and not option(command, *STEP):
-        say("  note: with --grad-accum, fewer nodes make a step of fewer samples; --global-batch-size keeps them")
-        return command
-    return same_step(command, capacity.samples_per_step)
 
 
 def _say_choice(capacity: CapacityPlan, chosen: Sequence[str], measured_at: str) -> None:

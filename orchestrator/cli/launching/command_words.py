@@ -94,7 +94,7 @@ def _must_be_told_apart(context: typer.Context, typed: list[str], words: list[st
     arguments_before = [p for p in context.command.params if p.param_type_name == "argument" and p.name != "command"]
     stray = next((word for word in words[1:] if word.partition("=")[0] in options), "")
     if arguments_before or stray:
-        question = f"{stray} stands after it: is it orch's?" if stray else "what follows it is not orch's"
+        question = f"{stray} follows it: is it orch's?" if stray else "what follows it is not orch's"
         raise UsageError(
             f"write -- before {words[0]}: {question}",
             hint=corrected + (f"   # with {stray} before the -- where it is meant for orch" if stray else ""),

@@ -17,13 +17,12 @@ from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
-from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Rendezvous
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import in_miniature
 from orchestrator.render.printable import counted
-from orchestrator.specs.connectivity import ConnectivityResult, read_connectivity_result
+from orchestrator.specs.connectivity import read_connectivity_result
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.inventory import Inventory
@@ -36,6 +35,9 @@ from orchestrator.specs.run_events import RunEvent, RunLine
 
 def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend: str, output: Output) -> int:
     """Test the collectives and links of a launch with these options, and show the result."""
+    from orchestrator.cli.launching.view import tell_failure
+    from orchestrator.render.links import connectivity_view
+
     machines = with_engine(inventory, options.engine)
     asked = replace(build_request(machines, options, None, os.environ, notify=say), data=None, data_digest="")
     request = in_miniature(asked, backend)
@@ -56,7 +58,20 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
             raise typer.Exit(EXIT_INTERRUPTED) from None
     event = next((one for one in result.told if isinstance(one, ConnectivityTested)), None)
     verdict = read_connectivity_result(event.others) if event and not result.outcome.failure else None
-    _show(plan, result.outcome, verdict, output)
+    failure, slow = result.outcome.failure, slow_links(verdict) if verdict else None
+    data = {
+        "run_id": plan.run_id,
+        "ok": verdict is not None,
+        "failure": failure and {"node": failure.node, "rank": failure.rank, "reason": failure.reason},
+        "verdict": verdict and asdict(verdict),
+        "slow": slow and asdict(slow),
+    }
+    view = connectivity_view(verdict, slow) if verdict and slow else None
+    output.write(data, verdict.nodes if verdict else (), view)
+    if failure and not output.as_json:
+        tell_failure(plan, failure)
+    elif not verdict and not output.as_json:
+        say("✗ the test ended without a verdict: is the image older than this orch?\n  → orch build")
     return EXIT_OK if verdict else RunFailedError.exit_code
 
 
@@ -98,23 +113,3 @@ class _Stages:
             self._joined.add(event.rank)
             if len(self._joined) == self._plan.world_size:
                 self._report(f"· all {self._plan.world_size} ranks joined; testing collectives and links")
-
-
-def _show(plan: Plan, outcome: RunOutcome, verdict: ConnectivityResult | None, output: Output) -> None:
-    from orchestrator.cli.launching.view import tell_failure
-    from orchestrator.render.links import connectivity_view
-
-    failure, slow = outcome.failure, slow_links(verdict) if verdict else None
-    data = {
-        "run_id": plan.run_id,
-        "ok": verdict is not None,
-        "failure": failure and {"node": failure.node, "rank": failure.rank, "reason": failure.reason},
-        "verdict": verdict and asdict(verdict),
-        "slow": slow and asdict(slow),
-    }
-    view = connectivity_view(verdict, slow) if verdict and slow else None
-    output.write(data, verdict.nodes if verdict else (), view)
-    if failure and not output.as_json:
-        tell_failure(plan, failure)
-    elif not verdict and not output.as_json:
-        say("✗ the test ended without a verdict: is the image older than this orch?\n  → orch build")

@@ -47,7 +47,7 @@ class Screen:
         self._out.quiet = self._err.quiet = quiet
         self._live: Live | None = None
         self._reminded = time.monotonic()
-        self._told = ""
+        self._last_line = ""
         self._show_plan(plan)
         for part in plan.nodes:
             self.reach(part.node, "image checked")
@@ -105,13 +105,13 @@ class Screen:
 
     def _show(self, run_event: Update) -> None:
         """Show a line or an event of a rank, and the actions of the supervisor."""
-        self._tell(run_event)
+        self._print_update(run_event)
         if not isinstance(run_event, RunEvent):
             return
         for node, phase in self._phases.heard(run_event):
             self.reach(node, phase)
         if isinstance(run_event, RunLine) and run_event.event:
-            self._hear(run_event)
+            self._print_event(run_event)
         if self._live and self._phases.complete:
             self._live.update(self._phases.table(), refresh=True)
             self.close()
@@ -130,25 +130,25 @@ class Screen:
             if line.event is None:
                 console.print(log_line(line, width=self._width, several_ranks=self._several))
 
-    def _tell(self, told: Update) -> None:
+    def _print_update(self, update: Update) -> None:
         """Print an event of the run or an action of its supervisor, but no line twice in succession."""
-        if isinstance(told, Replanned):
+        if isinstance(update, Replanned):
             self.close()
-            self._show_plan(told.plan)
-        if (line := printable(recovery_line(told))) and line != self._told:
-            self._told = line
+            self._show_plan(update.plan)
+        if (line := printable(recovery_line(update))) and line != self._last_line:
+            self._last_line = line
             self._err.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def _hear(self, said: RunLine) -> None:
+    def _print_event(self, line: RunLine) -> None:
         """Print forecasts, nodes that are left out, and slow ranks."""
-        event = said.event
+        event = line.event
         for slow in slow_ranks(event, [part.node for part in self._plan.nodes]) if not self._quiet else ():
             if slow.label not in self._slow:
                 self._slow.add(slow.label)
                 say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id)}")
         if isinstance(event, ForecastMade) and event.rank == 0 and self._forecasts:
             self._err.print(forecast_view(event.forecast))
-        if (node := self._phases.leave_out(said)) and not self._live:
+        if (node := self._phases.leave_out(line)) and not self._live:
             self._err.print(self._phases.line(node))
 
     def _remind(self) -> None:
