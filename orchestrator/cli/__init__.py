@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from orchestrator.cli.flags import CommandGroup
 from orchestrator.cli.help import plain_help, width
 from orchestrator.cli.options import OnlyJson, note_output
 from orchestrator.cli.report import Invocation, installed_version, invocation, report_error, write_line
@@ -137,7 +138,7 @@ class _GroupedHelp(TyperGroup):
 
 def build_app(wanted: str | None) -> Any:
     """Return the program, a click Group, with one command loaded (all of them for shell completion)."""
-    app = typer.Typer(
+    app = CommandGroup(
         name="orch",
         cls=_GroupedHelp,
         help="Train a PyTorch model on all the machines of a LAN.",

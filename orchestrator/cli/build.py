@@ -12,7 +12,6 @@ import typer
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import ChosenNodes
-from orchestrator.cli.flags import expand
 from orchestrator.cli.options import Output, YesOption
 from orchestrator.cli.report import exit_code, installed_version, report_errors, say
 from orchestrator.plan.image import DEFAULT_BASE
@@ -36,7 +35,6 @@ class Profile(str, Enum):
     CUDA = "cuda"
 
 
-@expand()
 def build(
     *,
     profile: Profile = typer.Option(Profile.AUTO, metavar="auto|cpu|cuda", help="auto: chosen by each node's device."),

@@ -7,7 +7,6 @@ import secrets
 import typer
 
 from orchestrator.cli.context import ChosenNodes
-from orchestrator.cli.flags import expand
 from orchestrator.cli.options import Output
 from orchestrator.cli.report import say
 from orchestrator.render.printable import counted
@@ -16,7 +15,6 @@ from orchestrator.specs.errors import EXIT_OK, PreflightError
 EXAMPLES = "orch check-gpus\norch check-gpus --nodes gamma --json"
 
 
-@expand()
 def check_gpus(
     *,
     chosen: ChosenNodes,

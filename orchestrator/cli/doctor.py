@@ -10,7 +10,6 @@ import typer
 
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import ChosenNodes
-from orchestrator.cli.flags import expand
 from orchestrator.cli.options import Output
 from orchestrator.cli.report import report_error, say
 from orchestrator.render.printable import counted
@@ -28,7 +27,6 @@ orch doctor --fix
 """
 
 
-@expand()
 def doctor(
     *,
     chosen: ChosenNodes,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.checks.causes import explained
-from orchestrator.cli.flags import expand
 from orchestrator.cli.options import Output
 from orchestrator.specs.errors import EXIT_OK
 from orchestrator.specs.finding_pages import FindingPage, all_pages, find_page
@@ -24,7 +23,6 @@ orch explain
 """
 
 
-@expand()
 def explain(
     *,
     id: str = typer.Argument(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import typer
-
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import ChosenNodes
-from orchestrator.cli.flags import expand
+from orchestrator.cli.flags import CommandGroup
 from orchestrator.cli.options import Output, YesOption
 from orchestrator.cli.report import exit_code, report_errors, say
 
-GROUP = typer.Typer(
+GROUP = CommandGroup(
     help="Allow the nodes to connect to each other through their firewalls, and no other machine.",
     epilog="orch firewall show\norch firewall apply --nodes beta",
     no_args_is_help=True,
@@ -18,21 +16,18 @@ GROUP = typer.Typer(
 
 
 @GROUP.command(epilog="orch firewall show")
-@expand()
 def show(chosen: ChosenNodes, output: Output) -> int:
     """Show each node's firewall, the addresses it is open to, and the commands that `apply` would run."""
     return _firewall("show", chosen, output)
 
 
 @GROUP.command(epilog="orch firewall apply\norch firewall apply --nodes beta")
-@expand()
 def apply(chosen: ChosenNodes, output: Output, yes: YesOption = False) -> int:
     """Allow TCP between the inventory's addresses in each node's firewall. Shows every command and asks first."""
     return _firewall("apply", chosen, output, yes=yes)
 
 
 @GROUP.command(epilog="orch firewall remove --nodes beta")
-@expand()
 def remove(chosen: ChosenNodes, output: Output, yes: YesOption = False) -> int:
     """Remove the rules that `apply` added, and no others. Shows every command and asks first."""
     return _firewall("remove", chosen, output, yes=yes)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+from typer.models import CommandFunctionType
 
 from orchestrator.cli.options import EngineOption, LabelOption, NodesOption
 from orchestrator.specs.launch_options import Flag
@@ -17,6 +18,19 @@ SHARED = {"nodes": NodesOption, "labels": LabelOption, "engine": EngineOption}
 """Options that commands without a launch have, too, by the name of the field that takes them."""
 
 Command = Callable[..., int | None]
+
+
+class CommandGroup(typer.Typer):
+    """A group of commands. Their parameters that have a dataclass as their type are expanded to its options."""
+
+    def command(self, *args: Any, **settings: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        declare = super().command(*args, **settings)
+
+        def add(command: CommandFunctionType) -> CommandFunctionType:
+            declare(expand()(command))
+            return command
+
+        return add
 
 
 def expand(*, only: Collection[str] = (), omit: Collection[str] = (), **instead: Any) -> Callable[[Command], Command]:
@@ -46,6 +60,7 @@ def expand(*, only: Collection[str] = (), omit: Collection[str] = (), **instead:
 
         run.__doc__ = command.__doc__
         run.__name__ = command.__name__
+        run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
         run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]  # as inspect says
         return run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from orchestrator.cli.context import ChosenNodes, load_inventory
-from orchestrator.cli.flags import expand
+from orchestrator.cli.flags import CommandGroup
 from orchestrator.cli.options import InventoryOption, Output
 from orchestrator.cli.report import say, write_line
 from orchestrator.render.printable import counted
@@ -54,7 +54,7 @@ _YAML_GROUP = re.compile(r"^[\w.-]+:\s*(#.*)?$|^---|^\{|^plugin:\s*\S", re.MULTI
 _INI = re.compile(r"^\s*\[[^\]\s]+\]\s*([#;].*)?$|^[^#;\n]*\sansible_\w+\s*=", re.MULTILINE)
 """A `[group]`, or a host with variables before any group."""
 
-GROUP = typer.Typer(
+GROUP = CommandGroup(
     help="List, show, validate and import the machines.",
     epilog="orch inventory import ~/.ssh/config --output inventory.yaml\norch inventory list",
     no_args_is_help=True,
@@ -62,7 +62,6 @@ GROUP = typer.Typer(
 
 
 @GROUP.command("list", epilog="orch inventory list --label room=lab\norch inventory list -o wide")
-@expand()
 def list_nodes(chosen: ChosenNodes, output: Output) -> None:
     """List the machines in rank order."""
     from orchestrator.render.inventory_table import nodes_table
@@ -73,7 +72,6 @@ def list_nodes(chosen: ChosenNodes, output: Output) -> None:
 
 
 @GROUP.command(epilog="orch inventory show alpha")
-@expand()
 def show(
     *,
     node: str | None = typer.Argument(None, metavar="[NODE]", help="Name of a node (default: all)."),

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.flags import expand
+from orchestrator.cli.flags import CommandGroup
 from orchestrator.cli.options import JsonOption, Output, YesOption
 from orchestrator.cli.report import say, write_json
 from orchestrator.render.printable import counted
@@ -29,7 +29,7 @@ class LabEngine(str, Enum):
     process = "process"
 
 
-GROUP = typer.Typer(
+GROUP = CommandGroup(
     help="Simulate a LAN of machines on this computer.",
     epilog="orch lab up --nodes 5 --link 1gbit\norch lab cut gamma\norch lab heal gamma\norch lab down",
     no_args_is_help=True,
@@ -37,7 +37,6 @@ GROUP = typer.Typer(
 
 
 @GROUP.command(epilog="orch lab up\norch lab up --nodes 3 --link 100mbit --memory 4g\norch lab up --engine process")
-@expand()
 def up(
     *,
     nodes: int = typer.Option(5, metavar="N", help="Number of machines."),
@@ -155,7 +154,6 @@ def _kept_there(inventory: Path) -> list[str]:
 
 
 @GROUP.command(epilog="orch lab status\norch lab status -o name")
-@expand()
 def status(output: Output) -> None:
     """Show address, state, engine, containers and link of every machine."""
     _show(output)

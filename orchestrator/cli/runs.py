@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.flags import expand
 from orchestrator.cli.options import InventoryOption, NodesOption, Output
 from orchestrator.cli.report import exit_code, say
 from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError
@@ -13,7 +12,6 @@ from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError
 EXAMPLES = "orch runs\norch runs -o name"
 
 
-@expand()
 def runs(*, nodes: NodesOption = None, output: Output, inventory: InventoryOption = None) -> int:
     """List runs, newest first: those with containers on the nodes, then those recorded on this computer.
 

@@ -10,7 +10,6 @@ import typer
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import ChosenNodes
-from orchestrator.cli.flags import expand
 from orchestrator.cli.options import Output, YesOption
 from orchestrator.cli.report import exit_code, report_errors, say, write_line
 from orchestrator.render.printable import counted
@@ -27,7 +26,6 @@ orch setup --nvidia-source https://packages.example/libnvidia-container
 _ADDRESS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~-]+)*/?")
 
 
-@expand()
 def setup(
     *,
     chosen: ChosenNodes,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.context import known_nodes
-from orchestrator.cli.flags import expand
 from orchestrator.cli.options import InventoryOption, Output, RunArgument
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_OK, PartialError, RunFailedError
@@ -20,7 +19,6 @@ orch status RUN -o wide
 """
 
 
-@expand()
 def status(*, run: RunArgument = None, output: Output, inventory: InventoryOption = None) -> int:
     """Show the state of a run on each node, its last step, and its speed against the forecast.
 

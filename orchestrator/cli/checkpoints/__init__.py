@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from orchestrator.cli.checkpoints.looking import ls, prune, verify
 from orchestrator.cli.checkpoints.moving import export, pull, push
-from orchestrator.cli.flags import Command
+from orchestrator.cli.flags import Command, CommandGroup
 
-GROUP = typer.Typer(
+GROUP = CommandGroup(
     help="List, verify, pull, push, prune and export the checkpoints on the nodes.",
     epilog="orch checkpoints ls\norch checkpoints pull RUN",
     no_args_is_help=True,

@@ -12,7 +12,6 @@ import typer
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.flags import expand
 from orchestrator.cli.options import InventoryOption, JsonOption, Output, YesOption
 from orchestrator.cli.report import report_errors, say, write_json
 from orchestrator.render.printable import counted
@@ -88,7 +87,6 @@ def note(error: OrchError) -> None:
     say(f"note: {error}")
 
 
-@expand()
 def ls(
     *,
     run: str | None = typer.Argument(None, metavar="RUN", help="Run id, or its first characters (default: all runs)."),
@@ -114,7 +112,6 @@ def ls(
     return RunFailedError.exit_code if verify and any(one.problem for one in looked) else EXIT_OK
 
 
-@expand()
 def verify(
     *, run: RunArgument = None, step: StepOption = None, output: Output, inventory: InventoryOption = None
 ) -> int:
