@@ -1,1 +1,1 @@
-"""The verbs, on many machines at once, callable from Python and never printing."""
+"""Operations on many nodes at once, callable from Python; they never print."""

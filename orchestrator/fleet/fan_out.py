@@ -81,6 +81,23 @@ def fan_out(
     return tuple(ended.get(index) or overdue(item) for index, item in enumerate(items))
 
 
+def copy_from_first(
+    sources: Sequence[Item],
+    copy: Callable[[Item], object],
+    target: str,
+    passed_over: Callable[[Item, OrchError], object] = lambda _source, _error: None,
+) -> None:
+    """Copy from the first source that works. An error of the target node itself, or of the last source, is raised."""
+    for number, source in enumerate(sources):
+        try:
+            copy(source)
+            return
+        except OrchError as error:
+            if error.node == target or number == len(sources) - 1:
+                raise
+            passed_over(source, error)
+
+
 def begin(work: Callable[[], Result]) -> Future[Result]:
     """Start `work` on a daemon thread, which ends with the process (those of an executor are joined at exit)."""
     future: Future[Result] = Future()

@@ -142,7 +142,7 @@ class Scene:
         def notify(node: str, progress: Progress) -> None:
             self.brought.append(f"{node}: {progress.text}")
 
-        callbacks = Callbacks(told=hear, checkpoint=copy, notify=notify)
+        callbacks = Callbacks(update=hear, checkpoint=copy, notify=notify)
         values = {"no_answer_s": 600.0, "clock": lambda: self.time.now, "pause": self.time.pause,
                   "rest": self.time.pass_, "tick_s": 0.005, **how}  # fmt: skip
         return supervise(Supervision(pool=pool, callbacks=callbacks, **values), plan, containers)

@@ -56,7 +56,7 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
         except KeyboardInterrupt:
             say("\nthe test was stopped; nothing is left on the nodes")
             raise typer.Exit(EXIT_INTERRUPTED) from None
-    event = next((one for one in result.told if isinstance(one, ConnectivityTested)), None)
+    event = next((one for one in result.events if isinstance(one, ConnectivityTested)), None)
     verdict = read_connectivity_result(event.others) if event and not result.outcome.failure else None
     failure, slow = result.outcome.failure, slow_links(verdict) if verdict else None
     data = {

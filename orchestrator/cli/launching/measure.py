@@ -88,7 +88,7 @@ def run_probe(
 
 def save_measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -> SavedMeasurement | None:
     """Save the measurement for later plans and return it; None where the trainer sent none."""
-    event = next((one for one in probe.told if isinstance(one, NodesMeasured)), None)
+    event = next((one for one in probe.events if isinstance(one, NodesMeasured)), None)
     if event is None or probe.outcome.failure:
         return None
     nodes, measured = tuple(part.node for part in plan.nodes), event.measurement

@@ -63,7 +63,7 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
 
     record = RunRecord(run.plan.run_id)
     notify = ProgressView(quiet=mode.as_json, lines=True).notify  # the screen may have a table of its own
-    callbacks = Callbacks(told=run.hear, checkpoint=_replicate, failed=report_error, notify=notify)
+    callbacks = Callbacks(update=run.hear, checkpoint=_replicate, failed=report_error, notify=notify)
     how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s)
     try:
         with only_watcher(record, tries=run.looks), run.screen:

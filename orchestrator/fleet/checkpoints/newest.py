@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.fleet.checkpoints.copy import best_of, copy_best, copy_checkpoint
 from orchestrator.fleet.checkpoints.survey import Places, newest_sound, survey
-from orchestrator.fleet.fan_out import Notify
+from orchestrator.fleet.fan_out import Notify, copy_from_first
 from orchestrator.fleet.runs.progress import last_checkpoint
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node, Progress
@@ -72,7 +72,12 @@ def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: 
         holders = ", ".join(one.node for one in newest.copies)
         notify(master.node, Progress(text=f"resuming from step {newest.step}, intact on {holders}"))
     if master.node not in [one.node for one in newest.copies]:
-        _copy_any(nodes, newest.copies, nodes[master.node], root, notify)
+        copy_from_first(
+            newest.copies,
+            lambda held: copy_checkpoint(nodes[held.node], held, nodes[master.node], root, notify),
+            master.node,
+            lambda held, error: notify(held.node, Progress(text=error.message)),
+        )
     best = best_of(newest.held, newest.step)
     if best and best.node != master.node:
         copied = replace(newest.copies[0], node=master.node, best=False)
@@ -81,19 +86,6 @@ def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: 
             copy_best(nodes[best.node], best, nodes[master.node], there, root, notify)
         except OrchError as error:  # the run does not need it
             notify(master.node, Progress(text=f"best.json was not copied from {best.node}: {error}"))
-
-
-def _copy_any(
-    nodes: Mapping[str, Node], copies: Sequence[CheckpointCopy], target: Node, root: str, notify: Notify
-) -> None:
-    for number, held in enumerate(copies):
-        try:
-            copy_checkpoint(nodes[held.node], held, target, root, notify)
-            return
-        except OrchError as error:
-            if error.node == target.name or number == len(copies) - 1:
-                raise
-            notify(held.node, Progress(text=error.message))
 
 
 SAYS_WHERE = ("--from-scratch", "--resume")

@@ -15,7 +15,7 @@ from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import Plan
 
 Places = Mapping[str, str]
-"""The project's folder on each node, by its name; `~` stands for the home of the node's user."""
+"""The project's folder on each node, by its name; `~` is the home of the node's user."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,9 +55,9 @@ def look_ahead(
         refused, hint, code = str(answer["refused"]), str(answer["hint"]), int(answer["code"])
         checked = CheckedWords(**{name: str(answer[name]) for name in ("help", "needs", "replaces")})
     except (ValueError, KeyError, TypeError):
-        said = (ran.stderr.strip().splitlines() or ["its answer is not understood"])[-1]
+        reason = (ran.stderr.strip().splitlines() or ["its answer is not understood"])[-1]
         raise ConfigError(
-            f"the trainer beside this orch cannot be asked: {said}",
+            f"the trainer of this installation cannot be asked: {reason}",
             hint=f"{PACKAGES} is to hold `orchestrator` and `trainer` of one version",
         ) from None
     if refused and data:

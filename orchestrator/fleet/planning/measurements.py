@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,16 +30,11 @@ def keep(measurement: SavedMeasurement) -> Path:
 
 def recall(project: str, command: Sequence[str], nodes: Sequence[str]) -> SavedMeasurement | None:
     """Return the newest measurement of this workload with all these nodes, preferably with no others."""
-    found = [
-        kept
-        for kept in map(_read, measurements_folder().glob("*.json"))
-        if kept and kept.project == project and core(kept.command) == core(command) and set(nodes) <= set(kept.nodes)
-    ]
+    found = []
+    for file in measurements_folder().glob("*.json"):
+        with suppress(OSError, ValueError):  # one bad file hides no other measurement
+            kept = read_saved(json.loads(file.read_text(encoding="utf-8")))
+            same = kept and (kept.project, core(kept.command)) == (project, core(command))
+            if kept and same and set(nodes) <= set(kept.nodes):
+                found.append(kept)
     return max(found, key=lambda kept: (set(kept.nodes) == set(nodes), kept.time), default=None)
-
-
-def _read(file: Path) -> SavedMeasurement | None:
-    try:
-        return read_saved(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError):  # one bad file hides no other measurement
-        return None

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.fan_out import copy_from_first, fan_out
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
 from orchestrator.specs.plan import Plan
@@ -181,7 +181,7 @@ def bring(
     def supply(target: ProjectDir) -> None:
         if folder is None:
             on_step(target.node.name, f"bringing the run's {artifact.what} from {holders[0].node.name}")
-            _first_that_can(artifact, holders, target)
+            copy_from_first(holders, lambda source: _copy(artifact, source, target), target.node.name)
         elif artifact.is_code:
             upload_code(target.node, folder, artifact.run_folder(target), artifact.digest)
         else:
@@ -212,17 +212,6 @@ def _nowhere(artifact: Artifact, lacking: Sequence[ProjectDir]) -> PreflightErro
         hint=f"restore it, or resume with {'its current content' if there else 'other ' + what}: "
         f"orch resume {run_id} {option} {artifact.origin if there else 'FOLDER'}",
     )
-
-
-def _first_that_can(artifact: Artifact, holders: Sequence[ProjectDir], target: ProjectDir) -> None:
-    """Copy from the first holder with unchanged content. An error of the target itself is raised at once."""
-    for number, source in enumerate(holders):
-        try:
-            _copy(artifact, source, target)
-            return
-        except OrchError as error:
-            if error.node == target.node.name or number == len(holders) - 1:
-                raise
 
 
 def _copy(artifact: Artifact, source: ProjectDir, target: ProjectDir) -> None:

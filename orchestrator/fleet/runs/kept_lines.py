@@ -42,8 +42,8 @@ class KeptLog:
         except OSError as error:
             self._give_up(error)
 
-    def keep(self, said: RunLine) -> None:
-        self.write(as_json(said))
+    def keep(self, line: RunLine) -> None:
+        self.write(as_json(line))
 
     def write(self, lines: str) -> None:
         """Whole lines, each with its newline."""
@@ -96,9 +96,9 @@ class KeptLog:
         self.problem = f"lines cannot be kept on this computer any more ({error.strerror or error}): {self._folder}"
 
 
-def as_json(said: RunLine) -> str:
+def as_json(line: RunLine) -> str:
     """The log line as one line of JSON."""
-    return json.dumps(said.values(), ensure_ascii=False) + "\n"
+    return json.dumps(line.values(), ensure_ascii=False) + "\n"
 
 
 class KeptLines:
@@ -120,27 +120,27 @@ class KeptLines:
 
     def lines(self, node: str | None = None) -> Iterator[RunLine]:
         """Lines in order of time, each once: two followers of a run record the same lines."""
-        yield from sorted(dict.fromkeys(self.in_files(node)), key=lambda said: (said.time, said.node_rank))
+        yield from sorted(dict.fromkeys(self.in_files(node)), key=lambda line: (line.time, line.node_rank))
 
     def in_files(self, node: str | None = None) -> Iterator[RunLine]:
         """Lines file by file, in the order written."""
         for file in _files_of(self.folder, node):
             with file.open("rb") as reading:
                 while raw := reading.readline(LONGEST):
-                    if said := _said(raw):
-                        yield said
+                    if line := _parse(raw):
+                        yield line
 
     def newest(self, node: str) -> Iterator[RunLine]:
         """Lines of one node, the newest first."""
         for file in reversed(_files_of(self.folder, node)):
-            yield from filter(None, map(_said, _backwards(file)))
+            yield from filter(None, map(_parse, _backwards(file)))
 
     def last_time(self, node: str, container: str = "") -> str:
         """Time of the last recorded line of this container; empty if there is none."""
         stem = f"{node}@{_short(container)}" if container else node
         for file, _, _ in reversed([found for found in _all_files(self.folder) if found[1] == stem]):
-            for said in filter(None, map(_said, _backwards(file))):
-                return said.time
+            for line in filter(None, map(_parse, _backwards(file))):
+                return line.time
         return ""
 
 
@@ -150,8 +150,8 @@ def _files_of(folder: Path, node: str | None) -> list[Path]:
 
     def first_time(file: Path) -> str:
         with file.open("rb") as reading:
-            said = _said(reading.readline(LONGEST))
-        return said.time if said else ""
+            line = _parse(reading.readline(LONGEST))
+        return line.time if line else ""
 
     return sorted(found, key=first_time)
 
@@ -180,7 +180,7 @@ def _backwards(file: Path) -> Iterator[bytes]:
         yield rest
 
 
-def _said(raw: bytes) -> RunLine | None:
+def _parse(raw: bytes) -> RunLine | None:
     try:
         values: dict[str, Any] = json.loads(raw)
         sound = all(type(values[name]) is kind for name, kind in _KINDS.items())

@@ -11,7 +11,7 @@ from itertools import islice
 from contract.cost_model.forecast import Forecast
 from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, TrainingStopped
 from orchestrator.fleet.runs.launch import RunningContainer
-from orchestrator.fleet.runs.read_logs import said_of
+from orchestrator.fleet.runs.read_logs import run_line
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import HistoryEntry, PastRun
@@ -59,7 +59,7 @@ def forecast_of(containers: Sequence[RunningContainer], record: RunRecord) -> Fo
 def _events(container: RunningContainer, *, tail: int | None = None, first: int | None = None) -> Iterator[Event]:
     try:
         for line in islice(container.node.engine.logs(container.id, tail=tail), first):
-            if event := said_of(container, line, Veil()).event:
+            if event := run_line(container, line, Veil()).event:
                 yield event
     except OrchError:
         return  # the state of the run is known without them

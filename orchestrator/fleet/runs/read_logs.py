@@ -54,13 +54,13 @@ class Filter:
     tail: int | None = None
     grep: re.Pattern[str] = re.compile("")
 
-    def passes(self, said: RunLine) -> bool:
+    def passes(self, line: RunLine) -> bool:
         """Whether this line is wanted; `tail` does not count here."""
         return (
-            (self.nodes is None or said.node in self.nodes)
-            and (self.rank is None or said.rank == self.rank)
-            and said.time > self.since
-            and bool(self.grep.search(said.text))
+            (self.nodes is None or line.node in self.nodes)
+            and (self.rank is None or line.rank == self.rank)
+            and line.time > self.since
+            and bool(self.grep.search(line.text))
         )
 
 
@@ -96,10 +96,10 @@ def gather_lines(
     for problem in dict.fromkeys(str(one.error) for one in collected if isinstance(one.error, UnkeptError)):
         note(problem)
     if wanted.tail is None:
-        return [said for said in source.record.lines() if wanted.passes(said)]
+        return [line for line in source.record.lines() if wanted.passes(line)]
     names = [name for name in source.record.names if wanted.nodes is None or name in wanted.nodes]
-    last = [said for name in names for said in _newest(source.record.newest(name), wanted, wanted.tail)]
-    return sorted(last, key=lambda said: (said.time, said.node_rank))
+    last = [line for name in names for line in _newest(source.record.newest(name), wanted, wanted.tail)]
+    return sorted(last, key=lambda line: (line.time, line.node_rank))
 
 
 def _newest(lines: Iterator[RunLine], wanted: Filter, number: int) -> list[RunLine]:
@@ -107,14 +107,14 @@ def _newest(lines: Iterator[RunLine], wanted: Filter, number: int) -> list[RunLi
     a run record the same lines in slightly different order."""
     found: dict[RunLine, None] = {}
     beyond = 0
-    for said in lines:
+    for line in lines:
         beyond += len(found) >= number
         if beyond > LOOK_BEYOND:
             break
-        if wanted.passes(said):
-            found[said] = None
+        if wanted.passes(line):
+            found[line] = None
     own = list(reversed(found))
-    own.sort(key=lambda said: said.time)
+    own.sort(key=lambda line: line.time)
     return own[max(0, len(own) - number) :]
 
 
@@ -127,7 +127,7 @@ def recorded_only(found: FoundRuns, wanted: str | None) -> RunRecord | None:
     return records[0] if records else None
 
 
-def said_of(container: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
+def run_line(container: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
     """A container's line with node and rank, secrets removed."""
     rank, text = split_rank(line.text)
     return RunLine(
@@ -147,7 +147,7 @@ def collect_logs(
             veil = veil_at(container.node, container.secrets, record.veil)
             number = 0
             for line in container.node.engine.logs(container.id, since=last):
-                kept.keep(said_of(container, line, veil))
+                kept.keep(run_line(container, line, veil))
                 number += 1
         if kept.problem:
             raise UnkeptError(kept.problem)

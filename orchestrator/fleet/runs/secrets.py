@@ -85,7 +85,7 @@ def place_secrets(node: Node, part: NodePlan, values: Mapping[str, bytes]) -> No
     for name, value in values.items():
         top, inner = _folder(part.container.labels[LABEL_SECRETS])
         placed = node.run(["sh", "-c", _PLACE, "sh", top, inner, name], stdin=value)
-        placed.check(f"handing over the secret {name}", hint=f"does {top} belong to somebody else there?")
+        placed.check(f"handing over the secret {name}", hint=f"does {top} belong to another user there?")
 
 
 def remove_secrets(node: Node, folder: str) -> None:

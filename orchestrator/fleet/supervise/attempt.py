@@ -50,7 +50,7 @@ def follow_attempt(
     plan: Plan,
     record: RunRecord,
     *,
-    on: Callable[[Update], None] = lambda _told: None,
+    on: Callable[[Update], None] = lambda _update: None,
     clock: Callable[[], float] = time.monotonic,
     options: AttemptOptions | None = None,
 ) -> RunOutcome:

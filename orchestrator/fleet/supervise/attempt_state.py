@@ -77,8 +77,8 @@ class AttemptReport:
     samples_per_step: int | None = None
     checkpoint: bool = False
 
-    def add_line(self, said: RunLine) -> None:
-        event = said.event
+    def add_line(self, line: RunLine) -> None:
+        event = line.event
         self.checkpoint |= isinstance(event, CheckpointWritten | TrainingResumed)
         self.stopped |= isinstance(event, TrainingStopped)
         if isinstance(event, ProgressEvent):
@@ -86,11 +86,11 @@ class AttemptReport:
             self.of_forecast = self.of_forecast if event.of_forecast is None else event.of_forecast
         match event:
             case None:
-                self.tails.setdefault(said.node, deque(maxlen=KEPT_LINES)).append((said.rank, said.text))
+                self.tails.setdefault(line.node, deque(maxlen=KEPT_LINES)).append((line.rank, line.text))
             case RankFailed():
-                self.reported.setdefault(said.node, event)
+                self.reported.setdefault(line.node, event)
             case GenerationStarted():  # a failure of an earlier generation was not the end
-                self.reported.pop(said.node, None)
+                self.reported.pop(line.node, None)
                 self.stopped = False
             case Finished() if self.verdict is None or self.verdict.outcome in CLEAN_OUTCOMES:
                 self.verdict = event

@@ -11,7 +11,7 @@ from threading import Event, Thread
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.launch import RunningContainer
-from orchestrator.fleet.runs.read_logs import said_of
+from orchestrator.fleet.runs.read_logs import run_line
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import Node
@@ -240,15 +240,15 @@ class _LogReader:
             veil = veil_at(container.node, container.secrets, self._record.veil)
             while True:
                 for line in container.node.engine.logs(container.id, follow=True, since=self.last):
-                    said = said_of(container, line, veil)
+                    entry = run_line(container, line, veil)
                     known = "" if line.time > known else known
                     if not known:
-                        kept.keep(said)
+                        kept.keep(entry)
                     known = "" if line.time == known else known
                     self.last = line.time
                     while self._queue.qsize() >= MOST_WAITING and not self._pause(DRAIN_S):
                         pass  # lines wait on the node, in its log, until those here have been read
-                    self._queue.put(said)
+                    self._queue.put(entry)
                     if kept.problem:
                         self._queue.put(LinesNotKept(reason=kept.problem))
                         kept.problem = ""

@@ -44,7 +44,7 @@ Checkpointed = Callable[[Sequence[Node], Plan, int], object]
 class Callbacks:
     """Called during supervision."""
 
-    told: Callable[[Update], None] = lambda _told: None
+    update: Callable[[Update], None] = lambda _update: None
     checkpoint: Checkpointed | None = None
     failed: Callable[[OrchError], object] = lambda _error: None
     """Receives errors that do not end the run."""
@@ -108,7 +108,8 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
     """Supervise until the run ends. With `plan.min_nodes` it continues without absent nodes, and adds them later."""
     record, copies, given_up = RunRecord(plan.run_id), LatestOnly(how.callbacks.failed), Counter[str](plan.away)
     if names := record.next():  # an earlier supervisor was interrupted between two attempts
-        plan, containers = move(how, plan, names, reported_samples(record))
+        joined = [line.event for line in record.lines() if isinstance(line.event, GroupJoined)]
+        plan, containers = move(how, plan, names, joined[-1].samples_per_step if joined else None)
     while True:
         outcome = follow_attempt(
             containers,
@@ -150,18 +151,9 @@ def move(
             how.callbacks.failed(error)
             how.rest(FIRST_PAUSE_S * 2**number)
             continue
-        how.callbacks.told(Replanned(plan=next_plan))
+        how.callbacks.update(Replanned(plan=next_plan))
         return next_plan, containers
     raise AssertionError  # the last try returns or raises
-
-
-def reported_samples(record: RunRecord) -> int | None:
-    """Samples per step, as a rank reported them last."""
-    samples = None
-    for said in record.lines():
-        if isinstance(said.event, GroupJoined):
-            samples = said.event.samples_per_step
-    return samples
 
 
 def _attempt_options(how: Supervision, plan: Plan, given_up: Mapping[str, int]) -> AttemptOptions:
@@ -192,13 +184,13 @@ def _pass_on(how: Supervision, plan: Plan, copies: LatestOnly) -> Callable[[Upda
     """Pass updates to the callbacks; copy checkpoints in the background."""
     nodes = [how.pool.nodes[part.node] for part in plan.nodes]
 
-    def tell(told: Update) -> None:
-        how.callbacks.told(told)
+    def pass_on(update: Update) -> None:
+        how.callbacks.update(update)
         copies.look()
-        event = told.event if isinstance(told, RunLine) else None
+        event = update.event if isinstance(update, RunLine) else None
         checkpoint = how.callbacks.checkpoint
         if checkpoint and isinstance(event, CheckpointWritten) and event.verified:
             step = event.step or 0
             copies.add(lambda: checkpoint(nodes, plan, step))
 
-    return tell
+    return pass_on

@@ -27,7 +27,7 @@ class OneShotResult:
     """Outcome of a temporary run."""
 
     outcome: RunOutcome
-    told: tuple[Event, ...]
+    events: tuple[Event, ...]
     """The last event of each kind of rank 0."""
 
 
@@ -59,7 +59,7 @@ def run_one_shot(
         callbacks.run_event(run_event)
 
     try:
-        return OneShotResult(outcome=follow_attempt(containers, plan, record, on=hear), told=tuple(newest.values()))
+        return OneShotResult(outcome=follow_attempt(containers, plan, record, on=hear), events=tuple(newest.values()))
     except BaseException as error:  # Ctrl-C too
         record.save_outcome("stopped", str(error))
         raise

@@ -33,13 +33,13 @@ class Arrivals:
     def missing(self) -> list[str]:
         return [part.node for part in self._plan.nodes if part.node not in self.here]
 
-    def hear(self, told: object) -> list[str]:
+    def hear(self, update: object) -> list[str]:
         """Return the nodes that have arrived since the last call; to be called with all events of a run."""
-        if isinstance(told, Replanned):
-            self._plan, self.here = told.plan, []
+        if isinstance(update, Replanned):
+            self._plan, self.here = update.plan, []
         new: list[str] = []
-        if isinstance(told, RunLine):
-            if isinstance(told.event, RankStarted):  # torchrun starts a rank only when every agent has met the others
+        if isinstance(update, RunLine):
+            if isinstance(update.event, RankStarted):  # torchrun starts a rank only when every agent has met the others
                 new = self.missing
         elif self.missing and self._clock() - self._polled >= POLL_EVERY_S:
             self._polled = self._clock()
@@ -63,12 +63,12 @@ class Rendezvous(Arrivals):
         super().__init__(nodes, plan, clock)
         self._newest = clock()
 
-    def hear(self, told: object) -> list[str]:
+    def hear(self, update: object) -> list[str]:
         """Return the nodes that have arrived since the last call.
 
         NodeUnreachableError: names the other nodes as soon as they are too late.
         """
-        new, now, plan = super().hear(told), self._clock(), self._plan
+        new, now, plan = super().hear(update), self._clock(), self._plan
         if new:
             self._newest = now
         limit_s, others = (BEHIND_S, ", ".join(self.here)) if self.here else (FIRST_S, "the start")
