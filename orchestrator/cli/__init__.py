@@ -100,31 +100,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     with invocation(Invocation(words=tuple(arguments))):
         if os.environ.get("ORCH_DEBUG", "0") not in ("", "0"):
             _set_common("debug")
-        return _run(arguments)
+        try:
+            program = build_app(_named_command(arguments))
+            outcome = program.main(args=list(arguments), prog_name="orch", standalone_mode=False, obj=arguments)
+        except OrchError as error:
+            return report_error(error)
+        except (typer.Abort, KeyboardInterrupt):
+            sys.stderr.write("interrupted\n")
+            return EXIT_INTERRUPTED
+        except BrokenPipeError:  # `orch logs | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except _ClickError as error:
+            error.message = error.message.replace("Value error, ", "")  # type: ignore[attr-defined]  # as below
+            error.show()  # type: ignore[attr-defined]  # ClickException, whose type depends on Typer's version
+            return int(error.exit_code)  # type: ignore[attr-defined]
+        except Exception as error:
+            from orchestrator.fleet.faults import as_error
 
-
-def _run(arguments: list[str]) -> int:
-    try:
-        program = build_app(_named_command(arguments))
-        outcome = program.main(args=list(arguments), prog_name="orch", standalone_mode=False, obj=arguments)
-    except OrchError as error:
-        return report_error(error)
-    except (typer.Abort, KeyboardInterrupt):
-        sys.stderr.write("interrupted\n")
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:  # `orch logs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except _ClickError as error:
-        error.message = error.message.replace("Value error, ", "")  # type: ignore[attr-defined]  # as below
-        error.show()  # type: ignore[attr-defined]  # ClickException, whose type depends on Typer's version
-        return int(error.exit_code)  # type: ignore[attr-defined]
-    except Exception as error:
-        from orchestrator.fleet.faults import as_error
-
-        getLogger("orch").info("unexpected error", exc_info=True)
-        return report_error(as_error(error))
-    return outcome if isinstance(outcome, int) else 0
+            getLogger("orch").info("unexpected error", exc_info=True)
+            return report_error(as_error(error))
+        return outcome if isinstance(outcome, int) else 0
 
 
 class _GroupedHelp(TyperGroup):

@@ -20,7 +20,7 @@ from orchestrator.specs.selection import select_nodes
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedInventory:
-    """An inventory, and the file it came from."""
+    """An inventory and its file."""
 
     inventory: Inventory
     path: Path

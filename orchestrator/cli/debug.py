@@ -39,10 +39,7 @@ def show_calls(invocation: Invocation) -> None:
 
 
 def begin_file(invocation: Invocation) -> None:
-    """Log versions, the command line, the inventory and calls to a new file (mode 0600) until the invocation ends.
-
-    Nothing happens where the invocation has such a file.
-    """
+    """Log versions, the command line, the inventory and calls to a new file (mode 0600) until the invocation ends."""
     if invocation.debug_file:
         return
     folder = user_state_path("orch") / "debug"

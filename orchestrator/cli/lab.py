@@ -41,14 +41,10 @@ def up(
     *,
     nodes: int = typer.Option(5, metavar="N", help="Number of machines."),
     link: str | None = typer.Option(
-        None,
-        metavar="SPEED",
-        help="Speed of every link in kbit, mbit or gbit per second, e.g. 100mbit (off: unlimited).",
+        None, metavar="SPEED", help="Speed of every link in kbit, mbit or gbit per second (off: unlimited)."
     ),
     engine: LabEngine = typer.Option(
-        LabEngine.docker,
-        metavar="docker|process",
-        help="docker: machines in containers; process: no containers at all.",
+        LabEngine.docker, metavar="docker|process", help="docker: machines in containers; process: no containers."
     ),
     cpus: float | None = typer.Option(None, metavar="N", min=0.1, help="Cores of each machine (default: all)."),
     memory: str | None = typer.Option(None, metavar="SIZE", help="Memory of each machine, e.g. 4g."),
@@ -89,10 +85,7 @@ def _make_base() -> None:
 @GROUP.command(epilog="orch lab down")
 def down(
     name: str | None = typer.Option(
-        None,
-        metavar="NAME",
-        help="Remove the lab with this name, even if another folder started it.",
-        show_default=False,
+        None, metavar="NAME", help="Remove the lab with this name, even if another folder started it."
     ),
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -109,15 +102,12 @@ def down(
     gone = take_down(name)
     if as_json:
         write_json({"removed": gone})
-    for thing in gone:
-        say(f"removed {thing}")
-    if not gone:
-        say("no lab is up: nothing to remove")
+    say("\n".join(f"removed {thing}" for thing in gone) or "no lab is up: nothing to remove")
     return EXIT_OK
 
 
 def _may_be_lost(name: str | None, *, yes: bool) -> bool:
-    """Whether data that only the machines of the lab hold may be removed with them."""
+    """Return whether data that only the machines of the lab hold may be removed with them."""
     from orchestrator.lab.state import inventory_file
     from orchestrator.lab.up_down import strange_folders
 

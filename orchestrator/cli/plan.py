@@ -42,5 +42,4 @@ def plan(
 
     options = replace(options, command=command_words(context, command), name="bench")
     length = Length(steps=steps, epochs=epochs, samples=samples)
-    loaded = load_inventory(inventory).inventory
-    return show_capacity(loaded, options, length, output, measures=measure)
+    return show_capacity(load_inventory(inventory).inventory, options, length, output, measures=measure)

@@ -11,8 +11,6 @@ from orchestrator.cli.flags import expand
 from orchestrator.cli.options import OutputMode, RunArgument
 from orchestrator.specs.errors import PartialError
 
-A_DAY_S = 24 * 3600
-
 EXAMPLES = """\
 orch supervise
 orch supervise RUN --json
@@ -24,7 +22,7 @@ def supervise(
     mode: OutputMode,
     run: RunArgument = None,
     out_of_sight: int = typer.Option(
-        A_DAY_S, min=1, metavar="SECONDS", help="Give up when no node has answered for this long."
+        24 * 3600, min=1, metavar="SECONDS", help="Give up when no node has answered for this long."
     ),
 ) -> int:
     """Supervise a run until it ends: restart killed containers and continue without lost nodes.

@@ -34,5 +34,5 @@ def test(
     """
     from orchestrator.cli.launching.connectivity import run_connectivity_test
 
-    loaded = load_inventory(inventory).inventory
-    return run_connectivity_test(loaded, replace(options, name="test"), backend, output)
+    options = replace(options, name="test")
+    return run_connectivity_test(load_inventory(inventory).inventory, options, backend, output)

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from orchestrator.checks.preflight import data_missing
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_errors, say
-from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere, steps_lost
-from orchestrator.fleet.checkpoints.survey import Places, places_in
+from orchestrator.fleet.checkpoints.newest import newest_anywhere
+from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.gather import assumed_facts, gather_facts
 from orchestrator.fleet.readiness.quick_look import check_before_launch, with_holder
-from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.find_runs import find_runs
+from orchestrator.fleet.supervise.replan import PreviousAttempt
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.errors import PortTakenError, PreflightError
-from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.plan import Plan
@@ -66,35 +63,6 @@ def check_and_plan(
         return plan_launch(request, previous.holding(facts) if previous else facts, identity)
     except PortTakenError as error:
         raise with_holder(error, next(node for node in nodes if node.name == error.node)) from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreviousAttempt:
-    """All nodes of a resumed run, those of its last attempt included, and what they hold of it.
-
-    The nodes are searched in parallel with the facts: one that is off costs its timeout once.
-    """
-
-    nodes: Mapping[str, Node]
-    places: Places
-    newest: Future[Newest]
-    runs: Future[FoundRuns]
-    frees: frozenset[int] = frozenset()
-    """Ports that the last attempt still holds and will have released."""
-
-    def holding(self, facts: Mapping[str, NodeFacts]) -> Mapping[str, NodeFacts]:
-        held = holding(facts, self.newest.result())
-        return {name: replace(one, ports_in_use=one.ports_in_use - self.frees) for name, one in held.items()}
-
-    def bring(self, plan: Plan, *, quiet: bool) -> None:
-        """Copy the newest checkpoint to the node of rank 0. ConfigError: all progress would be lost."""
-        from orchestrator.render.progress import ProgressView
-
-        newest = self.newest.result()
-        if lost := steps_lost(RunRecord(plan.run_id), newest, plan.command):
-            say(f"note: {lost}")
-        with ProgressView(quiet=quiet) as view:
-            bring_newest(self.nodes, plan, newest, view.notify)
 
 
 @contextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.launching.capacity import with_best_nodes
-from orchestrator.cli.launching.checked_plan import PreviousAttempt, check_and_plan, earlier_attempt
+from orchestrator.cli.launching.checked_plan import check_and_plan, earlier_attempt
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.launching.measure import run_probe, save_measurement
@@ -23,7 +23,7 @@ from orchestrator.fleet.runs.find_runs import must_be_over
 from orchestrator.fleet.runs.launch import launch as start_all
 from orchestrator.fleet.runs.secrets import require_values
 from orchestrator.fleet.supervise.rendezvous import Arrivals
-from orchestrator.fleet.supervise.replan import NodePool
+from orchestrator.fleet.supervise.replan import NodePool, PreviousAttempt
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import measuring
 from orchestrator.plan.lines import plan_lines
@@ -56,7 +56,7 @@ def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *
             else:
                 write_line("\n".join(plan_lines(plan, {spec.name: spec for spec in request.nodes})))
             return EXIT_OK
-        if previous:
+        if previous and previous.runs:
             must_be_over(previous.runs.result(), plan.run_id)
         from orchestrator.cli.launching.view import confirm, tell_end
 
@@ -109,16 +109,15 @@ def _run(
     nodes: Sequence[Node], plan: Plan, request: LaunchRequest, mode: OutputMode, previous: PreviousAttempt | None
 ) -> int:
     from orchestrator.cli.launching.view import Screen
+    from orchestrator.render.progress import ProgressView
 
     by_name = {node.name: node for node in nodes}
-    known: Mapping[str, Node] = by_name
-    elsewhere: Mapping[str, str] = {}
-    if previous:
-        previous.bring(plan, quiet=mode.as_json)
-        known, taking = previous.nodes, {part.node for part in plan.nodes}
-        elsewhere = {name: place for name, place in previous.places.items() if name not in taking}
     screen = Screen(plan, quiet=mode.as_json)
-    containers = start_all(known, plan, fresh=request.folders, elsewhere=elsewhere, on_step=screen.step)
+    if previous:
+        notify = ProgressView(quiet=mode.as_json, lines=True).notify
+        containers = previous.launch_next(plan, notify, screen.step, request.folders)
+    else:
+        containers = start_all(by_name, plan, fresh=request.folders, on_step=screen.step)
     if mode.detach:
         screen.close()
         return detach(plan, mode)

@@ -91,23 +91,18 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
         say(f"\nthe nodes have the request, and continue stopping\n  → at once: orch stop {chosen.run_id} --timeout 0")
         raise
     failed = report_errors(outcome.error for outcome in done.outcomes)
-    silent = _may_hold(
-        chosen, [name for name in found.unreachable if name not in {one.node.name for one in containers}]
-    )
+    silent: list[str] = []
+    if len(containers) < chosen.nnodes:  # a node that does not answer may run a part of it: any, if its plan is unknown
+        asked = {one.node.name for one in containers}
+        plan = RunRecord(chosen.run_id).plan()
+        parts = {part.node for part in plan.nodes} if plan and plan.attempt == chosen.attempt else found.unreachable
+        silent = [name for name in found.unreachable if name in parts and name not in asked]
     return StoppedRun(
         run_id=chosen.run_id,
         nodes=tuple(outcome.item.node.name for outcome in done.outcomes if not outcome.error),
         checkpoint_step=done.checkpoint_step,
-        left=(*(error.node for error in failed), *(silent if len(containers) < chosen.nnodes else ())),
+        left=(*(error.node for error in failed), *silent),
     )
-
-
-def _may_hold(run: Run, names: Sequence[str]) -> list[str]:
-    """Return the nodes that have a part in the run; all of `names` where its plan is not known here."""
-    plan = RunRecord(run.run_id).plan()
-    if plan is None or plan.attempt != run.attempt:
-        return list(names)
-    return [name for name in names if name in {part.node for part in plan.nodes}]
 
 
 def tell_missing(found: FoundRuns) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from pathlib import Path
+from types import MappingProxyType
 
-from orchestrator.fleet.checkpoints.newest import bring_newest, holding, newest_anywhere, steps_lost
-from orchestrator.fleet.checkpoints.survey import places_in
+from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere, steps_lost
+from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.fan_out import Notify, begin, fan_out
 from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.readiness.quick_look import quick_look
-from orchestrator.fleet.runs.find_runs import find_runs, must_be_over
-from orchestrator.fleet.runs.launch import RunningContainer, discard, launch
+from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, must_be_over
+from orchestrator.fleet.runs.launch import OnStep, RunningContainer, discard, launch
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node, Progress
@@ -66,7 +69,8 @@ def start_next_attempt(
     wanted = [pool.nodes[name] for name in names]
     fan_out(wanted, lambda node: _clear(node, record), timeout_s=CLEAR_S)
     places = places_in(pool.request.nodes, pool.request.project)
-    looking = begin(lambda: newest_anywhere(wanted, places, plan.run_id))
+    newest = begin(lambda: newest_anywhere(wanted, places, plan.run_id))
+    previous = PreviousAttempt(nodes=pool.nodes, places=places, newest=newest)
     facts, refused = fit(pool, names, plan.run_id)
     if len(facts) < min(pool.min_nodes, len(names)):
         raise PreflightError(
@@ -87,18 +91,44 @@ def start_next_attempt(
         started_at=pool.now().isoformat(timespec="seconds"),
         attempt=plan.attempt + 1,
     )
-    newest = looking.result()
-    lost = steps_lost(record, newest, request.command)
-    next_plan = plan_launch(request, holding(facts, newest), identity)
-    if lost:
-        notify(next_plan.master, Progress(text=lost))
-    bring_newest(pool.nodes, next_plan, newest, notify)
+    next_plan = plan_launch(request, previous.holding(facts), identity)
+    return next_plan, previous.launch_next(next_plan, notify, lambda node, step: notify(node, Progress(text=step)))
 
-    def on_step(node: str, step: str) -> None:
-        notify(node, Progress(text=step))
 
-    elsewhere = {name: places[name] for name in next_plan.away}
-    return next_plan, launch(pool.nodes, next_plan, elsewhere=elsewhere, on_step=on_step)
+@dataclass(frozen=True, kw_only=True)
+class PreviousAttempt:
+    """All nodes of a resumed run, those of its last attempt included, and what they hold of it.
+
+    The nodes are searched in parallel with the facts: one that is off costs its timeout once.
+    """
+
+    nodes: Mapping[str, Node]
+    places: Places
+    newest: Future[Newest]
+    runs: Future[FoundRuns] | None = None
+    """The runs on these nodes, where the attempt may still be active."""
+    frees: frozenset[int] = frozenset()
+    """Ports that the last attempt still holds and will have released."""
+
+    def holding(self, facts: Mapping[str, NodeFacts]) -> Mapping[str, NodeFacts]:
+        """Return the facts for a plan that places rank 0 on a node with the newest checkpoint."""
+        held = holding(facts, self.newest.result())
+        return {name: replace(one, ports_in_use=one.ports_in_use - self.frees) for name, one in held.items()}
+
+    def launch_next(
+        self, plan: Plan, notify: Notify, on_step: OnStep, fresh: Mapping[str, Path] = MappingProxyType({})
+    ) -> tuple[RunningContainer, ...]:
+        """Copy the newest checkpoint to the node of rank 0, and launch the next attempt.
+
+        Errors are those of `steps_lost`, `bring_newest` and `launch`.
+        """
+        newest = self.newest.result()
+        if lost := steps_lost(RunRecord(plan.run_id), newest, plan.command):
+            notify(plan.master, Progress(text=lost))
+        bring_newest(self.nodes, plan, newest, notify)
+        taking = {part.node for part in plan.nodes}
+        elsewhere = {name: self.places[name] for name in self.nodes if name not in taking}
+        return launch(self.nodes, plan, fresh=fresh, elsewhere=elsewhere, on_step=on_step)
 
 
 def fit(pool: NodePool, names: Sequence[str], run_id: str) -> tuple[dict[str, NodeFacts], list[str]]:
