@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.models.generate import Sampling, choose, generate
-from trainer.models.gpt2 import GPT2, Gpt2Shape
+from trainer.models.gpt2 import GPT2, Gpt2Shape, Sampling, choose, generate
 
 SHAPE = Gpt2Shape(layers=2, heads=2, width=16, seq_len=8, vocab_size=50)
 LIKELIEST = Sampling(temperature=0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from trainer.data import failure_texts, labelled_text, spanish, text_lengths, text_prepared
+from trainer.data import failure_texts, labelled_text, spanish, text_prepared
 from trainer.data.labelled_text import LabelledText
 from trainer.data.manifests import PreparedText
 from trainer.data.order import Bucketed
@@ -176,10 +176,17 @@ def test_a_folder_that_lacks_something_is_refused(prepared: PreparedText, tmp_pa
 
 def test_lengths_and_advice() -> None:
     lengths = np.arange(1, 201)
-    assert text_lengths.figures(lengths) == {"texts": 200, "p50": 101, "p90": 181, "p95": 191, "p99": 199, "max": 200}
-    assert text_lengths.advice(lengths, 512) == 224
-    assert text_lengths.advice(lengths, 128) == 128
-    assert "--max-length 128  cuts 72 texts (36.0%)" in "\n".join(text_lengths.report(lengths, 512))
+    assert text_prepared.length_statistics(lengths) == {
+        "texts": 200,
+        "p50": 101,
+        "p90": 181,
+        "p95": 191,
+        "p99": 199,
+        "max": 200,
+    }
+    assert text_prepared.advised_length(lengths, 512) == 224
+    assert text_prepared.advised_length(lengths, 128) == 128
+    assert "--max-length 128  cuts 72 texts (36.0%)" in "\n".join(text_prepared.length_report(lengths, 512))
 
 
 # ── Frozen rows ───────────────────────────────────────────────────────────────────────────────────

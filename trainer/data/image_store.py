@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -79,7 +78,7 @@ def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[PreparedImage
     for name, split in gallery.splits.items():
         splits[name] = {
             "images": len(split),
-            "pixels": _store_pixels(folder, name, _decoded(split, frame, bad), statistics),
+            "pixels": _store_pixels(folder, name, split, frame, statistics, bad),
             "labels": store(folder, name, ".labels", split.labels.astype("<i8").tobytes()),
         }
     if bad:
@@ -116,7 +115,9 @@ class Statistics:
         return {"mean": [round(float(x), 4) for x in mean], "std": [round(float(x), 4) or 1.0 for x in std]}
 
 
-def _decoded(split: Split, frame: Frame, bad: list[str]) -> Iterator[NDArray[np.uint8]]:
+def _store_pixels(
+    folder: Path, name: str, split: Split, frame: Frame, statistics: Statistics, bad: list[str]
+) -> dict[str, Any]:
     """Decode the split's images in order, some at a time; Pillow decodes without the interpreter's lock."""
 
     def decode(index: int) -> Pixels:
@@ -126,28 +127,21 @@ def _decoded(split: Split, frame: Frame, bad: list[str]) -> Iterator[NDArray[np.
             bad.append(f"{split.names[index]}: {error}")
             return np.zeros(frame.shape, np.uint8)
 
-    with ThreadPoolExecutor(usable_threads()) as pool:
-        for start in range(0, len(split), AT_ONCE):
-            yield np.stack(list(pool.map(decode, range(start, min(start + AT_ONCE, len(split))))))
-
-
-def _store_pixels(
-    folder: Path, split: str, parts: Iterator[NDArray[np.uint8]], statistics: Statistics
-) -> dict[str, Any]:
-    digest, scratch = hashlib.sha256(), folder / f".{split}.{os.getpid()}.tmp"
+    digest, scratch = hashlib.sha256(), folder / f".{name}.{os.getpid()}.tmp"
     try:
-        with scratch.open("wb") as file:
-            for part in parts:
+        with scratch.open("wb") as file, ThreadPoolExecutor(usable_threads()) as pool:
+            for start in range(0, len(split), AT_ONCE):
+                part = np.stack(list(pool.map(decode, range(start, min(start + AT_ONCE, len(split))))))
                 content = part.tobytes()
                 file.write(content)
                 digest.update(content)
-                if split == "train":
+                if name == "train":
                     statistics.add(part)
             size = file.tell()
             file.flush()
             os.fsync(file.fileno())
-        name = f"{split}-{digest.hexdigest()[:12]}.pixels"
-        scratch.replace(folder / name)
+        stored = f"{name}-{digest.hexdigest()[:12]}.pixels"
+        scratch.replace(folder / stored)
     finally:
         scratch.unlink(missing_ok=True)
-    return {"file": name, "bytes": size, "sha256": digest.hexdigest()}
+    return {"file": stored, "bytes": size, "sha256": digest.hexdigest()}

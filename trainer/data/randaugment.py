@@ -55,6 +55,9 @@ def apply(images: Tensor, chosen: Tensor, sign: Tensor, strength: float) -> Tens
         grid = F.affine_grid(matrix[rows], list(some.shape), align_corners=False)
         return F.grid_sample(some, grid, align_corners=False)
 
+    def contrast(some: Tensor, rows: Tensor | slice) -> Tensor:
+        return blend(grey(some).mean((1, 2, 3), keepdim=True), some, factor[rows])
+
     # (n, 2, 3): where each pixel comes from, in coordinates from -1 to 1. Only one amount of an image is not 0.
     amount = {name: where(name) * sign * strength for name in OPERATIONS[1:6]}
     angle = amount["rotate"] * math.radians(30)
@@ -65,7 +68,7 @@ def apply(images: Tensor, chosen: Tensor, sign: Tensor, strength: float) -> Tens
 
     images = _only(where(*OPERATIONS[1:6]), images, moved)
     levels = _only(where("brightness"), images, lambda some, rows: (some * factor[rows]).clamp(0, 255))
-    levels = _only(where("contrast"), levels, lambda some, rows: contrast(some, factor[rows]))
+    levels = _only(where("contrast"), levels, contrast)
     levels = _only(where("autocontrast"), levels, lambda some, _: autocontrast(some))
     levels = _only(where("posterize"), levels, lambda some, _: (some / step).floor() * step)
     levels = _only(where("solarize"), levels, lambda some, _: torch.where(some >= threshold, 255 - some, some))
@@ -84,10 +87,6 @@ def _only(chosen: Tensor, images: Tensor, change: Change) -> Tensor:
 
 def _all(chosen: Tensor, images: Tensor, change: Change) -> Tensor:
     return torch.where(chosen[:, None, None, None], change(images, slice(None)), images)
-
-
-def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    return blend(grey(images).mean((1, 2, 3), keepdim=True), images, factor)
 
 
 def autocontrast(images: Tensor) -> Tensor:

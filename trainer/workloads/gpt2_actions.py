@@ -150,7 +150,7 @@ def write_on(model: GPT2, tokenizer: Any, request: GenerationRequest) -> list[st
     import torch
 
     from trainer.data.tokenizer import END_OF_TEXT
-    from trainer.models.generate import Sampling, generate
+    from trainer.models.gpt2 import Sampling, generate
 
     start = tokenizer.encode(request.prompt).ids or [tokenizer.token_to_id(END_OF_TEXT)]
     sampling = Sampling(temperature=request.temperature, top_k=request.top_k, top_p=request.top_p)

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.data import failure_texts, labelled_text, spanish, text_lengths
+from trainer.data import failure_texts, labelled_text, spanish
 from trainer.data.files import write_atomic
 from trainer.data.labelled_text import LabelledText
 from trainer.data.manifests import PreparedText
 from trainer.data.prepared_folder import store
-from trainer.data.text_prepared import SPLITS, Rows
+from trainer.data.text_prepared import SPLITS, Rows, advised_length, length_report, length_statistics
 from trainer.data.tokenizer import SPECIAL, train_wordpiece
 from trainer.errors import ConfigurationError, OptionError
 from trainer.models import pretrained, sizes
@@ -46,7 +46,7 @@ def prepare(given: argparse.Namespace) -> int:
     print(f"{given.data_dir}: {len(train)} texts to train, {len(validation)} to validate, for {given.model_name}")
     for name, classes in prepared.heads.items():
         print(f"  {name} (weight {heads[name]:g}): {len(classes)} classes: {_few(classes)}")
-    print("\n".join(text_lengths.report(_lengths_of(prepared), _longest(prepared))))
+    print("\n".join(length_report(_lengths_of(prepared), _longest(prepared))))
     return 0
 
 
@@ -110,9 +110,9 @@ def lengths(given: argparse.Namespace) -> int:
     prepared = PreparedText.open(given.data_dir)
     found, longest = _lengths_of(prepared), _longest(prepared)
     if given.json:
-        print(json.dumps({**text_lengths.figures(found), "advice": text_lengths.advice(found, longest)}))
+        print(json.dumps({**length_statistics(found), "advice": advised_length(found, longest)}))
     else:
-        print("\n".join(text_lengths.report(found, longest, given.max_length)))
+        print("\n".join(length_report(found, longest, given.max_length)))
     return 0
 
 
