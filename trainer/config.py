@@ -256,6 +256,5 @@ class TrainOptions:
         return total
 
     def as_json(self) -> dict[str, Any]:
-        values = asdict(replace(self, chosen={}))
-        del values["chosen"]
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        values = asdict(replace(self, chosen={})).items()
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values if name != "chosen"}

@@ -71,7 +71,6 @@ def source_of(description: dict[str, Any], traces: Iterator[Trace]) -> TraceSour
     if first is None:
         raise ConfigurationError("no trace in what was given")
     vocabulary = Vocabulary(events={}, features=list(first.features), grows=True)
-    names: list[str] = []
 
     def chunks() -> Iterator[Traces]:
         for chunk in chunked(chain([first], traces)):
@@ -79,9 +78,8 @@ def source_of(description: dict[str, Any], traces: Iterator[Trace]) -> TraceSour
             if unlabelled:
                 raise ConfigurationError(f"trace {unlabelled[0]}: training needs a label, 0 or 1")
             yield vocabulary.encode(chunk)
-        names.extend(vocabulary.events)
 
-    return TraceSource(description=description, chunks=chunks(), events=names, features=vocabulary.features)
+    return TraceSource(description=description, chunks=chunks(), events=vocabulary.events, features=vocabulary.features)
 
 
 def chunked(traces: Iterator[Trace]) -> Iterator[list[Trace]]:

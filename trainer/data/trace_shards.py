@@ -33,7 +33,7 @@ class TraceSource:
     description: dict[str, Any]
     """All that determines the result: an unchanged source is not read twice."""
     chunks: Iterable[Traces]
-    events: list[str]
+    events: Iterable[str]
     """Names of the events from 1 on, complete after the last chunk; empty for events without names."""
     features: list[str]
 
@@ -67,7 +67,7 @@ def prepare(source: TraceSource, folder: Path) -> tuple[PreparedTraces, bool]:
     mean, deviation = measure.result()
     manifest = {
         "source": source.description,
-        "events": source.events,
+        "events": list(source.events),
         "event_kinds": kinds,
         "features": source.features,
         "mean": mean,

@@ -52,7 +52,9 @@ class StreamSettings:
 
 
 class StreamedTraces(IterableDataset[Batch]):
-    """Traces for a recurrent model: (events, features, label)."""
+    """Traces for a recurrent model."""
+
+    PARTS: tuple[str, ...] = ("events", "features", "label")
 
     def __init__(self, files: Files, reading: StreamSettings) -> None:
         self._files = list(files)
@@ -135,11 +137,8 @@ class StreamedTraces(IterableDataset[Batch]):
         if self._open is None or str(self._open.path) != path:
             self._open = None  # before the next is opened: never two files at once
             self._open = TensorFile(Path(path))
-        return self._sample(self._open, number)
-
-    def _sample(self, file: TensorFile, number: int) -> Batch:
-        row = file.row(number).first(self._reading.longest)
-        return row.events.clone(), row.features.clone(), row.label.clone()
+        row = self._open.row(number).first(self._reading.longest)
+        return tuple(getattr(row, part).clone() for part in self.PARTS)
 
     def sample(self, number: int) -> Batch:
         """Trace by number, in the order of the files: for validation, which reads them in sequence."""
@@ -150,7 +149,9 @@ class StreamedTraces(IterableDataset[Batch]):
 
 
 class StreamedGraphs(StreamedTraces):
-    """Traces for a graph model: (events, features, edges, label)."""
+    """Traces for a graph model."""
+
+    PARTS = ("events", "features", "edges", "label")
 
     @staticmethod
     def collate(samples: list[Batch]) -> Batch:
@@ -161,10 +162,6 @@ class StreamedGraphs(StreamedTraces):
         moved: list[Tensor] = [each + begin for each, begin in zip(edges, begins, strict=True)]
         graph = torch.repeat_interleave(torch.arange(len(samples)), lengths)
         return torch.cat(events), torch.cat(features), torch.cat(moved, dim=1), graph, torch.stack(labels)
-
-    def _sample(self, file: TensorFile, number: int) -> Batch:
-        row = file.row(number).first(self._reading.longest)
-        return row.events.clone(), row.features.clone(), row.edges.clone(), row.label.clone()
 
 
 class PreprocessedLSTMDataset(StreamedTraces):
