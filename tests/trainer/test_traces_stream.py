@@ -12,7 +12,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from trainer.data.batch import Batch
-from trainer.data.trace_stream import PreprocessedGNNDataset, PreprocessedLSTMDataset, StreamedTraces, StreamSettings
+from trainer.data.trace_stream import (
+    PreprocessedGNNDataset,
+    PreprocessedLSTMDataset,
+    Reference,
+    StreamedTraces,
+    StreamSettings,
+)
 from trainer.data.trace_tensors import open_folder
 from trainer.errors import ConfigurationError, TrainerError
 
@@ -152,10 +158,12 @@ def test_only_one_file_is_open(files: list[tuple[str, int]]) -> None:
     class Watched(StreamedTraces):
         opened: list[str]
 
-        def _sample(self, file: object, number: int) -> Batch:
-            assert file is self._open
-            self.opened = [*getattr(self, "opened", []), str(file.path)]  # type: ignore[attr-defined]
-            return super()._sample(file, number)  # type: ignore[arg-type]
+        def _read(self, item: Reference | Batch) -> Batch:
+            sample = super()._read(item)
+            if isinstance(item, Reference):
+                assert self._open is not None
+                self.opened = [*getattr(self, "opened", []), str(self._open.path)]
+            return sample
 
     dataset = Watched(files, StreamSettings(buffer=1000))
     assert len(list(dataset)) == TOTAL

@@ -43,8 +43,8 @@ class CachedImages:
             # Two workers may both decode it: they write the same bytes. The mark follows the pixels.
             self._pixels[index] = self._decode(index)
             self._there[index] = 1
-        picture: Pixels = self._pixels[index]
-        return picture
+        image: Pixels = self._pixels[index]
+        return image
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:

@@ -59,8 +59,8 @@ class StoredImages:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Pixels:
-        picture: Pixels = self._pixels[index]
-        return picture
+        image: Pixels = self._pixels[index]
+        return image
 
 
 def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[PreparedImages, bool]:

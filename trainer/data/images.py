@@ -66,16 +66,16 @@ class Gallery:
     """Hash of the content, the same on every machine that has a copy."""
 
 
-def pixels(picture: Image.Image, frame: Frame) -> Pixels:
+def pixels(image: Image.Image, frame: Frame) -> Pixels:
     """The middle square of an image, scaled to the stored size."""
-    picture = picture.convert("RGB" if frame.channels == 3 else "L")
-    width, height = picture.size
+    image = image.convert("RGB" if frame.channels == 3 else "L")
+    width, height = image.size
     if (width, height) != frame.shape[:2]:
         side = min(width, height)
         left, top = (width - side) // 2, (height - side) // 2
         box = (left, top, left + side, top + side)
-        picture = picture.resize(frame.shape[:2], Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
-    return np.asarray(picture, np.uint8).reshape(frame.shape)
+        image = image.resize(frame.shape[:2], Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
+    return np.asarray(image, np.uint8).reshape(frame.shape)
 
 
 # ── A folder for each class ───────────────────────────────────────────────────────────────────────
@@ -140,10 +140,10 @@ class FileReader:
 def open_image(file: Path) -> Image.Image:
     """Decode an image. OSError: the file is no image, or broken."""
     try:
-        picture: Image.Image
-        with Image.open(file) as picture:
-            picture.load()
-        return picture
+        image: Image.Image
+        with Image.open(file) as image:
+            image.load()
+        return image
     except (ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise OSError(str(error)) from error
 
@@ -180,8 +180,8 @@ def read_fashion(folder: Path) -> Gallery:
 
 
 def _image_of(images: Pixels, index: int) -> Image.Image:
-    picture: Image.Image = Image.fromarray(images[index])
-    return picture
+    image: Image.Image = Image.fromarray(images[index])
+    return image
 
 
 def read_idx(file: Path) -> Pixels:

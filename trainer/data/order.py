@@ -130,7 +130,7 @@ ROUNDS = 8
 
 
 def scattered(places: Indices, count: int, keys: Sequence[np.uint64]) -> Indices:
-    """The images of `places` under a permutation of 0 … count-1 that is not stored: a Feistel network, whose results of
+    """The images of `places` under a permutation of 0 … count-1 that is not stored: a Feistel network; its results of
     `count` or above are permuted again (Black, Rogaway: Ciphers with arbitrary finite domains, 2002)."""
     bits = max(2, (count - 1).bit_length())
     low, high = np.uint64(bits // 2), np.uint64(bits - bits // 2)

@@ -1,4 +1,4 @@
-"""Spanish text from Debian's packages, whose contents and licences are in docs/trainer.md."""
+"""Spanish text from Debian's packages; contents and licences: docs/trainer.md."""
 
 from __future__ import annotations
 

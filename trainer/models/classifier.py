@@ -38,9 +38,9 @@ class Classifier(nn.Module):
         self.register_buffer("mean", 255 * torch.tensor(mean).view(1, -1, 1, 1))
         self.register_buffer("std", 255 * torch.tensor(std).view(1, -1, 1, 1))
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """(n, channels, height, width) from 0 to 255."""
-        logits: Tensor = self.network((pictures - self.mean) / self.std)
+        logits: Tensor = self.network((images - self.mean) / self.std)
         return logits
 
 

@@ -49,7 +49,7 @@ class Dropout:
 
 
 class Embeddings(nn.Module):
-    """Embeddings without token types: a single text is all of type 0, whose vector is part of every position's."""
+    """Embeddings without token types: all of a single text is of type 0, and its vector is part of every position's."""
 
     def __init__(self, shape: EncoderShape, dropout: float) -> None:
         super().__init__()

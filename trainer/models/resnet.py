@@ -16,12 +16,12 @@ class ResNetShape:
     widths: tuple[int, ...] = (64, 128, 256, 512)
     expansion: int = 1
     """Above 1: blocks of 1×1, 3×3, 1×1 convolutions whose output is this much wider."""
-    small_pictures: bool = False
+    small_images: bool = False
     """Start with a 3×3 convolution at full size instead of 7×7 and pooling, which leave a quarter of the side."""
 
 
 SHAPES = {
-    "resnet-small": ResNetShape(blocks=(1, 1, 1), widths=(32, 64, 128), small_pictures=True),
+    "resnet-small": ResNetShape(blocks=(1, 1, 1), widths=(32, 64, 128), small_images=True),
     "resnet18": ResNetShape(blocks=(2, 2, 2, 2)),
     "resnet34": ResNetShape(blocks=(3, 4, 6, 3)),
     "resnet50": ResNetShape(blocks=(3, 4, 6, 3), expansion=4),
@@ -34,11 +34,11 @@ class ResNet(nn.Module):
         first = shape.widths[0]
         self.stem = nn.Sequential(
             nn.Conv2d(channels, first, 3, padding=1, bias=False)
-            if shape.small_pictures
+            if shape.small_images
             else nn.Conv2d(channels, first, 7, stride=2, padding=3, bias=False),
             nn.BatchNorm2d(first),
             nn.ReLU(inplace=True),
-            nn.Identity() if shape.small_pictures else nn.MaxPool2d(3, stride=2, padding=1),
+            nn.Identity() if shape.small_images else nn.MaxPool2d(3, stride=2, padding=1),
         )
         self.blocks = nn.ModuleList()
         inputs = first

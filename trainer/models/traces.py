@@ -60,7 +60,7 @@ class SequenceModel(nn.Module):
         inside = (torch.arange(states.shape[1], device=lengths.device) < lengths[:, None]).unsqueeze(2)
         last = states[torch.arange(len(lengths), device=lengths.device), lengths - 1]
         mean = (states * inside).sum(1) / lengths[:, None]
-        highest = states.masked_fill(~inside, -1.0).amax(1)  # an LSTM's states lie between -1 and 1
+        highest = states.masked_fill(~inside, -1.0).amax(1)  # an LSTM's states are between -1 and 1
         logits: Tensor = self.head(torch.cat([last, mean, highest], dim=1))
         return logits
 

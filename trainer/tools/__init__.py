@@ -1,1 +1,1 @@
-"""Small programs beside the training: the connectivity check and the resource monitor."""
+"""Tools: connectivity check, resource monitor, verification and export of checkpoints."""
