@@ -7,41 +7,41 @@ from orchestrator.plan.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, 
 from orchestrator.specs.run_events import ContainerRemoved, LinesNotKept, NodeBack, NodeLost, Replanned, RunLine
 
 WORTH_A_LINE_S = 60
-"""Without progress: a shorter pause is an evaluation, or a script that writes now and then."""
+"""Without progress: a shorter pause is an evaluation, or a script that rarely writes."""
 
 
-def recovery_line(told: Update) -> str:
-    """Empty where it is none of this."""
-    if isinstance(told, RunLine):
-        return _of_agent(told.event, told)
-    if isinstance(told, NodeLost):
-        return f"! {told.node} does not answer any more: {told.error.message}"
-    if isinstance(told, NodeBack):
-        return f"· {told.node} answers again"
-    if isinstance(told, ContainerRemoved):
-        return f"! {told.node}: somebody removed its container"
-    if isinstance(told, Replanned):
-        plan = told.plan
+def recovery_line(update: Update) -> str:
+    """One line for the terminal; empty for an update that needs none."""
+    if isinstance(update, RunLine):
+        return _of_agent(update.event, update)
+    if isinstance(update, NodeLost):
+        return f"! {update.node} no longer answers: {update.error.message}"
+    if isinstance(update, NodeBack):
+        return f"· {update.node} answers again"
+    if isinstance(update, ContainerRemoved):
+        return f"! the container on {update.node} was removed"
+    if isinstance(update, Replanned):
+        plan = update.plan
         names = ", ".join(part.node for part in plan.nodes)
         return f"✓ continues as attempt {plan.attempt} on {names}; master {plan.master}"
-    if isinstance(told, LinesNotKept):
-        return f"! {told.reason}; the run continues, and is followed as before"
-    return _of_decision(told)
+    if isinstance(update, LinesNotKept):
+        return f"! {update.reason}; the run continues, and is followed as before"
+    return _of_decision(update)
 
 
-def _of_decision(told: Update) -> str:
-    if isinstance(told, StartContainer):
-        return f"→ the container on {told.node} was killed: starting it again"
-    if isinstance(told, StopOthers) and told.nodes:
-        return f"→ stopping {', '.join(told.nodes)}"
-    if isinstance(told, GiveUp):
-        return f"✗ {', '.join(told.nodes)} gone for {told.seconds:.0f} s: stopping the run"
-    if isinstance(told, Replan):
-        return f"→ {', '.join(told.without)} given up: continuing with {', '.join(told.left)}"
-    if isinstance(told, AddNodes):
-        return f"→ {', '.join(told.nodes)} back and fit: added after this checkpoint"
-    if isinstance(told, NoNodeAnswers):
-        return f"! no node has answered for {told.seconds:.0f} s"
+def _of_decision(update: Update) -> str:
+    if isinstance(update, StartContainer):
+        return f"→ the container on {update.node} was killed: starting it again"
+    if isinstance(update, StopOthers) and update.nodes:
+        return f"→ stopping {', '.join(update.nodes)}"
+    if isinstance(update, GiveUp):
+        return f"✗ {', '.join(update.nodes)} gone for {update.seconds:.0f} s: stopping the run"
+    if isinstance(update, Replan):
+        return f"→ {', '.join(update.without)} given up: continuing with {', '.join(update.left)}"
+    if isinstance(update, AddNodes):
+        return f"→ {', '.join(update.nodes)} back and fit: added after this checkpoint"
+    if isinstance(update, NoNodeAnswers):
+        return f"! no node has answered for {update.seconds:.0f} s"
     return ""
 
 
@@ -50,8 +50,8 @@ def _of_agent(event: Event | None, line: RunLine) -> str:
     if isinstance(event, Restarting) and line.node_rank == 0 and event.outcome != "stopped":
         rank = f"rank {event.rank} on " if event.rank is not None else ""
         left = -1 if event.restarts_left is None else event.restarts_left
-        more = f" ({left} more times at most)" if left >= 0 else ""
-        return f"! {rank}{event.node or '?'}: {event.reason or ''}; all start again{more}"
+        more = f" (restarts left: {left})" if left >= 0 else ""
+        return f"! {rank}{event.node or '?'}: {event.reason or ''}; restarting all ranks{more}"
     if isinstance(event, Hung) and (event.seconds or 0) >= WORTH_A_LINE_S:
         return f"! no progress on {line.node} for {event.seconds:.0f} s; position of each rank: orch why"
     if not isinstance(event, NodesEvent):
@@ -59,7 +59,7 @@ def _of_agent(event: Event | None, line: RunLine) -> str:
     names = "?" if event.nodes is None else ", ".join(event.nodes)
     seconds = "?" if event.seconds is None else f"{event.seconds}"
     if isinstance(event, NodesStalled):
-        return f"! no word from {names} for {seconds} s"
+        return f"! no heartbeat from {names} for {seconds} s"
     if isinstance(event, NodesRecovered):
-        return f"· {names} heard again"
+        return f"· heartbeats of {names} are back"
     return f"… waiting for {names} ({seconds} s)" if isinstance(event, WaitingForNodes) else ""

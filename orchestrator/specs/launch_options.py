@@ -75,94 +75,80 @@ def _secrets(texts: Sequence[str]) -> tuple[Secret, ...]:
     return tuple(secrets)
 
 
-def _flag(name: str, **how: Any) -> dict[str, Flag]:
-    return {"flag": Flag(name=name, **how)}
+def _option(default: Any, name: str, **how: Any) -> Any:
+    """A field with a flag; a mutable default is copied for each object."""
+    metadata = {"flag": Flag(name=name, **how)}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """Options that hold for all attempts of a run: its plan keeps them for a resumed attempt."""
 
-    profile: str = field(
-        default="",
-        metadata=_flag(
-            "--profile",
-            parse=_profile,
-            metavar="cpu|cuda",
-            help="Image for all nodes (default: chosen by each node's device).",
-        ),
+    profile: str = _option(
+        "",
+        "--profile",
+        parse=_profile,
+        metavar="cpu|cuda",
+        help="Image for all nodes (default: chosen by each node's device).",
     )
     """Image for all nodes: cpu or cuda; empty: by the device of each node."""
-    mounts: tuple[Mount, ...] = field(
-        default=(),
-        metadata=_flag(
-            "--mount",
-            parse=_mounts,
-            repeated=True,
-            metavar="SOURCE:TARGET[:ro]",
-            help="Bind mount from each node. Repeatable.",
-        ),
+    mounts: tuple[Mount, ...] = _option(
+        (),
+        "--mount",
+        parse=_mounts,
+        repeated=True,
+        metavar="SOURCE:TARGET[:ro]",
+        help="Bind mount from each node. Repeatable.",
     )
-    environment: Mapping[str, str] = field(
-        default_factory=dict,
-        metadata=_flag(
-            "--env",
-            parse=_environment,
-            repeated=True,
-            metavar="KEY=VALUE",
-            help="Environment variable for the containers. Repeatable.",
-        ),
+    environment: Mapping[str, str] = _option(
+        {},
+        "--env",
+        parse=_environment,
+        repeated=True,
+        metavar="KEY=VALUE",
+        help="Environment variable for the containers. Repeatable.",
     )
     """The user's own variables."""
-    secrets: tuple[Secret, ...] = field(
-        default=(),
-        metadata=_flag(
-            "--secret",
-            parse=_secrets,
-            repeated=True,
-            metavar="NAME[=FILE]",
-            help="Your environment variable NAME, or FILE, as /run/secrets/NAME in the containers; not stored. "
-            "Repeatable.",
-        ),
+    secrets: tuple[Secret, ...] = _option(
+        (),
+        "--secret",
+        parse=_secrets,
+        repeated=True,
+        metavar="NAME[=FILE]",
+        help="Your environment variable NAME, or FILE, as /run/secrets/NAME in the containers; not stored. Repeatable.",
     )
     """Secrets by name: their values are read when the run starts, and passed as files."""
-    max_restarts: int = field(
-        default=3,
-        metadata=_flag(
-            "--max-restarts",
-            least=0,
-            most=1_000_000,
-            metavar="N",
-            help="Restarts allowed without a new checkpoint in between.",
-        ),
+    max_restarts: int = _option(
+        3,
+        "--max-restarts",
+        least=0,
+        most=1_000_000,
+        metavar="N",
+        help="Restarts allowed without a new checkpoint in between.",
     )
     """Restarts of the ranks without a new checkpoint, and Docker's restarts of a container that ended otherwise."""
-    node_timeout_s: int = field(
-        default=120,
-        metadata=_flag(
-            "--node-timeout",
-            least=1,
-            most=100_000_000,
-            metavar="SECONDS",
-            help="How long a node may be lost before it is dropped.",
-        ),
+    node_timeout_s: int = _option(
+        120,
+        "--node-timeout",
+        least=1,
+        most=100_000_000,
+        metavar="SECONDS",
+        help="How long a node may be lost before it is dropped.",
     )
-    min_nodes: int = field(
-        default=0,
-        metadata=_flag(
-            "--min-nodes",
-            least=1,
-            most=MOST_NODES,
-            metavar="N",
-            help="Continue without lost nodes while this many are left.",
-        ),
+    min_nodes: int = _option(
+        0,
+        "--min-nodes",
+        least=1,
+        most=MOST_NODES,
+        metavar="N",
+        help="Continue without lost nodes while this many are left.",
     )
     """Nodes that the run can continue with after the others were given up; 0: it needs all of them."""
-    replicas: int = field(
-        default=1,
-        metadata=_flag(
-            "--replicas", least=0, most=MOST_NODES, metavar="N", help="Other nodes that get a copy of each checkpoint."
-        ),
+    replicas: int = _option(
+        1, "--replicas", least=0, most=MOST_NODES, metavar="N", help="Other nodes that get a copy of each checkpoint."
     )
 
     def settings(self) -> dict[str, Any]:
@@ -191,31 +177,23 @@ class LaunchOptions(RunSettings):
     command: tuple[str, ...] = ()
     nodes: str | None = None
     labels: tuple[str, ...] = ()
-    name: str = field(default="", metadata=_flag("--name", help="Beginning of the run's id."))
-    master: str = field(
-        default="", metadata=_flag("--master", metavar="NODE", help="Node of rank 0 (default: the first).")
+    name: str = _option("", "--name", help="Beginning of the run's id.")
+    master: str = _option("", "--master", metavar="NODE", help="Node of rank 0 (default: the first).")
+    master_port: int | None = _option(
+        None,
+        "--master-port",
+        least=1,
+        most=65534,
+        metavar="PORT",
+        help="Port on rank 0's node (default: the next free one from 12355).",
     )
-    master_port: int | None = field(
-        default=None,
-        metadata=_flag(
-            "--master-port",
-            least=1,
-            most=65534,
-            metavar="PORT",
-            help="Port on rank 0's node (default: the next free one from 12355).",
-        ),
+    workdir: Path | None = _option(  # noqa: RUF009  # a dataclass field
+        None, "--workdir", metavar="DIR", help="Your code, copied to every node (default: the current folder)."
     )
-    workdir: Path | None = field(
-        default=None,
-        metadata=_flag(
-            "--workdir", metavar="DIR", help="Your code, copied to every node (default: the current folder)."
-        ),
+    data: Path | None = _option(  # noqa: RUF009  # a dataclass field
+        None, "--data", metavar="DIR", help="Prepared data, copied to nodes without it (default: ./Data)."
     )
-    data: Path | None = field(
-        default=None,
-        metadata=_flag("--data", metavar="DIR", help="Prepared data, copied to nodes without it (default: ./Data)."),
-    )
-    resume: str = field(default="", metadata=_flag("--resume", metavar="RUN", help="Resume an earlier run."))
+    resume: str = _option("", "--resume", metavar="RUN", help="Resume an earlier run.")
     engine: str = ""
     given: frozenset[str] = frozenset()
     """Names of the fields that were on the command line."""
