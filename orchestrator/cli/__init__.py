@@ -45,6 +45,8 @@ GROUPS = {
         "launch": "Start a training run on several nodes and follow it",
         "status": "Show the state of a run and its nodes",
         "logs": "Show what the ranks of a run wrote, merged",
+        "exec": "Run a command in the containers of a run, or on a node",
+        "shell": "Log in to a node",
         "wait": "Wait until a run has ended; exit with its code",
         "supervise": "Watch a run without a terminal and restart what fails",
         "adopt": "Take over a run whose launch was interrupted",
@@ -54,6 +56,7 @@ GROUPS = {
     "After": {
         "runs": "List the runs that the nodes and this computer know",
         "why": "Say why a run failed or what it waits for, and what to do",
+        "pull": "Copy the files that a run wrote to this computer",
         "resume": "Resume a run that ended, from its newest checkpoint",
         "checkpoints": "List, verify, pull, push, prune and export checkpoints",
         "clean": "Remove the containers of ended runs from the nodes",

@@ -40,6 +40,7 @@ LABEL_PYTHON = "orch.python"
 LABEL_COMMIT = "orch.git_commit"
 
 MOST_NODES = 4096
+MOST_NPROC = 64
 MOST_ATTEMPTS = 1_000_000
 LONGEST_NAME, LONGEST_COMMAND = 256, 65536
 
@@ -86,6 +87,12 @@ def understood(found: Mapping[str, str]) -> RunLabels | None:
         return read_labels(found)
     except ValueError:
         return None
+
+
+def ranks_of(found: Mapping[str, str]) -> range:
+    """Global ranks of a container. ValueError for labels that no run of orch has."""
+    first = _number(found, LABEL_FIRST_RANK, 0, MOST_NODES * MOST_NPROC)
+    return range(first, first + _number(found, LABEL_NPROC, 0, MOST_NPROC))
 
 
 def _number(found: Mapping[str, str], label: str, least: int, most: int) -> int:

@@ -20,10 +20,16 @@ from tests.unit.conftest import THREE, Orch, detached
 
 ROOT = Path(__file__).parents[2]
 
-NOTHING_TO_REACH = {"version", "explain", "prepare", "plan", "checkpoints push", "trust"}
-"""Commands that ask no node before they have found something else, and `trust`, which opens its own connections: see
-tests/contract/test_ssh.py. `lab` and `inventory` ask none either."""
-WORDS = {"resume": ("RUN",), "checkpoints prune": ("RUN", "--keep", "1"), "inventory import": ("hostfile",)}
+NOTHING_TO_REACH = {"version", "explain", "prepare", "plan", "checkpoints push", "trust", "shell"}
+"""Commands that ask no node before they have found something else, and `trust` and `shell`, which open their own
+connections: see tests/contract/test_ssh.py and tests/unit/test_exec.py. `lab` and `inventory` ask none either."""
+WORDS = {
+    "resume": ("RUN",),
+    "exec": ("RUN", "true"),
+    "shell": ("alpha",),
+    "checkpoints prune": ("RUN", "--keep", "1"),
+    "inventory import": ("hostfile",),
+}
 """Arguments that a command requires."""
 
 

@@ -1,0 +1,115 @@
+"""`orch exec`: run a command in the containers of a run, or on a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.report import report_errors, say, write_json, write_line
+from orchestrator.specs.errors import ConfigError, PartialError, PreflightError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.fleet.fan_out import Outcome
+    from orchestrator.nodes.interface import Completed, Node
+    from orchestrator.specs.inventory import NodeSpec
+    from orchestrator.specs.run import Run
+
+EXAMPLES = """\
+orch exec RUN -- nvidia-smi
+orch exec RUN --rank 3 -- ls -l output
+orch exec gamma -- df -h
+"""
+
+
+def exec(
+    target: str = typer.Argument(metavar="RUN|NODE", help="A run, for its containers, or a node, for the machine."),
+    command: list[str] = typer.Argument(metavar="-- COMMAND...", help="Command and arguments; no shell reads them."),
+    rank: int | None = typer.Option(None, min=0, metavar="N", help="Only the container with this global rank."),
+    timeout: int = typer.Option(3600, min=1, metavar="SECONDS", help="Longest time on a node, not in a container."),
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """Run a command in all containers of a run, or on one node, and show what it writes.
+
+    In a container it has the user and the working directory of the run. Lines of several nodes begin with the node's
+    name. Exit code: that of the command, from the first node where it is not 0.
+    """
+    from orchestrator.fleet.connect import connected, connected_for
+    from orchestrator.fleet.fan_out import fan_out
+
+    specs = load_inventory(inventory).inventory.nodes
+    named = [spec for spec in specs if spec.name == target]
+    if named and rank is not None:
+        raise UsageError(f"{target} is a node: --rank needs a run", hint=f"orch exec RUN --rank {rank} -- COMMAND")
+    if named:
+        with connected(named) as nodes:
+            outcomes = fan_out(nodes, lambda node: node.run(command, timeout_s=timeout), timeout_s=timeout + 10)
+        return _report(outcomes, as_json=as_json)
+    with connected_for(specs, target) as reached:
+        run, silent = _run(reached, target, specs)
+        nodes_by_name = {node.name: node for node in reached}
+        containers = _containers(run, rank)
+        if silent:
+            say(f"note: {', '.join(silent)} did not answer")
+        outcomes = fan_out(
+            [nodes_by_name[name] for name in containers],
+            lambda node: node.engine.execute(containers[node.name], command),
+            timeout_s=timeout + 10,
+        )
+    return _report(outcomes, as_json=as_json)
+
+
+def _run(nodes: Sequence[Node], target: str, specs: Sequence[NodeSpec]) -> tuple[Run, list[str]]:
+    """Return the run that `target` names, and the nodes that did not answer."""
+    from orchestrator.fleet.runs.find_runs import choose_run, find_runs
+
+    found = find_runs(nodes)
+    try:
+        return choose_run(found, target), list(found.unreachable)
+    except ConfigError as error:
+        names = ", ".join(spec.name for spec in specs)
+        raise ConfigError(f"{error.message}; and no node has this name: {names}", hint="orch runs") from error
+
+
+def _containers(run: Run, rank: int | None) -> dict[str, str]:
+    """Return the running containers by node, or the one with this rank. ConfigError: there is none."""
+    from orchestrator.specs.labels import ranks_of
+    from orchestrator.specs.run import State
+
+    members = [member for member in run.members if member.container and member.state is State.RUNNING]
+    if rank is not None:
+        members = [member for member in members if member.container and rank in ranks_of(member.container.labels)]
+    if not members:
+        which = f"container with rank {rank}" if rank is not None else "container"
+        raise ConfigError(
+            f"run {run.run_id} has no running {which}",
+            hint=f"orch status {run.run_id}; its files: orch pull {run.run_id}",
+        )
+    return {member.node: member.container.id for member in members if member.container}
+
+
+def _report(outcomes: Sequence[Outcome[Node, Completed]], *, as_json: bool) -> int:
+    """Write what the command wrote, and return its exit code."""
+    ended = [outcome.result for outcome in outcomes if outcome.result]
+    width = max((len(one.node) for one in ended), default=0) if len(outcomes) > 1 else 0
+    if as_json:
+        write_json([{"node": one.node, "exit_code": one.exit_code, "stdout": one.stdout, "stderr": one.stderr}
+                    for one in ended])  # fmt: skip
+    else:
+        for one in ended:
+            prefix = f"[{one.node:<{width}}] " if width else ""
+            for text, write in ((one.stdout, write_line), (one.stderr, say)):
+                for line in text.splitlines():
+                    write(f"{prefix}{line}")
+    failed = report_errors(outcome.error for outcome in outcomes)
+    if failed and len(failed) == len(outcomes):
+        return failed[0].exit_code
+    codes = [one.exit_code for one in ended if one.exit_code]
+    if failed and not codes:
+        raise PartialError(f"{len(failed)} of {len(outcomes)} nodes did not run it")
+    return codes[0] if codes else PreflightError.exit_code if not ended else 0

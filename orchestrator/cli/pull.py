@@ -1,0 +1,69 @@
+"""`orch pull`: copy the files that a run wrote to this computer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.report import report_errors, say, write_json
+from orchestrator.render.printable import counted
+from orchestrator.specs.errors import EXIT_OK, PartialError
+
+EXAMPLES = """\
+orch pull
+orch pull RUN --to ~/results
+orch pull RUN output/model.pt 'logs/*.csv'
+"""
+
+
+def pull(
+    run: str | None = typer.Argument(
+        None, metavar="RUN", help="Run id, or its first characters (default: the newest run)."
+    ),
+    paths: list[str] | None = typer.Argument(
+        None, metavar="[PATH]...", help="Files, folders or patterns, as your script names them (default: all files)."
+    ),
+    to: Path = typer.Option(Path(), metavar="DIR", help="Folder on this computer; files go to DIR/runs/RUN."),
+    as_json: JsonOption = False,
+    inventory: InventoryOption = None,
+) -> int:
+    """Copy everything that a run wrote, from whichever node, to this computer.
+
+    A file that several nodes have comes once, from the node with the lowest rank; a different file of the same name
+    goes to nodes/NODE. Copies of your code that the run did not change stay there. A second call transfers only what is
+    missing or has changed. Active runs may be pulled, too.
+    """
+    from orchestrator.fleet.checkpoints.survey import places_in, places_of
+    from orchestrator.fleet.connect import connected_for
+    from orchestrator.fleet.runs.records import RunRecord
+    from orchestrator.fleet.runs.results import bring_results, find_results, run_with_files
+    from orchestrator.render.progress import ProgressView
+
+    loaded = load_inventory(inventory).inventory
+    places = dict(places_in(loaded.nodes, loaded.project))
+    with connected_for(loaded.nodes, run) as reached, ProgressView(quiet=as_json) as view:
+        known = [node for node in reached if node.name in places]
+        run_id = run_with_files(known, places, run or "")
+        plan = RunRecord(run_id).plan()
+        if plan is not None:
+            places |= {name: place for name, place in places_of(plan).items() if name in places}
+        ranks = {part.node: number for number, part in enumerate(plan.nodes)} if plan else {}
+        nodes = sorted(known, key=lambda node: ranks.get(node.name, len(ranks)))
+        found = find_results(nodes, places, run_id, paths or ())
+        report_errors(found.unreachable.values())
+        brought = bring_results(nodes, found, to, view.notify)
+    failed = report_errors(outcome.error for outcome in brought.outcomes)
+    if as_json:
+        files = [{"path": one.target, "node": one.node, "bytes": one.size} for one in found.files]
+        write_json({"run_id": run_id, "folder": str(brought.folder), "moved": brought.moved, "files": files})
+    if failed or found.unreachable:
+        raise PartialError(
+            f"{', '.join(error.node for error in [*failed, *found.unreachable.values()])}: not all files were copied",
+            hint=f"again, for the rest: orch pull {run_id}" + (f" --to {to}" if to != Path() else ""),
+        )
+    moved = f"{brought.moved / 1e6:.1f} MB copied" if brought.moved else "already here"
+    say(f"✓ run {run_id}: {counted(len(found.files), 'file')}, {found.size / 1e6:.1f} MB in {brought.folder} ({moved})")
+    return EXIT_OK
