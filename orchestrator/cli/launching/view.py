@@ -233,6 +233,7 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
     if forecast:
         say(f"  {forecast_line(forecast, outcome.of_forecast)}")
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
+    say(f"  → orch pull {plan.run_id}   # copy them to this computer")
 
 
 def outcome_data(plan: Plan, outcome: RunOutcome) -> dict[str, Any]:
