@@ -167,6 +167,9 @@ def test_containers_are_hardened_and_a_second_launch_is_refused(orch: Orch) -> N
             processes = on_node(name, "docker", "top", "orch-run", "-eo", "pid,uid").splitlines()[1:]
             assert len(processes) >= 3  # init, torchrun, one rank
             assert {line.split()[1] for line in processes} == {"1000"}
+        assert [one["stdout"] for one in orch("exec", "long", "--json", "--", "id", "-u").json] == 3 * ["1000\n"]
+        assert "--no-compile" in orch("exec", "long", "--rank", "1", "--", "cat", "/proc/1/cmdline").out
+        assert orch("exec", "beta", "--", "hostname").out == "beta\n"
         second = orch.launch("--name", "second", "--", *TINY)
         assert second.code == 6, second.err
         assert re.search(r"alpha: run long-\w+ by \S+ holds this node since 20", second.err), second.err
@@ -237,7 +240,12 @@ def test_an_error_in_a_script_of_ones_own_is_shown_with_its_last_lines(orch: Orc
     good = orch.launch("--name", "mine", *words, nodes="alpha,beta")
     assert good.code == 0, good.out + good.err
     assert re.search(r"\[1 beta *\] seen 1 \S+ 1235\d 2 1 \['--lr', '1e-3; echo \$\(id\)'\]", good.out), good.out
-    assert on_node("beta", "cat", f"/home/orch/orch/lab/runs/{run_id(good.err)}/code/mine.txt") == "kept"
+    pulled = orch("pull", run_id(good.err), "--to", str(tmp_path / "back"))
+    assert pulled.code == 0, pulled.err
+    came = tmp_path / "back" / "runs" / run_id(good.err)
+    assert (came / "code" / "mine.txt").read_text() == "kept"
+    assert not (came / "code" / "train.py").exists()
+    assert not (came / "nodes").exists()  # both nodes wrote the same
 
     bad = orch.launch("--name", "bad", *words, "--fail", nodes="alpha,beta")
     assert bad.code == 1
