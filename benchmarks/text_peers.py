@@ -64,9 +64,11 @@ def three_heads(given: argparse.Namespace, *, attention: str = "sdpa", frozen: i
 
     from trainer.data.manifests import PreparedText
     from trainer.data.text_prepared import Rows
+    from trainer.models.encoder import EncoderShape
 
     prepared = PreparedText.open(given.data_dir)
-    shape, heads, weights = prepared.shape, prepared.heads, list(prepared.head_weights.values())
+    shape = EncoderShape(**prepared.manifest["shape"])
+    heads, weights = prepared.heads, list(prepared.head_weights.values())
     causa = list(heads).index("causa")
     counts = np.bincount(Rows(prepared, "train", 8).labels[:, causa], minlength=len(heads["causa"]))
     balanced = torch.tensor(counts.sum() / (len(counts) * np.maximum(counts, 1)), dtype=torch.float32)
