@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays qu
     from torch import Tensor, nn
 
     from trainer.data.order import Indices
-    from trainer.data.trace_files import Vocabulary
     from trainer.data.trace_stream import StreamedTraces
     from trainer.data.traces import Traces
     from trainer.models.traces import Calls, TraceModelShape
@@ -29,13 +28,9 @@ if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays qu
 VOCABULARY = "traces.json"
 MOST_WORKERS = 4
 DEFAULTS = {
-    "batch_size": 32,
-    "lr": 3e-3,
-    "weight_decay": 0.01,
-    "eval_every": "epoch",
-    "checkpoint_every": "epoch",
-    "best": "auroc",
-}
+    "batch_size": 32, "lr": 3e-3, "weight_decay": 0.01,
+    "eval_every": "epoch", "checkpoint_every": "epoch", "best": "auroc",
+}  # fmt: skip
 
 
 def _weight(text: str) -> float | str:
@@ -78,6 +73,16 @@ def is_stream(loader: str, folder: Path) -> bool:
     return loader == "stream"
 
 
+class TraceParts(NamedTuple):
+    """Differences of the two kinds. They need torch."""
+
+    model: Callable[[TraceModelShape, Calls], nn.Module]
+    to_batch: Callable[[Traces], Batch]
+    """Create a batch, labels last."""
+    dataset: type[StreamedTraces]
+    """Dataset of single samples, with a `collate` for them."""
+
+
 class TracesWorkload(Workload):
     """Binary classifier of traces. The two kinds differ in the format of a batch, not in its meaning."""
 
@@ -93,9 +98,14 @@ class TracesWorkload(Workload):
         self._options, self._choices = options, choices
         self.streamed = is_stream(choices.loader, options.data_dir)
         about = self._open_folder() if self.streamed else self._open_shards()
-        self.train_samples, self.validation_samples = (about["samples"][split] for split in ("train", "validation"))
-        positives = about["positives"]
-        self._refuse_one_class(positives)
+        samples, positives = about["samples"], about["positives"]
+        for split, count in samples.items():
+            if not 0 < positives[split] < count:
+                raise ConfigurationError(
+                    f"{options.data_dir}: {positives[split]} of {count} {split} traces are anomalies:"
+                    " both classes are needed, for training and for validation; prepare more traces"
+                )
+        self.train_samples, self.validation_samples = samples["train"], samples["validation"]
         negatives = self.train_samples - positives["train"]
         chosen = choices.pos_weight
         self._pos_weight = negatives / positives["train"] if isinstance(chosen, str) else chosen
@@ -104,7 +114,7 @@ class TracesWorkload(Workload):
         if choices.convolution:
             sizes["convolution"] = choices.convolution
         shape = TraceModelShape(**sizes, dropout=choices.dropout)
-        self.model = self.build(shape, Calls(shape, about["mean"], about["deviation"]))
+        self.model = self.parts().model(shape, Calls(shape, about["mean"], about["deviation"]))
         self.identity = {"workload": self.name, **sizes, "max_length": choices.max_length}
 
     # ── Commands ──────────────────────────────────────────────────────────────────────────────────
@@ -128,22 +138,9 @@ class TracesWorkload(Workload):
         """Build the options of the workload and of the engine. OptionError: they are invalid."""
         return cls.options(**values_given(given, cls.options)), train_options(given, DEFAULTS, place)
 
-    # ── Differences of the two kinds ─────────────────────────────────────────────────────────────
-
     @staticmethod
     @abstractmethod
-    def build(shape: TraceModelShape, calls: Calls) -> nn.Module:
-        """Create the model."""
-
-    @staticmethod
-    @abstractmethod
-    def to_batch(traces: Traces) -> Batch:
-        """Create a batch, labels last."""
-
-    @staticmethod
-    @abstractmethod
-    def dataset() -> type[StreamedTraces]:
-        """Dataset of single samples, with a `collate` for them."""
+    def parts() -> TraceParts: ...
 
     @staticmethod
     @abstractmethod
@@ -156,41 +153,25 @@ class TracesWorkload(Workload):
         from trainer.data.trace_shards import MappedTraces, PreparedTraces
 
         prepared = PreparedTraces.open(self._options.data_dir)
-        manifest, splits = prepared.manifest, ("train", "validation")
+        splits = ("train", "validation")
         self.mapped = {name: MappedTraces(prepared, name, self._choices.max_length) for name in splits}
         self.attachments = {VOCABULARY: prepared.folder / "manifest.json"}
-        return {
-            "samples": {name: prepared.split(name)["samples"] for name in splits},
-            "positives": {name: prepared.split(name)["positives"] for name in splits},
-            "event_kinds": manifest["event_kinds"],
-            "features": len(manifest["features"]),
-            "mean": manifest["mean"],
-            "deviation": manifest["deviation"],
-        }
+        counts = {key: {name: prepared.split(name)[key] for name in splits} for key in ("samples", "positives")}
+        return {**prepared.manifest, **counts, "features": len(prepared.manifest["features"])}
 
     def _open_folder(self) -> dict[str, Any]:
         from trainer.data.trace_stream import StreamSettings
         from trainer.data.trace_tensors import open_folder
 
         self._folder = open_folder(self._options.data_dir, self.kind)
-        self._held_back = self.dataset()(
-            self._folder.validation, StreamSettings(buffer=0, longest=self._choices.max_length)
-        )
+        reading = StreamSettings(buffer=0, longest=self._choices.max_length)
+        self._held_back = self.parts().dataset(self._folder.validation, reading)
         return {**vars(self._folder), "samples": {name: self._folder.samples(name) for name in ("train", "validation")}}
-
-    def _refuse_one_class(self, positives: Mapping[str, int]) -> None:
-        samples = {"train": self.train_samples, "validation": self.validation_samples}
-        for split, count in samples.items():
-            if not 0 < positives[split] < count:
-                raise ConfigurationError(
-                    f"{self._options.data_dir}: {positives[split]} of {count} {split} traces are anomalies:"
-                    " both classes are needed, for training and for validation; prepare more traces"
-                )
 
     def batch(self, request: BatchRequest) -> Batch:
         if self.streamed:
             return self.collate([self._held_back.sample(int(number)) for number in request.indices])
-        return self.to_batch(self.mapped[request.split].take(request.indices))
+        return self.parts().to_batch(self.mapped[request.split].take(request.indices))
 
     def stream(self, rank: int, world_size: int, skip: int, share: int) -> Iterable[Batch]:
         from trainer.data.trace_stream import StreamSettings
@@ -205,14 +186,14 @@ class TracesWorkload(Workload):
             skip=skip,
             batch_size=share,
         )
-        return self.dataset()(self._folder.train, reading)
+        return self.parts().dataset(self._folder.train, reading)
 
     @property
     def stream_workers(self) -> int | None:
         return min(len(self._folder.train), MOST_WORKERS) if self.streamed else None
 
     def collate(self, samples: list[Batch]) -> Batch:
-        return self.dataset().collate(samples)
+        return self.parts().dataset.collate(samples)
 
     def count_samples(self, batch: Batch) -> int:
         return len(batch[-1])  # a batch of graphs holds their calls one after another
@@ -245,11 +226,3 @@ class TracesWorkload(Workload):
         from trainer.workloads.traces_metrics import draw
 
         return draw(outputs, folder)
-
-
-def vocabulary_of(manifest: Mapping[str, Any]) -> Vocabulary:
-    """Vocabulary of events with the numbers that `prepare` assigned."""
-    from trainer.data.trace_files import Vocabulary
-
-    events = {name: number for number, name in enumerate(manifest["events"], start=1)}
-    return Vocabulary(events=events, features=list(manifest["features"]))

@@ -17,7 +17,7 @@ from trainer.errors import ConfigurationError, OptionError
 from trainer.option_layers import add_train_options
 from trainer.options import add_options
 from trainer.workloads import Actions
-from trainer.workloads.traces import VOCABULARY, TracesWorkload, vocabulary_of
+from trainer.workloads.traces import VOCABULARY, TracesWorkload, is_stream
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,9 +71,9 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
 def _prepare(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.data.trace_shards import prepare
 
-    for name in ("record_own", "generate"):
-        if getattr(given, name) is not None and getattr(given, name) < 1:
-            raise OptionError(f"--{name.replace('_', '-')} {getattr(given, name)}: expected at least 1")
+    for flag, traces in (("--record-own", given.record_own), ("--generate", given.generate)):
+        if traces is not None and traces < 1:
+            raise OptionError(f"{flag} {traces}: expected at least 1")
     data, new = prepare(_source(kind, given), given.data_dir)
     train, validation = data.split("train"), data.split("validation")
     calls = train["calls"] + validation["calls"]
@@ -158,17 +158,17 @@ def _evaluate(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
 def _scored(kind: Kind, given: argparse.Namespace) -> Iterator[tuple[list[str], list[float], list[float]]]:
     import torch
 
-    model, identity, manifest = _load(kind, given.checkpoint)
+    model, longest, manifest = _load(kind, given.checkpoint)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device).eval()
     with torch.no_grad():
-        for names, batch in _batches(kind, given, identity, manifest):
+        for names, batch in _batches(kind, given, longest, manifest):
             logits = kind.logits(model, tuple(part.to(device) for part in batch))
             yield names, logits.float().sigmoid().tolist(), batch[-1].tolist()
 
 
-def _load(kind: Kind, path: Path) -> tuple[nn.Module, dict[str, Any], dict[str, Any] | None]:
-
+def _load(kind: Kind, path: Path) -> tuple[nn.Module, int, dict[str, Any] | None]:
+    """Return the model, the number of calls of a trace that it reads, and the manifest of its data."""
     from trainer.engine.checkpoints import checkpoint
     from trainer.engine.checkpoints.state_file import must_fit_in, read_state
     from trainer.models.traces import Calls, TraceModelShape
@@ -177,23 +177,20 @@ def _load(kind: Kind, path: Path) -> tuple[nn.Module, dict[str, Any], dict[str, 
     identity = dict(found.manifest.identity)
     if identity["workload"] != kind.name:
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of {kind.name}")
-    shape = TraceModelShape(
-        **{name: value for name, value in identity.items() if name not in ("workload", "max_length")}
-    )
-    model = kind.build(shape, Calls(shape))
+    del identity["workload"]
+    longest = identity.pop("max_length")
+    shape = TraceModelShape(**identity)
+    model = kind.parts().model(shape, Calls(shape))
     state = read_state(found.state_file)
     with must_fit_in(found.state_file):
         model.load_state_dict(state["model"])
     kept = found.path / VOCABULARY
-    return model, identity, json.loads(kept.read_text("utf-8")) if kept.exists() else None
+    return model, longest, json.loads(kept.read_text("utf-8")) if kept.exists() else None
 
 
 def _batches(
-    kind: Kind, given: argparse.Namespace, identity: dict[str, Any], manifest: dict[str, Any] | None
+    kind: Kind, given: argparse.Namespace, longest: int, manifest: dict[str, Any] | None
 ) -> Iterator[tuple[list[str], Batch]]:
-    from trainer.workloads.traces import is_stream
-
-    longest = identity["max_length"]
     if given.data_dir and not is_stream("auto", given.data_dir):
         yield from _prepared(kind, given.data_dir, longest)
         return
@@ -218,7 +215,7 @@ def _prepared(kind: Kind, folder: Path, longest: int) -> Iterator[tuple[list[str
     mapped = MappedTraces(PreparedTraces.open(folder), "validation", longest)
     for at in range(0, len(mapped), BATCH):
         indices = np.arange(at, min(at + BATCH, len(mapped)))
-        yield [str(index) for index in indices], kind.to_batch(mapped.take(indices))
+        yield [str(index) for index in indices], kind.parts().to_batch(mapped.take(indices))
 
 
 def _of_tensors(kind: Kind, path: Path, longest: int) -> Iterator[tuple[list[str], Batch]]:
@@ -226,7 +223,7 @@ def _of_tensors(kind: Kind, path: Path, longest: int) -> Iterator[tuple[list[str
     from trainer.data.trace_tensors import TensorFile
 
     count = len(TensorFile(path))
-    dataset = kind.dataset()([(str(path), count)], StreamSettings(buffer=0, longest=longest))
+    dataset = kind.parts().dataset([(str(path), count)], StreamSettings(buffer=0, longest=longest))
     for at in range(0, count, BATCH):
         numbers = range(at, min(at + BATCH, count))
         yield [f"{path.name}:{number}" for number in numbers], dataset.collate([dataset.sample(n) for n in numbers])
@@ -235,16 +232,16 @@ def _of_tensors(kind: Kind, path: Path, longest: int) -> Iterator[tuple[list[str
 def _of_names(
     kind: Kind, path: Path, longest: int, manifest: dict[str, Any] | None
 ) -> Iterator[tuple[list[str], Batch]]:
-    from trainer.data.trace_files import chunked, files_in, read
+    from trainer.data.trace_files import Vocabulary, chunked, files_in, read
 
     if not manifest or not manifest["events"]:
         raise ConfigurationError(
             f"{path}: the checkpoint was trained on numbers without names: give .pt files with the same numbers"
         )
-    vocabulary = vocabulary_of(manifest)
+    events = {name: number for number, name in enumerate(manifest["events"], start=1)}  # as `prepare` assigned them
+    vocabulary = Vocabulary(events=events, features=list(manifest["features"]))
     for file in files_in([path]):
         for chunk in chunked(read(file)):
             for at in range(0, len(chunk), BATCH):
                 part = chunk[at : at + BATCH]
-                traces = vocabulary.encode(part).first(longest)
-                yield [trace.id for trace in part], kind.to_batch(traces)
+                yield [trace.id for trace in part], kind.parts().to_batch(vocabulary.encode(part).first(longest))

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from trainer.data.order import Order
-    from trainer.data.trace_stream import StreamedTraces
-    from trainer.data.traces import Traces
-    from trainer.models.traces import Calls, TraceModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +33,12 @@ class GnnTraces(traces.TracesWorkload):
     options = GnnOptions
 
     @staticmethod
-    def build(shape: TraceModelShape, calls: Calls) -> nn.Module:
+    def parts() -> traces.TraceParts:
+        from trainer.data.trace_stream import StreamedGraphs
+        from trainer.data.traces import graphs
         from trainer.models.trace_graph import GraphModel
 
-        return GraphModel(shape, calls)
-
-    @staticmethod
-    def to_batch(traces: Traces) -> Batch:
-        from trainer.data.traces import graphs
-
-        return graphs(traces)
-
-    @staticmethod
-    def dataset() -> type[StreamedTraces]:
-        from trainer.data.trace_stream import StreamedGraphs
-
-        return StreamedGraphs
+        return traces.TraceParts(GraphModel, graphs, StreamedGraphs)
 
     @staticmethod
     def logits(model: nn.Module, batch: Batch) -> Tensor:

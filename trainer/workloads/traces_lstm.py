@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from trainer.data.order import Order
-    from trainer.data.trace_stream import StreamedTraces
-    from trainer.data.traces import Traces
-    from trainer.models.traces import Calls, TraceModelShape
 
 GROUP = 256
 """Traces of similar length that are placed together: those of a large step, or of several small ones."""
@@ -28,22 +25,12 @@ class LstmTraces(traces.TracesWorkload):
     kind = "lstm"
 
     @staticmethod
-    def build(shape: TraceModelShape, calls: Calls) -> nn.Module:
+    def parts() -> traces.TraceParts:
+        from trainer.data.trace_stream import StreamedTraces
+        from trainer.data.traces import sequences
         from trainer.models.traces import SequenceModel
 
-        return SequenceModel(shape, calls)
-
-    @staticmethod
-    def to_batch(traces: Traces) -> Batch:
-        from trainer.data.traces import sequences
-
-        return sequences(traces)
-
-    @staticmethod
-    def dataset() -> type[StreamedTraces]:
-        from trainer.data.trace_stream import StreamedTraces
-
-        return StreamedTraces
+        return traces.TraceParts(SequenceModel, sequences, StreamedTraces)
 
     @staticmethod
     def logits(model: nn.Module, batch: Batch) -> Tensor:
