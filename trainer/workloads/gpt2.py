@@ -50,7 +50,6 @@ PRESETS = {
     "350m": Gpt2Preset(layers=24, heads=16, width=1024, seq_len=1024, batch_size=2, lr=3e-4, warmup_steps=700),
 }
 
-
 SHAPE = ("layers", "heads", "width", "seq_len")
 
 
@@ -81,7 +80,6 @@ def add_commands(actions: Actions) -> None:
     train.add_argument("--preset", choices=PRESETS, help="default: 124m, the shape of GPT-2 small")
     add_options(train, Gpt2Options)
     train.set_defaults(run=_train, check=_check)
-
     gpt2_actions.add(actions)
 
 
@@ -117,10 +115,10 @@ def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, di
         wrong.append("--init-from brings its own shape: leave out --preset, --layers, --heads and --width")
     if wrong:
         raise OptionError("\n".join(wrong))
-    own: dict[str, Any] = {name: getattr(preset, name) for name in ("batch_size", "lr", "warmup_steps")}
-    own["eval_batches"] = 20
-    if given.init_from:
-        own["lr"] = CONTINUED_LR
+    own: dict[str, Any] = {
+        "batch_size": preset.batch_size, "lr": CONTINUED_LR if given.init_from else preset.lr,
+        "warmup_steps": preset.warmup_steps, "eval_batches": 20,
+    }  # fmt: skip
     if given.epochs is None:
         own["max_steps"] = preset.max_steps
     options = train_options(given, own, place)

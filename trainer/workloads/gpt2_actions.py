@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import RankInfo
 from trainer.errors import ConfigurationError, OptionError
+from trainer.options import add_options, option, out_of_range, values_given
 from trainer.workloads import Actions
 
 if TYPE_CHECKING:
     from trainer.engine.checkpoints.checkpoint import Checkpoint
     from trainer.models.gpt2 import GPT2
 
-SAMPLE_TOKENS = 80
-TEMPERATURE = 0.6
-"""Low, as small models know few words well; a large one may be given more."""
-TOP_K = 50
 VOCABULARY = 16384
 SHORTEST_PRESET = 64
 """Tokens of a sample of the smallest presets."""
@@ -35,21 +32,14 @@ def add(actions: Actions) -> None:
     prepare.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
     prepare.add_argument("--vocab-size", type=int, metavar="N", help=f"default {VOCABULARY}")
     prepare.add_argument(
-        "--tokenizer",
-        metavar="FILE|FOLDER|NAME",
-        help="of a model of `transformers`, instead of one of these texts' own",
+        "--tokenizer", metavar="FILE|FOLDER|NAME", help="tokenizer of a model of `transformers` instead of a new one"
     )
     prepare.set_defaults(run=_prepare)
 
     sample = actions.add_parser("sample", help="let a checkpoint write", allow_abbrev=False)
     sample.add_argument("--checkpoint", type=Path, required=True, metavar="DIR|FILE")
     sample.add_argument("--prompt", required=True, metavar="TEXT")
-    sample.add_argument("--tokens", type=int, default=SAMPLE_TOKENS, metavar="N")
-    sample.add_argument("--temperature", type=float, default=TEMPERATURE, help="0: always the likeliest token")
-    sample.add_argument("--top-k", type=int, default=TOP_K, metavar="K", help="from the K likeliest; 0: from all")
-    sample.add_argument("--top-p", type=float, default=1.0, metavar="P", help="from the likeliest that have P together")
-    sample.add_argument("--samples", type=int, default=1, metavar="N", help="how many, all at once")
-    sample.add_argument("--seed", type=int, default=1337)
+    add_options(sample, GenerationRequest)
     sample.set_defaults(run=_sample)
 
     export = actions.add_parser("export", help="a checkpoint to a folder for `transformers`", allow_abbrev=False)
@@ -92,15 +82,10 @@ def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
 def _sample(given: argparse.Namespace, _place: RankInfo) -> int:
     from tokenizers import Tokenizer
 
-    wrong = [
-        f"--{name} {size}: expected 1 or more" for name in ("tokens", "samples") if (size := vars(given)[name]) < 1
-    ]
-    if not 0 < given.top_p <= 1:
-        wrong.append(f"--top-p {given.top_p:g}: expected more than 0 and at most 1")
-    if wrong:
+    request = GenerationRequest(prompt=given.prompt, **values_given(given, GenerationRequest))
+    if wrong := out_of_range(request):
         raise OptionError("\n".join(wrong))
     found, model = _model_of(given.checkpoint)
-    request = GenerationRequest(**{each.name: getattr(given, each.name) for each in fields(GenerationRequest)})
     print("\n\n".join(write_on(model, Tokenizer.from_file(str(found.path / TOKENIZER)), request)))
     return 0
 
@@ -115,7 +100,6 @@ def _export(given: argparse.Namespace, _place: RankInfo) -> int:
 
 
 def _model_of(path: Path) -> tuple[Checkpoint, GPT2]:
-
     from trainer.engine.checkpoints import checkpoint
     from trainer.engine.checkpoints.state_file import must_fit_in, read_state
     from trainer.models.gpt2 import GPT2, Gpt2Shape
@@ -137,12 +121,14 @@ class GenerationRequest:
     """Request to generate texts from a prompt."""
 
     prompt: str
-    tokens: int = SAMPLE_TOKENS
-    samples: int = 1
-    temperature: float = TEMPERATURE
-    top_k: int = TOP_K
-    top_p: float = 1.0
-    seed: int
+    tokens: int = option(80, "tokens to generate", at_least=1)
+    temperature: float = option(0.6, "low, as small models know few words well; 0: always the likeliest token")
+    top_k: int = option(50, "choose from the K likeliest tokens; 0: from all", metavar="K")
+    top_p: float = option(
+        1.0, "choose from the likeliest tokens that have probability P together", metavar="P", above=0, at_most=1
+    )
+    samples: int = option(1, "texts to generate at once", at_least=1)
+    seed: int = option(1337, "seed of the choice of tokens")
 
 
 def write_on(model: GPT2, tokenizer: Any, request: GenerationRequest) -> list[str]:

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.manifests import PreparedText
 from trainer.engine.workload import Outputs, Workload
-from trainer.option_layers import train_options
+from trainer.option_layers import add_train_options, train_options
+from trainer.options import add_options
 from trainer.workloads import Actions, text_options
 from trainer.workloads.text_options import TextOptions
 
@@ -27,17 +29,18 @@ WARMUP_SHARE = 0.1
 
 def add_commands(actions: Actions) -> None:
     train = actions.add_parser("train", help="the default action", allow_abbrev=False)
-    text_options.add_training(train)
+    add_train_options(train)
+    add_options(train, TextOptions)
     train.set_defaults(run=_train, check=_check)
     prepare = actions.add_parser("prepare", help="CSV to tokens, and the model they are for", allow_abbrev=False)
     text_options.add_preparation(prepare)
-    prepare.set_defaults(run=_prepare)
+    prepare.set_defaults(run=lambda given, _: import_module("trainer.workloads.text_prepare").prepare(given))
     predict = actions.add_parser("predict", help="CSV in, CSV with predicted labels out", allow_abbrev=False)
     text_options.add_prediction(predict)
-    predict.set_defaults(run=_predict)
+    predict.set_defaults(run=lambda given, _: import_module("trainer.workloads.text_predict").predict(given))
     lengths = actions.add_parser("lengths", help="how many tokens texts have, and what to cut", allow_abbrev=False)
     text_options.add_lengths(lengths)
-    lengths.set_defaults(run=_lengths)
+    lengths.set_defaults(run=lambda given, _: import_module("trainer.workloads.text_prepare").lengths(given))
 
 
 def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
@@ -88,7 +91,7 @@ class Text(Workload):
         self._rows = {split: Rows(prepared, split, choice.max_length) for split in SPLITS}
         self.classes = {head: prepared.heads[head] for head in choice.heads}
         self._columns = [list(prepared.heads).index(head) for head in choice.heads]
-        self._class_weights = self._weights_of_classes()
+        self._class_weights = self._balanced_class_weights()
         self._group = options.batches(place.world_size)
         self.loss_weights = dict(choice.heads)
         self.train_samples, self.validation_samples = (len(self._rows[split]) for split in SPLITS)
@@ -104,13 +107,9 @@ class Text(Workload):
         pretrained.fill(self._encoder, prepared.weights_file)
         self.model = self._encoder
         self.identity = {
-            "workload": self.name,
-            "model_name": choice.model_name,
-            "data_sha256": prepared.sha256,
-            "heads": ",".join(choice.heads),
-            "max_length": choice.max_length,
-            "freeze_layers": choice.freeze_layers,
-        }
+            "workload": self.name, "model_name": choice.model_name, "data_sha256": prepared.sha256,
+            "heads": ",".join(choice.heads), "max_length": choice.max_length, "freeze_layers": choice.freeze_layers,
+        }  # fmt: skip
         self.attachments = {
             "tokenizer.json": prepared.file("tokenizer"),
             "text.json": prepared.folder / "manifest.json",
@@ -121,11 +120,11 @@ class Text(Workload):
             # A checkpoint may bring other frozen weights than those that were just made.
             self._encoder.register_load_state_dict_post_hook(self._keep_frozen)  # type: ignore[no-untyped-call]
         if place.rank == 0:
-            print(self._in_short())
+            print(self._summary())
 
     def batch(self, request: BatchRequest) -> Batch:
-        """Labels, numbers of the rows, tokens, mask, what the frozen layers made of them, and of which that is known.
-        The last three have a second dimension of 0 where they say nothing: no padding, nothing known, all known."""
+        """Labels, row numbers, tokens, mask, cached outputs of the frozen layers, and which rows have them. A second
+        dimension of 0 in the last three: no padding, nothing cached, all cached."""
         import numpy as np
         import torch
 
@@ -204,20 +203,19 @@ class Text(Workload):
         import torch
         from torch.nn import functional as F
 
-        sums = []
+        sums, smoothing = [], self._choice.label_smoothing
         for at, own in enumerate(self._by_head(logits)):
             weights = self._class_weights[at]
             if weights is not None and weights.device != own.device:
                 weights = self._class_weights[at] = weights.to(own.device)
-            smoothing = self._choice.label_smoothing
             sums.append(F.cross_entropy(own, labels[:, at], weight=weights, label_smoothing=smoothing, reduction="sum"))
         return torch.stack(sums)
 
     def _labels(self, indices: Indices) -> Indices:
         return self._rows["validation"].labels[indices][:, self._columns]
 
-    def _weights_of_classes(self) -> list[Tensor | None]:
-        """Balanced: a class weighs as much as all others, however few rows it has."""
+    def _balanced_class_weights(self) -> list[Tensor | None]:
+        """Weights of the classes of each head: equal in total for all classes, for any number of rows."""
         import numpy as np
         import torch
 
@@ -232,39 +230,21 @@ class Text(Workload):
         from trainer.models import frozen
 
         folder = self._choice.cache_dir
-        if folder is None:  # beside the data, where the next run finds it too, and not in it: data travels to all nodes
+        if folder is None:  # next to the data for later runs, and not in it: data is copied to all nodes
             data = self._prepared.folder.absolute()
-            beside = data.with_name(f"{data.name}-frozen")
-            folder = beside if os.access(data.parent, os.W_OK) else self._run_dir / "frozen"
+            next_to_it = data.with_name(f"{data.name}-frozen")
+            folder = next_to_it if os.access(data.parent, os.W_OK) else self._run_dir / "frozen"
         made_of = f"{self._prepared.sha256} {self._choice.max_length}"
         self._kept = {
             split: frozen.keep(self._encoder, rows.lengths, folder, f"{made_of} {split}", self._choice.cache_dtype)
             for split, rows in self._rows.items()
         }
 
-    def _in_short(self) -> str:
-        every = list(self._encoder.parameters())
-        total, trained = sum(p.numel() for p in every), sum(p.numel() for p in every if p.requires_grad)
-        told = f"{trained:,} of {total:,} parameters are trained ({trained / total:.1%})"
+    def _summary(self) -> str:
+        sizes = [(p.numel(), p.requires_grad) for p in self._encoder.parameters()]
+        total, trained = sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
+        text = f"{trained:,} of {total:,} parameters are trained ({trained / total:.1%})"
         if self._kept:
             size = sum(kept.nbytes for kept in self._kept.values()) / 2**20
-            told += f"; the outputs of the frozen ones are cached, up to {size:.0f} MiB"
-        return told
-
-
-def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
-    from trainer.workloads import text_prepare
-
-    return text_prepare.prepare(given)
-
-
-def _predict(given: argparse.Namespace, _place: RankInfo) -> int:
-    from trainer.workloads import text_predict
-
-    return text_predict.predict(given)
-
-
-def _lengths(given: argparse.Namespace, _place: RankInfo) -> int:
-    from trainer.workloads import text_prepare
-
-    return text_prepare.lengths(given)
+            text += f"; the outputs of the frozen ones are cached, up to {size:.0f} MiB"
+        return text

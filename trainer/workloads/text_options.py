@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.errors import OptionError
-from trainer.option_layers import add_train_options
-from trainer.options import add_options, option, out_of_range, values_given
+from trainer.options import option, out_of_range, values_given
 
 if TYPE_CHECKING:
     from trainer.data.manifests import PreparedText
@@ -51,19 +50,15 @@ class TextOptions:
     )
 
 
-def add_training(parser: argparse.ArgumentParser) -> None:
-    add_train_options(parser)
-    add_options(parser, TextOptions)
-
-
 def add_preparation(parser: argparse.ArgumentParser) -> None:
+    default_heads = ",".join(f"{name}:{weight:g}" for name, weight in HEADS.items())
     parser.add_argument(
         "--csv", required=True, metavar="FILE|demo|spanish",
         help="`demo`: made-up reports of failures; `spanish`: paragraphs from Debian's packages and their source",
     )  # fmt: skip
     parser.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
     parser.add_argument("--text-column", metavar="NAME", help=f"default {TEXT_COLUMN}")
-    parser.add_argument("--heads", metavar="NAME[:W],…", help=f"{HEADS_HELP} (default {written(HEADS)})")
+    parser.add_argument("--heads", metavar="NAME[:W],…", help=f"{HEADS_HELP} (default {default_heads})")
     parser.add_argument("--validation-csv", type=Path, metavar="FILE", help="default: part of --csv")
     parser.add_argument("--validation-share", type=float, default=0.1, metavar="S", help="of --csv (default 0.1)")
     parser.add_argument("--model-name", default=MODEL_NAME, metavar="NAME", help=f"{MODEL_HELP} (default {MODEL_NAME})")
@@ -90,9 +85,8 @@ def choose(given: argparse.Namespace, prepared: PreparedText) -> TextOptions:
     """Build the options. OptionError: all values that are invalid, or that do not fit the prepared data."""
     chosen = values_given(given, TextOptions)
     heads = parse_heads(given.heads, prepared.head_weights) if given.heads else prepared.head_weights
-    wrong = [
-        f"--heads {head}: prepared are {', '.join(prepared.heads)}" for head in heads if head not in prepared.heads
-    ]
+    known = ", ".join(prepared.heads)
+    wrong = [f"--heads {head}: prepared are {known}" for head in heads if head not in prepared.heads]
     weighted = _weighted(given.class_weights, heads, wrong)
     model_name, layers = _model(given.model_name, prepared, wrong)
     longest = prepared.longest
@@ -126,10 +120,6 @@ def parse_heads(text: str, known: Mapping[str, float] = HEADS) -> dict[str, floa
     if len(weights) < len(heads):
         raise OptionError(f"--heads {text}: give each a weight, or none")
     return {name: weight for name, weight in heads.items() if weight is not None}
-
-
-def written(heads: Mapping[str, float]) -> str:
-    return ",".join(f"{name}:{weight:g}" for name, weight in heads.items())
 
 
 def _weighted(asked: str | None, heads: Mapping[str, float], wrong: list[str]) -> tuple[str, ...]:

@@ -60,11 +60,11 @@ def open_checkpoint(path: Path) -> Predictor:
     identity = found.manifest.identity
     if identity["workload"] != "text":
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of text")
-    told = json.loads((found.path / "text.json").read_text("utf-8"))
-    heads = {head["name"]: list(head["classes"]) for head in told["heads"]}
+    about = json.loads((found.path / "text.json").read_text("utf-8"))
+    heads = {head["name"]: list(head["classes"]) for head in about["heads"]}
     classes = {name: heads[name] for name in str(identity["heads"]).split(",")}
-    shape = EncoderShape(**told["shape"])
-    if identity["model_name"] != told["model_name"]:
+    shape = EncoderShape(**about["shape"])
+    if identity["model_name"] != about["model_name"]:
         shape = random_shape(identity["model_name"], shape.vocab_size)
     encoder = Encoder(shape, sum(map(len, classes.values())), Dropout())
     state = read_state(found.state_file)

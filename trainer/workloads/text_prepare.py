@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.torch import save
 from tokenizers import Tokenizer
 
 from trainer.data import failure_texts, labelled_text, spanish
@@ -24,9 +25,11 @@ from trainer.data.text_prepared import SPLITS, Rows, advised_length, length_repo
 from trainer.data.tokenizer import SPECIAL, train_wordpiece
 from trainer.errors import ConfigurationError, OptionError
 from trainer.models import pretrained, sizes
-from trainer.models.encoder import EncoderShape
 from trainer.models.pretrained import Pretrained
 from trainer.workloads import text_options
+
+SHOWN = 8
+"""Classes of a head that are printed."""
 
 
 def prepare(given: argparse.Namespace) -> int:
@@ -36,7 +39,7 @@ def prepare(given: argparse.Namespace) -> int:
     rows = labelled_text.read_labelled(source, text_column, list(heads))
     if given.validation_csv:
         train, validation = rows, labelled_text.read_labelled(given.validation_csv, text_column, list(heads))
-        labelled_text.must_be_right(_strangers(given.validation_csv, validation, train, list(heads)))
+        labelled_text.must_be_right(_unknown_classes(given.validation_csv, validation, train, list(heads)))
     else:
         weights = list(heads.values())
         train, validation = labelled_text.split(rows, given.validation_share, weights.index(max(weights)))
@@ -45,8 +48,9 @@ def prepare(given: argparse.Namespace) -> int:
     prepared = write(given.data_dir, given.model_name, model, heads, splits)
     print(f"{given.data_dir}: {len(train)} texts to train, {len(validation)} to validate, for {given.model_name}")
     for name, classes in prepared.heads.items():
-        print(f"  {name} (weight {heads[name]:g}): {len(classes)} classes: {_few(classes)}")
-    print("\n".join(length_report(_lengths_of(prepared), _longest(prepared))))
+        more = f", … ({len(classes) - SHOWN} more)" if len(classes) > SHOWN else ""
+        print(f"  {name} (weight {heads[name]:g}): {len(classes)} classes: {', '.join(classes[:SHOWN])}{more}")
+    print("\n".join(length_report(_lengths_of(prepared), prepared.longest)))
     return 0
 
 
@@ -57,12 +61,12 @@ def write(
     heads: Mapping[str, float],
     splits: Mapping[str, Sequence[LabelledText]],
 ) -> PreparedText:
-    """`heads`: the weight of each in the loss. Validation is kept in the order of length: it needs no padding."""
+    """`heads`: the weight of each in the loss. Validation texts are sorted by length, for little padding."""
     folder.mkdir(parents=True, exist_ok=True)
     classes = [sorted({row.labels[at] for rows in splits.values() for row in rows}) for at in range(len(heads))]
     files = {"tokenizer": store(folder, "tokenizer", ".json", model.tokenizer.to_str(pretty=True).encode())}
     if model.weights:
-        files["weights"] = store(folder, "weights", ".safetensors", _as_safetensors(model.weights))
+        files["weights"] = store(folder, "weights", ".safetensors", save(dict(model.weights)))
     by_length = sorted(splits["validation"], key=lambda row: len(model.tokenizer.encode(row.text).ids))
     splits = {"train": splits["train"], "validation": by_length}
     for name, rows in splits.items():
@@ -100,15 +104,9 @@ def _as_npy(array: NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _as_safetensors(weights: Mapping[str, Any]) -> bytes:
-    from safetensors.torch import save
-
-    return save(dict(weights))
-
-
 def lengths(given: argparse.Namespace) -> int:
     prepared = PreparedText.open(given.data_dir)
-    found, longest = _lengths_of(prepared), _longest(prepared)
+    found, longest = _lengths_of(prepared), prepared.longest
     if given.json:
         print(json.dumps({**length_statistics(found), "advice": advised_length(found, longest)}))
     else:
@@ -146,7 +144,7 @@ def _model(given: argparse.Namespace, texts: Sequence[str]) -> Pretrained:
     return Pretrained(shape=shape, weights={}, tokenizer=tokenizer)
 
 
-def _strangers(
+def _unknown_classes(
     path: Path, validation: Sequence[LabelledText], train: Sequence[LabelledText], heads: list[str]
 ) -> list[str]:
     """Return a message for each validation row with a class that is not among the training texts."""
@@ -159,18 +157,8 @@ def _strangers(
     ]
 
 
-def _lengths_of(prepared: PreparedText) -> np.typing.NDArray[np.int64]:
-    longest = _longest(prepared)
-    found = np.concatenate([Rows(prepared, split, longest).full_lengths for split in SPLITS])
+def _lengths_of(prepared: PreparedText) -> NDArray[np.int64]:
+    found = np.concatenate([Rows(prepared, split, prepared.longest).full_lengths for split in SPLITS])
     if not len(found):
         raise ConfigurationError(f"{prepared.folder}: no texts")
     return found
-
-
-def _longest(prepared: PreparedText) -> int:
-    """Tokens of the longest text that the model takes."""
-    return EncoderShape(**prepared.manifest["shape"]).longest
-
-
-def _few(names: Sequence[str], shown: int = 8) -> str:
-    return ", ".join(names[:shown]) + (f", … ({len(names) - shown} more)" if len(names) > shown else "")
