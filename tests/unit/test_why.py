@@ -156,8 +156,9 @@ def test_the_supervisors_verdict_decides_who_it_was() -> None:
     assert told.failure.cause.id == "memory.killed"
 
 
-def test_a_frozen_rank() -> None:
-    why = "frozen: local rank 0 sent no heartbeat for 61 s"
+@pytest.mark.parametrize("wording", ["sent no heartbeat", "gave no sign of life"])  # the second one: older agents
+def test_a_frozen_rank(wording: str) -> None:
+    why = f"frozen: local rank 0 {wording} for 61 s"
     told = story(said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'over', **OVER, 'reason': why})}", None))
     assert told.failure is not None
     assert told.failure.cause is not None
