@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trainer.engine.hardware import compiling
+from trainer.engine.reporting.metrics import Throughput
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -29,6 +30,18 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 def test_it_pays_from_some_step_on(step_s: float, steps_left: int, gain: float, cost_s: float, worth: bool) -> None:
     assert compiling.pays(step_s, steps_left, gain, cost_s) is worth
     assert compiling.decide(step_s, steps_left, gain, cost_s).compile is worth
+
+
+def test_neither_a_slow_first_step_nor_a_pause_counts_as_the_time_of_a_step() -> None:
+    times = iter([0.0, 30.0, 31.0, 32.0, 92.0, 93.0, 94.0, 95.0])
+    throughput = Throughput(clock=lambda: next(times))
+    for _ in range(2):  # 30 s, and 1 s
+        throughput.count(8)
+    with throughput.paused():  # for a minute
+        pass
+    for _ in range(3):
+        throughput.count(8)
+    assert throughput.step_s == 1.0
 
 
 def test_the_decision_in_words() -> None:

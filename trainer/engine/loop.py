@@ -29,7 +29,7 @@ from trainer.engine.optimization.schedule import dropout_seed, last_step, learni
 from trainer.engine.process_group import expected_backend, join, leave
 from trainer.engine.rank_speed import ForwardTimer
 from trainer.engine.reporting.events import Events
-from trainer.engine.reporting.metrics import TrainingReporter
+from trainer.engine.reporting.metrics import USUAL_STEPS, TrainingReporter
 from trainer.engine.reporting.profile import StepProfiler
 from trainer.engine.run import TrainingRun
 from trainer.engine.setup import TrainingSetup, begin
@@ -40,8 +40,6 @@ from trainer.engine.workload import Workload
 from trainer.errors import TrainerError
 from trainer.out_of_memory import free_memory, is_out_of_memory
 
-MEASURED_STEPS = 5
-"""Steps after which it is known whether compiling pays."""
 PATIENCE_S = 30.0
 """For a checkpoint that is being written when a training fails, before torchrun ends the rank."""
 Build = Callable[[], Workload]
@@ -198,8 +196,8 @@ def _loop(setup: TrainingSetup | None) -> None:
             # ── Report, evaluate, save ────────────────────────────────────────────────────────────
             reporter.step(step, stats, losses, loss=loss, lr=lr, units=workload.count_units(indices))
             with reporter.paused():
-                if step == start.step + MEASURED_STEPS:
-                    run.compile_if_it_pays(reporter.elapsed_s / MEASURED_STEPS, final_step - step)
+                if step == start.step + USUAL_STEPS:
+                    run.compile_if_it_pays(reporter.step_s, final_step - step)
                 if profiler.step():
                     run.events.say(profiler.outcome)
                 if setup.balancer and (shares := setup.balancer.update(stats.sample_s)):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 
 from contract.cost_model.units import thousands
@@ -18,18 +20,31 @@ from trainer.engine.rank_speed import ComputeTimes
 from trainer.engine.setup import TrainingSetup
 from trainer.engine.step_stats import StepStats
 
+USUAL_STEPS = 5
+"""Steps whose median is the usual time of a step."""
+
 
 class Throughput:
-    """Units per second since the last reading, without the time spent on anything but training."""
+    """Units per second since the last reading, and the usual time of a step. Only the time spent on training counts."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._since = clock()
+        self._since = self._step_began = clock()
+        self._steps: deque[float] = deque(maxlen=USUAL_STEPS)
         self._units = 0
         self._waited: Sequence[float] = ()
 
     def count(self, units: int) -> None:
+        """End a step of so many units."""
         self._units += units
+        now = self._clock()
+        self._steps.append(now - self._step_began)
+        self._step_began = now
+
+    @property
+    def step_s(self) -> float:
+        """Median of the last five steps, in seconds: the slow first step of a training does not show."""
+        return median(self._steps)
 
     def read(self, *waited: float) -> tuple[float, list[float]]:
         """Units per second, and for each of `waited`, the seconds so far of waiting for something, its share."""
@@ -46,7 +61,9 @@ class Throughput:
         """Stop the clock within."""
         paused_at = self._clock()
         yield
-        self._since += self._clock() - paused_at
+        seconds = self._clock() - paused_at
+        self._since += seconds
+        self._step_began += seconds
 
 
 class MetricsWriter:
@@ -98,8 +115,9 @@ class TrainingReporter:
         self.paused = self._throughput.paused
 
     @property
-    def elapsed_s(self) -> float:
-        return time.perf_counter() - self._began
+    def step_s(self) -> float:
+        """Usual time of a step, in seconds."""
+        return self._throughput.step_s
 
     def __enter__(self) -> TrainingReporter:
         return self
@@ -160,7 +178,7 @@ class TrainingReporter:
             text = run.workload.generate(prompt)
             run.events.emit(SampleWritten(text=text))
             run.events.say(f"sample: {text}")
-        seconds, memory = self.elapsed_s, run.hardware.peak_bytes
+        seconds, memory = time.perf_counter() - self._began, run.hardware.peak_bytes
         run.events.emit(TrainingDone(step=step, loss=self._loss, seconds=seconds, gpu_bytes=memory or None))
         how = f", loss {self._loss:.3f}, {seconds:.0f} s" if step > self._setup.start.step else ""
         gpu = f", {memory / 2**30:.1f} GiB of GPU memory" if memory else ""
