@@ -12,7 +12,7 @@ from typing import Any
 from contract.checkpoint import decode_manifest
 from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
-from orchestrator.checks.generation_failure import generation_failure, generation_failures
+from orchestrator.checks.failure import generation_failure, generation_failures
 from orchestrator.checks.hang import describe_hang, describe_waits, rank_stacks, timestamp
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.fleet.runs.kept_lines import KeptLines

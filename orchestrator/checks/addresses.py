@@ -10,16 +10,15 @@ from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 
 
-def address_elsewhere(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def address_elsewhere(node: Examined) -> Iterator[Finding]:
     """The inventory's address is on no interface: NAT, a port forward, or an address that has moved."""
-    for node in fleet:
-        held = [network for interface in interfaces_of(node) for network in networks_of(interface)]
-        address = IPv4Address(address_of(node)) if held and is_ipv4(address_of(node)) else None
-        if address and not address.is_loopback and address not in {network.ip for network in held}:
-            usable = [f"{name} {ip.ip}" for name, ip in lan_addresses(node)]
-            yield Finding.of(
-                "network.address_elsewhere", node.name, address=address, usable=", ".join(usable) or "it has none"
-            )
+    held = [network for interface in interfaces_of(node) for network in networks_of(interface)]
+    address = IPv4Address(address_of(node)) if held and is_ipv4(address_of(node)) else None
+    if address and not address.is_loopback and address not in {network.ip for network in held}:
+        usable = [f"{name} {ip.ip}" for name, ip in lan_addresses(node)]
+        yield Finding.of(
+            "network.address_elsewhere", node.name, address=address, usable=", ".join(usable) or "it has none"
+        )
 
 
 def address_duplicate(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -88,7 +87,8 @@ def subnets_differ(fleet: Sequence[Examined]) -> Iterator[Finding]:
         yield Finding.of("network.subnets_differ", ", ".join(few), table=table)
 
 
-CHECKS = (address_elsewhere, address_duplicate, own_name, subnets_differ)
+NODE_CHECKS = (address_elsewhere,)
+CHECKS = (address_duplicate, own_name, subnets_differ)
 
 
 def _is_another(node: Examined, than: Examined) -> bool:

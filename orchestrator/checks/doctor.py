@@ -1,4 +1,4 @@
-"""All that `orch doctor` looks at, by area: what it saw of the fleet in, findings out."""
+"""All checks of `orch doctor` by area: examined nodes in, findings out."""
 
 from __future__ import annotations
 
@@ -23,44 +23,49 @@ from orchestrator.specs.gpus import NodeGpus, SmiAnswer
 from orchestrator.specs.node_report import Examined
 
 Check = Callable[[Sequence[Examined]], Iterator[Finding]]
+NodeCheck = Callable[[Examined], Iterator[Finding]]
 QuickCheck = Callable[[Sequence[NodeFacts]], Iterator[Finding]]
 
 
-def _quick(area: str) -> Iterator[Check]:
-    """The checks that need no more than a launch's facts."""
-    for check in preflight.AREAS[area]:
-        yield partial(_on_facts, check)
-
-
-def _on_facts(check: QuickCheck, fleet: Sequence[Examined]) -> Iterator[Finding]:
+def _quick(fleet: Sequence[Examined], check: QuickCheck) -> Iterator[Finding]:
     return check([node.facts for node in fleet if node.facts and not node.facts.assumed])
 
 
+def _each_node(fleet: Sequence[Examined], check: NodeCheck) -> Iterator[Finding]:
+    return (finding for node in fleet for finding in check(node))
+
+
+def _checks(area: str, of_one: Sequence[NodeCheck] = (), of_all: Sequence[Check] = ()) -> tuple[Check, ...]:
+    """The checks of a launch in this area, of a single node, and of the fleet."""
+    quick = (partial(_quick, check=check) for check in preflight.AREAS.get(area, ()))
+    return (*quick, *(partial(_each_node, check=check) for check in of_one), *of_all)
+
+
 def _gpus(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    yield from gpu.gpu_findings([gpus for node in fleet if (gpus := node.gpus or _as_told(node))])
-
-
-def _as_told(node: Examined) -> NodeGpus | None:
-    """State of a node's GPUs according to the facts of a launch: their fault; None where they have none."""
-    facts = node.facts
-    if facts is None or facts.gpu_fault is None:
-        return None
-    answer = SmiAnswer(gpus=facts.gpus, fault=facts.gpu_fault, detail=facts.gpu_detail)
-    return NodeGpus(node=node.name, device=node.spec.device, host=answer)
+    """Findings of the GPUs, of nodes without an answer from the fault in the facts of a launch."""
+    known = []
+    for node in fleet:
+        facts = node.facts
+        if node.gpus:
+            known.append(node.gpus)
+        elif facts and facts.gpu_fault:
+            answer = SmiAnswer(gpus=facts.gpus, fault=facts.gpu_fault, detail=facts.gpu_detail)
+            known.append(NodeGpus(node=node.name, device=node.spec.device, host=answer))
+    yield from gpu.gpu_findings(known)
 
 
 ENGINE = "engine"
 AREAS: Mapping[str, tuple[Check, ...]] = {
-    "reach": (*reach.CHECKS, *_quick("reach")),
-    "engine": (*_quick("engine"), *engine.CHECKS),
-    "gpu": (_gpus, *gpu.CHECKS),
-    "network": (*_quick("network"), *network.CHECKS, *firewall.CHECKS),
-    "consistency": (*_quick("consistency"), *consistency.CHECKS),
-    "resources": (*_quick("resources"), *resources.CHECKS, *orphans.CHECKS),
-    "power": power.CHECKS,
+    "reach": _checks("reach", reach.NODE_CHECKS, reach.CHECKS),
+    "engine": _checks("engine", engine.NODE_CHECKS, engine.CHECKS),
+    "gpu": (_gpus, *_checks("gpu", gpu.NODE_CHECKS)),
+    "network": _checks("network", network.NODE_CHECKS, (*network.CHECKS, *firewall.CHECKS)),
+    "consistency": _checks("consistency", consistency.NODE_CHECKS, consistency.CHECKS),
+    "resources": _checks(
+        "resources", (*resources.NODE_CHECKS, *orphans.NODE_CHECKS), (*resources.CHECKS, *orphans.CHECKS)
+    ),
+    "power": _checks("power", power.NODE_CHECKS),
 }
-
-
 NEEDED_PARTS: Mapping[str, frozenset[str]] = {
     "reach": frozenset(),
     "engine": frozenset({"host", "container"}),
@@ -76,7 +81,7 @@ NEEDED_PARTS: Mapping[str, frozenset[str]] = {
 def diagnose(fleet: Sequence[Examined], only: Sequence[str] = ()) -> Mapping[str, tuple[Finding, ...]]:
     """Findings by area, errors first in each. `only` names areas, ids, or what ids begin with: `gpu`, `clock.skew`.
 
-    What could not be looked at is found whatever `only` says: without it, no finding would read as no fault.
+    Parts that could not be examined are reported whatever `only` is: without them, no finding would read as no fault.
     """
     found = {
         area: tuple(
@@ -95,14 +100,12 @@ def not_checked(fleet: Sequence[Examined], areas: Collection[str]) -> Mapping[st
 
     `reach` is never among them: that a node is out of reach is what it finds.
     """
-    gaps = {area: {node.name: why for node in fleet if (why := _gap(node, area))} for area in AREAS if area in areas}
+    checked = [area for area in AREAS if area in areas and area != "reach"]
+    gaps = {area: {node.name: why for node in fleet if (why := _gap(node, area))} for area in checked}
     return {area: nodes for area, nodes in gaps.items() if nodes}
 
 
 def _gap(node: Examined, area: str) -> str:
-    """Why this area is not known, or not all of it, on this node; empty where it is."""
-    if area == "reach":
-        return ""
     if node.out_of_reach:
         return "out of reach"
     silent = {**node.silent, **({ENGINE: node.engine_error} if node.engine_error else {})}
@@ -111,16 +114,16 @@ def _gap(node: Examined, area: str) -> str:
 
 
 def is_wanted(area: str, id: str, only: Sequence[str]) -> bool:
-    """Whether one of these words means this finding."""
+    """Whether one of these words selects this finding."""
     return any(word in (area, id) or id.startswith(f"{word}.") for word in only)
 
 
 def areas_of(only: Sequence[str]) -> frozenset[str]:
-    """Areas that must be looked at for these words; all of them where one is an id, which does not tell its area."""
+    """Areas to examine for these words; all of them if one is an id, which does not name its area."""
     return frozenset(only) if only and all(word in AREAS for word in only) else frozenset(AREAS)
 
 
 def quick(fleet: Sequence[Examined]) -> tuple[Finding, ...]:
-    """Findings from these facts alone, errors first: for a launch, which asks no more and has no use for notes."""
-    found = [finding for findings in diagnose(fleet).values() for finding in findings]
+    """Findings for a launch, errors first, without notes."""
+    found = (finding for findings in diagnose(fleet).values() for finding in findings)
     return heaviest_first(finding for finding in found if finding.severity is not Severity.INFO)

@@ -15,30 +15,28 @@ ROOTLESS_FROM = (29,)
 TOLERANCE = 1.05
 
 
-def silent(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def silent(node: Examined) -> Iterator[Finding]:
     """The host answered, its engine did not: not installed, not running, not for this user, or something else."""
-    for node in fleet:
-        if not node.engine_error or node.spec.engine != "docker":
-            continue
-        host, user = node.host, node.facts.user if node.facts else "USER"
-        if host and host.docker_program is False:
-            yield Finding.of("engine.absent", node.name, user=user)
-        elif host and host.docker_socket == "closed":
-            yield Finding.of("engine.no_access", node.name, user=user)
-        elif host and host.docker_socket in ("absent", "open") and not node.engine_runs:
-            start = ("systemctl", "start", "docker") if host.systemd else ("service", "docker", "start")
-            enable = "sudo systemctl enable --now docker" if host.systemd else "sudo service docker start"
-            yield Finding.of("engine.not_running", node.name, enable=enable, start=start)
-        else:
-            yield Finding.of("engine.silent", node.name, engine_error=node.engine_error)
+    if not node.engine_error or node.spec.engine != "docker":
+        return
+    host, user = node.host, node.facts.user if node.facts else "USER"
+    if host and host.docker_program is False:
+        yield Finding.of("engine.absent", node.name, user=user)
+    elif host and host.docker_socket == "closed":
+        yield Finding.of("engine.no_access", node.name, user=user)
+    elif host and host.docker_socket in ("absent", "open") and not node.engine_runs:
+        start = ("systemctl", "start", "docker") if host.systemd else ("service", "docker", "start")
+        enable = "sudo systemctl enable --now docker" if host.systemd else "sudo service docker start"
+        yield Finding.of("engine.not_running", node.name, enable=enable, start=start)
+    else:
+        yield Finding.of("engine.silent", node.name, engine_error=node.engine_error)
 
 
-def too_old(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def too_old(node: Examined) -> Iterator[Finding]:
     """An engine older than what `orch` speaks."""
-    for node in fleet:
-        version = _version(node)
-        if version and version < OLDEST:
-            yield Finding.of("engine.too_old", node.name, version=_text(node))
+    version = _version(node)
+    if version and version < OLDEST:
+        yield Finding.of("engine.too_old", node.name, version=_text(node))
 
 
 def rootless(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -49,33 +47,31 @@ def rootless(fleet: Sequence[Examined]) -> Iterator[Finding]:
             yield Finding.of("engine.rootless", node.name, version=engine.version)
 
 
-def wsl_networking(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def wsl_networking(node: Examined) -> Iterator[Finding]:
     """WSL2 behind address translation: it reaches the others, and they do not reach it."""
-    for node in fleet:
-        engine = node.facts.engine if node.facts else None
-        if not node.host or not node.host.wsl or node.host.wsl_networking == "mirrored":
-            continue
-        if engine and engine.docker_desktop:
-            continue  # cannot hold a rank in any case, and has a finding of its own
-        known = node.host.wsl_networking
-        yield Finding.of(
-            "engine.wsl_networking", node.name, case="known" if known else "unknown", networking=known or "unknown"
-        )
+    engine = node.facts.engine if node.facts else None
+    if not node.host or not node.host.wsl or node.host.wsl_networking == "mirrored":
+        return
+    if engine and engine.docker_desktop:
+        return  # cannot hold a rank in any case, and has a finding of its own
+    known = node.host.wsl_networking
+    yield Finding.of(
+        "engine.wsl_networking", node.name, case="known" if known else "unknown", networking=known or "unknown"
+    )
 
 
-def limits_ignored(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def limits_ignored(node: Examined) -> Iterator[Finding]:
     """Limits that the container does not have: a run would take the whole machine."""
-    for node in fleet:
-        if node.inside is None or node.facts is None or node.spec.engine != "docker":
-            continue
-        asked = min(node.spec.limits.cpus, node.facts.cpus or node.spec.limits.cpus)
-        lacking = []
-        if node.inside.cpus is None or node.inside.cpus > asked * TOLERANCE:
-            lacking.append(f"{asked:g} CPUs")
-        if node.inside.memory_mib is None or node.inside.memory_mib > node.spec.limits.memory_mib * TOLERANCE:
-            lacking.append(f"{node.spec.limits.memory_mib} MiB of memory")
-        if lacking:
-            yield Finding.of("engine.limits_ignored", node.name, lacking=" and ".join(lacking))
+    if node.inside is None or node.facts is None or node.spec.engine != "docker":
+        return
+    asked = min(node.spec.limits.cpus, node.facts.cpus or node.spec.limits.cpus)
+    lacking = []
+    if node.inside.cpus is None or node.inside.cpus > asked * TOLERANCE:
+        lacking.append(f"{asked:g} CPUs")
+    if node.inside.memory_mib is None or node.inside.memory_mib > node.spec.limits.memory_mib * TOLERANCE:
+        lacking.append(f"{node.spec.limits.memory_mib} MiB of memory")
+    if lacking:
+        yield Finding.of("engine.limits_ignored", node.name, lacking=" and ".join(lacking))
 
 
 def _text(node: Examined) -> str:
@@ -91,4 +87,5 @@ def _version(node: Examined) -> tuple[int, ...]:
     return known if len(known) == len(parts) else ()
 
 
-CHECKS = (silent, too_old, rootless, wsl_networking, limits_ignored)
+NODE_CHECKS = (silent, too_old, wsl_networking, limits_ignored)
+CHECKS = (rootless,)

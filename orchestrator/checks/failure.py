@@ -1,21 +1,73 @@
-"""Which rank failed first, and which only lost it: when one dies, the others fail too, a moment later."""
+"""The rank that failed first. When one rank ends, the others lose it and fail a moment later.
+
+The agents in the containers agree on it (`GenerationFailure`); without them, the evidence of each node decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
+from contract.events import Event, Finished, Restarting
 from contract.failures.classify import Classified, FailedRank, classify, distance_from_cause, how_it_ended, reason_of
+from contract.failures.owners import Owner
 from contract.failures.torchrun import first_failure, without_summary
 from contract.failures.tracebacks import is_torch_log
 from contract.log_lines import readable
 from orchestrator.checks.causes import Cause
-from orchestrator.checks.generation_failure import GenerationFailure
+from orchestrator.specs.run_events import RunLine
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationFailure:
+    """A `finished` or `restarting` event about a failure."""
+
+    node: str
+    rank: int | None
+    exit_code: int | None
+    owner: Owner
+    reason: str
+    cause: str = ""
+    """Id of the signature that the agents found."""
+    frame: str = ""
+    generation: int = 0
+    """The generation that it ended; 0 where the attempt is over."""
+    time: str = ""
+
+
+def generation_failure(event: Event | None, time: str = "") -> GenerationFailure | None:
+    """The failure that this event reports; None for another event, and for a good end."""
+    if not isinstance(event, Finished | Restarting):
+        return None
+    owner = next((owner for owner in get_args(Owner) if owner == event.outcome), None)
+    if owner is None:
+        return None
+    return GenerationFailure(
+        node=event.node or "?",
+        rank=event.rank,
+        exit_code=event.exit_code,
+        owner=owner,
+        reason=event.reason or "",
+        cause=event.cause or "",
+        frame=event.frame or "",
+        generation=event.generation or 0 if isinstance(event, Restarting) else 0,
+        time=time,
+    )
+
+
+def generation_failures(lines: Iterable[RunLine]) -> tuple[GenerationFailure, ...]:
+    """All failures, in order of time; each once, though every node reports it."""
+    found: dict[int, GenerationFailure] = {}
+    for line in lines:
+        if failure := generation_failure(line.event, line.time):
+            found.setdefault(failure.generation, failure)
+    return tuple(sorted(found.values(), key=lambda failure: (failure.generation == 0, failure.time)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndedBadly:
-    """A node whose container failed, as it was seen; the order in which they arrive counts."""
+    """Evidence of a node with a failed container."""
 
     node: str
     node_rank: int
@@ -23,29 +75,28 @@ class EndedBadly:
     exit_code: int | None
     oom_killed: bool
     lines: tuple[tuple[int | None, str], ...]
-    """The last it wrote, oldest first, each with its rank (None: torchrun's agent)."""
+    """Its last lines, oldest first, each with its rank (None: torchrun's agent)."""
     reported: str = ""
-    """Reason that the rank itself gave (its `failed` event), or why the node is lost; otherwise empty."""
+    """Reason in the rank's own `failed` event, or why the node is lost; otherwise empty."""
     cause: str = ""
-    """The signature that it found for it."""
+    """Id of the signature that the rank found."""
     frame: str = ""
-    """Where it says that it happened."""
     kernel: tuple[str, ...] = ()
-    """Lines of the node's kernel log about its hardware, where it was asked."""
+    """Lines of the node's kernel log about its hardware."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The one to look at."""
+    """The failure that the others follow from."""
 
     node: str
     rank: int
     exit_code: int | None
-    """The rank's own exit code (negative: ended by that signal), else its container's."""
+    """The rank's own exit code (negative: ended by that signal), otherwise its container's."""
     reason: str
     lines: tuple[str, ...]
     cause: Cause | None = None
-    """Meaning of the failure and what to do, where a rule knows it."""
+    """Meaning of the failure and what to do, if its signature is known."""
 
 
 def root_cause(
@@ -75,20 +126,24 @@ def root_cause(
         rank, code = rank if agreed.rank is None else agreed.rank, agreed.exit_code
     failed = _failed_rank(first, rank, code, agreed)
     found = classify(failed)
+    # The report about a lost node says more than the node's own lines.
+    lost = code is None and first.reported and not first.oom_killed
+    own = [readable(text) for writer, text in first.lines if writer == rank]
+    lines = own or without_summary([readable(text) for _, text in first.lines])
     return Failure(
         node=first.node,
         rank=rank,
         exit_code=code,
-        reason=_reason(first, failed, found),
-        lines=_telling(first.lines, rank)[-keep_lines:],
+        reason=first.reported if lost else reason_of(failed, found),
+        lines=tuple(line for line in lines if line.strip() and not is_torch_log(line))[-keep_lines:],
         cause=Cause.of(found, node=first.node, rank=str(rank), run=run) if found else None,
     )
 
 
 def _how_far_from_the_cause(arrived: tuple[int, EndedBadly]) -> tuple[bool, bool, int, int]:
-    """For sorting, nearest first."""
+    """Sort key: the cause first."""
     number, ended = arrived
-    # Whatever ends by a signal after another's failure was stopped because of it, if it said nothing of its own.
+    # A node that ends by a signal after the failure of another was stopped because of it.
     was_stopped = number > 0 and not ended.oom_killed and rank_and_code(ended)[1] in (137, 143)
     found = _classified(ended)
     distance = distance_from_cause(found.owner, lost_peer=found.lost_peer, cause=found.id) if found else 0
@@ -97,7 +152,7 @@ def _how_far_from_the_cause(arrived: tuple[int, EndedBadly]) -> tuple[bool, bool
 
 def is_consequence(ended: EndedBadly) -> bool:
     """Whether this node failed because of another: it lost a peer, or received a request to stop."""
-    if ended.oom_killed or ended.exit_code is None:  # a node that is lost is not a consequence of another
+    if ended.oom_killed or ended.exit_code is None:  # a lost node is not a consequence of another
         return False
     found = _classified(ended)
     return found is not None and found.lost_peer
@@ -114,7 +169,7 @@ def rank_and_code(ended: EndedBadly) -> tuple[int, int | None]:
 
 
 def _failed_rank(ended: EndedBadly, rank: int, code: int | None, agreed: GenerationFailure | None) -> FailedRank:
-    # Of a lost node, what is reported is the controller's or a supervisor's word, not the rank's.
+    # A report about a lost node is from the controller or a supervisor, not from the rank.
     lost = code is None and (agreed is None or agreed.owner == "infrastructure")
     return FailedRank(
         own=tuple(text for writer, text in ended.lines if writer == rank),
@@ -126,20 +181,3 @@ def _failed_rank(ended: EndedBadly, rank: int, code: int | None, agreed: Generat
         reported_id=ended.cause,
         kernel=ended.kernel,
     )
-
-
-def _telling(lines: Sequence[tuple[int | None, str]], rank: int) -> tuple[str, ...]:
-    """Lines that the failed rank wrote itself; where it wrote none, those of torchrun, without its summary."""
-    return tuple(text for text in _own_or_agents(lines, rank) if text.strip() and not is_torch_log(text))
-
-
-def _own_or_agents(lines: Sequence[tuple[int | None, str]], rank: int) -> Iterator[str]:
-    own = [readable(text) for writer, text in lines if writer == rank]
-    yield from own or without_summary([readable(text) for _, text in lines])
-
-
-def _reason(ended: EndedBadly, failed: FailedRank, found: Classified | None) -> str:
-    """Reason of a failure. For a lost node the report of the one who lost it says more than the node's own lines."""
-    if failed.exit_code is None and ended.reported and not ended.oom_killed:
-        return ended.reported
-    return reason_of(failed, found)

@@ -1,4 +1,4 @@
-"""Checks of firewalls: blocked peers, open ports. The rendezvous has no authentication: who reaches it can run code.
+"""Checks of firewalls: blocked peers, open ports. The rendezvous has no authentication: a peer of it can run code.
 
 PyTorch says so itself (its SECURITY.md), and its store listens on every address of the node (pytorch/pytorch#173909).
 """
@@ -52,18 +52,19 @@ def passes_one_port(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def blocks_master_port(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """All ports are open but the rendezvous port: a rule for this very one."""
+    """All ports are open except the rendezvous port."""
     yield from _partly(fleet, PairState.MASTER_PORT_BLOCKED, "firewall.blocks_master_port")
 
 
 def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A filter is on, holds no rule for the peers, and no node could try whether it lets them in."""
+    """A filter is active and has no rule for the peers, and no node could test whether it lets them in."""
     tried = {there for _, there in pair_states(fleet)}
     for node in fleet:
         wall = node.network.wall if node.network else Firewall()
         if not wall.active or wall.openings is None or node.name in tried:
             continue
-        missing = [peer for peer in peers_of(node, fleet) if not _admitted(peer, wall)]
+        openings = wall.openings
+        missing = [peer for peer in peers_of(node, fleet) if not any(opening.admits(peer) for opening in openings)]
         if missing:
             yield Finding.of(
                 "firewall.no_rule", node.name, tool=wall.tool, missing=missing, by_hand=_by_hand(node, fleet)
@@ -71,16 +72,17 @@ def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def open_to_the_world(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A public address, and no filter before it: whoever reaches the rendezvous port can run code there."""
+    """A public address without a filter: any host that reaches the rendezvous port can run code on the node."""
     for node in fleet:
         public = [str(net.ip) for item in interfaces_of(node) for net in networks_of(item) if net.ip.is_global]
         wall = node.network.wall if node.network else Firewall()
         anyone = [opening for opening in wall.openings or () if not opening.source and not opening.ports]
         if public and (wall.active is not True or anyone):
             state = "lets anyone in" if anyone else "is not active" if wall.active is False else "could not be asked"
-            yield Finding.of(
-                "firewall.open_to_the_world", node.name, public=public, state=state, rules=_ufw_rules(node, fleet)
+            rules = line_to_paste(
+                Firewall(tool="ufw"), peers_of(node, fleet), node.network.mark if node.network else "orch"
             )
+            yield Finding.of("firewall.open_to_the_world", node.name, public=public, state=state, rules=rules)
 
 
 def open_to_more(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -91,13 +93,25 @@ def open_to_more(fleet: Sequence[Examined]) -> Iterator[Finding]:
         wall = node.network.wall if node.network else Firewall()
         ours = known_mark(wall.tool, node.network.mark if node.network else "")
         theirs = [item for item in wall.openings or () if item.mark != ours]
-        wide = [item for item in theirs if _reaches(item, ports) and _beyond(item, inventory)]
+        wide = [
+            item
+            for item in theirs
+            if _reaches(item, ports)
+            and (item.network.num_addresses > 1 or item.source.partition("/")[0] not in inventory)
+        ]
         if wall.active and wide:
             sources = ", ".join(dict.fromkeys(opening.source or "anyone" for opening in wide))
-            yield Finding.of("firewall.open_to_more", node.name, tool=wall.tool, sources=sources, listing=_list(wall))
+            listing = _LISTINGS.get(wall.tool, "sudo iptables -S INPUT")
+            yield Finding.of("firewall.open_to_more", node.name, tool=wall.tool, sources=sources, listing=listing)
 
 
 _PORT = re.compile(r"[0-9]{1,5}")
+_LISTINGS = {
+    "ufw": "sudo ufw status numbered",
+    "firewalld": "sudo firewall-cmd --list-all",
+    "nftables": "sudo nft -a list ruleset",
+}
+"""Commands that list the rules; for other tools that of iptables."""
 
 CHECKS = (blocks_peers, passes_one_port, blocks_master_port, no_rule, open_to_the_world, open_to_more)
 
@@ -136,15 +150,6 @@ def _by_hand(node: Examined, fleet: Sequence[Examined]) -> str:
     return f"or on it: {line}" if line else "on it, look: sudo iptables -S INPUT"
 
 
-def _ufw_rules(node: Examined, fleet: Sequence[Examined]) -> str:
-    mark = node.network.mark if node.network else "orch"
-    return line_to_paste(Firewall(tool="ufw"), peers_of(node, fleet), mark)
-
-
-def _admitted(address: str, wall: Firewall) -> bool:
-    return any(opening.admits(address) for opening in wall.openings or ())
-
-
 def _reaches(opening: Opening, ports: set[int]) -> bool:
     """Whether it opens everything, or a port that a run would use."""
     if not opening.ports:
@@ -155,17 +160,3 @@ def _reaches(opening: Opening, ports: set[int]) -> bool:
         if known and any(int(low) <= port <= int(high or low) for port in ports):
             return True
     return False
-
-
-def _beyond(opening: Opening, inventory: set[str]) -> bool:
-    if opening.network.num_addresses > 1:
-        return True
-    return opening.source.partition("/")[0] not in inventory
-
-
-def _list(wall: Firewall) -> str:
-    return {
-        "ufw": "sudo ufw status numbered",
-        "firewalld": "sudo firewall-cmd --list-all",
-        "nftables": "sudo nft -a list ruleset",
-    }.get(wall.tool, "sudo iptables -S INPUT")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from orchestrator.checks.consistency import grouped, listed
 from orchestrator.checks.gpu_container import CONTAINER_CHECKS
 from orchestrator.checks.gpu_host import HOST_CHECKS
 from orchestrator.specs.facts import GpuFacts
@@ -14,26 +15,26 @@ from orchestrator.specs.node_report import Examined
 
 
 def gpu_findings(nodes: Sequence[NodeGpus]) -> tuple[Finding, ...]:
-    """All findings, the heaviest first, else in order of the nodes."""
+    """All findings, the heaviest first, otherwise in order of the nodes."""
     found = [finding for node in nodes for check in (*HOST_CHECKS, *CONTAINER_CHECKS) for finding in check(node)]
     found += [*cards_differ(nodes), *drivers_differ(nodes)]
     return heaviest_first(found)
 
 
 def cards_differ(nodes: Sequence[NodeGpus]) -> Iterator[Finding]:
-    """Unequal cards train together at the pace, and with the batch, of the least of them."""
+    """Unequal cards train at the speed, and with the batch, of the smallest."""
     gpus = [gpu for node in nodes if node.host for gpu in node.host.gpus]
     complete = all(gpu.compute_capability for gpu in gpus)  # drivers before 510 do not tell it
-    groups = _grouped(nodes, lambda gpu: _card(gpu, capability=complete))
+    groups = grouped((name, _card(gpu, capability=complete)) for name, gpu in _wanted(nodes))
     if len(groups) > 1:
-        yield Finding.of("gpu.cards_differ", "", groups=_listed(groups))
+        yield Finding.of("gpu.cards_differ", "", groups=listed(groups))
 
 
 def drivers_differ(nodes: Sequence[NodeGpus]) -> Iterator[Finding]:
-    """Works, as the image brings its own CUDA; worth knowing where one node alone misbehaves."""
-    groups = _grouped(nodes, lambda gpu: f"driver {gpu.driver_version}" if gpu.driver_version else "")
+    """Different drivers work, as the image has its own CUDA; worth knowing if one node alone fails."""
+    groups = grouped((name, f"driver {gpu.driver_version}") for name, gpu in _wanted(nodes) if gpu.driver_version)
     if len(groups) > 1:
-        yield Finding.of("gpu.drivers_differ", "", groups=_listed(groups))
+        yield Finding.of("gpu.drivers_differ", "", groups=listed(groups))
 
 
 def _card(gpu: GpuFacts, *, capability: bool) -> str:
@@ -45,20 +46,9 @@ def _card(gpu: GpuFacts, *, capability: bool) -> str:
     return ", ".join(words) if gpu.name else ""
 
 
-def _grouped(nodes: Sequence[NodeGpus], word: Callable[[GpuFacts], str]) -> dict[str, list[str]]:
-    """Names of nodes by what this word says of their GPUs; nodes whose GPU is not to be used do not count."""
-    groups: dict[str, list[str]] = {}
-    for node in nodes:
-        for gpu in node.host.gpus if node.host and node.device != "cpu" else ():
-            names = groups.setdefault(word(gpu), [])
-            if node.node not in names:
-                names.append(node.node)
-    groups.pop("", None)
-    return groups
-
-
-def _listed(groups: dict[str, list[str]]) -> str:
-    return "; ".join(f"{', '.join(names)}: {word}" for word, names in groups.items())
+def _wanted(nodes: Sequence[NodeGpus]) -> Iterator[tuple[str, GpuFacts]]:
+    """GPUs that a run may use, each with the name of its node."""
+    return ((node.node, gpu) for node in nodes if node.host and node.device != "cpu" for gpu in node.host.gpus)
 
 
 LOWERED = 0.9
@@ -82,53 +72,41 @@ _MEANING = {
 _GRAVE = {48, 62, 64, 79, 95, 119}
 
 
-def xid(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def xid(node: Examined) -> Iterator[Finding]:
     """Faults that the driver wrote into the kernel's log since boot: one finding for each kind."""
-    for node in fleet:
-        newest: dict[int, str] = {}
-        for line in node.host.xid if node.host else ():
-            if match := _XID.search(line):
-                newest[int(match["code"])] = line[match.start() :]
-        for code, line in newest.items():
-            grave = code in _GRAVE
-            yield Finding.of(
-                "gpu.xid",
-                node.name,
-                case="card" if grave else "program",
-                code=code,
-                meaning=_MEANING.get(code, "a fault of a GPU or of a program on it"),
-                line=line[:160],
-            )
+    newest: dict[int, str] = {}
+    for line in node.host.xid if node.host else ():
+        if match := _XID.search(line):
+            newest[int(match["code"])] = line[match.start() :]
+    for code, line in newest.items():
+        case = "card" if code in _GRAVE else "program"
+        meaning = _MEANING.get(code, "a fault of a GPU or of a program on it")
+        yield Finding.of("gpu.xid", node.name, case=case, code=code, meaning=meaning, line=line[:160])
 
 
-def lost_in_run(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def lost_in_run(node: Examined) -> Iterator[Finding]:
     """A running container that began with GPUs and lost them."""
-    for node in fleet:
-        for run_id in node.blind_runs:
-            yield Finding.of("gpu.lost_in_run", node.name, run_id=run_id)
+    for run_id in node.blind_runs:
+        yield Finding.of("gpu.lost_in_run", node.name, run_id=run_id)
 
 
-def persistence(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A driver that unloads between programs: seconds at each start, and a power limit that is forgotten."""
-    for node in fleet:
-        cards = [gpu for gpu in _used(node) if gpu.persistence is False]
-        # a desktop keeps the driver loaded by itself
-        if cards and not (node.host and node.host.desktop):
-            yield Finding.of("gpu.persistence_off", node.name, cards=_cards(cards))
+def persistence(node: Examined) -> Iterator[Finding]:
+    """A driver that unloads between programs takes seconds at each start, and forgets a power limit."""
+    cards = [gpu for gpu in _used(node) if gpu.persistence is False]
+    # a desktop keeps the driver loaded by itself
+    if cards and not (node.host and node.host.desktop):
+        listing = ", ".join(f"GPU {gpu.index}" for gpu in cards)
+        yield Finding.of("gpu.persistence_off", node.name, cards=listing)
 
 
-def power_lowered(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A card whose limit is below its own: a laptop's power profile, or somebody's doing."""
-    for node in fleet:
-        for gpu in _used(node):
-            if gpu.power_limit_w and gpu.power_default_w and gpu.power_limit_w < LOWERED * gpu.power_default_w:
-                yield Finding.of(
-                    "gpu.power_lowered",
-                    node.name,
-                    gpu=gpu.index,
-                    power_limit_w=gpu.power_limit_w,
-                    power_default_w=gpu.power_default_w,
-                )
+def power_lowered(node: Examined) -> Iterator[Finding]:
+    """A power limit below the card's default, by a laptop's power profile or by hand."""
+    for gpu in _used(node):
+        limit, default = gpu.power_limit_w, gpu.power_default_w
+        if limit and default and limit < LOWERED * default:
+            yield Finding.of(
+                "gpu.power_lowered", node.name, gpu=gpu.index, power_limit_w=limit, power_default_w=default
+            )
 
 
 def _used(node: Examined) -> tuple[GpuFacts, ...]:
@@ -136,8 +114,4 @@ def _used(node: Examined) -> tuple[GpuFacts, ...]:
     return node.gpus.host.gpus if node.gpus and node.gpus.host and node.spec.device != "cpu" else ()
 
 
-def _cards(gpus: Sequence[GpuFacts]) -> str:
-    return ", ".join(f"GPU {gpu.index}" for gpu in gpus)
-
-
-CHECKS = (xid, lost_in_run, persistence, power_lowered)
+NODE_CHECKS = (xid, lost_in_run, persistence, power_lowered)

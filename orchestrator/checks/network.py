@@ -1,10 +1,11 @@
-"""Checks of interfaces and routes and, from the modules beside it, of addresses, links and reachability."""
+"""Checks of interfaces, routes and links (Wi-Fi, speed, duplex, MTU); all checks of the network."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
-from orchestrator.checks import addresses, links, reachability
+from orchestrator.checks import addresses, reachability
 from orchestrator.checks.node_network import (
     address_of,
     interface_named,
@@ -13,31 +14,34 @@ from orchestrator.checks.node_network import (
     peers_of,
     route_to,
     routed_interfaces,
+    used_interface,
 )
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 
+SLOW_MBIT = 1000
+"""Gradients of a small model take 1 s a step at 100 Mbit/s (docs/sync.md)."""
 
-def interface_missing(fleet: Sequence[Examined]) -> Iterator[Finding]:
+
+def interface_missing(node: Examined) -> Iterator[Finding]:
     """The inventory names an interface that cannot be used: gloo and NCCL would not start."""
-    for node in fleet:
-        name = node.spec.interface
-        if not name or not node.network or not node.network.interfaces:
-            continue
-        found = interface_named(node, name)
-        lacks = "" if found and found.up and found.addresses else "has no IPv4 address" if found else "is not there"
-        lacks = "is down" if found and not found.up else lacks
-        if lacks:
-            usable = [item for item, _ in lan_addresses(node) if item != name]
-            yield Finding.of(
-                "network.interface_missing",
-                node.name,
-                case="another" if usable else "none",
-                name=name,
-                lacks=lacks,
-                usable=", ".join(usable) or "none with an address",
-                first=next(iter(usable), ""),
-            )
+    name = node.spec.interface
+    if not name or not node.network or not node.network.interfaces:
+        return
+    found = interface_named(node, name)
+    lacks = "" if found and found.up and found.addresses else "has no IPv4 address" if found else "is not there"
+    lacks = "is down" if found and not found.up else lacks
+    if lacks:
+        usable = [item for item, _ in lan_addresses(node) if item != name]
+        yield Finding.of(
+            "network.interface_missing",
+            node.name,
+            case="another" if usable else "none",
+            name=name,
+            lacks=lacks,
+            usable=", ".join(usable) or "none with an address",
+            first=next(iter(usable), ""),
+        )
 
 
 def interface_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -51,7 +55,7 @@ def interface_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def two_in_subnet(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """Cable and Wi-Fi in one LAN: which one answers is the kernel's whim."""
+    """Cable and Wi-Fi in one LAN: the kernel may answer by either."""
     for node in fleet:
         lan = lan_addresses(node)
         for name, network in lan:
@@ -72,7 +76,7 @@ def two_in_subnet(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def vpn_route(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """The way to the peers leads through a VPN. Where it was meant, nothing is said."""
+    """The route to the peers leads through a VPN that the inventory does not name."""
     for node in fleet:
         for name in sorted(routed_interfaces(node, fleet)):
             found = interface_named(node, name)
@@ -83,12 +87,38 @@ def vpn_route(fleet: Sequence[Examined]) -> Iterator[Finding]:
             yield Finding.of("network.vpn_route", node.name, case="meant" if meant else "unmeant", name=name, peer=peer)
 
 
-CHECKS = (
-    interface_missing,
-    interface_differs,
-    two_in_subnet,
-    vpn_route,
-    *addresses.CHECKS,
-    *links.CHECKS,
-    *reachability.CHECKS,
-)
+def wifi(node: Examined) -> Iterator[Finding]:
+    """Its speed changes by the second, and every step waits for the slowest."""
+    used = used_interface(node)
+    if used and used.kind == "wifi":
+        yield Finding.of("network.wifi", node.name, interface=used.name)
+
+
+def slow_link(node: Examined) -> Iterator[Finding]:
+    """A cable or switch that brings 100 Mbit/s out of a gigabit card."""
+    used = used_interface(node)
+    if used and used.kind == "ethernet" and used.speed_mbit and used.speed_mbit < SLOW_MBIT:
+        yield Finding.of("network.slow_link", node.name, interface=used.name, speed_mbit=used.speed_mbit)
+
+
+def half_duplex(node: Examined) -> Iterator[Finding]:
+    """Both directions take turns, and collide, when the two ends disagree on duplex."""
+    used = used_interface(node)
+    if used and used.duplex == "half":
+        yield Finding.of("network.half_duplex", node.name, interface=used.name)
+
+
+def mtu_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    """With jumbo frames on some nodes only, a switch that does not support them drops packets silently."""
+    interfaces = {node.name: used for node in fleet if (used := used_interface(node))}
+    mtus = [used.mtu for used in interfaces.values() if used.mtu]
+    if len(set(mtus)) > 1:
+        usual = max(set(mtus), key=lambda mtu: (mtus.count(mtu), mtu == 1500, -mtu))
+        odd = {name: used.name for name, used in interfaces.items() if used.mtu and used.mtu != usual}
+        lines = [f"on {name}: sudo ip link set dev {shlex.quote(used)} mtu {usual}" for name, used in odd.items()]
+        shown = [f"{name} {used.mtu}" for name, used in interfaces.items() if used.mtu]
+        yield Finding.of("network.mtu_differs", ", ".join(odd), mtus=shown, lines="; ".join(lines))
+
+
+NODE_CHECKS = (interface_missing, wifi, slow_link, half_duplex, *addresses.NODE_CHECKS)
+CHECKS = (interface_differs, two_in_subnet, vpn_route, mtu_differs, *addresses.CHECKS, *reachability.CHECKS)

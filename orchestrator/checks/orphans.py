@@ -37,22 +37,20 @@ def busy(fleet: Sequence[Examined]) -> Iterator[Finding]:
             )
 
 
-def ended(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def ended(node: Examined) -> Iterator[Finding]:
     """Containers of many runs that are over."""
-    for node in fleet:
-        over = [facts for facts in node.held if facts.state in (State.FAILED, State.SUCCEEDED)]
-        if len(over) >= MANY:
-            yield Finding.of("resources.leftovers", node.name, count=len(over))
+    over = [facts for facts in node.held if facts.state in (State.FAILED, State.SUCCEEDED)]
+    if len(over) >= MANY:
+        yield Finding.of("resources.leftovers", node.name, count=len(over))
 
 
-def strange(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def strange(node: Examined) -> Iterator[Finding]:
     """Containers that bear a run's label, and others that no run has: every command leaves them out."""
-    for node in fleet:
-        for facts in node.held:
-            try:
-                read_labels(facts.labels)
-            except ValueError as error:
-                yield Finding.of("resources.labels", node.name, name=facts.name, error=error)
+    for facts in node.held:
+        try:
+            read_labels(facts.labels)
+        except ValueError as error:
+            yield Finding.of("resources.labels", node.name, name=facts.name, error=error)
 
 
 def _runs(fleet: Sequence[Examined]) -> dict[str, list[tuple[str, ContainerFacts]]]:
@@ -69,4 +67,5 @@ def _runs(fleet: Sequence[Examined]) -> dict[str, list[tuple[str, ContainerFacts
     }
 
 
-CHECKS = (orphans, busy, ended, strange)
+NODE_CHECKS = (ended, strange)
+CHECKS = (orphans, busy)

@@ -1,4 +1,4 @@
-"""How a run came to its end, or why it does not: put together from all that was kept of it and its nodes still tell."""
+"""Post-mortem of a run: its failure, or why it does not end, from its kept lines and what its nodes report."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from contract.failures.classify import FailedRank, classify
 from contract.failures.tracebacks import begins
 from contract.log_lines import readable
 from orchestrator.checks.causes import Cause
-from orchestrator.checks.failure import EndedBadly, Failure, is_consequence, root_cause
-from orchestrator.checks.generation_failure import GenerationFailure, generation_failures
+from orchestrator.checks.failure import (
+    EndedBadly,
+    Failure,
+    GenerationFailure,
+    generation_failures,
+    is_consequence,
+    root_cause,
+)
 from orchestrator.checks.hang import (
     LastHeard,
     RankStack,
@@ -34,7 +40,7 @@ _BAD_SIGN = re.compile(r"^(?:\S+: )?error: |^\s+exitcode +: |exec format error")
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All that is known of a run."""
+    """All evidence of a run."""
 
     run_id: str
     plan: Plan | None = None
@@ -60,32 +66,35 @@ class Postmortem:
     """failed, stopped, done, running, or unknown: its end was not seen."""
     failure: Failure | None = None
     at: str = ""
-    """When the first failure showed."""
+    """Time of the first sign of the failure."""
     after_s: float | None = None
-    """So long after the start."""
+    """Seconds between the start and the first failure."""
     consequences: tuple[str, ...] = ()
     earlier: tuple[GenerationFailure, ...] = ()
     """Failures that the run survived."""
     heard: tuple[LastHeard, ...] = ()
-    """Where it matters who was silent: a run that is still running, or that ended in waiting."""
+    """Last line of each rank, for a run that is running or that ended in waiting."""
     waits: tuple[str, ...] = ()
     places: tuple[RankStack, ...] = ()
-    """Where ranks stand that made no progress, by their stacks."""
+    """Stacks of ranks without progress."""
     silent: tuple[str, ...] = ()
 
 
 def write_postmortem(evidence: Evidence) -> Postmortem:
     """The post-mortem of the newest attempt."""
     lines = _newest_generation(_newest_attempt(evidence))
-    told = generation_failures(_newest_attempt(evidence))
-    over = next((one for one in told if not one.generation), None)
+    agreed = generation_failures(_newest_attempt(evidence))
+    over = next((one for one in agreed if not one.generation), None)
     bad = _ended_badly(evidence, lines)
     failure, state = None, _good_end(evidence, lines)
     if not state:
         failure = root_cause([ended for _, ended in bad], agreed=over, run=evidence.run_id)
-        if failure is None or (not over and _says_nothing(failure)):
+        # The logs end as if nothing had happened: only this controller saw the failure.
+        unexplained = failure and (not failure.cause or (failure.cause.id == "code.exit" and failure.exit_code == 1))
+        if failure is None or (unexplained and not over):
             failure = _lost(evidence) or failure
-        state = "failed" if failure else "running" if _running(evidence) else "unknown"
+        running = any(container.state is State.RUNNING for container in evidence.containers.values())
+        state = "failed" if failure else "running" if running else "unknown"
     first_sign = min((time for time, _ in bad if time), default="") if failure else ""
     standing = rank_stacks(lines, until=first_sign)
     if failure and _was_waiting(failure):
@@ -100,9 +109,15 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
         state=state,
         failure=failure,
         at=at if failure else "",
-        after_s=_after(evidence.plan, at) if failure else None,
-        consequences=tuple(_consequences(bad, failure)),
-        earlier=tuple(one for one in told if one.generation),
+        after_s=max(0.0, timestamp(at) - timestamp(evidence.plan.started_at))
+        if failure and at and evidence.plan
+        else None,
+        consequences=tuple(
+            f"{ended.node} {'lost its peer, or was stopped' if is_consequence(ended) else 'failed as well'}"
+            for _, ended in bad
+            if failure and ended.node != failure.node
+        ),
+        earlier=tuple(one for one in agreed if one.generation),
         heard=heard,
         waits=(*describe_hang(standing, evidence.plan), *describe_waits(lines, heard)) if waited else (),
         places=standing if waited else (),
@@ -128,7 +143,7 @@ def _newest_generation(lines: Sequence[RunLine]) -> tuple[RunLine, ...]:
 
 
 def _good_end(evidence: Evidence, lines: Sequence[RunLine]) -> str:
-    """`stopped` or `done`, by the ranks' own word: torchrun exits 1 after a clean stop too."""
+    """`stopped` or `done`, as the ranks report: torchrun exits 1 after a clean stop too."""
     events = [said.event for said in lines if said.event]
     ends = {event.outcome for event in events if isinstance(event, Finished)}
     if "stopped" in ends or any(isinstance(event, TrainingStopped) for event in events):
@@ -140,12 +155,8 @@ def _good_end(evidence: Evidence, lines: Sequence[RunLine]) -> str:
     return {"succeeded": "done", "stopped": "stopped"}.get(state, "")
 
 
-def _running(evidence: Evidence) -> bool:
-    return any(container.state is State.RUNNING for container in evidence.containers.values())
-
-
 def _ended_badly(evidence: Evidence, lines: Sequence[RunLine]) -> list[tuple[str, EndedBadly]]:
-    """Nodes that failed, in order of the first sign of it; all that spoke, where the run failed and none has a sign."""
+    """Nodes that failed, by their first sign; if the run failed and no node has a sign, all that wrote a line."""
     found = list(_with_signs(evidence, lines, all_of_them=False))
     if not found and evidence.outcome and evidence.outcome[0] == "failed":
         everyone = list(_with_signs(evidence, lines, all_of_them=True))
@@ -159,7 +170,8 @@ def _with_signs(evidence: Evidence, lines: Sequence[RunLine], *, all_of_them: bo
         own = [said for said in lines if said.node == node][-KEPT_LINES:]
         container = evidence.containers.get(node)
         reports = [(said.time, said.event) for said in own if isinstance(said.event, RankFailed)]
-        signs = [said.time for said in own if _is_bad_sign(said.text)] + [time for time, _ in reports]
+        texts = [(said.time, readable(said.text)) for said in own]
+        signs = [time for time, text in texts if begins(text) or _BAD_SIGN.search(text)] + [time for time, _ in reports]
         failed = (container is not None and container.state is State.FAILED) or (all_of_them and own)
         goes_well = container is not None and container.state in (State.RUNNING, State.SUCCEEDED)
         if goes_well or not (failed or signs):
@@ -186,17 +198,8 @@ def _with_signs(evidence: Evidence, lines: Sequence[RunLine], *, all_of_them: bo
         )
 
 
-def _is_bad_sign(text: str) -> bool:
-    return begins(line := readable(text)) or bool(_BAD_SIGN.search(line))
-
-
-def _says_nothing(failure: Failure) -> bool:
-    """Whether the logs end as if nothing had happened: then what this controller saw is all that there is."""
-    return failure.cause is None or (failure.cause.id == "code.exit" and failure.exit_code == 1)
-
-
 def _lost(evidence: Evidence) -> Failure | None:
-    """A failure that this controller saw, and of which no line tells."""
+    """A failure that this controller saw, and no line reports."""
     if not evidence.outcome or evidence.outcome[0] != "failed" or evidence.outcome[1].startswith("exit code"):
         return None
     node = next(iter(evidence.silent), "?")
@@ -211,7 +214,7 @@ def _was_waiting(failure: Failure) -> bool:
 
 
 def _held_up(failure: Failure, standing: Sequence[RankStack], run: str) -> Failure | None:
-    """The rank that the others waited for until their patience was over, where its stack says so."""
+    """The rank that the others waited for until they timed out, if its stack shows it."""
     found = rank_waited_for(standing)
     if not found or (failure.cause and failure.cause.id == "node.frozen"):
         return None
@@ -219,14 +222,3 @@ def _held_up(failure: Failure, standing: Sequence[RankStack], run: str) -> Failu
     named = classify(FailedRank(reported=why, reported_frame=place.at))
     cause = Cause.of(named, node=place.node, rank=str(place.rank), run=run) if named else None
     return Failure(node=place.node, rank=place.rank, exit_code=None, reason=why, lines=(), cause=cause)
-
-
-def _consequences(bad: Sequence[tuple[str, EndedBadly]], failure: Failure | None) -> Iterator[str]:
-    others = [ended for _, ended in bad if failure and ended.node != failure.node]
-    for ended in others:
-        why = "lost its peer, or was stopped" if is_consequence(ended) else "failed as well"
-        yield f"{ended.node} {why}"
-
-
-def _after(plan: Plan | None, at: str) -> float | None:
-    return max(0.0, timestamp(at) - timestamp(plan.started_at)) if plan and at else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
@@ -13,48 +13,43 @@ _QUIET = ("", "ignore", "lock")
 """Actions of logind that leave a machine running."""
 
 
-def sleeps(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def sleeps(node: Examined) -> Iterator[Finding]:
     """A laptop, or a machine with a desktop, suspends without user input: a run does not count as activity."""
-    for node in fleet:
-        host = node.host
-        if host is None or not host.sleeps:
-            continue
-        why = "a laptop" if host.on_battery is not None else "a machine with a desktop" if host.desktop else ""
-        if host.idle_action not in _QUIET:
-            why = f"set to {host.idle_action} when idle"
-        if why:
-            targets = tuple(f"{name}.target" for name in host.sleeps)
-            yield Finding.of("power.sleep", node.name, why=why, targets=targets)
+    host = node.host
+    if host is None or not host.sleeps:
+        return
+    why = "a laptop" if host.on_battery is not None else "a machine with a desktop" if host.desktop else ""
+    if host.idle_action not in _QUIET:
+        why = f"set to {host.idle_action} when idle"
+    if why:
+        targets = tuple(f"{name}.target" for name in host.sleeps)
+        yield Finding.of("power.sleep", node.name, why=why, targets=targets)
 
 
-def lid(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def lid(node: Examined) -> Iterator[Finding]:
     """A laptop that sleeps when somebody closes it."""
-    for node in fleet:
-        host = node.host
-        if host and host.lid_action not in _QUIET and host.sleeps:
-            yield Finding.of("power.lid", node.name, lid_action=host.lid_action)
+    host = node.host
+    if host and host.lid_action not in _QUIET and host.sleeps:
+        yield Finding.of("power.lid", node.name, lid_action=host.lid_action)
 
 
-def battery(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def battery(node: Examined) -> Iterator[Finding]:
     """On battery a machine is slow, and soon off."""
-    for node in fleet:
-        if node.host and node.host.on_battery:
-            yield Finding.of("power.on_battery", node.name)
+    if node.host and node.host.on_battery:
+        yield Finding.of("power.on_battery", node.name)
 
 
-def reboot(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def reboot(node: Examined) -> Iterator[Finding]:
     """Updates wait for a reboot: some of them happen by themselves, at night."""
-    for node in fleet:
-        if node.host and node.host.reboot_required:
-            yield Finding.of("power.reboot_pending", node.name)
+    if node.host and node.host.reboot_required:
+        yield Finding.of("power.reboot_pending", node.name)
 
 
-def throttling(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def throttling(node: Examined) -> Iterator[Finding]:
     """A processor that gets too hot."""
-    for node in fleet:
-        events = node.host.throttle_events if node.host else None
-        if events is not None and events >= THROTTLED:
-            yield Finding.of("power.throttled", node.name, events=events)
+    events = node.host.throttle_events if node.host else None
+    if events is not None and events >= THROTTLED:
+        yield Finding.of("power.throttled", node.name, events=events)
 
 
-CHECKS = (sleeps, lid, battery, reboot, throttling)
+NODE_CHECKS = (sleeps, lid, battery, reboot, throttling)

@@ -41,11 +41,10 @@ def not_asked(fleet: Sequence[Examined]) -> Iterator[Finding]:
             yield Finding.of("doctor.not_asked", node.name, part=part, why=why)
 
 
-def slow(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def slow(node: Examined) -> Iterator[Finding]:
     """A round trip far beyond that of a LAN."""
-    for node in fleet:
-        if node.round_trip_ms is not None and node.round_trip_ms > SLOW_MS:
-            yield Finding.of("reach.slow", node.name, round_trip_ms=node.round_trip_ms, address=node.spec.address)
+    if node.round_trip_ms is not None and node.round_trip_ms > SLOW_MS:
+        yield Finding.of("reach.slow", node.name, round_trip_ms=node.round_trip_ms, address=node.spec.address)
 
 
 def same_address(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -77,4 +76,5 @@ def same_machine_id(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 UNSEEN = (out_of_reach, not_asked)
 """Checks that find nodes that could not be examined."""
-CHECKS = (*UNSEEN, slow, same_address, same_machine_id)
+NODE_CHECKS = (slow,)
+CHECKS = (*UNSEEN, same_address, same_machine_id)

@@ -18,20 +18,18 @@ OPEN_FILES = 4096
 """DataLoader workers hand tensors over as file descriptors; 1024 are soon used up."""
 
 
-def workspace(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def workspace(node: Examined) -> Iterator[Finding]:
     """A folder that the node's user may not write to."""
-    for node in fleet:
-        if node.host and node.host.workspace_writable is False:
-            user = node.facts.user if node.facts else "USER"
-            yield Finding.of("resources.workspace", node.name, user=user, workspace=node.spec.workspace)
+    if node.host and node.host.workspace_writable is False:
+        user = node.facts.user if node.facts else "USER"
+        yield Finding.of("resources.workspace", node.name, user=user, workspace=node.spec.workspace)
 
 
-def disk_low(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def disk_low(node: Examined) -> Iterator[Finding]:
     """Room to begin with, and not for the checkpoints of a model of some size."""
-    for node in fleet:
-        free = node.facts.disk_free_mib if node.facts else None
-        if free is not None and DISK_NEEDED_MIB <= free < CHECKPOINTS_MIB:
-            yield Finding.of("resources.disk_low", node.name, free=free, CHECKPOINTS_MIB=CHECKPOINTS_MIB)
+    free = node.facts.disk_free_mib if node.facts else None
+    if free is not None and DISK_NEEDED_MIB <= free < CHECKPOINTS_MIB:
+        yield Finding.of("resources.disk_low", node.name, free=free, CHECKPOINTS_MIB=CHECKPOINTS_MIB)
 
 
 def image_room(fleet: Sequence[Examined]) -> Iterator[Finding]:
@@ -46,76 +44,59 @@ def image_room(fleet: Sequence[Examined]) -> Iterator[Finding]:
             yield Finding.of("resources.image", node.name, free=free, needed=needed)
 
 
-def memory(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def memory(node: Examined) -> Iterator[Finding]:
     """A limit above what the machine has protects nothing."""
-    for node in fleet:
-        there, limit = node.facts.memory_mib if node.facts else 0, node.spec.limits.memory_mib
-        if 0 < there < limit:
-            yield Finding.of("resources.memory", node.name, limit=limit, there=there, gib=max(1, there * 3 // 4096))
+    there, limit = node.facts.memory_mib if node.facts else 0, node.spec.limits.memory_mib
+    if 0 < there < limit:
+        yield Finding.of("resources.memory", node.name, limit=limit, there=there, gib=max(1, there * 3 // 4096))
 
 
-def memory_held(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def memory_held(node: Examined) -> Iterator[Finding]:
     """Memory that is reserved for a run is in use by other programs."""
-    for node in fleet:
-        free = node.host.memory_available_mib if node.host else None
-        if free is not None and free < node.spec.limits.memory_reservation_mib:
-            yield Finding.of(
-                "resources.memory_held",
-                node.name,
-                free=free,
-                memory_reservation_mib=node.spec.limits.memory_reservation_mib,
-            )
+    free = node.host.memory_available_mib if node.host else None
+    if free is not None and free < node.spec.limits.memory_reservation_mib:
+        yield Finding.of(
+            "resources.memory_held",
+            node.name,
+            free=free,
+            memory_reservation_mib=node.spec.limits.memory_reservation_mib,
+        )
 
 
-def cpus(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def cpus(node: Examined) -> Iterator[Finding]:
     """More processors promised than there are."""
-    for node in fleet:
-        there = node.facts.cpus if node.facts else 0
-        if 0 < there < node.spec.limits.cpus:
-            yield Finding.of(
-                "resources.cpus", node.name, limit=node.spec.limits.cpus, there=there, cpus=max(1, there - 1)
-            )
+    there = node.facts.cpus if node.facts else 0
+    if 0 < there < node.spec.limits.cpus:
+        yield Finding.of("resources.cpus", node.name, limit=node.spec.limits.cpus, there=there, cpus=max(1, there - 1))
 
 
-def shared_memory(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def shared_memory(node: Examined) -> Iterator[Finding]:
     """Shared memory too small for DataLoader workers, or not what was asked for."""
-    for node in fleet:
-        inside, asked = node.inside.shm_mib if node.inside else None, node.spec.limits.shm_mib
-        if inside is not None and (inside <= SHM_MIB or inside < asked):
-            yield Finding.of("resources.shm", node.name, inside=inside, asked=asked)
+    inside, asked = node.inside.shm_mib if node.inside else None, node.spec.limits.shm_mib
+    if inside is not None and (inside <= SHM_MIB or inside < asked):
+        yield Finding.of("resources.shm", node.name, inside=inside, asked=asked)
 
 
-def open_files(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def open_files(node: Examined) -> Iterator[Finding]:
     """Few file descriptors: those of a container, or of the user where ranks are processes."""
-    for node in fleet:
-        seen = node.inside if node.spec.engine == "docker" else node.host
-        limit = seen.open_files if seen else None
-        if limit is not None and limit < OPEN_FILES:
-            yield Finding.of(
-                "resources.open_files",
-                node.name,
-                case="container" if node.spec.engine == "docker" else "process",
-                limit=limit,
-            )
+    seen = node.inside if node.spec.engine == "docker" else node.host
+    limit = seen.open_files if seen else None
+    if limit is not None and limit < OPEN_FILES:
+        yield Finding.of(
+            "resources.open_files",
+            node.name,
+            case="container" if node.spec.engine == "docker" else "process",
+            limit=limit,
+        )
 
 
-def port_taken(fleet: Sequence[Examined]) -> Iterator[Finding]:
+def port_taken(node: Examined) -> Iterator[Finding]:
     """Somebody listens on the port of the rendezvous; a run takes the next one, which a firewall may not pass."""
-    for node in fleet:
-        if not node.host or not node.host.holders:
-            continue
-        port = node.host.holders[0].port
-        yield Finding.of("resources.port_taken", node.name, port=port, holders=", ".join(map(str, node.host.holders)))
+    if not node.host or not node.host.holders:
+        return
+    port = node.host.holders[0].port
+    yield Finding.of("resources.port_taken", node.name, port=port, holders=", ".join(map(str, node.host.holders)))
 
 
-CHECKS = (
-    workspace,
-    disk_low,
-    image_room,
-    memory,
-    memory_held,
-    cpus,
-    shared_memory,
-    open_files,
-    port_taken,
-)
+NODE_CHECKS = (workspace, disk_low, memory, memory_held, cpus, shared_memory, open_files, port_taken)
+CHECKS = (image_room,)

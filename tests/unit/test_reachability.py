@@ -36,7 +36,8 @@ UNKNOWN = Firewall(tool="ufw", active=None)
 
 
 def found(fleet: Sequence[Examined]) -> list[Finding]:
-    return [finding for check in (*network.CHECKS, *firewall.CHECKS) for finding in check(fleet)]
+    of_one = [finding for check in network.NODE_CHECKS for node in fleet for finding in check(node)]
+    return [*of_one, *(finding for check in (*network.CHECKS, *firewall.CHECKS) for finding in check(fleet))]
 
 
 def told(fleet: Sequence[Examined]) -> list[tuple[str, str, str]]:

@@ -18,8 +18,7 @@ from contract.events import (
     TrainingResumed,
     TrainingStopped,
 )
-from orchestrator.checks.failure import EndedBadly, Failure, root_cause
-from orchestrator.checks.generation_failure import generation_failure
+from orchestrator.checks.failure import EndedBadly, Failure, generation_failure, root_cause
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.plan.recovery import STOPPED_CODE, AddNodes, GiveUp, NoNodeAnswers, Replan
 from orchestrator.specs.plan import Plan

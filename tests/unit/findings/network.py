@@ -103,6 +103,9 @@ def out_of(name: str) -> set[tuple[str, str]]:
 
 
 def found(fleet: Sequence[Examined]) -> Iterator[Finding]:
+    for node in fleet:
+        for of_one in network.NODE_CHECKS:
+            yield from of_one(node)
     for check in network.CHECKS:
         yield from check(fleet)
 
