@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 import docker
@@ -114,9 +114,17 @@ class DockerEngine:
                 return
 
     def create(self, spec: ContainerSpec) -> str:
-        with self._asking(f"create container {spec.name}") as api:
-            answer = api.create_container_from_config(spec.create_arguments(), spec.name)
-        return str(answer["Id"])
+        try:
+            with self._asking(f"create container {spec.name}") as api:
+                answer = api.create_container_from_config(spec.create_arguments(), spec.name)
+            return str(answer["Id"])
+        except EngineRefusedError:
+            raise
+        except EngineError:  # the answer was lost; the container may exist, and would be in the way of a second attempt
+            made = self.container(spec.name)
+            if made is None or made.status != "created" or made.labels != spec.labels:
+                raise
+            return made.id
 
     def start(self, container: str) -> None:
         with self._asking(f"start container {container[:12]}") as api:
@@ -175,11 +183,16 @@ class DockerEngine:
                 return
 
     def remove(self, container: str) -> None:
-        with self._asking(f"remove container {container[:12]}") as api:
+        for is_last in (False, True):  # a lost connection leaves nothing behind: to remove twice does no harm
             try:
-                api.remove_container(container, force=True, v=True)
-            except NotFound:
+                with self._asking(f"remove container {container[:12]}") as api, suppress(NotFound):
+                    api.remove_container(container, force=True, v=True)
                 return
+            except EngineRefusedError:
+                raise
+            except EngineError:
+                if is_last:
+                    raise
 
     def execute(self, container: str, argv: Sequence[str]) -> Completed:
         with self._asking(f"run {argv[0]} in container {container[:12]}") as api:

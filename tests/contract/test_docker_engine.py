@@ -10,6 +10,7 @@ from pathlib import Path
 
 import docker
 import pytest
+import requests
 
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets
 from orchestrator.nodes.docker_engine import DockerEngine
@@ -18,6 +19,7 @@ from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.ssh import SshNode, docker_client_over
 from orchestrator.plan.container import secret_environment, secret_mounts, secrets_folder
 from orchestrator.specs.container import Mount
+from orchestrator.specs.errors import EngineError
 from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.secret import Secret
@@ -160,4 +162,54 @@ def test_a_silent_container_is_followed_beyond_the_clients_timeout(
         assert engine.wait(container).exit_code == 3
     finally:
         engine.remove(container)
+        engine.close()
+
+
+class Losing(docker.APIClient):  # type: ignore[misc]  # the SDK has no types
+    """A client whose connection breaks once after each request named in `lost`: done, but its answer never arrives."""
+
+    lost: set[str]
+
+    def _answered(self, name: str, answer: object) -> object:
+        if name in self.lost:
+            self.lost.remove(name)
+            raise requests.exceptions.ConnectionError("the connection broke")
+        return answer
+
+    def create_container_from_config(self, *args: object, **options: object) -> object:
+        return self._answered("create", super().create_container_from_config(*args, **options))
+
+    def start(self, *args: object, **options: object) -> object:
+        return self._answered("start", super().start(*args, **options))
+
+    def remove_container(self, *args: object, **options: object) -> object:
+        return self._answered("remove", super().remove_container(*args, **options))
+
+
+@pytest.mark.parametrize(
+    ("lost", "ends_well"),
+    [({"create"}, True), ({"remove"}, True), ({"create", "remove"}, True), ({"start", "remove"}, False)],
+    ids=lambda value: " and ".join(sorted(value)) if isinstance(value, set) else "",
+)
+def test_a_container_whose_answer_was_lost_is_not_left_behind(
+    docker_engine: Engine, lost: set[str], ends_well: bool
+) -> None:
+    assert docker_engine.image(IMAGE)
+    remaining = set(lost)
+
+    def connect() -> docker.APIClient:
+        client = Losing(version="auto")
+        client.lost = remaining
+        return client
+
+    engine, wanted = DockerEngine("alpha", connect, explain=lambda: ""), spec("echo done")
+    try:
+        if ends_well:
+            assert engine.run_once(wanted).stdout == "done\n"
+        else:
+            with pytest.raises(EngineError, match="the connection broke"):
+                engine.run_once(wanted)
+        assert (remaining, engine.container(wanted.name)) == (set(), None)
+        assert engine.run_once(wanted).stdout == "done\n", "its name is free again"
+    finally:
         engine.close()
