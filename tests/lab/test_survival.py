@@ -123,16 +123,18 @@ def test_after_all_faults_the_losses_are_those_of_an_undisturbed_run(
 
 def test_a_short_cut_is_told_and_breaks_nothing(orch: Orch, undisturbed: dict[int, float]) -> None:
     """Shorter than the patience with a silent node, which is a minute as it comes."""
-    with underway(orch, "--", *WORDS, "--max-steps", "80", nodes=",".join(THREE), name="short") as run:
-        run.until_step(30)
+    with underway(orch, "--", *WORDS, "--max-steps", "100000", nodes=",".join(THREE), name="short") as run:
+        run.until_step(10)
         assert orch("lab", "cut", "beta").code == 0
         try:
             run.until(lambda: run.events("stalled"), "word of the silence")
         finally:
             assert orch("lab", "heal", "beta").code == 0
-        assert run.end() == 0, run.said()
+        run.until_step(run.record.step() + 20)
         assert not run.events("restarting"), run.said()
-        assert run.losses() == {step: undisturbed[step] for step in range(1, 81)}
+        told = {step: loss for step, loss in run.losses().items() if step in undisturbed}
+        assert len(told) >= 20
+        assert told == {step: undisturbed[step] for step in told}
 
 
 def test_an_error_of_the_users_ends_all_without_the_controller(
