@@ -19,7 +19,8 @@ from trainer.data.batch import BatchRequest
 from trainer.data.order import Shuffled, share
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.errors import OptionError
-from trainer.workloads.vision import PRESETS, VisionOptions, choices
+from trainer.workloads.vision import PRESETS, choices
+from trainer.workloads.vision_options import VisionOptions
 from trainer.workloads.vision_training import Vision, open_pictures
 
 MODEL = ("--model", "vit-mini", "--image-size", "16")

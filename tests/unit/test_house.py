@@ -11,6 +11,7 @@ from statistics import median
 
 import pytest
 
+from benchmarks.code_measures import measure
 from orchestrator.specs import errors
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,11 @@ def test_layers_are_kept() -> None:
     program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
     ran = subprocess.run((sys.executable, "-c", program), cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_no_modules_import_each_other() -> None:
+    """Import-linter does not see a cycle inside one layer, nor one through an import inside a function."""
+    assert measure(ROOT)["import cycles"] == 0
 
 
 def test_contract_needs_the_standard_library_alone() -> None:

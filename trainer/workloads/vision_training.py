@@ -25,7 +25,7 @@ from trainer.errors import OptionError
 from trainer.models.classification_loss import ClassificationLoss, balanced, soft_labels
 from trainer.models.classifier import Classifier, ClassifierShape, build
 from trainer.workloads import vision_metrics
-from trainer.workloads.vision import ROOM, VisionOptions
+from trainer.workloads.vision_options import ROOM, VisionOptions
 
 USUAL_MEAN, USUAL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet, for a folder of pictures that was not prepared."""
