@@ -13,7 +13,7 @@ from orchestrator.nodes.interface import Engine, Node
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.processes.engine import ProcessEngine
 from orchestrator.nodes.ssh import SshNode
-from tests.contract.base_image import IMAGE, brought_to
+from tests.contract.base_image import IMAGE, LABEL, brought_to
 from tests.contract.played import PlayedEngine, play
 from tests.contract.sshd import ADDRESS, Server, sshd
 
@@ -70,6 +70,8 @@ def engine(request: pytest.FixtureRequest, home: Path) -> Engine:
 @pytest.fixture(scope="module")
 def docker_engine(home: Path) -> Iterator[Engine]:
     node = LocalNode("alpha", ADDRESS)
+    for left in node.engine.containers({LABEL: ""}):  # by a test run that was killed: its names are taken
+        node.engine.remove(left.id)
     brought_to(node.engine)
     yield node.engine
     node.engine.remove_image(IMAGE)

@@ -12,9 +12,8 @@ from orchestrator.nodes.interface import Engine
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
 from orchestrator.specs.run import State
-from tests.contract.base_image import IMAGE
+from tests.contract.base_image import IMAGE, LABEL
 
-LABEL = "orch-contract.test"
 SLEEPING = "trap 'echo bye; exit 7' TERM; echo asleep; sleep 60 & wait"
 STUBBORN = "trap '' TERM; echo asleep; sleep 60; sleep 60"
 

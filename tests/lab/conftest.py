@@ -174,6 +174,8 @@ def a_lab(folder: Path, nodes: int, figure: Callable[[str], None]) -> Iterator[O
         figure(f"orch {' '.join(words[:2])}: {done.seconds:.0f} s")
         return done
 
+    # A test run that was killed leaves its lab, which would be refused as another folder's.
+    make("lab", "down", "--yes", "--name", LAB)
     try:
         with only_builder():
             source = machine_with_images()
