@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding
-from orchestrator.specs.labels import LABEL_CONTENT, LABEL_PROFILE
+from orchestrator.specs.labels import LABEL_ADDITIONS, LABEL_CONTENT, LABEL_PROFILE
 
 CLOCK_WARN_S = 1.0
 CLOCK_ERROR_S = 30.0
@@ -96,6 +96,13 @@ def loopback_address(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
     if len(loopback) < len(fleet):
         for facts in loopback:
             yield Finding.of("network.loopback", facts.name, address=facts.address)
+
+
+def image_outdated(fleet: Sequence[NodeFacts], additions: str) -> Iterator[Finding]:
+    """Nodes whose image has other packages than the inventory names now; `additions` is the hash of these."""
+    held = {facts.name: facts.image.labels.get(LABEL_ADDITIONS, "") for facts in fleet if facts.image}
+    if other := [name for name, digest in held.items() if digest != additions]:
+        yield Finding.of("image.outdated", ", ".join(other))
 
 
 def data_missing(fleet: Sequence[NodeFacts], make: str) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ EXAMPLES = """\
 orch build
 orch build --profile cpu --nodes alpha,beta
 orch build --profile cuda --on gamma
+orch build --requirements requirements.txt --apt apt.txt
 orch build --wheels ./wheels --ca-bundle /etc/ssl/certs/ca-certificates.crt
 PIP_INDEX_URL=https://packages.example/simple orch build
 """
@@ -45,6 +46,20 @@ def build(
     each_node: bool = typer.Option(False, "--each-node", help="Build on every node, transfer no image."),
     no_cache: bool = typer.Option(False, "--no-cache", help="Build again even if the image exists."),
     base: str = typer.Option(DEFAULT_BASE, metavar="IMAGE", help="Debian base image."),
+    requirements: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="Python packages to add: requirements.txt or pyproject.toml (default: image.requirements of the"
+        " inventory).",
+    ),
+    apt: Path | None = typer.Option(
+        None, metavar="FILE", help="Debian packages to add, one per line (default: image.apt of the inventory)."
+    ),
+    dockerfile: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="Dockerfile to build last, FROM ${BASE} (default: image.dockerfile of the inventory).",
+    ),
     wheels: Path | None = typer.Option(
         None, metavar="DIR", help="Folder of wheels that pip uses before the index (default: $PIP_FIND_LINKS)."
     ),
@@ -60,6 +75,7 @@ def build(
     the build and are not kept in the image. Nodes that have the image are skipped; the others get the missing layers.
     """
     from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.images.additions import read_additions
     from orchestrator.fleet.images.build import BuildOptions, provide_images
     from orchestrator.fleet.images.build_context import site_of
     from orchestrator.nodes.local import LocalNode
@@ -72,6 +88,8 @@ def build(
     specs = [spec for spec in nodes if spec.engine == "docker"]
     if not specs:
         raise ConfigError("no node with a container engine", hint="engine: process needs no image")
+    given = {"requirements": requirements, "apt": apt, "dockerfile": dockerfile}
+    files = {key: str(path.absolute()) for key, path in given.items() if path}
     options = BuildOptions(
         project=loaded.inventory.project,
         profile=profile.value,
@@ -79,6 +97,7 @@ def build(
         on=on,
         each_node=each_node,
         no_cache=no_cache,
+        additions=read_additions(loaded.inventory.image.model_copy(update=files)),
         site=site_of(os.environ, wheels=wheels, ca_bundle=ca_bundle),
         version=installed_version(),
     )

@@ -78,7 +78,8 @@ class FakeEngine:
 
     def tag(self, image_id: str, reference: str) -> None:
         self._called("tag", image_id, reference)
-        self.held[image_id] = replace(self.held[image_id], tags=(*self.held[image_id].tags, reference))
+        image = self.held[image_id]
+        self._hold(replace(image, tags=tuple(dict.fromkeys((*image.tags, reference)))))
 
     def remove_image(self, reference: str) -> None:
         self._called("remove_image", reference)
@@ -183,6 +184,10 @@ class FakeEngine:
             raise error
 
     def _hold(self, image: ImageFacts) -> None:
+        """Add or replace an image. Its tags move to it."""
+        for other in list(self.held.values()):
+            kept = tuple(tag for tag in other.tags if tag not in image.tags)
+            self.held[other.id] = replace(other, tags=kept)
         self.held[image.id] = image
 
     def _facts(self, container: str) -> ContainerFacts:

@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.plan.packages import Additions
 from orchestrator.specs.labels import (
+    LABEL_ADDITIONS,
     LABEL_COMMIT,
     LABEL_CONTENT,
     LABEL_CUDA,
@@ -41,6 +43,8 @@ class Recipe:
     files: Mapping[str, bytes] = field(repr=False)
     """Contents by path in the build context: Dockerfile, requirements, trainer. Wheels and private settings are not
     among them: they say where packages come from, not which."""
+    additions: Additions = field(default_factory=Additions)
+    """Packages of the project, in layers above."""
     git_commit: str = ""
     version: str = ""
 
@@ -51,6 +55,7 @@ class Recipe:
         for path, content in sorted(self.files.items()):
             digest.update(f"{path}\0{len(content)}\0".encode())
             digest.update(content)
+        digest.update(self.additions.digest.encode())
         return digest.hexdigest()
 
     @property
@@ -66,9 +71,14 @@ class Recipe:
     @property
     def pins(self) -> dict[str, str]:
         """Version of every package, by normalised name."""
-        lines = b"\n".join(self.files.get(f"images/{name}.txt", b"") for name in ("torch", "requirements"))
-        found = (_PIN.match(line) for line in lines.decode().splitlines())
-        return {_normalised(pin.group(1)): pin.group(2) for pin in found if pin}
+        return pins_of(self.files)
+
+
+def pins_of(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Version of every package that these files of a build context pin, by normalised name."""
+    lines = b"\n".join(files.get(f"images/{name}.txt", b"") for name in ("torch", "requirements"))
+    found = (_PIN.match(line) for line in lines.decode().splitlines())
+    return {_normalised(pin.group(1)): pin.group(2) for pin in found if pin}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +108,7 @@ def labels(recipe: Recipe, found: ImageVersions, created: str) -> dict[str, str]
         LABEL_PYTHON: found.python,
         LABEL_COMMIT: recipe.git_commit,
         LABEL_CONTENT: recipe.content,
+        LABEL_ADDITIONS: recipe.additions.digest,
     }
 
 
@@ -123,7 +134,7 @@ def redact(text: str) -> str:
 
 
 def needed_wheels(names: Iterable[str], recipe: Recipe, architecture: str) -> list[str]:
-    """Those files of a wheel folder that this image would install."""
+    """Those files of a wheel folder that this image would install, or that its additions may."""
     return [name for name in sorted(names) if _is_needed(name, recipe, architecture)]
 
 
@@ -132,7 +143,9 @@ def _is_needed(name: str, recipe: Recipe, architecture: str) -> bool:
     if not name.endswith(".whl") or len(parts) not in (5, 6):
         return False
     package, version, python, platform = _normalised(parts[0]), parts[1], parts[-3], parts[-1]
-    wanted = recipe.pins.get(package)
+    wanted = recipe.pins.get(package, version if recipe.additions else None)
+    if recipe.additions and package in recipe.pins:
+        return False  # the image below has it
     if package == "torch" and wanted and recipe.profile == "cpu":
         wanted += "+cpu"
     any_python = recipe.base != DEFAULT_BASE or parts[-2] == "abi3" or python.startswith("py")

@@ -23,6 +23,8 @@ PATH = r"""^~?/[^\x00-\x1f\x7f:;|&$<>`"'\\*?!(){}\[\]#]*$"""
 """Absolute or under the home of the node's user; no colon, which separates the parts of a mount, and nothing a shell
 would read as more than a path."""
 SIZE = r"^([0-9]{1,7}(?:\.[0-9]{1,3})?) ?([mM]|[gG])([iI]?[bB])?$"
+FILE = r"^[^\x00-\x1f\x7f]{1,4096}$"
+"""A file of this computer: it reaches no shell and no node."""
 LABEL_KEY = r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,62}$"
 LABEL_VALUE = r"^[^\x00-\x1f\x7f]{0,253}$"
 
@@ -112,6 +114,25 @@ class Limits(_Spec):
         return self
 
 
+FileName = Annotated[str, Field(pattern=FILE)]
+_FILE_EXPECTED = Expected("the name of a file of this computer")
+
+
+class ImageSpec(_Spec):
+    """Packages of the project, in layers above orch's own image. Files are relative to the inventory's folder."""
+
+    requirements: Annotated[FileName | None, _FILE_EXPECTED] = Field(
+        None,
+        description="Python packages: a requirements.txt, or a pyproject.toml (a uv.lock next to it fixes versions)",
+    )
+    apt: Annotated[FileName | None, _FILE_EXPECTED] = Field(
+        None, description="Debian packages: a file with one name per line"
+    )
+    dockerfile: Annotated[FileName | None, _FILE_EXPECTED] = Field(
+        None, description="Dockerfile that begins with `ARG BASE` and `FROM ${BASE}`: whatever else the image needs"
+    )
+
+
 class NodeSpec(_Spec):
     """One machine, defaults filled in."""
 
@@ -165,6 +186,9 @@ class Inventory(_Spec):
     )
     master_port: Annotated[int, Expected("a number from 1024 to 65535")] = Field(
         12355, ge=1024, le=65535, description="rendezvous port of rank 0; next free one if taken"
+    )
+    image: Annotated[ImageSpec, Expected("a mapping of requirements, apt and dockerfile")] = Field(
+        default_factory=ImageSpec, description="packages that the project adds to the image"
     )
     nodes: tuple[NodeSpec, ...] = Field(min_length=1)
 

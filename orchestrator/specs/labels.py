@@ -32,6 +32,8 @@ LABEL_PURPOSE = "orch.purpose"
 """Label of a container that belongs to no run: prepare, export."""
 
 LABEL_CONTENT = "orch.content"
+LABEL_ADDITIONS = "orch.additions"
+"""Hash of the project's own packages in it; empty where it has none."""
 LABEL_PROFILE = "orch.profile"
 LABEL_TORCH = "orch.torch"
 LABEL_CUDA = "orch.cuda"

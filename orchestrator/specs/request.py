@@ -31,6 +31,8 @@ class LaunchRequest(RunSettings):
     """Folder of the controller with prepared data: each node gets it once, by content."""
     data_command: str = ""
     """Makes the data that the command reads, where none is brought: empty where it is, or where none is read."""
+    additions: str = ""
+    """Hash of the packages that the inventory adds to the image; empty where it adds none."""
     data_digest: str = ""
     code_digest: str = ""
     code_origin: str = ""

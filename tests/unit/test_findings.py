@@ -152,7 +152,11 @@ def test_explain_lists_all_findings_by_area(orch: Orch) -> None:
     head, *rows = [line.split()[:2] for line in orch("explain").out.splitlines()]
     assert head == ["area", "finding"]
     assert rows == [[id.partition(".")[0], id] for id in sorted(IDS)]
-    assert orch("explain", "image", "-o", "name").out.splitlines() == ["image.differs", "image.missing"]
+    assert orch("explain", "image", "-o", "name").out.splitlines() == [
+        "image.differs",
+        "image.missing",
+        "image.outdated",
+    ]
 
 
 def test_explain_as_json(orch: Orch) -> None:

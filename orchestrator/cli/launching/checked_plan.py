@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
-from orchestrator.checks.preflight import data_missing
+from orchestrator.checks.preflight import data_missing, image_outdated
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.checkpoints.newest import newest_anywhere
@@ -50,6 +50,7 @@ def check_and_plan(
         now, suffix = datetime.now(timezone.utc), secrets.token_hex(3)
         findings = (
             *check_before_launch(nodes, request, facts, now=now, suffix=suffix),
+            *(image_outdated(list(facts.values()), request.additions) if request.additions else ()),
             *(data_missing(list(facts.values()), request.data_command) if request.data_command else ()),
         )
         unfit = any(finding.severity is Severity.ERROR for finding in findings)

@@ -18,6 +18,7 @@ from orchestrator.cli.launching.supervise import Attended, detach, see_through
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json, write_line
 from orchestrator.fleet.connect import connected
+from orchestrator.fleet.images.additions import read_additions
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.runs.find_runs import must_be_over
 from orchestrator.fleet.runs.launch import launch as start_all
@@ -94,7 +95,11 @@ def ready(
     if code := own_code(options):
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
     machines = with_engine(inventory, options.engine)
-    request = replace(build_request(machines, options, earlier, os.environ, notify=say), data_command=data_command)
+    request = replace(
+        build_request(machines, options, earlier, os.environ, notify=say),
+        data_command=data_command,
+        additions=read_additions(inventory.image).digest,
+    )
     if code:
         say(f"code: {code}, copied to {counted(len(request.nodes), 'node')}")
     require_values(request.secrets, request.environment, os.environ)

@@ -15,7 +15,8 @@ from orchestrator.fleet.images.base_image import ensure_base
 from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
 from orchestrator.fleet.images.distribute_image import distribute_image
 from orchestrator.nodes.interface import BuildRequest, Node, Progress
-from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, ImageVersions, Recipe, labels, redact
+from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, SITE, ImageVersions, Recipe, labels, redact
+from orchestrator.plan.packages import BASE_ARGUMENT, LAYER, Additions
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 from orchestrator.specs.facts import ImageFacts
@@ -24,6 +25,9 @@ from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.labels import LABEL_CONTENT
 
 BUILD_TIMEOUT_S = 3600.0
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's own index: packages that are compiled against torch, for builds of it without CUDA."""
+_OWN_DOCKERFILE = "Dockerfile.of-the-project"
 LAST_LINES = 15
 """Last lines of a builder's output shown when a build fails: the error itself names only the command."""
 
@@ -46,6 +50,7 @@ class BuildOptions:
     each_node: bool = False
     no_cache: bool = False
     site: Site = field(default_factory=Site)
+    additions: Additions = field(default_factory=Additions)
     version: str = ""
 
 
@@ -74,6 +79,7 @@ def provide_images(
             profile=profile,
             base=options.base,
             files=source_files(),
+            additions=options.additions,
             git_commit=source_commit(),
             version=options.version,
         )
@@ -99,10 +105,39 @@ def provide_images(
 
 def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify) -> ImageFacts:
     """The image of this recipe on this node's engine. An existing image is not built again."""
+    image = _image_with_content(node, recipe, options, notify)
+    node.engine.tag(image.id, recipe.tag)  # last: a build that failed leaves the tag on the image before
+    return image
+
+
+def _image_with_content(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify) -> ImageFacts:
+    """The image under its content tag."""
     if not options.no_cache and (image := _present(node, recipe)):
         notify(node.name, Progress(text=f"{recipe.tag} exists already ({recipe.content[:12]})"))
-        node.engine.tag(image.id, recipe.tag)
         return image
+    if recipe.additions:
+        below = replace(recipe, additions=Additions())
+        _build_additions(node, recipe, _image_with_content(node, below, options, notify), options, notify)
+    else:
+        _build_own(node, recipe, options, notify)
+    notify(node.name, Progress(text="asking the new image what is in it"))
+    found = _ask(node, recipe)
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    # the labels hold what was found inside, so they come last: one more configuration, no more bytes
+    request = BuildRequest(
+        tag=recipe.content_tag, dockerfile="Dockerfile", args={}, labels=labels(recipe, found, created)
+    )
+    # a Dockerfile of the user may have set an entry point, which would take torchrun's words as its own
+    dockerfile = archive_of({"Dockerfile": f"FROM {recipe.content_tag}\nENTRYPOINT []\n".encode()})
+    _follow(node, request, dockerfile, lambda _node, _progress: None)  # adding labels takes no time
+    image = _present(node, recipe)
+    if image is None:
+        raise EngineError(f"built {recipe.content_tag}, but the engine does not show it", node=node.name)
+    return image
+
+
+def _build_own(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify) -> None:
+    """Build orch's image from the base."""
     ensure_base(node, recipe.base, notify)
     wheels = wheels_for(recipe, options.site, node.engine.facts().architecture)
     args = {"BASE": recipe.base, "PROFILE": recipe.profile, **options.site.proxies}
@@ -111,20 +146,35 @@ def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notif
     request = BuildRequest(
         tag=recipe.content_tag, dockerfile=DOCKERFILE, args=args, labels={}, no_cache=options.no_cache
     )
-    with packed(recipe, options.site, wheels) as context:
+    with packed(recipe.files, options.site, wheels) as context:
         _follow(node, request, context, notify)
-    notify(node.name, Progress(text="asking the new image what is in it"))
-    found = _ask(node, recipe)
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    # the labels hold what was found inside, so they come last: one more configuration, no more bytes
-    request = replace(request, dockerfile="Dockerfile", args={}, labels=labels(recipe, found, created), no_cache=False)
-    dockerfile = archive_of({"Dockerfile": f"FROM {recipe.content_tag}\n".encode()})
-    _follow(node, request, dockerfile, lambda _node, _progress: None)  # adding labels takes no time
-    image = _present(node, recipe)
-    if image is None:
-        raise EngineError(f"built {recipe.content_tag}, but the engine does not show it", node=node.name)
-    node.engine.tag(image.id, recipe.tag)
-    return image
+
+
+def _build_additions(node: Node, recipe: Recipe, below: ImageFacts, options: BuildOptions, notify: Notify) -> None:
+    """Build the project's packages above orch's image, and above them what the user's Dockerfile says."""
+    added = recipe.additions
+    request = BuildRequest(
+        tag=recipe.content_tag,
+        dockerfile=LAYER,
+        args={BASE_ARGUMENT: below.id, **options.site.proxies},
+        labels={},
+        no_cache=options.no_cache,
+    )
+    if added.requirements or added.apt:
+        files = {path: content for path, content in recipe.files.items() if path == LAYER or path.startswith(SITE)}
+        for name in ("requirements", "constraints"):
+            files[f"packages/{name}.txt"] = "".join(f"{line}\n" for line in getattr(added, name)).encode()
+        wheels = wheels_for(recipe, options.site, node.engine.facts().architecture)
+        tools = "python3-pip git" if added.from_git else "python3-pip"
+        args = {**request.args, "APT": " ".join(added.apt), "TOOLS": tools}
+        if recipe.profile == "cpu" and any(added.names(name) for name in ("torchvision", "torchaudio")):
+            args["TORCH_CPU_INDEX"] = TORCH_CPU_INDEX
+        with packed(files, options.site, wheels) as context:
+            _follow(node, replace(request, args=args), context, notify)
+        request = replace(request, args={**request.args, BASE_ARGUMENT: recipe.content_tag})
+    if added.dockerfile:
+        context = archive_of({**added.context, _OWN_DOCKERFILE: added.dockerfile})
+        _follow(node, replace(request, dockerfile=_OWN_DOCKERFILE), context, notify)
 
 
 @dataclass(frozen=True)

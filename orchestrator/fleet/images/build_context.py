@@ -14,11 +14,12 @@ from typing import BinaryIO
 import platformdirs
 
 from orchestrator.nodes.local import LocalNode
-from orchestrator.plan.image import SITE, Recipe, needed_wheels, pip_conf, proxies
+from orchestrator.plan.image import SITE, Recipe, needed_wheels, pins_of, pip_conf, proxies
+from orchestrator.plan.packages import LAYER
 from orchestrator.specs.errors import ConfigError
 
 _PACKAGE = Path(__file__).parents[2]
-_IMAGE_FILES = ("Dockerfile", "torch.txt", "requirements.txt", "site/pip.sh")
+_IMAGE_FILES = ("Dockerfile", Path(LAYER).name, "torch.txt", "requirements.txt", "site/pip.sh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,11 @@ def source_files() -> dict[str, bytes]:
     return files
 
 
+def image_pins() -> dict[str, str]:
+    """Version of every package of the image, by normalised name."""
+    return pins_of(source_files())
+
+
 def source_commit() -> str:
     """The commit of the checkout that this package runs from, `-dirty` where files differ; empty outside of one."""
     argv = ("git", "-C", str(_PACKAGE.parent), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
@@ -90,15 +96,15 @@ def wheels_for(recipe: Recipe, site: Site, architecture: str) -> list[Path]:
 
 
 @contextmanager
-def packed(recipe: Recipe, site: Site, wheels: Sequence[Path]) -> Iterator[BinaryIO]:
+def packed(files: Mapping[str, bytes], site: Site, wheels: Sequence[Path]) -> Iterator[BinaryIO]:
     """The build context as a tar archive: the same bytes for the same content, so that builders' caches hold."""
     private = {f"{SITE}/pip.conf": pip_conf(site.environment).encode()}
     if site.ca_bundle:
         private[f"{SITE}/ca-bundle.crt"] = site.ca_bundle.read_bytes()
     with TemporaryFile(dir=spool_folder()) as spool:
         with tarfile.open(fileobj=spool, mode="w") as archive:
-            for path, content in sorted({**recipe.files, **private}.items()):
-                if content or path in recipe.files:
+            for path, content in sorted({**files, **private}.items()):
+                if content or path in files:
                     archive.addfile(_member(path, len(content)), BytesIO(content))
             for wheel in wheels:
                 with wheel.open("rb") as content_of:

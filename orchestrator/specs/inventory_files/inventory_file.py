@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.hostlist import MAX_NAMES, HostlistError, expand, is_hostlist
-from orchestrator.specs.inventory import Inventory, Limits, NodeSpec
+from orchestrator.specs.inventory import ImageSpec, Inventory, Limits, NodeSpec
 from orchestrator.specs.inventory_files.inventory_problems import Problems, known_keys
 from orchestrator.specs.inventory_files.inventory_yaml import (
     Entry,
@@ -30,7 +30,7 @@ from orchestrator.specs.inventory_files.inventory_yaml import (
 
 _DEFAULTS = "defaults"
 _NODES = "nodes"
-_FILE_KEYS = ("project", "master_port", _DEFAULTS, _NODES)
+_FILE_KEYS = ("project", "master_port", "image", _DEFAULTS, _NODES)
 _NODE_KEYS = tuple(key for key in known_keys(NodeSpec) if key != "name")
 _PLACEHOLDER = "placeholder"
 """Placeholder for a name or address that is missing or checked elsewhere, so that the other keys can be validated."""
@@ -40,7 +40,10 @@ _MERGED = ("labels", "limits")
 
 def read_inventory(path: str | Path) -> Inventory:
     """Read `inventory.yaml`. ConfigError: the file cannot be read, or has problems; `problems` lists all of them."""
-    return parse_inventory(read_file(Path(path)), filename=str(path))
+    inventory = parse_inventory(read_file(Path(path)), filename=str(path))
+    folder = Path(path).absolute().parent
+    files = {key: str(folder / name) for key, name in inventory.image.model_dump(exclude_none=True).items()}
+    return inventory.model_copy(update={"image": ImageSpec(**files)})
 
 
 def parse_inventory(text: str | bytes, *, filename: str) -> Inventory:
@@ -66,6 +69,9 @@ class _File:
             self._problems.add(tree.line, f"the file is {_kind(tree)}; expected the keys {', '.join(_FILE_KEYS)}")
             return None
         top = self._keys(tree, _FILE_KEYS, "")
+        if (image := top.get("image")) and isinstance(image.value, Mapping):
+            own = self._keys(image.value, known_keys(ImageSpec), "image")
+            top = replace(top, entries=tuple(replace(e, value=own) if e is image else e for e in top.entries))
         defaults = self._defaults(top.get(_DEFAULTS))
         nodes = self._nodes(top.get(_NODES), defaults)
         head = Mapping(line=1, entries=tuple(e for e in top.entries if e.key not in (_DEFAULTS, _NODES)))

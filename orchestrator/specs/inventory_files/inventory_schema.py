@@ -18,6 +18,7 @@ def inventory_schema() -> dict[str, Any]:
     limits = node["$defs"]["Limits"]["properties"]
     for size in ("memory_reservation", "memory", "shm"):
         limits[size]["default"] = f"{limits[size]['default']}m"
+    image = whole["$defs"]["ImageSpec"]
     keys = {key: value for key, value in node["properties"].items() if key != "name"}
     (label,) = keys["labels"]["patternProperties"].values()
     label["type"] = ["string", "number", "boolean"]  # `rack: 03` is read as it is written
@@ -25,7 +26,10 @@ def inventory_schema() -> dict[str, Any]:
     keys["address"]["pattern"] = f"{HOST}|{_RANGED_HOST}"
     one = {"type": "object", "additionalProperties": False, "properties": keys}
     own_defaults = {key: value for key, value in keys.items() if key != "address"}
-    for described in (*keys.values(), *limits.values(), node["$defs"]["Limits"], *whole["properties"].values()):
+    for described in (
+        *keys.values(), *limits.values(), node["$defs"]["Limits"],
+        *whole["properties"].values(), *image["properties"].values(), image,
+    ):  # fmt: skip
         described.pop("title", None)  # pydantic's, which say the key again
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -37,6 +41,7 @@ def inventory_schema() -> dict[str, Any]:
         "properties": {
             "project": whole["properties"]["project"],
             "master_port": whole["properties"]["master_port"],
+            "image": whole["properties"]["image"],
             "defaults": {
                 **one,
                 "properties": own_defaults,
@@ -50,7 +55,7 @@ def inventory_schema() -> dict[str, Any]:
                 "additionalProperties": {**one, "required": ["address"], "description": "one machine"},
             },
         },
-        "$defs": node["$defs"],
+        "$defs": {**node["$defs"], "ImageSpec": image},
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.checks.preflight import AREAS
+from orchestrator.checks.preflight import AREAS, image_outdated
 from orchestrator.specs.facts import EngineFacts, NodeFacts
 from orchestrator.specs.finding import Finding
 from tests import lan
@@ -35,6 +35,7 @@ MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {
     "inventory.same_machine": partial(beta, engine=replace(ENGINE, id="engine-of-alpha")),
     "image.missing": partial(beta, image=None),
     "image.differs": partial(beta, image=replace(lan.IMAGE, id="sha256:other")),
+    "image.outdated": lambda: image_outdated([lan.facts("beta")], "of-today"),
     "engine.docker_desktop": partial(beta, engine=replace(ENGINE, operating_system="Docker Desktop")),
     "clock.skew": partial(beta, clock_offset_s=2.1),
     "disk.full": partial(beta, disk_free_mib=1023),

@@ -1,0 +1,214 @@
+"""Packages that a project adds to the image: Python requirements, Debian packages, a Dockerfile. Pure.
+
+Torch is the image's own: every node must run the same build, so a requirement that excludes it is refused here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from orchestrator.specs.errors import ConfigError
+
+LAYER = "images/packages.Dockerfile"
+BASE_ARGUMENT = "BASE"
+_DEBIAN = re.compile(r"[a-z0-9][a-z0-9+.-]{1,99}(=[A-Za-z0-9.+:~-]{1,99})?")
+_INSTRUCTION = re.compile(r"^\s*(ARG|FROM)\s+(.+?)\s*$", re.IGNORECASE)
+_LOCAL = ("-e", "--editable", "file:", ".", "/", "~")
+_INCLUDED = {"-r": True, "--requirement": True, "-c": False, "--constraint": False}
+"""Options of pip that name another file; True: its lines are requirements too, False: they are constraints."""
+_PASSED = ("-i", "--index-url", "--extra-index-url", "--pre", "--prefer-binary", "--only-binary", "--no-binary")
+_GIT = re.compile(r"\bgit\+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additions:
+    """Content of the layers above orch's own image. All empty: there are none."""
+
+    requirements: tuple[str, ...] = ()
+    """Lines for pip, those of included files among them."""
+    constraints: tuple[str, ...] = ()
+    apt: tuple[str, ...] = ()
+    """Names of Debian packages, each with its version where one is asked for: `libgl1`, `ffmpeg=7:5.1.6`."""
+    dockerfile: bytes = b""
+    """Dockerfile of the user, built last, from the image with all of the above."""
+    context: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Files of the Dockerfile's folder, by path: its instructions may copy them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.requirements or self.apt or self.dockerfile)
+
+    @property
+    def digest(self) -> str:
+        """Hash of all of it; empty if there is nothing."""
+        if not self:
+            return ""
+        digest = hashlib.sha256()
+        for lines in (self.requirements, self.constraints, self.apt):
+            digest.update("".join(f"{line}\n" for line in lines).encode() + b"\0")
+        for path, content in [("", self.dockerfile), *sorted(self.context.items())]:
+            digest.update(f"{path}\0{len(content)}\0".encode() + content)
+        return digest.hexdigest()
+
+    @property
+    def from_git(self) -> bool:
+        """Whether pip needs git for a requirement."""
+        return any(_GIT.search(line) for line in self.requirements)
+
+    def names(self, package: str) -> bool:
+        """Whether a requirement names this Python package."""
+        named = (_requirement(line) for line in self.requirements)
+        return any(found and canonicalize_name(found.name) == package for found in named)
+
+
+def requirements_of(path: str, read: Callable[[str], str], torch: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Requirements and constraints of a requirements.txt with the files that it includes.
+
+    `read` returns a file's text by its path; `torch` is the version in the image. ConfigError: all the lines that
+    cannot be installed in an image, or exclude that version, with their places.
+    """
+    files = _RequirementFiles(read, torch)
+    files.add(path, required=True)
+    if problems := files.problems:
+        raise ConfigError(
+            f"{path} has {len(problems)} {'line' if len(problems) == 1 else 'lines'} that the image cannot take",
+            problems=problems,
+        )
+    return tuple(files.requirements), tuple(files.constraints)
+
+
+def project_requirements(
+    project: Mapping[str, Any], lock: Mapping[str, Any], path: str, torch: str, pins: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Requirements of a parsed pyproject.toml, and its uv.lock as constraints.
+
+    The lock does not constrain packages in `pins`: those of the image stay, unless a requirement excludes them.
+    ConfigError: the file lists no dependencies in the standard place, or one excludes the image's torch.
+    """
+    table = project.get("project")
+    if not isinstance(table, dict) or "dependencies" in table.get("dynamic", ()) or "dependencies" not in table:
+        raise ConfigError(
+            f"{path} has no list `dependencies` in [project]",
+            hint="write the packages to a requirements.txt, and: orch build --requirements requirements.txt",
+        )
+    requirements = tuple(str(line) for line in table["dependencies"])
+    if problems := [said for line in requirements if (said := _refusal(line, torch))]:
+        raise ConfigError(f"{path}: the image cannot take its dependencies", problems=problems)
+    versions: dict[str, set[str]] = {}
+    for package in lock.get("package", ()):
+        if "registry" in package.get("source", {}) and "version" in package:
+            versions.setdefault(canonicalize_name(package["name"]), set()).add(package["version"])
+    free = {name: found for name, found in versions.items() if len(found) == 1 and name not in pins}
+    return requirements, tuple(f"{name}=={version}" for name, (version,) in sorted(free.items()) if not _of_cuda(name))
+
+
+def debian_packages(text: str, path: str) -> tuple[str, ...]:
+    """Names in a list of Debian packages, one or more per line, `#` for comments. ConfigError: what is not a name."""
+    found, problems = list[str](), list[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        for word in line.partition("#")[0].split():
+            if _DEBIAN.fullmatch(word):
+                found.append(word)
+            else:
+                problems.append(f"{path}:{number}: {word[:80]!r} is not the name of a Debian package")
+    if problems:
+        raise ConfigError(f"{path} is not a list of Debian packages", problems=problems)
+    return tuple(dict.fromkeys(found))
+
+
+def check_dockerfile(text: str, path: str) -> None:
+    """ConfigError unless the last stage of this Dockerfile begins with orch's image, which `ARG BASE` names."""
+    declared, stages, last, line = False, dict[str, str](), "", 0
+    for number, written in enumerate(text.splitlines(), 1):
+        if not (match := _INSTRUCTION.match(written)):
+            continue
+        instruction, rest = match.group(1).upper(), match.group(2)
+        if instruction == "ARG":
+            declared = declared or (not last and rest.partition("=")[0] == BASE_ARGUMENT)
+            continue
+        image, _, name = re.sub(r"^--\S+\s+", "", rest).partition(" ")
+        last, line = stages.get(image.lower(), image), number
+        stages[name.strip()[len("as ") :].strip().lower()] = last
+    if declared and last in (f"${BASE_ARGUMENT}", f"${{{BASE_ARGUMENT}}}"):
+        return
+    what = f"its last stage is built from {last}" if last else "it has no FROM"
+    raise ConfigError(
+        f"{path}{f':{line}' if line else ''}: {what}, not from orch's image",
+        hint=f"begin it with these two lines: ARG {BASE_ARGUMENT} / FROM ${{{BASE_ARGUMENT}}}"
+        "   # a finished image of another kind cannot hold the trainer",
+    )
+
+
+class _RequirementFiles:
+    """Lines of a requirements.txt and of the files that it includes."""
+
+    def __init__(self, read: Callable[[str], str], torch: str) -> None:
+        self.requirements: list[str] = []
+        self.constraints: list[str] = []
+        self.problems: list[str] = []
+        self._read, self._torch, self._seen = read, torch, set[str]()
+
+    def add(self, path: str, *, required: bool) -> None:
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        for number, line in _logical_lines(self._read(path)):
+            option, _, value = re.sub(r"[\s=]+", " ", line, count=1).partition(" ")
+            if option in _INCLUDED and value:
+                self.add(str(PurePosixPath(path).parent / value), required=required and _INCLUDED[option])
+            elif refusal := _refusal(line, self._torch):
+                self.problems.append(f"{path}:{number}: {refusal}")
+            else:
+                (self.requirements if required else self.constraints).append(line)
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    """Lines with their numbers, continuations joined; without comments and empty lines."""
+    lines, held, begun = list[tuple[int, str]](), "", 0
+    for number, written in enumerate(text.splitlines(), 1):
+        begun = begun if held else number
+        held += written
+        if held.endswith("\\"):
+            held = held[:-1] + " "
+            continue
+        if line := re.sub(r"(^|\s)#.*$", "", held).strip():
+            lines.append((begun, line))
+        held = ""
+    if held.strip():
+        lines.append((begun, held.strip()))
+    return lines
+
+
+def _refusal(line: str, torch: str) -> str:
+    """Reason why this requirement cannot be installed in an image; empty if it can."""
+    if line.startswith(_LOCAL) or "@ file:" in line:
+        return f"{line[:80]!r} is a path of this computer; code of yours is sent at launch: orch launch --workdir ."
+    if line.startswith("-"):
+        known = re.split(r"[\s=]", line, maxsplit=1)[0] in _PASSED
+        return "" if known else f"pip's option {line.split()[0][:80]} has no meaning in an image"
+    requirement = _requirement(line)
+    if requirement is None:
+        return "" if "://" in line else f"{line[:80]!r} is not a requirement"
+    wanted = canonicalize_name(requirement.name) == "torch" and requirement.specifier
+    if wanted and not requirement.specifier.contains(torch, prereleases=True):
+        return f"torch{requirement.specifier} excludes torch {torch}, which the image has: leave torch out of this file"
+    return ""
+
+
+def _requirement(line: str) -> Requirement | None:
+    try:
+        return Requirement(line.partition(" --hash=")[0])
+    except InvalidRequirement:
+        return None
+
+
+def _of_cuda(package: str) -> bool:
+    """Whether torch's build decides about this package: a lock of one device must not constrain the other."""
+    return package in ("triton", "torchvision", "torchaudio") or package.startswith("nvidia-")

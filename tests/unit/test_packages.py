@@ -1,0 +1,251 @@
+"""Packages that a project adds to the image: which files say them, and what is refused before anything is built."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.checks.preflight import image_outdated
+from orchestrator.fleet.images import additions as reading
+from orchestrator.fleet.images.additions import read_additions
+from orchestrator.fleet.images.build import BuildOptions, build_image
+from orchestrator.nodes.fake import FakeEngine, FakeNode
+from orchestrator.plan.image import DEFAULT_BASE, Recipe, needed_wheels
+from orchestrator.plan.packages import Additions, check_dockerfile, debian_packages
+from orchestrator.specs.errors import ConfigError, EngineError
+from orchestrator.specs.facts import ImageFacts
+from orchestrator.specs.inventory import ImageSpec
+from orchestrator.specs.inventory_files.inventory_file import read_inventory
+from orchestrator.specs.labels import LABEL_ADDITIONS, LABEL_CONTENT
+from tests import lan
+
+OURS = "ARG BASE\nFROM ${BASE}\n"
+
+
+def added(folder: Path, **files: str) -> Additions:
+    """Additions of files with this content, written into the folder."""
+    names = {"requirements": "requirements.txt", "apt": "apt.txt", "dockerfile": "Dockerfile"}
+    for key, text in files.items():
+        (folder / names[key]).write_text(text)
+    return read_additions(ImageSpec(**{key: str(folder / names[key]) for key in files}))
+
+
+def problems(folder: Path, **files: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        added(folder, **files)
+    return "\n".join([refused.value.message, *refused.value.problems])
+
+
+def test_requirements_are_read_with_the_files_that_they_include(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "dev.txt").write_text("-r deeper.txt\neinops  # shapes\n")
+    (tmp_path / "more" / "deeper.txt").write_text("-r dev.txt\ntimm>=1\n")
+    (tmp_path / "limits.txt").write_text("numpy<3\n")
+    found = added(
+        tmp_path,
+        requirements="# mine\n\n-r more/dev.txt\n--constraint=limits.txt\naccelerate \\\n    >=1.0\n--pre\ntorch\n",
+    )
+    assert found.requirements == ("timm>=1", "einops", "accelerate      >=1.0", "--pre", "torch")
+    assert found.constraints == ("numpy<3",)
+    assert found.names("accelerate")
+    assert not found.names("numpy")
+
+
+def test_what_no_image_can_take_is_refused_with_its_place(tmp_path: Path) -> None:
+    said = problems(
+        tmp_path,
+        requirements="einops\n-e .\n./wheels/mine.whl\nmine @ file:///home/me/mine\n--find-links wheels\nwhat is this\n"
+        "torch==2.3.1\ntorch>=2\n",
+    )
+    assert "6 lines" in said
+    assert "requirements.txt:2: '-e .' is a path of this computer; code of yours is sent at launch" in said
+    assert "requirements.txt:3" in said
+    assert "requirements.txt:4" in said
+    assert "requirements.txt:5: pip's option --find-links" in said
+    assert "requirements.txt:6: 'what is this' is not a requirement" in said
+    assert "requirements.txt:7: torch==2.3.1 excludes torch 2." in said
+    assert "requirements.txt:8" not in said
+
+
+def test_a_requirement_of_a_repository_brings_git_to_the_build(tmp_path: Path) -> None:
+    found = added(tmp_path, requirements="mine @ git+https://git.example/mine@v1\ngit+https://git.example/other\n")
+    assert found.from_git
+    assert not added(tmp_path, requirements="gitpython\n").from_git
+
+
+def test_the_dependencies_of_a_project_are_constrained_by_its_lock(tmp_path: Path) -> None:
+    (tmp_path / "uv.lock").write_text(
+        "".join(
+            f'[[package]]\nname = "{name}"\nversion = "{version}"\nsource = {{ {source} = "x" }}\n'
+            for name, version, source in (
+                ("Einops", "0.8.1", "registry"),
+                ("torch", "2.3.1", "registry"),
+                ("nvidia-cublas", "13", "registry"),
+                ("mine", "1", "virtual"),
+                ("forked", "1", "registry"),
+                ("forked", "2", "registry"),
+            )
+        )
+    )
+    project = tmp_path / "pyproject.toml"
+    project.write_text('[project]\nname = "mine"\ndependencies = ["torch>=2", "einops"]\n')
+    found = read_additions(ImageSpec(requirements=str(project)))
+    assert found.requirements == ("torch>=2", "einops")
+    assert found.constraints == ("einops==0.8.1",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[project]\nname = "mine"\ndynamic = ["dependencies"]\n', "no list `dependencies`"),
+        ('[tool.poetry]\nname = "mine"\n', "no list `dependencies`"),
+        ('[project]\ndependencies = ["torch<2"]\n', "cannot take its dependencies"),
+        ("[project\n", "is not valid TOML"),
+    ],
+)
+def test_a_project_without_a_list_that_can_be_installed_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_additions(ImageSpec(requirements=str(tmp_path / "pyproject.toml")))
+
+
+def test_names_of_debian_packages_cannot_be_anything_else() -> None:
+    assert debian_packages("libgl1 ffmpeg=7:5.1.6-0 # video\n\nlibgl1\n", "apt.txt") == ("libgl1", "ffmpeg=7:5.1.6-0")
+    with pytest.raises(ConfigError) as refused:
+        debian_packages("libgl1\n$(reboot) ok\n--allow-unauthenticated\n", "apt.txt")
+    assert [line.partition(": ")[0] for line in refused.value.problems] == ["apt.txt:2", "apt.txt:3"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OURS,
+        "# mine\narg BASE=x\nFROM --platform=linux/amd64 $BASE AS mine\nRUN true\n",
+        "ARG BASE\nFROM debian AS tools\nFROM ${BASE} AS first\nCOPY --from=tools /a /a\nFROM first\n",
+    ],
+)
+def test_a_dockerfile_may_be_long_if_it_ends_on_our_image(text: str) -> None:
+    check_dockerfile(text, "Dockerfile")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("FROM pytorch/pytorch\n", "Dockerfile:1: its last stage is built from pytorch/pytorch"),
+        ("FROM ${BASE}\n", "Dockerfile:1: "),
+        ("ARG BASE\nFROM ${BASE} AS a\nFROM debian\nARG BASE\n", "Dockerfile:3: its last stage is built from debian"),
+        ("RUN true\n", "Dockerfile: it has no FROM"),
+    ],
+)
+def test_a_dockerfile_of_another_image_is_refused(text: str, place: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_dockerfile(text, "Dockerfile")
+    assert refused.value.message.startswith(place)
+    assert "FROM ${BASE}" in str(refused.value.hint)
+
+
+def test_the_folder_of_a_dockerfile_is_read_without_what_it_ignores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "big.bin").write_bytes(b"x" * 100)
+    (tmp_path / "setup.sh").write_text("true\n")
+    (tmp_path / ".dockerignore").write_text("# ours\ndata\n")
+    assert set(added(tmp_path, dockerfile=OURS).context) == {".dockerignore", "Dockerfile", "setup.sh"}
+    (tmp_path / ".dockerignore").write_text("")
+    monkeypatch.setattr(reading, "CONTEXT_LIMIT", 99)
+    with pytest.raises(ConfigError) as refused:
+        read_additions(ImageSpec(dockerfile=str(tmp_path / "Dockerfile")))
+    assert "echo 'data' >>" in str(refused.value.hint)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.txt: No such file"):
+        read_additions(ImageSpec(apt=str(tmp_path / "none.txt")))
+
+
+def test_every_part_decides_about_the_content() -> None:
+    whole = Additions(requirements=("a",), constraints=("b",), apt=("c",), dockerfile=b"d", context={"e": b"f"})
+    others = [
+        replace(whole, requirements=("a", "b")),
+        replace(whole, constraints=()),
+        replace(whole, apt=("cc",)),
+        replace(whole, dockerfile=b"dd"),
+        replace(whole, context={"e": b"ff"}),
+        replace(whole, context={"ee": b"f"}),
+    ]
+    assert len({one.digest for one in (whole, *others)}) == 7
+    assert Additions(constraints=("b",)).digest == ""
+    plain = Recipe(project="maize", profile="cpu", files={"images/Dockerfile": b"FROM x"})
+    assert replace(plain, additions=whole).content != plain.content == replace(plain, additions=Additions()).content
+
+
+def recipe(additions: Additions) -> Recipe:
+    return Recipe(project="maize", profile="cpu", files={"images/torch.txt": b"numpy==2.4.6\n"}, additions=additions)
+
+
+def builder(below: Recipe) -> tuple[FakeNode, FakeEngine]:
+    """A node whose engine has the base, the image `below`, and what every image answers."""
+    versions = '{"python": "3.11.2", "torch": "2.13.0+cpu", "cuda": "", "onednn": true}'
+    node = FakeNode("alpha")
+    engine = FakeEngine("alpha", programs=lambda _spec: (0, versions, ""))
+    node.engine = engine
+    for image in (
+        ImageFacts(id="sha256:base", tags=(DEFAULT_BASE,)),
+        ImageFacts(id="sha256:below", tags=(below.content_tag,), labels={LABEL_CONTENT: below.content}),
+    ):
+        engine.held[image.id] = image
+    return node, engine
+
+
+def test_packages_are_built_above_our_image_and_the_dockerfile_above_them() -> None:
+    wanted = recipe(Additions(requirements=("einops",), apt=("libgl1",), dockerfile=OURS.encode()))
+    node, engine = builder(replace(wanted, additions=Additions()))
+    image = build_image(node, wanted, BuildOptions(project="maize"), lambda _node, _progress: None)
+    assert [call for call in engine.calls if call[0] == "build"] == [("build", wanted.content_tag)] * 3
+    assert image.labels[LABEL_ADDITIONS] == wanted.additions.digest
+    tagged = engine.image(wanted.tag)
+    assert tagged
+    assert tagged.id == image.id
+
+
+def test_a_build_that_fails_leaves_the_image_before_in_place() -> None:
+    wanted = recipe(Additions(requirements=("no-such-package",)))
+    node, engine = builder(replace(wanted, additions=Additions()))
+    engine.held["sha256:before"] = before = ImageFacts(id="sha256:before", tags=(wanted.tag,))
+    engine.failures["build"] = EngineError("no matching distribution for no-such-package")
+    with pytest.raises(EngineError, match="no-such-package"):
+        build_image(node, wanted, BuildOptions(project="maize"), lambda _node, _progress: None)
+    assert engine.image(wanted.tag) == before
+
+
+def test_wheels_of_a_folder_are_sent_for_packages_that_the_image_lacks() -> None:
+    names = [f"{name}-py3-none-any.whl" for name in ("einops-0.8.1", "numpy-2.4.6")]
+    wanted = recipe(Additions(requirements=("einops",)))
+    assert needed_wheels(names, wanted, "x86_64") == names[:1]
+    assert needed_wheels(names, replace(wanted, additions=Additions()), "x86_64") == names[1:]
+
+
+def test_the_inventory_names_the_files_relative_to_itself(tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("image:\n  requirements: mine/requirements.txt\nnodes:\n  alpha: {address: 192.168.1.50}\n")
+    assert read_inventory(inventory).image == ImageSpec(requirements=str(tmp_path / "mine" / "requirements.txt"))
+
+
+def test_a_key_of_the_image_that_is_not_known_is_named_with_its_line(tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("image:\n  requirement: a.txt\nnodes:\n  alpha: {address: 192.168.1.50}\n")
+    with pytest.raises(ConfigError) as refused:
+        read_inventory(inventory)
+    assert refused.value.problems == (
+        f"{inventory}:2: unknown key 'requirement' in image (did you mean 'requirements'?)",
+    )
+
+
+def test_an_image_with_other_packages_is_found_before_a_launch() -> None:
+    fleet = [lan.facts("alpha", image=ImageFacts(id="1", labels={LABEL_ADDITIONS: "now"})), lan.facts("beta")]
+    (finding,) = image_outdated(fleet, "now")
+    assert (finding.id, finding.node) == ("image.outdated", "beta")
+    assert not list(image_outdated(fleet[:1], "now"))
