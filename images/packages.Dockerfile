@@ -13,6 +13,8 @@ RUN [ -z "$APT" ] || { apt-get update \
 
 FROM ${BASE} AS pip
 USER root
+# Debian's Python has the pip; it installs into the environment in /opt/venv, which has none.
+ENV PATH=/usr/sbin:/usr/bin:/sbin:/bin
 ARG TOOLS=python3-pip
 RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $TOOLS
 
@@ -22,7 +24,7 @@ COPY packages/ /packages/
 ARG TORCH_CPU_INDEX=""
 # Changed files have a later ctime than the list of those before; a package of another version leaves files to remove.
 RUN set -eu; . /site/pip.sh; \
-    python -c "import torch; print(f'torch=={torch.__version__}')" > /tmp/torch.txt; \
+    /opt/venv/bin/python -c "import torch; print(f'torch=={torch.__version__}')" > /tmp/torch.txt; \
     cd /; find opt/venv ! -type d | LC_ALL=C sort > /tmp/before; sleep 0.1; touch /tmp/before; \
     site_pip install -c /tmp/torch.txt -c /packages/constraints.txt \
         ${TORCH_CPU_INDEX:+--extra-index-url "$TORCH_CPU_INDEX"} -r /packages/requirements.txt; \

@@ -78,11 +78,13 @@ class DockerEngine:
                 forcerm=True,
                 decode=True,
             )
-            for answer in answers:
-                if "error" in answer:
-                    raise EngineError(f"building {request.tag} failed: {answer['error'].strip()}", node=self._node)
+            failure = ""
+            for answer in answers:  # read to its end, which closes the connection
+                failure = failure or answer.get("error", "").strip()
                 if text := answer.get("stream", answer.get("status", "")).rstrip():
                     yield Progress(text=text)
+            if failure:
+                raise EngineError(f"building {request.tag} failed: {failure}", node=self._node)
 
     def save(self, reference: str) -> Iterator[bytes]:
         with self._asking(f"save image {reference}", UNPACKING_S) as api:

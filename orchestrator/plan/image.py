@@ -143,10 +143,10 @@ def _is_needed(name: str, recipe: Recipe, architecture: str) -> bool:
     if not name.endswith(".whl") or len(parts) not in (5, 6):
         return False
     package, version, python, platform = _normalised(parts[0]), parts[1], parts[-3], parts[-1]
-    wanted = recipe.pins.get(package, version if recipe.additions else None)
-    if recipe.additions and package in recipe.pins:
-        return False  # the image below has it
-    if package == "torch" and wanted and recipe.profile == "cpu":
+    wanted = recipe.pins.get(package)
+    if recipe.additions:  # the image below has the others
+        wanted = version if wanted is None or recipe.additions.names(package) else None
+    elif package == "torch" and wanted and recipe.profile == "cpu":
         wanted += "+cpu"
     any_python = recipe.base != DEFAULT_BASE or parts[-2] == "abi3" or python.startswith("py")
     return (

@@ -27,6 +27,7 @@ from orchestrator.specs.labels import LABEL_CONTENT
 BUILD_TIMEOUT_S = 3600.0
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index: packages that are compiled against torch, for builds of it without CUDA."""
+_PACKAGES_HINT = "change the requirement that pip names, then run it again; torch is the image's own and stays as it is"
 _OWN_DOCKERFILE = "Dockerfile.of-the-project"
 LAST_LINES = 15
 """Last lines of a builder's output shown when a build fails: the error itself names only the command."""
@@ -127,8 +128,7 @@ def _image_with_content(node: Node, recipe: Recipe, options: BuildOptions, notif
     request = BuildRequest(
         tag=recipe.content_tag, dockerfile="Dockerfile", args={}, labels=labels(recipe, found, created)
     )
-    # a Dockerfile of the user may have set an entry point, which would take torchrun's words as its own
-    dockerfile = archive_of({"Dockerfile": f"FROM {recipe.content_tag}\nENTRYPOINT []\n".encode()})
+    dockerfile = archive_of({"Dockerfile": f"FROM {recipe.content_tag}\n".encode()})
     _follow(node, request, dockerfile, lambda _node, _progress: None)  # adding labels takes no time
     image = _present(node, recipe)
     if image is None:
@@ -170,10 +170,11 @@ def _build_additions(node: Node, recipe: Recipe, below: ImageFacts, options: Bui
         if recipe.profile == "cpu" and any(added.names(name) for name in ("torchvision", "torchaudio")):
             args["TORCH_CPU_INDEX"] = TORCH_CPU_INDEX
         with packed(files, options.site, wheels) as context:
-            _follow(node, replace(request, args=args), context, notify)
+            _follow(node, replace(request, args=args), context, notify, hint=_PACKAGES_HINT)
         request = replace(request, args={**request.args, BASE_ARGUMENT: recipe.content_tag})
     if added.dockerfile:
-        context = archive_of({**added.context, _OWN_DOCKERFILE: added.dockerfile})
+        # an entry point would take the words of each container's command as its own
+        context = archive_of({**added.context, _OWN_DOCKERFILE: added.dockerfile + b"\nENTRYPOINT []\n"})
         _follow(node, replace(request, dockerfile=_OWN_DOCKERFILE), context, notify)
 
 
@@ -238,7 +239,7 @@ def _present(node: Node, recipe: Recipe) -> ImageFacts | None:
     return image if image and image.labels.get(LABEL_CONTENT) == recipe.content else None
 
 
-def _follow(node: Node, request: BuildRequest, context: BinaryIO, notify: Notify) -> None:
+def _follow(node: Node, request: BuildRequest, context: BinaryIO, notify: Notify, hint: str = "") -> None:
     last: deque[str] = deque(maxlen=LAST_LINES)
     try:
         for progress in node.engine.build(request, context):
@@ -247,7 +248,7 @@ def _follow(node: Node, request: BuildRequest, context: BinaryIO, notify: Notify
                 notify(node.name, Progress(text=line, done=progress.done, total=progress.total))
     except EngineError as error:
         output = "\n  ".join(["", *last]) if last else ""
-        raise EngineError(redact(error.message) + output, node=node.name, hint=error.hint) from error
+        raise EngineError(redact(error.message) + output, node=node.name, hint=hint or error.hint) from error
 
 
 def _ask(node: Node, recipe: Recipe) -> ImageVersions:
