@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding
-from orchestrator.specs.labels import LABEL_ADDITIONS, LABEL_CONTENT, LABEL_PROFILE
+from orchestrator.specs.labels import LABEL_ADDITIONS, LABEL_CONTENT, LABEL_CUDA, LABEL_PROFILE
 
 CLOCK_WARN_S = 1.0
 CLOCK_ERROR_S = 30.0
@@ -127,4 +127,6 @@ def _off(seconds: float) -> str:
 
 
 def _profile(facts: NodeFacts) -> str:
-    return facts.image.labels.get(LABEL_PROFILE, "") if facts.image else ""
+    """Profile of the node's image, with its CUDA: older GPUs and drivers have another build of the same torch."""
+    labels = facts.image.labels if facts.image else {}
+    return f"{labels.get(LABEL_PROFILE, '')} {labels.get(LABEL_CUDA, '')}".strip()

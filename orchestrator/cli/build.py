@@ -14,7 +14,9 @@ from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import ChosenNodes
 from orchestrator.cli.options import Output, YesOption
 from orchestrator.cli.report import exit_code, installed_version, report_errors, say
+from orchestrator.plan.cuda import AUTO
 from orchestrator.plan.image import DEFAULT_BASE
+from orchestrator.specs.cuda import TORCH_BUILDS
 from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from orchestrator.specs.image import Placed
 
@@ -22,6 +24,7 @@ EXAMPLES = """\
 orch build
 orch build --profile cpu --nodes alpha,beta
 orch build --profile cuda --on gamma
+orch build --cuda 12.6
 orch build --requirements requirements.txt --apt apt.txt
 orch build --wheels ./wheels --ca-bundle /etc/ssl/certs/ca-certificates.crt
 PIP_INDEX_URL=https://packages.example/simple orch build
@@ -39,6 +42,11 @@ class Profile(str, Enum):
 def build(
     *,
     profile: Profile = typer.Option(Profile.AUTO, metavar="auto|cpu|cuda", help="auto: chosen by each node's device."),
+    cuda: str = typer.Option(
+        AUTO,
+        metavar=f"auto|{'|'.join(TORCH_BUILDS)}",
+        help="CUDA of torch's build; auto: the newest that the GPUs and drivers of all nodes serve.",
+    ),
     chosen: ChosenNodes,
     on: str = typer.Option(
         "", metavar="NODE|controller", help="Machine that builds (default: this computer, if it can)."
@@ -82,6 +90,8 @@ def build(
     from orchestrator.render.images import images_data, images_table
     from orchestrator.render.progress import ProgressView
 
+    if cuda not in (AUTO, *TORCH_BUILDS):
+        raise UsageError(f"--cuda {cuda}: torch has builds for CUDA {' and '.join(TORCH_BUILDS)}, or auto")
     if on and each_node:
         raise UsageError("--on and --each-node exclude each other")
     loaded, nodes = chosen.load()
@@ -93,6 +103,7 @@ def build(
     options = BuildOptions(
         project=loaded.inventory.project,
         profile=profile.value,
+        cuda=cuda,
         base=base,
         on=on,
         each_node=each_node,
@@ -108,6 +119,8 @@ def build(
         return EXIT_INTERRUPTED
     with closing(LocalNode()) as controller, connected(specs) as reached, ProgressView(quiet=output.as_json) as view:
         placed = provide_images(options, specs, reached, controller, view.notify)
+    for reason in dict.fromkeys(result.cuda_reason for result in placed if result.cuda_reason):
+        say(f"note: {reason}")
     ready = [result.node for result in placed if not result.error]
     output.write(images_data(placed), ready, images_table(placed, wide=output.wide))
     return outcome(placed, quiet=output.as_json)

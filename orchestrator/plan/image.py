@@ -40,6 +40,8 @@ class Recipe:
     project: str
     profile: str
     base: str = DEFAULT_BASE
+    cuda: str = ""
+    """CUDA of torch's build, such as `12.6`; empty for the CPU and for the build that the package index has."""
     files: Mapping[str, bytes] = field(repr=False)
     """Contents by path in the build context: Dockerfile, requirements, trainer. Wheels and private settings are not
     among them: they say where packages come from, not which."""
@@ -55,7 +57,7 @@ class Recipe:
         for path, content in sorted(self.files.items()):
             digest.update(f"{path}\0{len(content)}\0".encode())
             digest.update(content)
-        digest.update(self.additions.digest.encode())
+        digest.update(f"{self.additions.digest}{self.cuda and f'cuda {self.cuda}'}".encode())
         return digest.hexdigest()
 
     @property
@@ -148,6 +150,8 @@ def _is_needed(name: str, recipe: Recipe, architecture: str) -> bool:
         wanted = version if wanted is None or recipe.additions.names(package) else None
     elif package == "torch" and wanted and recipe.profile == "cpu":
         wanted += "+cpu"
+    elif package == "torch" and wanted and recipe.cuda:
+        wanted += f"+cu{recipe.cuda.replace('.', '')}"
     any_python = recipe.base != DEFAULT_BASE or parts[-2] == "abi3" or python.startswith("py")
     return (
         version == wanted

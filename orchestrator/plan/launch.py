@@ -28,7 +28,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         attempt=identity.attempt,
         user=identity.user,
         started_at=identity.started_at,
-        backend=backend_of([part.device for part in nodes]),
+        backend=backend_of(order, [facts[node.name] for node in order]),
         master=order[0].name,
         master_addr=first.address,
         master_port=port,
@@ -69,7 +69,7 @@ def _node_plans(
             master_addr=facts[0].address,
             master_port=ports[0],
             supervisor_port=ports[1],
-            backend=backend_of(devices),
+            backend=backend_of(order, facts),
         )
         parts.append(plan_node(request, identity, node, own, place))
     return tuple(parts)
@@ -88,6 +88,8 @@ def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_not
     devices = {device_of(node, facts[node.name]) for node in order}
     if len(devices) > 1:
         yield "nodes with and without GPU in one run: gloo serves both"
+    elif devices == {"cuda"} and backend_of(order, [facts[node.name] for node in order]) == "gloo":
+        yield "images with different CUDA in one run, so with different NCCL: gloo serves both"
     for node in order:
         cpus = facts[node.name].cpus
         if cpus and node.limits.cpus > cpus:

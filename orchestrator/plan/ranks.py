@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from orchestrator.specs.errors import ConfigError, PortTakenError, PreflightError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.labels import LABEL_CUDA
 
 PORTS_TRIED = 64
 
@@ -51,9 +52,11 @@ def nproc_of(node: NodeSpec, facts: NodeFacts) -> int:
     return node.nproc_per_node
 
 
-def backend_of(devices: Sequence[str]) -> str:
-    """One backend serves all ranks: nccl only where every one of them has CUDA."""
-    return "nccl" if devices and all(device == "cuda" for device in devices) else "gloo"
+def backend_of(nodes: Sequence[NodeSpec], facts: Sequence[NodeFacts]) -> str:
+    """One backend serves all ranks: nccl only if all of them have CUDA, and the same build of it, so the same NCCL."""
+    builds = {own.image.labels.get(LABEL_CUDA, "") for own in facts if own.image} - {""}
+    all_cuda = all(device_of(node, own) == "cuda" for node, own in zip(nodes, facts, strict=True))
+    return "nccl" if nodes and all_cuda and len(builds) <= 1 else "gloo"
 
 
 def interface_of(node: NodeSpec, facts: NodeFacts, peers: Sequence[NodeFacts]) -> str:

@@ -29,6 +29,7 @@ def images_data(placed: Sequence[Placed]) -> list[dict[str, Any]]:
         {
             "node": result.node,
             "profile": result.profile,
+            "cuda": result.cuda,
             "tag": result.tag,
             "content": result.content,
             "builder": result.builder,

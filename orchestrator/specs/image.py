@@ -27,5 +27,9 @@ class Placed:
     builder: str
     tag: str
     content: str
+    cuda: str = ""
+    """CUDA of its torch; empty for the CPU."""
+    cuda_reason: str = ""
+    """Reason for another CUDA than the default; empty for the default."""
     delivery: Delivery | None = None
     error: OrchError | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.checks.gpu_container import minimum_driver, runs, too_old
+from orchestrator.specs.cuda import minimum_driver, runs, too_old
 
 
 @pytest.mark.parametrize(

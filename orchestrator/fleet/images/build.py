@@ -15,11 +15,14 @@ from orchestrator.fleet.images.base_image import ensure_base
 from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
 from orchestrator.fleet.images.distribute_image import distribute_image
 from orchestrator.nodes.interface import BuildRequest, Node, Progress
+from orchestrator.nodes.probes import nvidia_smi
+from orchestrator.plan.cuda import AUTO, choose_cuda
 from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, SITE, ImageVersions, Recipe, labels, redact
 from orchestrator.plan.packages import BASE_ARGUMENT, LAYER, Additions
 from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.cuda import DEFAULT_BUILD
 from orchestrator.specs.errors import EngineError, OrchError, PreflightError
-from orchestrator.specs.facts import ImageFacts
+from orchestrator.specs.facts import GpuFacts, ImageFacts
 from orchestrator.specs.image import Delivery, Placed
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.labels import LABEL_CONTENT
@@ -45,6 +48,8 @@ class BuildOptions:
     project: str
     profile: str = "auto"
     """`cpu`, `cuda`, or `auto`: what each node's device needs."""
+    cuda: str = AUTO
+    """CUDA of torch's build for nodes with GPUs, or `auto`: the newest that their cards and drivers serve."""
     base: str = DEFAULT_BASE
     on: str = ""
     """Node that builds, or `controller`; if empty, a node that has the image or can build it."""
@@ -63,21 +68,13 @@ def provide_images(
     Raises if no image could be built: an engine that cannot be reached, no suitable builder, a failed build.
     """
 
-    def needs(pair: tuple[NodeSpec, Node]) -> tuple[str, str]:
-        spec, node = pair
-        profile = spec.device if options.profile == "auto" else options.profile
-        if profile == "auto":
-            profile = "cuda" if node.run(("nvidia-smi", "--list-gpus")).exit_code == 0 else "cpu"
-        return profile, node.engine.facts().architecture
-
-    groups: dict[tuple[str, str], list[Node]] = {}
-    for asked in fan_out(list(zip(specs, nodes, strict=True)), needs, timeout_s=60.0):
-        groups.setdefault(asked.value(), []).append(asked.item[1])
+    groups, cuda_reason = _by_image(options, specs, nodes)
     placed: dict[str, Placed] = {}
-    for (profile, architecture), group in groups.items():
+    for (profile, cuda, architecture), group in groups.items():
         recipe = Recipe(
             project=options.project,
             profile=profile,
+            cuda="" if cuda == DEFAULT_BUILD else cuda,
             base=options.base,
             files=source_files(),
             additions=options.additions,
@@ -88,20 +85,45 @@ def provide_images(
         builder = None if options.each_node else builders.choose(recipe, options, group)
         if builder:
             image = build_image(builder, recipe, options, notify)
-            outcomes = distribute_image(image, (recipe.content_tag, recipe.tag), builder.engine, group, notify)
+            brought = distribute_image(image, (recipe.content_tag, recipe.tag), builder.engine, group, notify)
         else:
-            outcomes = _build_everywhere(recipe, options, group, builders, notify)
-        for outcome in outcomes:
+            brought = _build_everywhere(recipe, options, group, builders, notify)
+        for outcome in brought:
             placed[outcome.item.name] = Placed(
                 node=outcome.item.name,
                 profile=profile,
                 builder=(builder or outcome.item).name,
                 tag=recipe.tag,
+                cuda=cuda,
+                cuda_reason=cuda_reason if cuda else "",
                 content=recipe.content,
                 delivery=outcome.result,
                 error=outcome.error,
             )
     return tuple(placed[node.name] for node in nodes)
+
+
+def _by_image(
+    options: BuildOptions, specs: Sequence[NodeSpec], nodes: Sequence[Node]
+) -> tuple[dict[tuple[str, str, str], list[Node]], str]:
+    """Nodes by profile, CUDA and architecture of the image that they need, and the reason for that CUDA."""
+
+    def needs(pair: tuple[NodeSpec, Node]) -> tuple[str, str, Sequence[GpuFacts]]:
+        spec, node = pair
+        profile = spec.device if options.profile == "auto" else options.profile
+        gpus = () if profile == "cpu" else nvidia_smi.ask(node.run).gpus
+        if profile == "auto":
+            profile = "cuda" if gpus else "cpu"
+        return profile, node.engine.facts().architecture, gpus
+
+    outcomes = fan_out(list(zip(specs, nodes, strict=True)), needs, timeout_s=60.0)
+    asked = [(outcome.item[1], *outcome.value()) for outcome in outcomes]
+    with_gpus = {node.name: gpus for node, profile, _, gpus in asked if profile == "cuda"}
+    choice = choose_cuda(with_gpus, options.cuda)
+    groups: dict[tuple[str, str, str], list[Node]] = {}
+    for node, profile, architecture, _ in asked:
+        groups.setdefault((profile, choice.by_node.get(node.name, ""), architecture), []).append(node)
+    return groups, choice.reason
 
 
 def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify) -> ImageFacts:
@@ -141,8 +163,10 @@ def _build_own(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify
     ensure_base(node, recipe.base, notify)
     wheels = wheels_for(recipe, options.site, node.engine.facts().architecture)
     args = {"BASE": recipe.base, "PROFILE": recipe.profile, **options.site.proxies}
+    if recipe.cuda:
+        args["CUDA"] = recipe.cuda
     if any(wheel.name.startswith("torch-") for wheel in wheels):
-        args["TORCH_CPU_INDEX"] = ""
+        args["TORCH_CUDA_INDEX" if recipe.cuda else "TORCH_CPU_INDEX"] = ""
     request = BuildRequest(
         tag=recipe.content_tag, dockerfile=DOCKERFILE, args=args, labels={}, no_cache=options.no_cache
     )
@@ -265,7 +289,8 @@ def _ask(node: Node, recipe: Recipe) -> ImageVersions:
     )
     answer = node.engine.run_once(spec, timeout_s=120.0).check("asking the new image what is in it")
     found = ImageVersions(**json.loads(answer.strip().rsplit("\n", 1)[-1]))
-    if not found.onednn or bool(found.cuda) != (recipe.profile == "cuda"):
-        problem = f"not an image of profile {recipe.profile}: {found}"
+    other_cuda = bool(recipe.cuda) and found.cuda != recipe.cuda
+    if not found.onednn or bool(found.cuda) != (recipe.profile == "cuda") or other_cuda:
+        problem = f"not an image of profile {' '.join((recipe.profile, recipe.cuda)).strip()}: {found}"
         raise EngineError(problem, node=node.name, hint="--no-cache, --wheels")
     return found

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from orchestrator.fleet.images.build import BuildOptions, provide_images
 from orchestrator.fleet.images.build_context import Site, site_of
-from orchestrator.nodes.fake import FakeNode
+from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.interface import Progress
+from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError, PreflightError
 from orchestrator.specs.image import Placed
 from orchestrator.specs.inventory import NodeSpec
-from tests.cases.images.engines import LayerEngine, engine
+from tests.cases.images.engines import ASKED, LayerEngine, engine
 
-NO_GPU = {("nvidia-smi", "--list-gpus"): (127, "", "not found")}
-HAS_GPU = {("nvidia-smi", "--list-gpus"): (0, "GPU 0: RTX 3050", "")}
+RECORDED = Path(__file__).parents[2] / "fixtures" / "nvidia_smi"
+NO_GPU: dict[tuple[str, ...], Answer] = {("nvidia-smi", "*"): (127, "", "nvidia-smi: command not found")}
+
+
+def gpu(recording: str) -> dict[tuple[str, ...], Answer]:
+    """Answers of a node with this card and driver."""
+    return {
+        nvidia_smi.QUERY_XML: (0, (RECORDED / recording).read_text(), ""),
+        nvidia_smi.QUERY_CAPABILITY: (2, "", 'Field "compute_cap" is not a valid field to query.'),
+    }
+
+
+CUDA_13, CUDA_12 = gpu("rtx-3080__595.58.03.xml"), gpu("rtx-4090__535.86.05.xml")
 
 
 class Fleet:
     """Fake nodes by name, and what was told of their progress."""
 
-    def __init__(self, *engines: LayerEngine, controller: LayerEngine | None = None, gpus: str = "") -> None:
+    def __init__(
+        self,
+        *engines: LayerEngine,
+        controller: LayerEngine | None = None,
+        gpus: Mapping[str, dict[tuple[str, ...], Answer]] = MappingProxyType({}),
+    ) -> None:
         self.controller = FakeNode("controller", engine=controller or engine("controller"))
-        self.nodes = [
-            FakeNode(e.node, engine=e, answers=dict(HAS_GPU if e.node in gpus.split() else NO_GPU)) for e in engines
-        ]
+        self.nodes = [FakeNode(e.node, engine=e, answers=dict(gpus.get(e.node, NO_GPU))) for e in engines]
         self.told: list[tuple[str, Progress]] = []
 
     def provide(self, **options: object) -> tuple[Placed, ...]:
@@ -117,13 +134,30 @@ def test_a_broken_transfer_is_named_and_the_rest_go_on() -> None:
 
 def test_auto_builds_what_each_device_needs() -> None:
     alpha, gamma = engine("alpha"), engine("gamma")
-    placed = Fleet(alpha, gamma, gpus="gamma").provide()
+    placed = Fleet(alpha, gamma, gpus={"gamma": CUDA_13}).provide()
     assert [result.profile for result in placed] == ["cpu", "cuda"]
     assert alpha.image("orch/maize:cuda") is None
     cuda = gamma.image("orch/maize:cuda")
     assert cuda is not None
     assert cuda.labels["orch.cuda"] == "13.0"
-    assert [result.profile for result in Fleet(alpha, gamma, gpus="gamma").provide(profile="cpu")] == ["cpu", "cpu"]
+    placed = Fleet(alpha, gamma, gpus={"gamma": CUDA_13}).provide(profile="cpu")
+    assert [result.profile for result in placed] == ["cpu", "cpu"]
+
+
+def test_the_driver_decides_which_cuda_is_built() -> None:
+    controller, alpha, gamma = engine("controller"), engine("alpha"), engine("gamma")
+    fleet = Fleet(alpha, gamma, controller=controller, gpus={"alpha": CUDA_13, "gamma": CUDA_12})
+    with pytest.raises(EngineError, match=r"cuda='13\.0'"):
+        fleet.provide()  # the image holds another build than was asked for
+    controller.programs = lambda spec: (0, ASKED % ("cu126", "12.6"), "")
+    placed = fleet.provide()
+    assert {(result.profile, result.cuda) for result in placed} == {("cuda", "12.6")}
+    assert "driver 535.86.05 (CUDA 13.0 needs 580.65.06) on gamma" in placed[0].cuda_reason
+    assert controller.requests[0].args["CUDA"] == "12.6"
+    (alone,) = Fleet(alpha, gpus={"alpha": CUDA_13}).provide()
+    assert (alone.cuda, alone.cuda_reason) == ("13.0", "")
+    with pytest.raises(PreflightError, match=r"CUDA 13\.0 does not serve gamma"):
+        Fleet(gamma, gpus={"gamma": CUDA_12}).provide(cuda="13.0")
 
 
 def test_another_architecture_is_built_where_it_is_at_home() -> None:
