@@ -260,10 +260,10 @@ throttled=2
 """What the doctor's script writes on a server in health."""
 
 INSIDE = {
-    "torch": "2.13.0+cpu", "nccl": "", "python": "3.11.2", "cpu_capability": "AVX2", "cpus": 2.0, "memory_mib": 4096,
-    "shm_mib": 1024, "open_files": 1048576, "user": 1000,
+    "torch": "2.13.0+cpu", "nccl": "", "python": "3.11.2", "cpu_capability": "AVX2", "cpus": 3.0,
+    "memory_mib": 12800, "shm_mib": 3200, "open_files": 1048576, "user": 1000,
 }  # fmt: skip
-"""What a container of the training image answers on a machine in health."""
+"""What a container of the training image answers on a machine in health, such as that of `facts`."""
 
 
 def look_inside(container: ContainerSpec) -> tuple[int, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from orchestrator.specs.container_limits import limits_of
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.numbers import whole
@@ -64,12 +65,11 @@ def limits_ignored(node: Examined) -> Iterator[Finding]:
     """Limits that the container does not have: a run would take the whole machine."""
     if node.inside is None or node.facts is None or node.spec.engine != "docker":
         return
-    asked = min(node.spec.limits.cpus, node.facts.cpus or node.spec.limits.cpus)
-    lacking = []
-    if node.inside.cpus is None or node.inside.cpus > asked * TOLERANCE:
-        lacking.append(f"{asked:g} CPUs")
-    if node.inside.memory_mib is None or node.inside.memory_mib > node.spec.limits.memory_mib * TOLERANCE:
-        lacking.append(f"{node.spec.limits.memory_mib} MiB of memory")
+    limits, lacking = limits_of(node.spec, node.facts), []
+    if node.inside.cpus is None or node.inside.cpus > limits.cpus * TOLERANCE:
+        lacking.append(f"{limits.cpus:g} CPUs")
+    if node.inside.memory_mib is None or node.inside.memory_mib > limits.memory_mib * TOLERANCE:
+        lacking.append(f"{limits.memory_mib} MiB of memory")
     if lacking:
         yield Finding.of("engine.limits_ignored", node.name, lacking=" and ".join(lacking))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.checks.preflight import DISK_NEEDED_MIB
+from orchestrator.specs.container_limits import limits_of
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 
@@ -46,7 +47,7 @@ def image_room(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 def memory(node: Examined) -> Iterator[Finding]:
     """A limit above what the machine has protects nothing."""
-    there, limit = node.facts.memory_mib if node.facts else 0, node.spec.limits.memory_mib
+    there, limit = node.facts.memory_mib if node.facts else 0, limits_of(node.spec, node.facts).memory_mib
     if 0 < there < limit:
         yield Finding.of("resources.memory", node.name, limit=limit, there=there, gib=max(1, there * 3 // 4096))
 
@@ -54,25 +55,21 @@ def memory(node: Examined) -> Iterator[Finding]:
 def memory_held(node: Examined) -> Iterator[Finding]:
     """Memory that is reserved for a run is in use by other programs."""
     free = node.host.memory_available_mib if node.host else None
-    if free is not None and free < node.spec.limits.memory_reservation_mib:
-        yield Finding.of(
-            "resources.memory_held",
-            node.name,
-            free=free,
-            memory_reservation_mib=node.spec.limits.memory_reservation_mib,
-        )
+    reserved = limits_of(node.spec, node.facts).memory_reservation_mib
+    if free is not None and free < reserved:
+        yield Finding.of("resources.memory_held", node.name, free=free, memory_reservation_mib=reserved)
 
 
 def cpus(node: Examined) -> Iterator[Finding]:
     """More processors promised than there are."""
-    there = node.facts.cpus if node.facts else 0
-    if 0 < there < node.spec.limits.cpus:
-        yield Finding.of("resources.cpus", node.name, limit=node.spec.limits.cpus, there=there, cpus=max(1, there - 1))
+    there, limit = node.facts.cpus if node.facts else 0, node.spec.limits.cpus
+    if limit and 0 < there < limit:
+        yield Finding.of("resources.cpus", node.name, limit=limit, there=there, cpus=max(1, there - 1))
 
 
 def shared_memory(node: Examined) -> Iterator[Finding]:
     """Shared memory too small for DataLoader workers, or not what was asked for."""
-    inside, asked = node.inside.shm_mib if node.inside else None, node.spec.limits.shm_mib
+    inside, asked = node.inside.shm_mib if node.inside else None, limits_of(node.spec, node.facts).shm_mib
     if inside is not None and (inside <= SHM_MIB or inside < asked):
         yield Finding.of("resources.shm", node.name, inside=inside, asked=asked)
 

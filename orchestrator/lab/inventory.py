@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.lab.state import USER, Lab
-from orchestrator.specs.inventory import Limits
+from orchestrator.specs.container_limits import ContainerLimits
 from orchestrator.specs.inventory_files.inventory_yaml import write_yaml
 
 SEED_CPUS = 2.0
@@ -32,7 +32,7 @@ class MachineSize:
     memory_mib: int | None = None
 
 
-def suited_limits(nodes: int, *, cpus: float, memory_mib: int, own: MachineSize | None = None) -> Limits:
+def suited_limits(nodes: int, *, cpus: float, memory_mib: int, own: MachineSize | None = None) -> ContainerLimits:
     """The limits of one training container on a computer of this size.
 
     Cores are shared, not split: a quota of 0.4 cores stops the two threads of a rank in the middle of every step.
@@ -44,17 +44,11 @@ def suited_limits(nodes: int, *, cpus: float, memory_mib: int, own: MachineSize 
         quota = min(quota, own.cpus)
     if own and own.memory_mib:
         memory = min(_LARGEST_MIB, int(own.memory_mib * _OF_MACHINE))
-    return Limits.model_validate(
-        {
-            "cpus": quota,
-            "memory_reservation": f"{min(1024, memory // 2)}m",
-            "memory": f"{memory}m",
-            "shm": f"{min(1024, memory // 2)}m",
-        }
-    )
+    half = min(1024, memory // 2)
+    return ContainerLimits(cpus=quota, memory_mib=memory, memory_reservation_mib=half, shm_mib=half)
 
 
-def inventory_text(lab: Lab, limits: Limits, folder: Path) -> str:
+def inventory_text(lab: Lab, limits: ContainerLimits, folder: Path) -> str:
     """`inventory.yaml` for this lab; `folder` holds its keys, and the workspaces of process nodes."""
     process = lab.engine == "process"
     login = {"user": USER, "identity": str(folder / "id_ed25519")}

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from orchestrator.plan.command import CONTAINER_WORKSPACE
 from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.container import ContainerSpec, Mount
+from orchestrator.specs.container_limits import ContainerLimits
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.inventory import Limits
 from orchestrator.specs.labels import LABEL_PURPOSE
 
 HOUR_S = 3600.0
@@ -78,7 +78,9 @@ def outlived(
     return [one for one in there if one.step not in wanted and one.step not in newest]
 
 
-def export_container(held: CheckpointCopy, *, image: str, user: str, limits: Limits, scratch: str) -> ContainerSpec:
+def export_container(
+    held: CheckpointCopy, *, image: str, user: str, limits: ContainerLimits, scratch: str
+) -> ContainerSpec:
     """Container that turns a checkpoint into `scratch`/model.safetensors: it reads untrusted bytes, so it has no
     network and sees the checkpoint read-only."""
     source, out = f"{CONTAINER_WORKSPACE}/{held.name}", f"{CONTAINER_WORKSPACE}/out"

@@ -19,6 +19,7 @@ from orchestrator.plan.command import (
 )
 from orchestrator.specs import labels
 from orchestrator.specs.container import ContainerSpec, Mount
+from orchestrator.specs.container_limits import limits_of
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import NodePlan
@@ -53,13 +54,13 @@ def plan_node(
     """This node's part of the run."""
     folder = project_folder(node, facts, request.project)
     secrets = secrets_folder(facts.uid, identity, node.name)
-    cpus = min(node.limits.cpus, facts.cpus or node.limits.cpus)
+    limits = limits_of(node, facts)
     data = Mount(source=f"{folder}/data/{request.data_digest}", target=CONTAINER_DATA, read_only=True)
     container = ContainerSpec(
         name=LOCK_NAME,
         image=facts.image.id if facts.image else request.image_tag(place.device),
         command=_command(request, identity, place),
-        environment=_environment(request, identity, place, node=node.name, cpus=cpus),
+        environment=_environment(request, identity, place, node=node.name, cpus=limits.cpus),
         labels={
             **_labels(request, identity, node, place),
             **({labels.LABEL_SECRETS: secrets} if request.secrets else {}),
@@ -73,10 +74,10 @@ def plan_node(
         working_dir=f"{CONTAINER_WORKSPACE}/runs/{identity.run_id}/code" if request.own_code else CONTAINER_WORKSPACE,
         user=f"{facts.uid}:{facts.gid}",
         gpus=place.device == "cuda",
-        cpus=cpus,
-        memory_mib=node.limits.memory_mib,
-        memory_reservation_mib=node.limits.memory_reservation_mib,
-        shm_mib=node.limits.shm_mib,
+        cpus=limits.cpus,
+        memory_mib=limits.memory_mib,
+        memory_reservation_mib=limits.memory_reservation_mib,
+        shm_mib=limits.shm_mib,
         ulimits={"memlock": -1, "stack": 67108864} if place.device == "cuda" else {},
         restart_on_failure=request.max_restarts,
         stop_timeout_s=STOP_TIMEOUT_S,

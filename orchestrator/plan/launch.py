@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.plan.container import Placement, plan_node
 from orchestrator.plan.ranks import backend_of, choose_ports, device_of, interface_of, nproc_of, rank_order
+from orchestrator.specs.container_limits import container_limits
 from orchestrator.specs.facts import NodeFacts
-from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.inventory import Limits, NodeSpec
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 
@@ -91,6 +92,21 @@ def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_not
     elif devices == {"cuda"} and backend_of(order, [facts[node.name] for node in order]) == "gloo":
         yield "images with different CUDA in one run, so with different NCCL: gloo serves both"
     for node in order:
-        cpus = facts[node.name].cpus
-        if cpus and node.limits.cpus > cpus:
-            yield f"{node.name} has {cpus} CPUs, fewer than its limit of {node.limits.cpus:g}"
+        cpus, limit = facts[node.name].cpus, node.limits.cpus
+        if cpus and limit and limit > cpus:
+            yield f"{node.name} has {cpus} CPUs, fewer than its limit of {limit:g}"
+    yield from _unused_cores(order, facts)
+
+
+def _unused_cores(order: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]) -> Iterator[str]:
+    """Nodes of which the inventory gives the run less than half, one line for those with the same numbers."""
+    names: dict[tuple[float, int], list[str]] = {}
+    for node in order:
+        if node.limits.cpus and node.limits.cpus * 2 < facts[node.name].cpus:
+            names.setdefault((node.limits.cpus, facts[node.name].cpus), []).append(node.name)
+    for (limit, cpus), nodes in names.items():
+        offered = container_limits(Limits(), cpus=cpus).cpus
+        yield (
+            f"{', '.join(nodes)}: {limit:g} of {cpus} cores;"
+            f" to use {offered:g}, remove limits.cpus ({limit:g}) from the inventory"
+        )

@@ -20,11 +20,11 @@ def nodes_table(nodes: Sequence[NodeSpec], *, wide: bool = False) -> Table:
     )  # fmt: skip
     rows = [
         (
-            str(rank), node.name, _reached(node), node.device, str(node.nproc_per_node), f"{node.limits.cpus:g}",
-            size(node.limits.memory_mib), _labels(node), node.engine, node.workspace,
-            size(node.limits.memory_reservation_mib), size(node.limits.shm_mib),
+            str(rank), node.name, _reached(node), node.device, str(node.nproc_per_node), own["cpus"],
+            own["memory"], _labels(node), node.engine, node.workspace, own["memory_reservation"], own["shm"],
         )
         for rank, node in enumerate(nodes)
+        for own in [limits(node)]
     ]  # fmt: skip
     return Table(columns=columns, rows=rows, wide=wide)
 
@@ -53,16 +53,18 @@ def _reached(node: NodeSpec) -> str:
 
 
 def limits(node: NodeSpec) -> dict[str, str]:
-    """Under the names of the file."""
+    """Under the names of the file; `auto` for a key that it leaves out."""
     own = node.limits
     return {
-        "cpus": f"{own.cpus:g}",
-        "memory_reservation": size(own.memory_reservation_mib),
-        "memory": size(own.memory_mib),
-        "shm": size(own.shm_mib),
+        "cpus": f"{own.cpus:g}" if own.cpus else "auto",
+        "memory_reservation": _size(own.memory_reservation_mib),
+        "memory": _size(own.memory_mib),
+        "shm": _size(own.shm_mib),
     }
 
 
-def size(mib: int) -> str:
+def _size(mib: int | None) -> str:
     """As the file writes it."""
+    if mib is None:
+        return "auto"
     return f"{mib // 1024}g" if mib % 1024 == 0 else f"{mib}m"

@@ -76,6 +76,7 @@ def _no_number(value: str) -> str:
 
 
 _NAME_EXPECTED = Expected("lower-case letters, digits, '-', '.' or '_', at most 63, a letter or digit at both ends")
+_SIZE_EXPECTED = Expected("a size such as 512m or 4g")
 _PATH_EXPECTED = Expected("a path that begins with / or ~/, without colons and shell characters")
 
 SizeMib = Annotated[
@@ -83,7 +84,6 @@ SizeMib = Annotated[
     BeforeValidator(parse_size_mib),
     Field(gt=0),
     WithJsonSchema({"type": "string", "pattern": SIZE}),
-    Expected("a size such as 512m or 4g"),
 ]
 Host = Annotated[str, BeforeValidator(_ipv4_only), Field(pattern=HOST), AfterValidator(_real_ipv4)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -96,18 +96,31 @@ class _Spec(BaseModel):
 
 
 class Limits(_Spec):
-    """Resources that a training container may use."""
+    """Resources that a training container may use. A key that is left out is a share of the machine."""
 
-    cpus: Annotated[float, Expected("a number of CPU cores above 0, such as 2.0")] = Field(
-        2.0, gt=0, le=1024, allow_inf_nan=False, description="CPU cores (Docker's quota)"
+    cpus: Annotated[float | None, Expected("a number of CPU cores above 0, such as 2.0")] = Field(
+        None,
+        gt=0,
+        le=1024,
+        allow_inf_nan=False,
+        description="CPU cores, Docker's quota (default: all but one; on one or two cores all)",
     )
-    memory_reservation_mib: SizeMib = Field(1024, alias="memory_reservation", description="kept free for it, e.g. 1g")
-    memory_mib: SizeMib = Field(4096, alias="memory", description="most it may use before it is ended, e.g. 4g")
-    shm_mib: SizeMib = Field(1024, alias="shm", description="shared memory for DataLoader workers and NCCL, e.g. 1g")
+    memory_reservation_mib: Annotated[SizeMib | None, _SIZE_EXPECTED] = Field(
+        None, alias="memory_reservation", description="kept free for it, e.g. 1g (default: a quarter of memory)"
+    )
+    memory_mib: Annotated[SizeMib | None, _SIZE_EXPECTED] = Field(
+        None, alias="memory", description="most it may use before it is ended, e.g. 4g (default: 80 % of the machine's)"
+    )
+    shm_mib: Annotated[SizeMib | None, _SIZE_EXPECTED] = Field(
+        None,
+        alias="shm",
+        description="shared memory for DataLoader workers and NCCL, e.g. 1g (default: a quarter of memory, at most 8g;"
+        " with GPUs half of it, at most 8g for each)",
+    )
 
     @model_validator(mode="after")
     def _reservation_fits(self) -> Limits:
-        if self.memory_reservation_mib > self.memory_mib:
+        if self.memory_reservation_mib and self.memory_mib and self.memory_reservation_mib > self.memory_mib:
             raise ValueError(
                 f"memory_reservation ({self.memory_reservation_mib}m) to be at most memory ({self.memory_mib}m)"
             )

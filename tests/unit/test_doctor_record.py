@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path as File
 
 import pytest
 
 from orchestrator.fleet.readiness.quick_look import load_doctor_record, quick_look, record_file, save_doctor_record
 from orchestrator.specs.facts import SmiFault
 from orchestrator.specs.finding import Severity
+from orchestrator.specs.inventory import Limits
 from orchestrator.specs.network import Ended, Interface, NetworkFacts, Path
 from orchestrator.specs.node_report import Examined
 from tests import lan
@@ -79,8 +81,11 @@ def test_a_launch_uses_the_doctors_words(orch: Orch) -> None:
     """A limit above what the machine has: a warning of the doctor's that needs no more than a launch's facts."""
     here = lan.lan(*THREE)
     here.nodes["beta"].answers[("sh", "-c", lan.probe.SCRIPT, "*")] = (0, lan.probe_answer("beta", cpus="1"), "")
+    inventory = File("inventory.yaml")
+    inventory.write_text(f"defaults: {{limits: {{cpus: 2}}}}\n{inventory.read_text()}")
     told = orch("launch", "--detach", on=here).err
-    (found,) = quick_look(SPECS, {**FACTS, "beta": lan.facts("beta", cpus=1)}, {})
+    limited = tuple(lan.spec(name, limits=Limits(cpus=2.0)) for name in THREE)
+    (found,) = quick_look(limited, {**FACTS, "beta": lan.facts("beta", cpus=1)}, {})
     assert (found.id, found.severity) == ("resources.cpus", Severity.WARNING)
     assert f"! beta: {found.message} [resources.cpus]" in told
 

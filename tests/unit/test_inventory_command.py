@@ -42,8 +42,8 @@ def test_list_shows_one_line_a_node(folder: Path, capsys: pytest.CaptureFixture[
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert rows[0] == ["#", "node", "reached", "at", "device", "ranks", "cpus", "memory", "labels"]
     assert rows[1:] == [
-        ["0", "alpha", "ana@192.168.1.50:2222", "via", "gate", "auto", "auto", "2", "1536m", "room=lab"],
-        ["1", "beta", "127.0.0.1", "(this", "computer)", "auto", "auto", "2", "4g"],
+        ["0", "alpha", "ana@192.168.1.50:2222", "via", "gate", "auto", "auto", "auto", "1536m", "room=lab"],
+        ["1", "beta", "127.0.0.1", "(this", "computer)", "auto", "auto", "auto", "auto"],
     ]
 
 
@@ -60,6 +60,7 @@ def test_show_has_every_key_with_its_default(folder: Path, capsys: pytest.Captur
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert shown["workspace"].strip() == "~/orch"
     assert shown["limits.memory"].strip() == "1536m"
+    assert shown["limits.shm"].strip() == "auto"
     assert shown["identity"].strip() == "-"
     assert main(["inventory", "show", "--json", "beta"]) == 0
     assert json_data(capsys.readouterr().out)["connection"] == "local"

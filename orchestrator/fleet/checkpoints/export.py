@@ -14,6 +14,7 @@ from orchestrator.fleet.fan_out import Notify
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.plan.checkpoints import EXPORTED, export_container
 from orchestrator.specs.checkpoint import CheckpointCopy
+from orchestrator.specs.container_limits import container_limits
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError, RunFailedError
 from orchestrator.specs.inventory import Limits
 
@@ -47,7 +48,9 @@ def export(node: Node, held: CheckpointCopy, *, image: str, limits: Limits, targ
     scratch, uid, gid = begun.check("making a folder for the export").split("\n")[:3]
     try:
         notify(node.name, Progress(text=f"{held.name}: exporting"))
-        spec = export_container(held, image=image, user=f"{uid}:{gid}", limits=limits, scratch=scratch)
+        machine = node.engine.facts()
+        within = container_limits(limits, cpus=machine.cpus, memory_mib=machine.memory_mib)
+        spec = export_container(held, image=image, user=f"{uid}:{gid}", limits=within, scratch=scratch)
         ended = node.engine.run_once(spec, timeout_s=TIMEOUT_S)
         if ended.exit_code:
             last = (ended.stderr.strip() or ended.stdout.strip()).rsplit("\n", 1)[-1]

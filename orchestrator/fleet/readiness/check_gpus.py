@@ -13,6 +13,7 @@ from orchestrator.nodes.interface import Completed, Node
 from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.nodes.probes.torch_probe import PROBE, parse_probe
 from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.container_limits import ContainerLimits, container_limits
 from orchestrator.specs.errors import DeadlineError, EngineError
 from orchestrator.specs.facts import ImageFacts, SmiFault
 from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, SmiAnswer
@@ -67,14 +68,15 @@ def ask_node(spec: NodeSpec, node: Node, check: GpuCheck) -> NodeGpus:
         return replace(answer, error=error.message, hint=error.hint)
     if image is None:
         return replace(answer, engine=engine, container=ContainerAnswer(image=check.image))
-    container = _ask_container(spec, node, check, image)
+    limits = container_limits(spec.limits, cpus=engine.cpus, memory_mib=engine.memory_mib, gpus=len(host.gpus))
+    container = _ask_container(node, check, image, limits)
     # drivers before 510 do not report the compute capability: torch does
     seen = {device.uuid: device.compute_capability for device in container.torch.devices} if container.torch else {}
     gpus = tuple(replace(gpu, compute_capability=gpu.compute_capability or seen.get(gpu.uuid)) for gpu in host.gpus)
     return replace(answer, host=replace(host, gpus=gpus), engine=engine, container=container)
 
 
-def _ask_container(spec: NodeSpec, node: Node, check: GpuCheck, image: ImageFacts) -> ContainerAnswer:
+def _ask_container(node: Node, check: GpuCheck, image: ImageFacts, limits: ContainerLimits) -> ContainerAnswer:
     """Torch first: an image may lack nvidia-smi, but it has Python, so a refusal is then about the GPUs."""
     answer = ContainerAnswer(image=check.image, found=image)
 
@@ -83,14 +85,14 @@ def _ask_container(spec: NodeSpec, node: Node, check: GpuCheck, image: ImageFact
         name=f"{check.project}-check-gpus-{check.suffix}",
         image=image.id,
         environment={},
-        labels={LABEL_PROJECT: check.project, LABEL_NODE: spec.name},
+        labels={LABEL_PROJECT: check.project, LABEL_NODE: node.name},
         working_dir="/",
         gpus=True,
         network="none",
-        cpus=spec.limits.cpus,
-        memory_mib=spec.limits.memory_mib,
-        memory_reservation_mib=spec.limits.memory_reservation_mib,
-        shm_mib=spec.limits.shm_mib,
+        cpus=limits.cpus,
+        memory_mib=limits.memory_mib,
+        memory_reservation_mib=limits.memory_reservation_mib,
+        shm_mib=limits.shm_mib,
     )
 
     def run(argv: Sequence[str]) -> Completed:

@@ -21,6 +21,7 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import reach_program
 from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.container_limits import container_limits
 from orchestrator.specs.errors import CommandFailedError, ConflictError, NodeUnreachableError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.labels import LABEL_NODE, LABEL_PROJECT
@@ -165,6 +166,7 @@ class _Prober:
     def _enter(self) -> None:
         """Start a container if the node has the image."""
         why = "each rank is a process of the host" if self.spec.engine == "process" else "it does not have the image"
+        limits = container_limits(self.spec.limits)
         if self.image and self.spec.engine == "docker":
             try:
                 spec = ContainerSpec(
@@ -174,9 +176,9 @@ class _Prober:
                     environment={},
                     labels={LABEL_PROJECT: self.project, LABEL_NODE: self.name},
                     working_dir="/",
-                    cpus=min(1.0, self.spec.limits.cpus),  # more than the node has is refused, and has its own finding
-                    memory_mib=self.spec.limits.memory_mib,
-                    memory_reservation_mib=self.spec.limits.memory_reservation_mib,
+                    cpus=min(1.0, limits.cpus),  # more than the node has is refused, and has its own finding
+                    memory_mib=limits.memory_mib,
+                    memory_reservation_mib=limits.memory_reservation_mib,
                     auto_remove=True,
                 )
                 self.container = self.node.engine.create(spec)

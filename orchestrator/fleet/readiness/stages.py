@@ -12,6 +12,7 @@ from orchestrator.fleet.readiness.check_gpus import GpuCheck, ask_node
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe, inside_probe, network_probe, probe
 from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.container_limits import limits_of
 from orchestrator.specs.errors import DeadlineError, EngineRefusedError, NodeUnreachableError, OrchError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
@@ -107,7 +108,7 @@ def inside(target: ProbeTarget) -> Parts:
     facts = _facts(target)
     if facts.image is None or target.spec.engine != "docker":
         return {}
-    limits = target.spec.limits
+    limits = limits_of(target.spec, facts)
     container = ContainerSpec(
         name=f"{target.request.project}-doctor-{target.name}-{target.suffix}",  # two names may be one machine
         image=facts.image.id,
@@ -117,7 +118,7 @@ def inside(target: ProbeTarget) -> Parts:
         working_dir="/",
         user=f"{facts.uid}:{facts.gid}",
         network="none",
-        cpus=min(limits.cpus, facts.cpus or limits.cpus),
+        cpus=limits.cpus,
         memory_mib=limits.memory_mib,
         memory_reservation_mib=limits.memory_reservation_mib,
         shm_mib=limits.shm_mib,

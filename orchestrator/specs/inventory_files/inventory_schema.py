@@ -16,8 +16,6 @@ def inventory_schema() -> dict[str, Any]:
     whole = Inventory.model_json_schema(by_alias=True)
     node = NodeSpec.model_json_schema(by_alias=True)
     limits = node["$defs"]["Limits"]["properties"]
-    for size in ("memory_reservation", "memory", "shm"):
-        limits[size]["default"] = f"{limits[size]['default']}m"
     image = whole["$defs"]["ImageSpec"]
     keys = {key: value for key, value in node["properties"].items() if key != "name"}
     (label,) = keys["labels"]["patternProperties"].values()
