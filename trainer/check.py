@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from contract.cost_model.memory import TransformerTraining
 from trainer.cli import parse
 from trainer.config import RankInfo
 from trainer.data.prepared_folder import KINDS, MANIFEST, kind_of
@@ -35,6 +36,8 @@ class Answer:
     """The next step after `refused`."""
     needs: str = ""
     """The command that makes the data which the training reads, if none was given."""
+    sizes: TransformerTraining | None = None
+    """Sizes on which the memory of the training depends; None: not known here."""
     replaces: str = ""
     """The kind of data of another workload in `data`, if the words prepare data there."""
 
@@ -72,12 +75,14 @@ def answer(asked: Mapping[str, Any]) -> Answer:
             hint=f"orch prepare -- {kind.workload} {option} {data}   # makes ./Data of it; then launch without --data",
         )
     # Options in a file or in variables may change what the others must be.
+    sizes = None
     if not given.config and not asked["environment"]:
         try:
             given.check(given, RankInfo(), data)
+            sizes = given.sizes(given, data) if data and hasattr(given, "sizes") else None
         except TrainerError as error:
             return Answer(refused=str(error), code=error.exit_code)
-    return Answer(needs=kind.prepare_line("Data") if kind and not data and not elsewhere else "")
+    return Answer(needs=kind.prepare_line("Data") if kind and not data and not elsewhere else "", sizes=sizes)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.plan.container import Placement, plan_node
+from orchestrator.plan.memory import fit_memory
 from orchestrator.plan.ranks import backend_of, choose_ports, device_of, interface_of, nproc_of, rank_order
 from orchestrator.specs.container_limits import container_limits
 from orchestrator.specs.facts import NodeFacts
@@ -19,6 +20,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
     Raises `PreflightError` where the facts forbid the run, `ConfigError` where the request contradicts itself.
     """
     order = rank_order(request.nodes, facts, request.master)
+    request, memory_note = fit_memory(request, order, facts)
     first = facts[order[0].name]
     port, supervisor_port, note = choose_ports(first, request.master_port, exactly=request.exact_port)
     nodes = _node_plans(request, identity, [facts[node.name] for node in order], order, (port, supervisor_port))
@@ -44,7 +46,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         data_origin=request.data_origin,
         away=request.away,
         nodes=nodes,
-        notes=tuple(_notes(order, facts, note)),
+        notes=(*_notes(order, facts, note), *filter(None, [memory_note])),
     )
 
 

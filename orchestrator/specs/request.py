@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.cost_model.memory import TransformerTraining
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import ABSENCE_S, DEFAULT_COMMAND, RunSettings
 
@@ -33,6 +34,8 @@ class LaunchRequest(RunSettings):
     """Makes the data that the command reads, where none is brought: empty where it is, or where none is read."""
     additions: str = ""
     """Hash of the packages that the inventory adds to the image; empty where it adds none."""
+    sizes: TransformerTraining | None = None
+    """Sizes of the training on which its memory depends, for a forecast; None: not known."""
     data_digest: str = ""
     code_digest: str = ""
     code_origin: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def held(folder: Path, kind: Kind, **manifest: Any) -> Path:
 
 def tokens(folder: Path, train: int, validation: int) -> Path:
     splits = {"train": {"shards": [{"tokens": train}]}, "validation": {"shards": [{"tokens": validation}]}}
-    return held(folder, TOKENS, splits=splits)
+    return held(folder, TOKENS, splits=splits, vocab_size=16384)
 
 
 @pytest.mark.parametrize(
@@ -98,12 +99,12 @@ def test_data_of_another_workload_is_refused_with_a_folder_of_its_own(tmp_path: 
 
 def test_a_sample_longer_than_the_text(tmp_path: Path) -> None:
     data = tokens(tmp_path / "Data", train=5000, validation=101)
-    assert ask("gpt2", "--seq-len", "100", data=data) == Answer()
+    assert replace(ask("gpt2", "--seq-len", "100", data=data), sizes=None) == Answer()
     assert "the validation split has fewer than --seq-len 101 + 1 tokens: give --seq-len 100 or less" in (
         ask("gpt2", "--seq-len", "101", data=data).refused
     )
     assert "--seq-len 1024" in ask("gpt2", data=data).refused  # the preset's
-    assert ask("gpt2", "--seq-len", "4000", "--eval-every", "0", data=data) == Answer()
+    assert replace(ask("gpt2", "--seq-len", "4000", "--eval-every", "0", data=data), sizes=None) == Answer()
 
 
 def test_heads_are_compared_with_what_was_prepared(tmp_path: Path) -> None:
@@ -129,3 +130,32 @@ def test_the_controller_needs_no_package_for_it() -> None:
         )  # fmt: skip
         assert ran.returncode == 0, ran.stderr
         assert "--epochs" in json.loads(ran.stdout)["help"]
+
+
+def test_the_sizes_of_a_gpt2_are_known_without_building_it(tmp_path: Path) -> None:
+    from trainer.models.gpt2 import GPT2, Gpt2Shape
+
+    data = tokens(tmp_path / "Data", train=5000, validation=5000)
+    sizes = ask("gpt2", "--preset", "mini", "--optimizer", "muon", "--micro-batch-size", "3", data=data).sizes
+    assert sizes is not None
+    model = GPT2(Gpt2Shape(layers=4, heads=4, width=256, seq_len=128, vocab_size=16384))
+    assert sizes.parameters == sum(parameter.numel() for parameter in model.parameters())
+    hidden = sum(
+        parameter.numel() for group in model.parameter_groups(0.1) if group.get("muon") for parameter in group["params"]
+    )
+    assert sizes.optimizer_values == 2 * sizes.parameters - hidden
+    assert (sizes.micro_batch, sizes.passes, sizes.fixed) == (3, 3, ("micro_batch_size",))
+
+
+def test_a_chunk_of_the_loss_is_as_long_as_the_model_makes_it() -> None:
+    from trainer.models.token_loss import CHUNK
+    from trainer.workloads.gpt2 import CPU_LOSS_CHUNK
+
+    assert CPU_LOSS_CHUNK == CHUNK
+
+
+def test_sizes_are_not_guessed(tmp_path: Path) -> None:
+    data = tokens(tmp_path / "Data", train=5000, validation=5000)
+    assert ask("gpt2").sizes is None
+    assert ask("gpt2", "--init-from", "gpt2", data=data).sizes is None
+    assert ask("gpt2", "--config", "mine.yaml", data=data).sizes is None

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from contract.cost_model.memory import TransformerTraining
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.manifests import PreparedTokens
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # torch and numpy are imported by what needs them, so that --
 
     from trainer.data.order import Indices
 
+CPU_LOSS_CHUNK = 1024
+"""`token_loss.CHUNK`, which takes torch to import."""
 CONTINUED_LR = 1e-4
 """Learning rate with --init-from: small, to keep what the model has learned."""
 
@@ -79,7 +82,7 @@ def add_commands(actions: Actions) -> None:
     add_train_options(train)
     train.add_argument("--preset", choices=PRESETS, help="default: 124m, the shape of GPT-2 small")
     add_options(train, Gpt2Options)
-    train.set_defaults(run=_train, check=_check)
+    train.set_defaults(run=_train, check=_check, sizes=_sizes)
     gpt2_actions.add(actions)
 
 
@@ -91,6 +94,39 @@ def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> Non
     if not given.init_from or given.seq_len:  # otherwise as long as the weights were trained for
         for split in ("train", "validation") if options.eval_every else ("train",):
             tokens.must_hold_a_window(split, shape["seq_len"])
+
+
+def _sizes(given: argparse.Namespace, data: Path) -> TransformerTraining | None:
+    """Sizes that decide how much memory the training takes. None: those of weights that are not here."""
+    if given.init_from:
+        return None
+    options, shape, how = _asked(given, RankInfo())
+    width, layers, vocab_size = shape["width"], shape["layers"], PreparedTokens.open(data).vocab_size
+    hidden = layers * 12 * width * width
+    parameters = hidden + layers * 13 * width + (vocab_size + shape["seq_len"] + 2) * width
+    kept = {"adamw": 2 * parameters, "sgd": parameters, "muon": 2 * parameters - hidden}
+    size = options.micro_batch_size
+    micro_batch = options.batch_size if size is None else 1 if size == "auto" else size
+    share = options.batches(1)
+    return TransformerTraining(
+        parameters=parameters,
+        layers=layers,
+        width=width,
+        seq_len=shape["seq_len"],
+        vocab_size=vocab_size,
+        micro_batch=min(micro_batch, share),
+        passes=-(-share // micro_batch),
+        loss_chunk=CPU_LOSS_CHUNK if how["loss_chunk"] == "auto" else how["loss_chunk"],
+        optimizer_values=kept[options.optimizer],
+        gradient_checkpointing=how["gradient_checkpointing"],
+        checkpoint_async=options.checkpoint_async,
+        sync=options.sync,
+        fixed=tuple(
+            name
+            for name in ("micro_batch_size", "checkpoint_async", "gradient_checkpointing")
+            if getattr(given, name, None) is not None
+        ),
+    )
 
 
 def _train(given: argparse.Namespace, place: RankInfo) -> int:

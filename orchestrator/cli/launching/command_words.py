@@ -6,6 +6,7 @@ import difflib
 import shlex
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -43,14 +44,16 @@ def command_words(context: typer.Context, command: Sequence[str] | None) -> tupl
     return kept
 
 
-def must_run(prog: str, options: LaunchOptions) -> str:
+def must_run(prog: str, options: LaunchOptions) -> CheckedWords:
     """Check that these words can run, before any node is asked. UsageError or ConfigError: they cannot.
 
-    Return the command that prepares the data that they need and this computer lacks; empty otherwise.
+    Of what was seen, return only what holds for this launch: with data that is already on the nodes nothing is needed.
     """
+    from orchestrator.fleet.planning.look_ahead import CheckedWords
+
     words = options.command or (() if options.resume else DEFAULT_COMMAND)
     if not words or is_own_script(words):  # an earlier attempt's words were looked at before it started
-        return ""
+        return CheckedWords()
     from orchestrator.fleet.planning.request import default_data  # loads much: not for `orch launch --help`
 
     if options.data and not options.data.is_dir():
@@ -66,7 +69,7 @@ def must_run(prog: str, options: LaunchOptions) -> str:
         folder=options.workdir if brings_own_code(words) else None,
         environment=options.environment,
     )
-    return "" if options.resume or brought else checked.needs
+    return replace(checked, needs="") if options.resume or brought else checked
 
 
 def look_at(words: Sequence[str], **how: Any) -> CheckedWords:

@@ -47,12 +47,12 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
     RunFailedError: the measurement failed; the reason has been printed.
     """
     measuring(options.command or DEFAULT_COMMAND)  # refuse a script, which cannot be measured
-    data_command = must_run("orch bench", options)
+    checked = must_run("orch bench", options)
     if code := own_code(options):
         say(f"code: {code}, copied for the measurement")
     machines = with_engine(inventory, options.engine)
     asked = build_request(machines, options, None, os.environ, notify=say)
-    request = replace(asked, command=measuring(asked.command), data_command=data_command)
+    request = replace(asked, command=measuring(asked.command), data_command=checked.needs, sizes=checked.sizes)
     mode = OutputMode(forecast=True, as_json=quiet, confirmed=True)
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)

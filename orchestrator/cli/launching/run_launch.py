@@ -91,13 +91,14 @@ def ready(
     """
     if mode.forecast:
         measuring(options.command or DEFAULT_COMMAND)  # refuse a script, which cannot be measured
-    data_command = must_run("orch resume" if options.resume else "orch launch", options)
+    checked = must_run("orch resume" if options.resume else "orch launch", options)
     if code := own_code(options):
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
     machines = with_engine(inventory, options.engine)
     request = replace(
         build_request(machines, options, earlier, os.environ, notify=say),
-        data_command=data_command,
+        data_command=checked.needs,
+        sizes=checked.sizes,
         additions=read_additions(inventory.image).digest,
     )
     if code:

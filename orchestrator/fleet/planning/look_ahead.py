@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
+from contract.cost_model.memory import TransformerTraining
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError, UsageError
 
@@ -21,6 +24,7 @@ _START = (
     "import os, runpy, sys; where, folder = sys.argv[1:]; sys.path.insert(0, where); os.chdir(folder);"
     " runpy.run_module('trainer.check', run_name='__main__')"
 )
+_SIZES: TypeAdapter[TransformerTraining | None] = TypeAdapter(TransformerTraining | None)
 OWN_CODE = "orch launch --workdir . -- python train.py   # code of your own; for a model: docs/custom.md"
 
 
@@ -34,6 +38,8 @@ class CheckedWords:
     """Data of another workload in the folder where the words prepare theirs; empty otherwise."""
     needs: str = ""
     """The command that makes the data which they read and which this computer does not have; empty otherwise."""
+    sizes: TransformerTraining | None = None
+    """Sizes on which the memory of the training depends; None: not known."""
 
 
 def look_ahead(
@@ -53,7 +59,8 @@ def look_ahead(
     try:
         answer = json.loads(ran.stdout)
         refused, hint, code = str(answer["refused"]), str(answer["hint"]), int(answer["code"])
-        checked = CheckedWords(**{name: str(answer[name]) for name in ("help", "needs", "replaces")})
+        sizes = _SIZES.validate_python(answer["sizes"])
+        checked = CheckedWords(**{name: str(answer[name]) for name in ("help", "needs", "replaces")}, sizes=sizes)
     except (ValueError, KeyError, TypeError):
         reason = (ran.stderr.strip().splitlines() or ["its answer is not understood"])[-1]
         raise ConfigError(
