@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,8 @@ from orchestrator.specs.inventory import Limits
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from tests import lan
+from tests.unit.conftest import THREE, Orch
+from trainer.data.prepared_folder import TOKENS
 
 SMALL = TransformerTraining(
     parameters=98_428_416, layers=12, width=768, seq_len=1024, vocab_size=16384, micro_batch=4, passes=1,
@@ -159,3 +163,19 @@ def test_words_name_what_differs() -> None:
     chosen = replace(SMALL, micro_batch=2, gradient_checkpointing=True)
     assert words_of(SMALL, chosen) == ("--micro-batch-size", "2", "--gradient-checkpointing")
     assert words_of(SMALL, SMALL) == ()
+
+
+def test_a_launch_reads_the_sizes_from_its_words_and_data(orch: Orch) -> None:
+    shards = {"shards": [{"tokens": 5000}]}
+    manifest = {"kind": "tokens", "format": TOKENS.format, "vocab_size": 16384}
+    Path("Data").mkdir()
+    Path("Data/manifest.json").write_text(json.dumps({**manifest, "splits": {"train": shards, "validation": shards}}))
+    inventory = Path("inventory.yaml")
+    inventory.write_text(f"defaults: {{limits: {{memory: 6g}}}}\n{inventory.read_text()}")
+    shown = orch("launch", "--dry-run", "--", "gpt2", "--epochs", "1", on=lan.lan(*THREE)).out
+    assert "# note: --micro-batch-size 1 is added, so that the training fits into alpha's memory limit" in shown
+    assert "-m trainer gpt2 --epochs 1 --micro-batch-size 1\n" in shown
+    refused = orch("launch", "-y", "--", "gpt2", "--preset", "350m", on=lan.lan(*THREE))
+    assert refused.code == 4
+    assert "alpha: the training would exceed its memory limit of 6144 MiB: the forecast is" in refused.err
+    assert "in the inventory: limits: {memory: " in refused.err
