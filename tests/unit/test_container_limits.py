@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.container_limits import ContainerLimits, container_limits, limits_of
 from orchestrator.specs.inventory import Limits
 from tests import lan
+from tests.unit.conftest import Orch
 
 
 def asked(**keys: object) -> Limits:
@@ -100,3 +102,17 @@ def test_docker_takes_the_limits_of_any_machine(keys: dict[str, object], cpus: i
     assert 0 < limits.cpus <= (cpus or 1024)
     assert 0 <= limits.memory_reservation_mib <= limits.memory_mib
     assert limits.memory_mib > 0
+
+
+def test_the_doctor_looks_into_a_container_with_the_limits_of_a_run(orch: Orch) -> None:
+    seen: list[ContainerSpec] = []
+
+    def inside(container: ContainerSpec) -> tuple[int, str, str]:
+        seen.append(container)
+        return lan.look_inside(container)
+
+    orch("doctor", "--nodes", "alpha", on=lan.lan("alpha", programs=inside))
+    run = lan.plan(("alpha",)).nodes[0].container
+    (looked,) = seen
+    for one in (looked, run):
+        assert (one.cpus, one.memory_mib, one.memory_reservation_mib, one.shm_mib) == (3.0, 12_800, 3200, 3200)

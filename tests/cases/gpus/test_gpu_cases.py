@@ -62,6 +62,24 @@ def test_probe_containers_have_names_of_their_own() -> None:
     ]
 
 
+def test_probe_containers_get_no_more_than_the_machine_has() -> None:
+    """The engine refuses a container with more cores than there are."""
+    node = fleet.fake_node("alpha", {"host": "rtx-4090__535.86.05.xml"})
+    node.engine.description = dataclasses.replace(node.engine.description, cpus=1, memory_mib=8000)
+    limits: list[tuple[float, int, int]] = []
+    answer = node.engine.programs
+    assert answer is not None
+
+    def programs(spec: fleet.ContainerSpec) -> fleet.Answer:
+        limits.append((spec.cpus, spec.memory_mib, spec.shm_mib))
+        return answer(spec)
+
+    node.engine.programs = programs
+    fleet.check_gpus([fleet.NodeSpec(name="alpha", address="10.0.0.1")], [node], fleet.CHECK)
+
+    assert limits == [(1.0, 6400, 3200)] * 2
+
+
 def test_label_and_name_of_the_image_are_those_of_the_build() -> None:
     assert image.LABEL_CUDA == LABEL_CUDA
     assert image.Recipe(project="orch", profile="cuda", files={}).tag == fleet.IMAGE
