@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,15 @@ def test_docker_takes_the_limits_of_any_machine(keys: dict[str, object], cpus: i
     assert 0 < limits.cpus <= (cpus or 1024)
     assert 0 <= limits.memory_reservation_mib <= limits.memory_mib
     assert limits.memory_mib > 0
+
+
+def test_a_launch_says_which_cores_it_leaves_unused(orch: Orch) -> None:
+    inventory = Path("inventory.yaml")
+    inventory.write_text(f"defaults: {{limits: {{cpus: 1}}}}\n{inventory.read_text()}")
+    note = "note: alpha, beta, gamma: 1 of 4 cores; to use 3, remove limits.cpus (1) from the inventory"
+    here = lan.lan("alpha", "beta", "gamma")
+    assert note in orch("launch", "--dry-run", on=here).out
+    assert note in orch("launch", "-y", "--detach", on=here).err
 
 
 def test_the_doctor_looks_into_a_container_with_the_limits_of_a_run(orch: Orch) -> None:

@@ -59,8 +59,10 @@ def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *
             return EXIT_OK
         if previous and previous.runs:
             must_be_over(previous.runs.result(), plan.run_id)
-        from orchestrator.cli.launching.view import confirm, tell_end
+        from orchestrator.cli.launching.view import confirm, tell_end, tell_notes
 
+        if mode.confirmed and not mode.as_json:
+            tell_notes(plan)
         if not mode.confirmed and not confirm(plan):
             say("nothing was started")
             return EXIT_INTERRUPTED

@@ -168,9 +168,14 @@ def confirm(plan: Plan, question: str = "Start it?") -> bool:
     )
     for part in plan.nodes:
         say(f"  {part.node_rank} {part.node:<12} {part.address:<15} {part.device:<4} by {part.interface or '?'}")
+    tell_notes(plan)
+    return agreed(question, yes=False, default=True)
+
+
+def tell_notes(plan: Plan) -> None:
+    """Print what is to be known of the plan, such as options that were added."""
     for note in plan.notes:
         say(f"  note: {note}")
-    return agreed(question, yes=False, default=True)
 
 
 def tell_findings(findings: Sequence[Finding]) -> None:
