@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 STATE = "state.pt"
 MANIFEST = "manifest.json"
+FOLDER = "."
 BEST = "best.json"
 """File beside the folder of checkpoints: it names the one with the best evaluation."""
 MANIFEST_LIMIT = 1024 * 1024
@@ -63,6 +64,8 @@ class CheckpointManifest:
     run_id: str = ""
     torch: str = ""
     """Version of PyTorch."""
+    entry: str = STATE
+    """Name of the file that a resumed program loads; `FOLDER`: it loads the whole folder, as a user's script may."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """Values without a field, such as the options of the run."""
 
@@ -89,12 +92,17 @@ def decode_manifest(content: str | bytes, *, step: int | None = None) -> Checkpo
     if not 0 < len(files) <= FILES_LIMIT:
         raise ValueError(f"{MANIFEST} lists {len(files)} files, not 1 to {FILES_LIMIT}")
     listed = tuple(_file(name, entry) for name, entry in files.items())
-    if STATE not in files:
-        raise ValueError(f"{MANIFEST} does not list {STATE}")
     named = {name: values.pop(name) for name in _OPTIONAL if name in values}
     if wrong := [name for name, value in named.items() if not isinstance(value, _OPTIONAL[name])]:
         raise ValueError(f"{MANIFEST}: the value of {wrong[0]} is of another type")
+    if (entry := named.get("entry", STATE)) not in (FOLDER, *files):
+        raise ValueError(f"{MANIFEST} does not list {entry[:80]}")
     return CheckpointManifest(step=own, files=listed, **named, others=values)
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a checkpoint can have a file of this name."""
+    return _FILE.fullmatch(name) is not None and name != MANIFEST
 
 
 def folder_name(step: int) -> str:
@@ -122,11 +130,11 @@ def decode_best(content: str | bytes) -> str:
     return name if isinstance(name, str) and step_of(name) is not None else ""
 
 
-_OPTIONAL: Mapping[str, type] = {"workload": str, "identity": dict, "run_id": str, "torch": str}
+_OPTIONAL: Mapping[str, type] = {"workload": str, "identity": dict, "run_id": str, "torch": str, "entry": str}
 
 
 def _file(name: str, entry: Any) -> CheckpointFile:
-    if not _FILE.fullmatch(name) or name == MANIFEST:
+    if not is_file_name(name):
         raise ValueError(f"{MANIFEST} lists a file that it must not: {name[:80]!r}")
     size, digest = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
     if not _is_count(size, BYTES_LIMIT) or not isinstance(digest, str) or not _SHA256.fullmatch(digest):

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from contract.checkpoint import STATE
 from trainer.config import RankInfo
 from trainer.data.files import write_atomic
 from trainer.engine.checkpoints.checkpoint import locate
@@ -20,6 +21,8 @@ def run(given: argparse.Namespace, _place: RankInfo) -> int:
     found, to = locate(given.checkpoint, print), given.to
     if to.is_dir():
         raise ConfigurationError(f"{to}: a folder; give the file to write, such as {to / 'model'}.safetensors")
+    if found.manifest.entry != STATE:
+        raise ConfigurationError(f"{found.path}: files of your own script, whose format is not known here; pull them")
     weights: Mapping[str, Tensor] = torch.load(found.state_file, map_location="cpu", weights_only=True)["model"]
     tensors, twins = split_tied(weights)
     manifest = found.manifest

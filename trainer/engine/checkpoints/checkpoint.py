@@ -49,6 +49,11 @@ class Checkpoint:
     def state_file(self) -> Path:
         return self.path / STATE
 
+    @property
+    def entry(self) -> Path:
+        """Path that a user's script loads."""
+        return self.path / self.manifest.entry
+
 
 def examine(folder: Path) -> Checkpoint:
     """Read the manifest and compare every file's length and hash with it."""
@@ -127,10 +132,11 @@ class Keep:
 def write(
     root: Path,
     manifest: CheckpointManifest,
-    write_state: Callable[[BinaryIO], None],
+    write_state: Callable[[BinaryIO], None] | None,
     attachments: Mapping[str, Path],
 ) -> Path:
     """A folder beside the checkpoints with all that one has, on the disk: for `publish`. `manifest` is without files.
+    `write_state`: None for a user's script, whose files are all attachments.
 
     TrainerError: it could not be written. Nothing is left of it then, and earlier checkpoints are as they were.
     """
@@ -140,8 +146,9 @@ def write(
         for leftover in root.glob(f"{_SCRATCH}*"):  # of a process that died while saving: one rank alone writes here
             shutil.rmtree(leftover)
         scratch.mkdir()
-        with (scratch / STATE).open("wb") as file:
-            write_state(file)
+        if write_state is not None:
+            with (scratch / STATE).open("wb") as file:
+                write_state(file)
         for name, source in attachments.items():
             shutil.copyfile(source, scratch / name)
         files = tuple(
