@@ -16,7 +16,7 @@ from trainer.data.order import Indices, share
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
-from trainer.engine.reporting.metrics import MetricsWriter
+from trainer.engine.reporting.metrics_writer import MetricsWriter
 from trainer.engine.run import TrainingRun
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.workload import Outputs, Workload
