@@ -50,6 +50,22 @@ class Group:
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     """To be entered around `start_…`, where several threads start collectives: see sync/turns.py."""
 
+    @classmethod
+    def beside(cls, place: RankInfo, handle: ProcessGroup | None, device: torch.device) -> Group:
+        """A group of the ranks of `handle` (None: all), which is not ours, with connections of its own. To be called by
+        all of them. `device`: of the gradients."""
+        ranks = dist.get_process_group_ranks(handle)
+        by_nccl = device.type == "cuda" and "nccl" in dist.get_backend(handle)
+        whole = cls(
+            place=replace(place, rank=dist.get_rank(), world_size=dist.get_world_size()),
+            backend="nccl" if by_nccl else "gloo",
+            device=device if by_nccl else torch.device("cpu"),
+        )
+        made = whole.subgroup(ranks)
+        assert made is not None  # noqa: S101  # this rank is one of them
+        made.connect()
+        return made
+
     @property
     def alone(self) -> bool:
         return self.place.world_size == 1

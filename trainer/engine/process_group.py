@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -59,6 +60,36 @@ def join(place: RankInfo, device: torch.device, backend: str) -> Iterator[Group]
     # Only after a good end: with a rank gone, destroying can wait for it; a failed process just ends.
     group.barrier()
     dist.destroy_process_group()
+
+
+@contextmanager
+def gathered(place: RankInfo) -> Iterator[Group]:
+    """All ranks by gloo, also where the program has not met the others so far. To be called by all of them."""
+    if place.world_size == 1:
+        yield Group(place=place, backend="none", device=torch.device("cpu"))
+        return
+    timeout = timedelta(seconds=place.pg_timeout_s)
+    everyone = Group(place=place, backend="gloo", device=torch.device("cpu"))
+    if dist.is_initialized():
+        yield everyone.subgroup(range(place.world_size)) or everyone
+        return
+    store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))
+    # Names of its own in the store: the program's own process group must not read them.
+    dist.init_process_group(
+        "gloo",
+        store=PrefixStore(f"gathered/{next(_meetings)}", store),
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=timeout,
+    )
+    try:
+        yield everyone
+    finally:
+        dist.destroy_process_group()
+
+
+_meetings = count()
+"""Numbers of these process groups."""
 
 
 def leave(place: RankInfo, code: int) -> int:
