@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("contract", "orchestrator", "trainer")
+PACKAGES = ("contract", "orch_hooks", "orchestrator", "trainer")
 WORKING_TREE = "working tree"
 DECODERS = ("parse_event", "decode_event", "decode")
 """Functions that decode an `@orch ` line."""

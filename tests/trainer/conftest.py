@@ -35,6 +35,7 @@ NEED_TORCH = [
     "gpt2_pretrained",
     "gpt2_writing",
     "gradients",
+    "hooks",
     "guard_in_training",
     "measure",
     "micro_batch",

@@ -99,9 +99,8 @@ def test_credentials_never_reach_a_log() -> None:
 
 def test_this_package_brings_its_dockerfile_pins_and_trainer() -> None:
     recipe = Recipe(project="orch", profile="cpu", files=source_files())
-    assert {"images/Dockerfile", "images/site/pip.sh", "trainer/__main__.py", "contract/log_lines.py"} <= set(
-        recipe.files
-    )
+    ours = {"trainer/__main__.py", "contract/log_lines.py", "orch_hooks/__init__.py"}
+    assert {"images/Dockerfile", "images/site/pip.sh", *ours} <= set(recipe.files)
     assert not [path for path in recipe.files if "__pycache__" in path]
     assert recipe.pins["torch"] == "2.13.0"
     assert {"tensorboard", "tokenizers", "psutil", "nvidia-ml-py", "numpy"} <= set(recipe.pins)

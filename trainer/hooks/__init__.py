@@ -1,0 +1,1 @@
+"""Functions of `orch_hooks` for the user's own scripts, inside a run."""

@@ -1,0 +1,78 @@
+"""Progress of the user's own script: heartbeat, events, lines for people, metrics.jsonl and TensorBoard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from contract.events import StepDone
+from trainer.agent import heartbeat
+from trainer.config import RankInfo
+from trainer.engine.reporting.events import Events
+from trainer.engine.reporting.metrics_writer import MetricsWriter
+
+EVERY_S = 1.0
+"""Seconds between two reports, at least: a tensor's value is read only for a report, as that waits for a GPU."""
+
+
+class StepReporter:
+    """Reports the optimizer steps of this rank: every rank its heartbeat, rank 0 the figures."""
+
+    def __init__(
+        self, environ: Mapping[str, str], out: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._place = RankInfo.from_environ(environ)
+        self._events = Events(self._place, out)
+        self._clock = clock
+        self._metrics: MetricsWriter | None = None
+        self._reported: float | None = None
+        """Time of the last report; None before the first."""
+        self._units = 0.0
+        self.last: int | None = None
+        """Number of the last step."""
+        heartbeat.begin(environ)
+
+    def step(self, number: int, figures: Mapping[str, Any], samples: float | None = None) -> None:
+        """Note that a step is done. `figures`: numbers or tensors of one value; `samples`: of all ranks in it."""
+        self.last = number
+        heartbeat.step(number)
+        heartbeat.part("step")
+        if self._place.rank:
+            return
+        self._units += 1 if samples is None else samples
+        now = self._clock()
+        if self._reported is not None and now - self._reported < EVERY_S:
+            return
+        unit = "steps" if samples is None else "samples"
+        values = {name: _number(value) for name, value in figures.items()}
+        if self._reported is not None:  # the first step has begun at a time that is not known
+            values["per_s"] = self._units / (now - self._reported)
+        self._report(number, values, unit)
+        self._reported, self._units = now, 0.0
+
+    def checkpointed(self) -> None:
+        """Note that the rank is not training but writing or reading a checkpoint."""
+        heartbeat.part("checkpoint")
+
+    def close(self) -> None:
+        """At the end of the program."""
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def _report(self, number: int, values: dict[str, float], unit: str) -> None:
+        if self._metrics is None:
+            self._metrics = MetricsWriter(Path(self._place.run_dir), active=True, first_step=number)
+        self._metrics.write("train", number, values)
+        own = {name: value for name, value in values.items() if name not in ("t", "rank", "node", "node_rank")}
+        self._events.emit(StepDone(step=number, unit=unit, others=own))
+        shown = [
+            f"{value:.3g} {unit}/s" if name == "per_s" else f"{name} {value:.4g}" for name, value in values.items()
+        ]
+        self._events.say("  ".join((f"step {number}", *shown)))
+
+
+def _number(value: Any) -> float:
+    """Convert a number, or a tensor of one value. ValueError, TypeError: something else."""
+    return float(value.detach() if hasattr(value, "detach") else value)
