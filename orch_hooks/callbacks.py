@@ -46,23 +46,31 @@ class LightningMethods:
     def on_train_start(self, trainer: Any, _module: Any) -> None:
         if trainer.world_size > 1:
             hooks.ddp(trainer.strategy.model, self._sync)
+        self._step, self._registered = trainer.global_step, _newest_file(trainer)  # those of a resumed run
+
+    def on_train_batch_start(self, trainer: Any, *_others: Any) -> None:
+        self._register(trainer)
 
     def on_train_batch_end(self, trainer: Any, *_others: Any) -> None:
         if trainer.global_step != self._step:
             self._step = trainer.global_step
             hooks.step(self._step, **dict(trainer.callback_metrics))
-        self._register(trainer)
 
     def on_fit_end(self, trainer: Any, _module: Any) -> None:
         self._register(trainer)
 
     def _register(self, trainer: Any) -> None:
-        """Register the newest file of the trainer's `ModelCheckpoint`, which writes after other callbacks."""
-        written = trainer.checkpoint_callback
-        path = written and (written.last_model_path or written.best_model_path)
+        """Register a new file of the trainer's `ModelCheckpoint`, which writes after other callbacks."""
+        path = _newest_file(trainer)
         if path and path != self._registered and trainer.is_global_zero:
             self._registered = path
             hooks.checkpoint(path, trainer.global_step)
+
+
+def _newest_file(trainer: Any) -> str:
+    """Path of the file that a Lightning trainer has written last, as far as it tells; empty: none."""
+    written = trainer.checkpoint_callback
+    return (written.last_model_path or written.best_model_path) if written else ""
 
 
 def TransformersCallback() -> type:

@@ -276,22 +276,27 @@ def test_the_callback_for_transformers(calls: list[tuple[Any, ...]]) -> None:
 
 
 def test_the_callback_for_lightning(calls: list[tuple[Any, ...]]) -> None:
-    files = SimpleNamespace(last_model_path="", best_model_path="")
+    files = SimpleNamespace(last_model_path="", best_model_path="resumed.ckpt")
     trainer = SimpleNamespace(
-        world_size=2, strategy=SimpleNamespace(model="wrapped"), global_step=1, callback_metrics={"loss": 2.0},
+        world_size=2, strategy=SimpleNamespace(model="wrapped"), global_step=8, callback_metrics={"loss": 2.0},
         checkpoint_callback=files, is_global_zero=True,
     )  # fmt: skip
     callback = LightningMethods()
     callback.on_train_start(trainer, None)
-    callback.on_train_batch_end(trainer, None, {}, None, 0)
-    callback.on_train_batch_end(trainer, None, {}, None, 1)  # accumulates gradients: the same step
-    files.best_model_path = "epoch=0.ckpt"
-    trainer.global_step = 2
-    callback.on_train_batch_end(trainer, None, {}, None, 2)
+    for step in (8, 9, 9):  # the second batch ends a step, the third one accumulates gradients
+        callback.on_train_batch_start(trainer, None, None, 0)
+        trainer.global_step = step
+        callback.on_train_batch_end(trainer, None, {}, None, 0)
+    files.best_model_path = "epoch=1.ckpt"
+    callback.on_train_batch_start(trainer, None, None, 0)
+    trainer.is_global_zero = False
+    files.last_model_path = "last.ckpt"
+    callback.on_fit_end(trainer, None)
+    trainer.is_global_zero = True
     callback.on_fit_end(trainer, None)
     assert calls == [
         ("ddp", "wrapped", "auto"),
-        ("step", 1, {"loss": 2.0}),
-        ("step", 2, {"loss": 2.0}),
-        ("checkpoint", "epoch=0.ckpt", 2),
+        ("step", 9, {"loss": 2.0}),
+        ("checkpoint", "epoch=1.ckpt", 9),
+        ("checkpoint", "last.ckpt", 9),
     ]
