@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -97,6 +98,18 @@ def test_a_rank_alone_has_nothing_to_exchange(tmp_path: Path) -> None:
         gradients.ddp(model, environ(tmp_path, ORCH_SYNC="fp64"), "auto", {})
 
 
+def test_the_example_of_the_guide_runs_and_resumes(forked: Callable[..., Any], tmp_path: Path) -> None:
+    example = re.findall(r"```python\n(.*?)```", (ROOT / "docs/own-scripts.md").read_text("utf-8"), re.DOTALL)[2]
+    for epochs, first, last in ((1, 1, 32), (2, 33, 64)):
+        script = tmp_path / "train.py"
+        script.write_text(example.replace("range(epoch, 20)", f"range(epoch, {epochs})"))
+        result = forked(2, str(script), str(tmp_path), "fp16", module="tests.trainer.own_script").result()
+        assert result.code == 0, result.out + result.err
+        assert result.events("step")[0]["step"] == first
+        assert [event["step"] for event in result.events("checkpoint")] == [last]
+        assert [event["step"] for event in result.events("resumed")] == [last - 32] * (first > 1)
+
+
 # ── Checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -178,13 +191,14 @@ def test_steps_are_reported_at_most_once_a_second(tmp_path: Path) -> None:
     now, out = [0.0], io.StringIO()
     reporter = steps.StepReporter(environ(tmp_path), out, lambda: now[0])
     for number in range(1, 8):
-        reporter.step(number, {"loss": torch.tensor(float(number), requires_grad=True)}, samples=32)
+        reporter.step(number, {"loss": torch.tensor(float(number), requires_grad=True), "rank": 8}, samples=32)
         now[0] += 0.4
     reporter.close()
     events = [event for line in out.getvalue().splitlines() if isinstance(event := decode_event(line), StepDone)]
     assert [(event.step, event.loss) for event in events] == [(1, 1.0), (4, 4.0), (7, 7.0)]
     assert [event.per_s for event in events] == [None, pytest.approx(80), pytest.approx(80)]
-    assert "step 4  loss 4  80 samples/s" in out.getvalue()
+    assert [event.others for event in events] == [{"rank_": 8.0}] * 3, "a figure replaces no field of the event"
+    assert "step 4  loss 4  rank_ 8  80 samples/s" in out.getvalue()
     kept = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in kept] == [1, 4, 7]
 

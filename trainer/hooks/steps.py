@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,6 +16,8 @@ from trainer.engine.reporting.metrics_writer import MetricsWriter
 
 EVERY_S = 1.0
 """Seconds between two reports, at least: a tensor's value is read only for a report, as that waits for a GPU."""
+TAKEN = {"event", "kind", *(one.name for one in fields(StepDone))} - {"loss", "per_s"}
+"""Names that mean something else in an event or in metrics.jsonl: a user's figure gets a `_` behind it."""
 
 
 class StepReporter:
@@ -23,7 +26,7 @@ class StepReporter:
     def __init__(
         self, environ: Mapping[str, str], out: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._place = RankInfo.from_environ(environ)
+        self._place, self._environ = RankInfo.from_environ(environ), environ
         self._events = Events(self._place, out)
         self._clock = clock
         self._metrics: MetricsWriter | None = None
@@ -32,10 +35,11 @@ class StepReporter:
         self._units = 0.0
         self.last: int | None = None
         """Number of the last step."""
-        heartbeat.begin(environ)
 
     def step(self, number: int, figures: Mapping[str, Any], samples: float | None = None) -> None:
         """Note that a step is done. `figures`: numbers or tensors of one value; `samples`: of all ranks in it."""
+        if self.last is None:  # not before: a script that reports no steps would seem to make no progress
+            heartbeat.begin(self._environ)
         self.last = number
         heartbeat.step(number)
         heartbeat.part("step")
@@ -46,7 +50,7 @@ class StepReporter:
         if self._reported is not None and now - self._reported < EVERY_S:
             return
         unit = "steps" if samples is None else "samples"
-        values = {name: _number(value) for name, value in figures.items()}
+        values = {f"{name}_" if name in TAKEN else name: _number(value) for name, value in figures.items()}
         if self._reported is not None:  # the first step has begun at a time that is not known
             values["per_s"] = self._units / (now - self._reported)
         self._report(number, values, unit)
@@ -65,8 +69,7 @@ class StepReporter:
         if self._metrics is None:
             self._metrics = MetricsWriter(Path(self._place.run_dir), active=True, first_step=number)
         self._metrics.write("train", number, values)
-        own = {name: value for name, value in values.items() if name not in ("t", "rank", "node", "node_rank")}
-        self._events.emit(StepDone(step=number, unit=unit, others=own))
+        self._events.emit(StepDone(step=number, unit=unit, others=values))
         shown = [
             f"{value:.3g} {unit}/s" if name == "per_s" else f"{name} {value:.4g}" for name, value in values.items()
         ]
