@@ -1,4 +1,4 @@
-"""Training of a user's script with `orch_hooks`, as text from rank 0: `… -m tests.trainer.hooked_ranks FOLDER`."""
+"""Training of a user's script with `orch_hooks`, told by rank 0: `… -m tests.trainer.hooked_ranks FOLDER [DEVICE]`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import orch_hooks as hooks
 
+DEVICE = "cpu"
 METHODS = ("fp32", "fp16", "int8", "int4+8", "int4", "int2", "topk", "powersgd")
 
 
@@ -23,11 +24,11 @@ def train(prepare: Callable[[DistributedDataParallel], nn.Module], steps: int = 
     """Losses of this rank, and the weights at the end. The weights are drawn from one seed, the samples by rank."""
     torch.manual_seed(1)
     # A first bucket of 1 MiB, and a second one: DDP cuts them again after the first step.
-    net = nn.Sequential(nn.Linear(40, 600), nn.Tanh(), nn.Linear(600, 600), nn.Tanh(), nn.Linear(600, 4))
+    net = nn.Sequential(nn.Linear(40, 600), nn.Tanh(), nn.Linear(600, 600), nn.Tanh(), nn.Linear(600, 4)).to(DEVICE)
     model = prepare(DistributedDataParallel(net, bucket_cap_mb=1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     chance = torch.Generator().manual_seed(10 + dist.get_rank())
-    x, y = torch.randn(16, 40, generator=chance), torch.randn(16, 4, generator=chance)
+    x, y = torch.randn(16, 40, generator=chance).to(DEVICE), torch.randn(16, 4, generator=chance).to(DEVICE)
     losses = []
     for step in range(steps):
         loss = (model(x) - y).square().mean()
@@ -36,7 +37,7 @@ def train(prepare: Callable[[DistributedDataParallel], nn.Module], steps: int = 
         optimizer.step()
         losses.append(float(loss.detach()))
         hooks.step(step + 1, loss=loss, samples=32)
-    return losses, torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+    return losses, torch.cat([parameter.detach().flatten().cpu() for parameter in net.parameters()])
 
 
 def spread(weights: Tensor) -> float:
@@ -90,6 +91,7 @@ def main(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    DEVICE = sys.argv[2] if len(sys.argv) > 2 else DEVICE
     result = main(Path(sys.argv[1]))
     if os.environ["RANK"] == "0":
         sys.stdout.write(json.dumps(result) + "\n")

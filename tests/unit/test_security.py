@@ -33,7 +33,9 @@ from tests import lan
 from tests.unit.conftest import THREE, Orch
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted([path for room in ("contract", "orchestrator", "trainer") for path in ROOT.glob(f"{room}/**/*.py")])
+SOURCES = sorted(
+    [path for room in ("contract", "orch_hooks", "orchestrator", "trainer") for path in ROOT.glob(f"{room}/**/*.py")]
+)
 
 LISTENS = {
     "orchestrator/nodes/probes/reach_program.py": "the pair probe: on the node's own address, ends by itself, answers "

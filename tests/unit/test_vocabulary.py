@@ -13,7 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CODE = sorted(
-    path for name in ("contract", "orchestrator", "trainer", "benchmarks") for path in ROOT.glob(f"{name}/**/*.py")
+    path
+    for name in ("contract", "orch_hooks", "orchestrator", "trainer", "benchmarks")
+    for path in ROOT.glob(f"{name}/**/*.py")
 )
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
