@@ -69,7 +69,7 @@ def _measured(model: DistributedDataParallel, settings: TrainOptions, group: Gro
     measured = measure(Own(sample_s=0.0, step_s=0.0, micro_batch=1), work, settings, group)
     seconds = exchange_s(measured)
     chosen = group.broadcast_text(most_exact(seconds))
-    times = ", ".join(f"{name} {each:.2f} s" for name, each in seconds.items())
+    times = ", ".join(f"{name} {each:.2g} s" for name, each in seconds.items())
     events.say(f"sync auto: {chosen} (predicted exchange of a step: {times})")
     return chosen
 
