@@ -42,7 +42,7 @@ class CoordinatorServer:
             names=options.names,
             policy=RestartPolicy(restarts=options.restarts, silence_s=options.silence_s, absence_s=options.absence_s),
         )
-        self._options = options
+        self._options, self._note = options, note
         self._own: list[Report] = []
         """Reports of this node that the coordinator has not processed."""
         self._informed = set[int]()
@@ -98,6 +98,9 @@ class CoordinatorServer:
                 self._informed.add(news.node_rank)
             return []
         if isinstance(news, NodeDisconnected):
+            if not self._coordinator.over:  # afterwards every node leaves
+                node = self._options.names[news.node_rank]
+                self._note(f"left {news.node_rank}", f"the connection of {node} has ended: {news.reason}")
             return self._coordinator.gone(news.node_rank, time.monotonic())
         return self._reported(news.node_rank, news.report)
 

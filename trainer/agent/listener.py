@@ -13,7 +13,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psutil
 
@@ -40,6 +40,8 @@ class NodeConnected:
 @dataclass(frozen=True, kw_only=True)
 class NodeDisconnected:
     node_rank: int
+    reason: str = field(default="", compare=False)
+    """Error of the connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +168,7 @@ class AgentListener:
             if peer and line in self._pending:
                 self._turn_away(peer, str(error))
             elif rank is not None and self._nodes.get(rank) is line:
-                self._note(f"left {rank}", f"the connection of {self._names[rank]} has ended: {error}")
-                yield self._leave(rank)
+                yield self._leave(rank, str(error))
 
     def _greet(self, peer: _Pending) -> Iterator[ListenerEvent]:
         line = peer.line
@@ -184,7 +185,7 @@ class AgentListener:
             line.send({**answer, "refused": refused})
             raise ConnectionError(refused)
         if holder:
-            yield self._leave(rank)
+            yield self._leave(rank, "a new one replaces it")
         del self._pending[line]
         line.longest = AgentConnection.LONGEST
         self._nodes[rank] = line
@@ -200,9 +201,9 @@ class AgentListener:
                 continue
             yield NodeReported(node_rank=rank, report=report)
 
-    def _leave(self, rank: int) -> NodeDisconnected:
+    def _leave(self, rank: int, reason: str) -> NodeDisconnected:
         self._drop(self._nodes.pop(rank))
-        return NodeDisconnected(node_rank=rank)
+        return NodeDisconnected(node_rank=rank, reason=reason)
 
     def _drop(self, line: AgentConnection) -> None:
         self._selector.unregister(line)
