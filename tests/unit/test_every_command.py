@@ -27,6 +27,8 @@ WORDS = {
     "resume": ("RUN",),
     "exec": ("RUN", "true"),
     "shell": ("alpha",),
+    "sample": ("RUN", "--prompt", "Once"),
+    "predict": ("RUN", "inventory.yaml"),
     "checkpoints prune": ("RUN", "--keep", "1"),
     "inventory import": ("hostfile",),
 }

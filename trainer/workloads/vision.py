@@ -73,7 +73,9 @@ def add_commands(actions: Actions) -> None:
     predict = actions.add_parser("predict", help="name what pictures show", allow_abbrev=False)
     predict.add_argument("--images", type=Path, required=True, action="append", metavar="PATH", help="file or folder")
     predict.add_argument("--top", type=int, default=3, metavar="K", help="likeliest classes to name (default 3)")
-    predict.add_argument("--json", action="store_true", help="one JSON object a line")
+    form = predict.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object a line")
+    form.add_argument("--out", type=Path, metavar="FILE", help="CSV file, a row for each class that is named")
     evaluate.set_defaults(run=lambda *given: import_module("trainer.workloads.vision_prediction").evaluate(*given))
     predict.set_defaults(run=lambda *given: import_module("trainer.workloads.vision_prediction").predict(*given))
     for action in (evaluate, predict):

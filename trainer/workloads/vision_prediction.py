@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -91,9 +92,18 @@ def predict(given: argparse.Namespace, place: RankInfo) -> int:
     files = [file for path in given.images for file in _files(path)]
     trained = load(given.checkpoint, place)
     bad: list[str] = []
+    rows: list[tuple[Path, dict[str, float]]] = []
     for at in range(0, len(files), given.batch_size):
-        for line in _named(files[at : at + given.batch_size], trained, given, bad):
-            print(line)
+        for file, found in _named(files[at : at + given.batch_size], trained, given.top, bad):
+            if given.out:
+                rows.append((file, found))
+            elif given.json:
+                print(json.dumps({"image": str(file), "classes": found}, ensure_ascii=False))
+            else:
+                print(f"{file}: " + ", ".join(f"{name} {share:.1%}" for name, share in found.items()))
+    if given.out:
+        _write_table(given.out, rows)
+        print(f"{given.out}: {len(rows)} images")
     if bad:
         raise ConfigurationError("\n".join([*bad, "these files are no images; all others are named above"]))
     return 0
@@ -107,7 +117,14 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _named(files: list[Path], trained: Trained, given: argparse.Namespace, bad: list[str]) -> Iterator[str]:
+def _write_table(path: Path, rows: list[tuple[Path, dict[str, float]]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("image", "class", "probability"))
+        writer.writerows((image.name, name, f"{share:.4f}") for image, found in rows for name, share in found.items())
+
+
+def _named(files: list[Path], trained: Trained, top: int, bad: list[str]) -> Iterator[tuple[Path, dict[str, float]]]:
     seen, views = [], []
     for file in files:
         try:
@@ -120,10 +137,6 @@ def _named(files: list[Path], trained: Trained, given: argparse.Namespace, bad: 
     corner = (trained.frame.stored - trained.frame.crop) // 2
     inside = slice(corner, corner + trained.frame.crop)
     likely = trained.logits(torch.from_numpy(np.stack(views)[:, inside, inside])).softmax(1)
-    values, numbers = likely.topk(min(given.top, len(trained.classes)), 1)
+    values, numbers = likely.topk(min(top, len(trained.classes)), 1)
     for file, shares, names in zip(seen, values.tolist(), numbers.tolist(), strict=True):
-        found = {trained.classes[number]: share for number, share in zip(names, shares, strict=True)}
-        if given.json:
-            yield json.dumps({"image": str(file), "classes": found}, ensure_ascii=False)
-        else:
-            yield f"{file}: " + ", ".join(f"{name} {share:.1%}" for name, share in found.items())
+        yield file, {trained.classes[number]: share for number, share in zip(names, shares, strict=True)}

@@ -35,7 +35,7 @@ def image_for(node: Node, wanted: Sequence[str]) -> str:
     for reference in filter(None, wanted):
         if image := node.engine.image(reference):
             return image.id
-    raise PreflightError("it has none of this project's images to export in", node=node.name, hint="orch build")
+    raise PreflightError("it has none of this project's images", node=node.name, hint="orch build")
 
 
 def export(node: Node, held: CheckpointCopy, *, image: str, limits: Limits, target: Path, notify: Notify) -> int:
