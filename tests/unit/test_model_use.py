@@ -206,7 +206,22 @@ def test_a_failure_says_why_and_leaves_nothing(orch: Orch, here: Shelves, code: 
     record(here, "gpt2")
     here.nodes["alpha"].engine.programs = lambda _spec: (code, "", "error: no weights in it")
     ran = orch("sample", "--prompt", "x")
-    assert (ran.code, "alpha: sample failed" in ran.err, "error: no weights in it" in ran.err) == (expected, True, True)
+    assert ran.code == expected
+    assert f"alpha: sample failed with exit code {code}: no weights in it" in ran.err
+
+
+def test_a_file_that_is_refused_is_named(orch: Orch, here: Shelves) -> None:
+    record(here, "vision")
+    Path("bad.png").write_text("no picture")
+
+    def refusing(spec: ContainerSpec) -> Answer:
+        return 3, "", f"error: {folder_of(spec, '/workspace/in')}/bad.png: unknown format\nno images\n"
+
+    here.nodes["alpha"].engine.programs = refusing
+    ran = orch("predict", "bad.png")
+    assert ran.code == 3
+    assert "predict failed with exit code 3: bad.png: unknown format" in ran.err
+    assert not Path("runs").exists()
 
 
 def test_an_interruption_leaves_nothing(orch: Orch, here: Shelves) -> None:

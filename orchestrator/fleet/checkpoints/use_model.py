@@ -13,7 +13,7 @@ from orchestrator.fleet.checkpoints.survey import newest_sound
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.results import bring_results, find_results
 from orchestrator.nodes.interface import MIB, Completed, Node, Progress
-from orchestrator.plan.model_use import ModelPlace, ModelUse, use_container
+from orchestrator.plan.model_use import FILES, OUT, ModelPlace, ModelUse, use_container
 from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.errors import (
     CommandFailedError,
@@ -27,6 +27,9 @@ from orchestrator.specs.labels import LABEL_RUN
 from orchestrator.specs.run import State
 
 TIMEOUT_S = 3600.0
+LINES_OF_AN_ERROR = 6
+KILLED = 137
+"""Exit code after SIGKILL."""
 TORCH = 600 * MIB
 """Bytes that torch takes before it has loaded a model."""
 
@@ -144,7 +147,9 @@ def run_model(
             notify(node.name, Progress(text=f"{held.name}: {use.action}"))
             words = use.command(options, [file.name for file in given.files])
             spec = use_container(use, place, words, f"orch-{use.action}-{secrets.token_hex(4)}")
-            printed.append(_printed(node.engine.run_once(spec, timeout_s=TIMEOUT_S), use.action))
+            ended = node.engine.run_once(spec, timeout_s=TIMEOUT_S)
+            folders = (f"{scratch}/in/", f"{place.out(use.action)}/", f"{FILES}/", f"{OUT}/")
+            printed.append(_without(folders, _printed(ended, use.action, folders)))
         if not use.writes_files:
             return printed
         found = find_results([node], {node.name: scratch}, held.run_id, ())
@@ -155,13 +160,21 @@ def run_model(
     return printed
 
 
-def _printed(ended: Completed, action: str) -> str:
+def _printed(ended: Completed, action: str, folders: Sequence[str]) -> str:
     """Stdout of the trainer. ConfigError, UsageError: it refuses its input; RunFailedError: it fails."""
     if ended.exit_code == 0:
         return ended.stdout
-    text = (ended.stderr.strip() or ended.stdout.strip()).rsplit("\n", 1)[-1]
+    lines = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
+    text = _without(folders, "\n".join(lines[-LINES_OF_AN_ERROR:])).removeprefix("error: ")
     kinds = {ConfigError.exit_code: ConfigError, UsageError.exit_code: UsageError}
-    hint = "killed, as when memory runs out: --node NODE, --device cpu" if ended.exit_code == 137 else ""
+    hint = "killed, as when memory runs out: --node NODE, or --device cpu" if ended.exit_code == KILLED else ""
     raise kinds.get(ended.exit_code, RunFailedError)(
         f"{action} failed with exit code {ended.exit_code}: {text}", node=ended.node, hint=hint
     )
+
+
+def _without(folders: Sequence[str], text: str) -> str:
+    """The text with the files of these folders by their names alone: the folders are temporary."""
+    for folder in folders:
+        text = text.replace(folder, "")
+    return text
