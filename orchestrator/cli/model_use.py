@@ -93,7 +93,8 @@ def use_model(
         busy = {one.node: running_on(nodes[one.node]) for one in copies}
         chosen = min(copies, key=lambda one: bool(busy[one.node]))
         node = nodes[chosen.node]
-        place = must_be_fit(node, use, _place(asked, use, node, chosen, choice.device))
+        place = _place(asked, use, node, chosen, choice.device)
+        must_be_fit(node, use, place)
         if busy[node.name]:
             say(f"note: {node.name} is busy with run {busy[node.name]}: both are slower meanwhile")
         printed = run_model(node, use, place, ModelInput(options=options, files=files), to, view.notify)
@@ -104,6 +105,7 @@ def _place(asked: Asked, use: ModelUse, node: Node, held: CheckpointCopy, device
     """Return the image and the device: those of the run on this node, unless another device is asked for."""
     from orchestrator.fleet.checkpoints.export import image_for
     from orchestrator.plan.model_use import ModelPlace
+    from orchestrator.specs.container_limits import container_limits
     from orchestrator.specs.request import LaunchRequest
 
     part = next((one for one in use.plan.nodes if use.own and one.node == node.name), None)
@@ -111,5 +113,6 @@ def _place(asked: Asked, use: ModelUse, node: Node, held: CheckpointCopy, device
     request = LaunchRequest(project=asked.inventory.project, nodes=())
     used = [part.container.image] if part and part.device == chosen else []
     tags = [request.image_tag(chosen), *([request.image_tag("cuda")] if chosen == "cpu" else [])]
-    limits = asked.inventory.node(node.name).limits
-    return ModelPlace(held=held, image=image_for(node, [*used, *tags]), device=chosen, cpus=limits.cpus, limits=limits)
+    machine = node.engine.facts()
+    limits = container_limits(asked.inventory.node(node.name).limits, cpus=machine.cpus, memory_mib=machine.memory_mib)
+    return ModelPlace(held=held, image=image_for(node, [*used, *tags]), device=chosen, limits=limits)

@@ -10,14 +10,14 @@ from orchestrator.plan.command import CONTAINER_DATA, CONTAINER_WORKSPACE, is_ow
 from orchestrator.plan.container import SECRETS_INSIDE
 from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.container import ContainerSpec, Mount
+from orchestrator.specs.container_limits import ContainerLimits
 from orchestrator.specs.errors import ConfigError, UsageError
-from orchestrator.specs.inventory import Limits
 from orchestrator.specs.labels import LABEL_PURPOSE
 from orchestrator.specs.measurement import option
 from orchestrator.specs.plan import NodePlan, Plan
 
 ACTIONS: Mapping[str, tuple[str, ...]] = {
-    "gpt2": ("sample",),
+    "gpt2": ("sample", "evaluate"),
     "vision": ("predict", "evaluate"),
     "text": ("predict",),
     "traces-lstm": ("predict", "evaluate"),
@@ -25,6 +25,8 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "custom": ("evaluate",),
 }
 """Actions of each workload of the trainer, apart from training."""
+FIGURES_ALONE = ("gpt2", "custom")
+"""Workloads whose evaluation writes no file."""
 PREDICTIONS = "predictions.csv"
 MODEL, CODE, FILES, OUT = (f"{CONTAINER_WORKSPACE}/{name}" for name in ("model", "code", "in", "out"))
 
@@ -56,7 +58,7 @@ class ModelUse:
 
     @property
     def writes_files(self) -> bool:
-        return self.action != "sample" and self.workload != "custom"
+        return self.action != "sample" and self.workload not in FIGURES_ALONE
 
     @property
     def reads_data(self) -> bool:
@@ -92,7 +94,7 @@ class ModelUse:
             words = (*words, "--data-dir", CONTAINER_DATA)
         if self.workload == "custom":
             return (*words, *_module(self.plan.command))
-        if self.action == "evaluate":
+        if self.writes_files:
             return (*words, "--out" if self.workload == "vision" else "--pictures", OUT)
         return words
 
@@ -115,8 +117,7 @@ class ModelPlace:
     held: CheckpointCopy
     image: str
     device: str
-    cpus: float
-    limits: Limits
+    limits: ContainerLimits
     scratch: str = ""
     """Temporary folder on the node, with `in` for the user's files."""
     user: str = ""
@@ -142,7 +143,7 @@ def use_container(use: ModelUse, place: ModelPlace, words: tuple[str, ...], name
         name=name,
         image=place.image,
         command=("python", "-P", "-m", "trainer", *words),
-        environment={"OMP_NUM_THREADS": str(max(1, int(place.cpus)))},
+        environment={"OMP_NUM_THREADS": str(max(1, int(place.limits.cpus)))},
         labels={LABEL_PURPOSE: use.action},
         mounts=(
             Mount(source=place.held.folder, target=MODEL, read_only=True),
@@ -154,7 +155,7 @@ def use_container(use: ModelUse, place: ModelPlace, words: tuple[str, ...], name
         user=place.user,
         gpus=place.device == "cuda",
         network="none",
-        cpus=place.cpus,
+        cpus=place.limits.cpus,
         memory_mib=place.limits.memory_mib,
         memory_reservation_mib=place.limits.memory_reservation_mib,
         shm_mib=place.limits.shm_mib,

@@ -202,6 +202,15 @@ def test_a_checkpoint_writes_without_the_data(whole, call) -> None:
     assert likeliest == call(*ask, "--temperature", "0", "--seed", "2").out
 
 
+def test_an_evaluation_later_is_that_of_the_training(whole, call, data_dir: Path) -> None:
+    run_dir, out = whole
+    told = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("@orch ")]
+    last = [event for event in told if event["event"] == "evaluation"][-1]
+    ran = call("gpt2", "evaluate", "--checkpoint", str(run_dir), "--data-dir", str(data_dir), "--batch-size", "8")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out.splitlines()[-1])["loss"] == pytest.approx(last["loss"], abs=1e-3)
+
+
 def test_the_learning_rate_rises_and_falls() -> None:
     from trainer.config import TrainOptions
     from trainer.engine.optimization.schedule import learning_rate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -226,6 +227,11 @@ def test_from_a_folder_to_a_named_class(call: Call, data: Path, tmp_path: Path, 
     lines = [json.loads(line) for line in named.out.splitlines() if line.startswith("{")]
     assert len(lines) == 12
     assert sum(next(iter(line["classes"])) == "standing" for line in lines) >= 11
+    table = tmp_path / "named.csv"
+    assert call("vision", "predict", "--checkpoint", str(tmp_path), *where[:2], "--out", str(table)).code == 0
+    rows = list(csv.DictReader(table.open(encoding="utf-8")))
+    assert list(rows[0]) == ["image", "class", "probability"]
+    assert len({row["image"] for row in rows}) == 12
 
 
 def test_training_straight_from_the_folder(call: Call, tmp_path: Path, picture_folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,16 +11,19 @@ from torch import Tensor
 
 from contract.events import Evaluated
 from trainer.agent import heartbeat
-from trainer.config import TrainOptions
+from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import BatchRequest
 from trainer.data.order import Indices, share
+from trainer.engine.checkpoints.checkpoint import Checkpoint
 from trainer.engine.checkpoints.resume import TrainState
+from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.group import Group
-from trainer.engine.hardware.device import Hardware
+from trainer.engine.hardware.device import Hardware, prepare_hardware
 from trainer.engine.reporting.metrics_writer import MetricsWriter
 from trainer.engine.run import TrainingRun
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.workload import Outputs, Workload
+from trainer.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +103,22 @@ def evaluate(
         outputs=outputs_of_all,
         indices=everyones,
     )
+
+
+def evaluate_checkpoint(
+    make: Callable[[], Workload], found: Checkpoint, options: TrainOptions, place: RankInfo
+) -> Evaluation:
+    """Evaluate the weights of a checkpoint in this process alone, --batch-size samples at a time."""
+    hardware = prepare_hardware(place, options)
+    workload = make()
+    if not workload.validation_samples:
+        raise ConfigurationError(f"{workload.name}: no validation samples to evaluate on")
+    workload.model.to(hardware.device)
+    state = read_state(found.state_file, hardware.device)
+    with must_fit_in(found.state_file):
+        workload.model.load_state_dict(state["model"])
+    alone = Group(place=RankInfo(), backend="none", device=torch.device("cpu"))
+    return evaluate(workload, options, options.batch_size, hardware, alone)
 
 
 def chosen(samples: int, options: TrainOptions) -> Indices:

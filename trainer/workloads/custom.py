@@ -80,26 +80,12 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _evaluate(given: argparse.Namespace, place: RankInfo) -> int:
-    import torch
-
     from trainer.engine.checkpoints import checkpoint
-    from trainer.engine.checkpoints.state_file import must_fit_in, read_state
-    from trainer.engine.evaluate import evaluate
-    from trainer.engine.group import Group
-    from trainer.engine.hardware.device import prepare_hardware
+    from trainer.engine.evaluate import evaluate_checkpoint
 
     found = checkpoint.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))
     options = TrainOptions(data_dir=given.data_dir, batch_size=given.batch_size, amp=False)
-    hardware = prepare_hardware(place, options)
-    workload = _maker(given, given.data_dir)()
-    if not workload.validation_samples:
-        raise ConfigurationError(f"{given.module}: no validation samples to evaluate on")
-    workload.model.to(hardware.device)
-    state = read_state(found.state_file, hardware.device)
-    with must_fit_in(found.state_file):
-        workload.model.load_state_dict(state["model"])
-    alone = Group(place=RankInfo(), backend="none", device=torch.device("cpu"))
-    print(json.dumps(evaluate(workload, options, given.batch_size, hardware, alone).figures))
+    print(json.dumps(evaluate_checkpoint(_maker(given, given.data_dir), found, options, place).figures))
     return 0
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.manifests import PreparedTokens
 from trainer.engine.workload import Outputs, Workload
-from trainer.errors import OptionError
+from trainer.errors import ConfigurationError, OptionError
 from trainer.option_layers import add_train_options, train_options
 from trainer.options import add_options, option, out_of_range, values_given
 from trainer.workloads import Actions, gpt2_actions
@@ -84,6 +86,11 @@ def add_commands(actions: Actions) -> None:
     add_options(train, Gpt2Options)
     train.set_defaults(run=_train, check=_check, sizes=_sizes)
     gpt2_actions.add(actions)
+    evaluate = actions.add_parser("evaluate", help="a checkpoint, on the validation text", allow_abbrev=False)
+    evaluate.add_argument("--checkpoint", type=Path, required=True, metavar="DIR|FILE")
+    evaluate.add_argument("--data-dir", type=Path, default=TrainOptions.data_dir, metavar="DIR")
+    evaluate.add_argument("--batch-size", type=int, default=8, metavar="N")
+    evaluate.set_defaults(run=_evaluate)
 
 
 def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> None:
@@ -140,6 +147,23 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
         return Gpt2(options, shape, how)
 
     return loop.train(build, options, place)
+
+
+def _evaluate(given: argparse.Namespace, place: RankInfo) -> int:
+    from trainer.engine.checkpoints import checkpoint
+    from trainer.engine.evaluate import evaluate_checkpoint
+
+    found = checkpoint.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))
+    shape = dict(found.manifest.identity)
+    if shape["workload"] != Gpt2.name:
+        raise ConfigurationError(f"{found.path}: a checkpoint of {shape['workload']}, not of {Gpt2.name}")
+    if shape["tokenizer_sha256"] != PreparedTokens.open(given.data_dir).tokenizer_sha256:
+        raise ConfigurationError(f"{given.data_dir} has another tokenizer than {found.path}")
+    options = TrainOptions(data_dir=given.data_dir, batch_size=given.batch_size, amp=False)
+    shape = {name: shape[name] for name in (*SHAPE, "vocab_size")}
+    how = {"dropout": 0.0, "gradient_checkpointing": False, "loss_chunk": "auto", "sdpa": options.sdpa}
+    print(json.dumps(evaluate_checkpoint(lambda: Gpt2(options, shape, how), found, options, place).figures))
+    return 0
 
 
 def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, dict[str, int], dict[str, Any]]:

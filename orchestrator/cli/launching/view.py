@@ -20,6 +20,7 @@ from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.plan.command import launch_words
+from orchestrator.plan.model_use import ACTIONS
 from orchestrator.plan.recovery import Update
 from orchestrator.render import phases
 from orchestrator.render.consequences import Consequences, peers
@@ -239,6 +240,8 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
         say(f"  {forecast_line(forecast, outcome.of_forecast)}")
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
     say(f"  → orch pull {plan.run_id}   # copy them to this computer")
+    if plan.command and "sample" in ACTIONS.get(plan.command[0], ()):
+        say(f'  → orch sample {plan.run_id} --prompt "Once upon a time"')
 
 
 def outcome_data(plan: Plan, outcome: RunOutcome) -> dict[str, Any]:

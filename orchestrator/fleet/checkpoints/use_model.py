@@ -33,10 +33,9 @@ KILLED = 137
 TORCH = 600 * MIB
 """Bytes that torch takes before it has loaded a model."""
 
-# Constants. The answer: kB of available memory, number of processors, then those of the arguments that are no folder.
+# Constants. The answer: kB of available memory, then those of the arguments that are no folder.
 _LOOK = r"""
 sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' /proc/meminfo
-nproc
 for folder in "$@"; do [ -d "$folder" ] || printf '%s\n' "$folder"; done
 """
 # $1: the folder of the checkpoint; $2: a word for the temporary folder; $3: the run; $4: the action.
@@ -89,14 +88,14 @@ def running_on(node: Node) -> str:
     return next((one.labels[LABEL_RUN] for one in held if one.state is State.RUNNING), "")
 
 
-def must_be_fit(node: Node, use: ModelUse, place: ModelPlace) -> ModelPlace:
-    """Return the place with no more processors than there are. PreflightError: it lacks memory, data or code."""
+def must_be_fit(node: Node, use: ModelUse, place: ModelPlace) -> None:
+    """PreflightError: the node lacks memory, data or code."""
     folders = [mount.source for mount in use.folders(place.project)]
     lines = node.run(["sh", "-c", _LOOK, "sh", *folders]).check("reading memory and folders").splitlines()
-    if len(lines) < 2 or not re.fullmatch("[0-9]{1,12}", lines[0]) or not re.fullmatch("[0-9]{1,5}", lines[1]):
-        raise CommandFailedError("its answer about memory and processors is not valid", node=node.name)
+    if not lines or not re.fullmatch("[0-9]{1,12}", lines[0]):
+        raise CommandFailedError("its answer about memory is not valid", node=node.name)
     other = "another node that holds the checkpoint: --node NODE"
-    if missing := [folder for folder in folders if folder in lines[2:]]:
+    if missing := [folder for folder in folders if folder in lines[1:]]:
         raise PreflightError(
             f"{use.action} reads {', '.join(missing)}, which does not exist", node=node.name, hint=other
         )
@@ -108,7 +107,6 @@ def must_be_fit(node: Node, use: ModelUse, place: ModelPlace) -> ModelPlace:
             node=node.name,
             hint=f"{other}; or wait until memory is free",
         )
-    return replace(place, cpus=min(place.limits.cpus, float(lines[1])))
 
 
 @contextmanager
