@@ -35,8 +35,8 @@ def predict(
 ) -> int:
     """Predict for files of this computer with a checkpoint of a run, on a node that holds it.
 
-    The files are copied to a temporary folder of the node. The predictions come back as a CSV file, by the name
-    DIR/runs/RUN/predict/predictions.csv. The first word is a run unless a file has that name.
+    The files are copied to a temporary folder of the node. The predictions come back as predictions.csv in
+    DIR/runs/RUN/predict. The first word is a run unless a file has that name.
     """
     from orchestrator.plan.model_use import PREDICTIONS
 
