@@ -229,7 +229,7 @@ def test_from_a_folder_to_a_named_class(call: Call, data: Path, tmp_path: Path, 
     assert sum(next(iter(line["classes"])) == "standing" for line in lines) >= 11
     table = tmp_path / "named.csv"
     assert call("vision", "predict", "--checkpoint", str(tmp_path), *where[:2], "--out", str(table)).code == 0
-    rows = list(csv.DictReader(table.open(encoding="utf-8")))
+    rows = list(csv.DictReader(table.read_text("utf-8").splitlines()))
     assert list(rows[0]) == ["image", "class", "probability"]
     assert len({row["image"] for row in rows}) == 12
 
