@@ -74,16 +74,16 @@ def use_model(
     to: Path = Path(),
 ) -> Used:
     """Check everything, then run the trainer once for each of `options` on a node that holds the checkpoint."""
+    from orchestrator.cli.launching.grants import plan_to_use
     from orchestrator.fleet.checkpoints.use_model import ModelInput, chosen_copies, must_be_fit, run_model, running_on
-    from orchestrator.fleet.runs.load_plan import recall
     from orchestrator.plan.model_use import ModelUse
     from orchestrator.render.progress import ProgressView
 
     with asked_nodes(choice.inventory, run) as asked, ProgressView(quiet=choice.as_json) as view:
         run_id, held = asked.of(run)
         specs = {spec.name: spec for spec in asked.inventory.nodes}
-        recalled = recall(asked.nodes, specs, asked.inventory.project, run_id)
-        use = ModelUse(action=action, plan=recalled.plan, own=not recalled.node)
+        plan, own = plan_to_use(asked.nodes, asked.inventory, run_id)
+        use = ModelUse(action=action, plan=plan, own=own)
         use.must_take([file.name for file in files])
         if choice.node and choice.node not in specs:
             raise ConfigError(f"there is no node {choice.node} in the inventory", hint="orch inventory list")

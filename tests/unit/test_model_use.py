@@ -16,6 +16,7 @@ from orchestrator.plan.model_use import ModelUse
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan_json import to_json
 from tests import lan
 from tests.json_output import json_data
 from tests.shelves import RUN, Shelves, flip, mark_best, write_checkpoint
@@ -258,3 +259,22 @@ def test_text_takes_one_file(here: Shelves) -> None:
         use.must_take(["a.csv", "b.csv"])
     with pytest.raises(ConfigError, match="text has no evaluate"):
         ModelUse(action="evaluate", plan=plan)
+
+
+def test_the_plan_of_a_node_runs_no_code_of_the_users(orch: Orch, here: Shelves) -> None:
+    stolen = Mount(source="/home/ana/.ssh", target="/workspace/keys")
+    parts = tuple(replace(part, container=replace(part.container, mounts=(stolen,))) for part in here.plan.nodes)
+    plan = replace(here.plan, nodes=parts, command=("custom", "--module", "mine.py:build"), data_digest="")
+    file = here.root("beta") / "runs" / RUN / "plan.json"
+    file.write_text(to_json(plan))
+    refused = orch("evaluate", RUN)
+    assert refused.code == 3
+    assert "was read from beta and is not this computer's own" in refused.err
+    assert here.nodes["beta"].engine.calls == []
+    file.write_text(to_json(replace(plan, command=("gpt2", "--preset", "tiny"))))
+    seen: list[ContainerSpec] = []
+    for node in here.all:
+        node.engine.programs = lambda spec: (seen.append(spec), printing(spec))[1]
+    assert orch("sample", RUN, "--prompt", "one").code == 0
+    assert stolen.source not in {mount.source for spec in seen for mount in spec.mounts}
+    assert {spec.image for spec in seen} == {lan.IMAGE.id}

@@ -20,6 +20,7 @@ from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.planning.request import LANGUAGE
 from orchestrator.fleet.runs.load_plan import Recalled, recall
 from orchestrator.nodes.interface import Node
+from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory
@@ -71,6 +72,24 @@ def plan_to_continue(
         if not agreed("Continue with this plan?", yes=False):
             raise typer.Abort
     return plan
+
+
+def plan_to_use(nodes: Sequence[Node], inventory: Inventory, run_id: str) -> tuple[Plan, bool]:
+    """Return the plan of a run whose model is to be used, and whether it is this computer's own.
+
+    A node's plan grants no image, mount, variable or folder; its workload is used. ConfigError: it would run a module
+    of the user's, which this computer has not launched.
+    """
+    found = recall(nodes, {spec.name: spec for spec in inventory.nodes}, inventory.project, run_id)
+    if not found.node:
+        return found.plan, True
+    if brings_own_code(found.plan.command):
+        raise ConfigError(
+            f"the plan of run {found.plan.run_id} was read from {found.node} and is not this computer's own: it would"
+            f" run code that was not launched here ({shlex.join(found.plan.command[:3])})",
+            hint=f"on the computer that launched it; the files of the run: orch pull {found.plan.run_id}",
+        )
+    return _without_foreign_words(found, inventory), False
 
 
 def _claims(found: Recalled, inventory: Inventory, options: LaunchOptions) -> Iterator[Claim]:
