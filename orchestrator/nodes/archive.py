@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -18,9 +18,13 @@ TarError = tarfile.TarError
 CHUNK = 1024 * 1024
 
 
-def pack(source: Path, *, name: str = ".") -> Iterator[bytes]:
-    """A file (as `name`), or the contents of a folder, as the chunks of a tar archive. Memory stays flat."""
-    for path in sorted(source.rglob("*")) if source.is_dir() else [source.resolve()]:
+def pack(source: Path, *, name: str = ".", only: Sequence[str] | None = None) -> Iterator[bytes]:
+    """Pack a file (as `name`), or the contents of a folder, as chunks of a tar archive. Memory stays flat.
+
+    `only`: paths in the folder; None: all of them.
+    """
+    inside = sorted(source.rglob("*")) if only is None else [source / path for path in only]
+    for path in inside if source.is_dir() else [source.resolve()]:
         info = _header(path, str(path.relative_to(source)) if source.is_dir() else name)
         yield info.tobuf(tarfile.PAX_FORMAT)
         if info.isreg():

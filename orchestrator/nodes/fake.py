@@ -264,8 +264,8 @@ class FakeNode:
             raise UnexpectedCallError(f"{self.name}: {list(argv)} within {timeout_s} s")
         return answer
 
-    def put(self, source: Path, target: str) -> None:
-        self._copy(source, self.root / target.lstrip("/"))
+    def put(self, source: Path, target: str, *, only: Sequence[str] | None = None) -> None:
+        self._copy(source, self.root / target.lstrip("/"), only)
 
     def get(self, source: str, target: Path) -> None:
         self._copy(self.root / source.lstrip("/"), target)
@@ -273,9 +273,9 @@ class FakeNode:
     def close(self) -> None:
         self.calls.append(("close",))
 
-    def _copy(self, source: Path, target: Path) -> None:
+    def _copy(self, source: Path, target: Path, only: Sequence[str] | None = None) -> None:
         try:
-            copy(source, target)
+            copy(source, target, only)
         except OSError as error:
             raise CommandFailedError(f"copying {source} to {target} failed: {error}", node=self.name) from error
 

@@ -185,8 +185,11 @@ class Node(Protocol):
         Raises as `run` does; at the end `CommandFailedError` where it exited non-zero. Closing it ends the command.
         """
 
-    def put(self, source: Path, target: str) -> None:
-        """Copy a file, or the contents of a folder, to this path; parents are made."""
+    def put(self, source: Path, target: str, *, only: Sequence[str] | None = None) -> None:
+        """Copy a file, or the contents of a folder, to this path; parents are made.
+
+        `only`: paths in the folder, parents before what they hold; None: all of them.
+        """
 
     def get(self, source: str, target: Path) -> None:
         """Copy a file, or the contents of a folder, from the node."""

@@ -92,8 +92,8 @@ class LocalNode:
                 if process.returncode is None:
                     os.killpg(process.pid, signal.SIGKILL)
 
-    def put(self, source: Path, target: str) -> None:
-        self._copy(source, Path(target))
+    def put(self, source: Path, target: str, *, only: Sequence[str] | None = None) -> None:
+        self._copy(source, Path(target), only)
 
     def get(self, source: str, target: Path) -> None:
         self._copy(Path(source), target)
@@ -102,16 +102,27 @@ class LocalNode:
         if isinstance(self.engine, DockerEngine):
             self.engine.close()
 
-    def _copy(self, source: Path, target: Path) -> None:
+    def _copy(self, source: Path, target: Path, only: Sequence[str] | None = None) -> None:
         try:
-            copy(source, target)
+            copy(source, target, only)
         except OSError as error:  # shutil's own Error is one too
             raise CommandFailedError(f"copying {source} to {target} failed: {error}", node=self.name) from error
 
 
-def copy(source: Path, target: Path) -> None:
-    """A file, or the contents of a folder, links as links; parents are made."""
-    if source.is_dir():
+def copy(source: Path, target: Path, only: Sequence[str] | None = None) -> None:
+    """Copy a file, or the contents of a folder, links as links; parents are made. `only`: as in `Node.put`."""
+    if only is not None:
+        target.mkdir(parents=True, exist_ok=True)
+        for name in only:
+            one, there = source / name, target / name
+            if one.is_symlink():
+                there.unlink(missing_ok=True)
+                there.symlink_to(one.readlink())
+            elif one.is_dir():
+                there.mkdir(exist_ok=True)
+            else:
+                shutil.copy2(one, there)
+    elif source.is_dir():
         if target.resolve().is_relative_to(
             source.resolve()
         ):  # it would be copied into its copy, until the disk is full

@@ -81,11 +81,11 @@ class SshNode:
         yield from self._talk(argv, b"", ended, timeout_s)
         self._completed(argv, ended).check(f"reading from {argv[0]}")
 
-    def put(self, source: Path, target: str) -> None:
+    def put(self, source: Path, target: str, *, only: Sequence[str] | None = None) -> None:
         folder, name = (target, ".") if source.is_dir() else os.path.split(target)
         self.run(["mkdir", "-p", folder]).check(f"making {folder}")
         unpacking = self.run(
-            ["tar", "-x", "-p", "-C", folder], stdin=pack(source, name=name), timeout_s=TRANSFER_TIMEOUT_S
+            ["tar", "-x", "-p", "-C", folder], stdin=pack(source, name=name, only=only), timeout_s=TRANSFER_TIMEOUT_S
         )
         unpacking.check(f"copying {source} to {target}", hint="is the disk full? df -h")
 

@@ -46,6 +46,8 @@ def without_launcher(command: Sequence[str]) -> tuple[tuple[str, ...], str]:
     words = list(command)
     if words and PYTHON.fullmatch(words[0]):
         words[0] = "python"  # the image has one
+    elif words[:1] == ["-m"]:
+        words.insert(0, "python")
     if words and (words[0] in _SHELLS or words[0].endswith((".sh", ".bash"))):
         raise UsageError(
             f"`{' '.join(words[:2])}`: a shell script cannot be a rank: it does not hand on the signal that asks for"

@@ -131,6 +131,19 @@ def test_a_folder_goes_there_and_back(node: Node, tmp_path: Path) -> None:
     assert _listing(back) == _listing(source)
 
 
+def test_a_part_of_a_folder_goes_there(node: Node, tmp_path: Path) -> None:
+    source, there = _folder(tmp_path / "source"), tmp_path / "there"
+    node.put(source, str(there), only=["-dash", "inner", "inner/empty folder"])
+    assert {str(path.relative_to(there)) for path in there.rglob("*")} == {"-dash", "inner", "inner/empty folder"}
+    (source / "to dash").symlink_to("-dash")
+    node.put(source, str(there), only=["to dash"])
+    node.put(source, str(there), only=["to dash"])
+    assert (there / "to dash").readlink() == Path("-dash")
+    assert (there / "-dash").is_file()
+    node.put(source, str(tmp_path / "nothing"), only=[])
+    assert list((tmp_path / "nothing").iterdir()) == []
+
+
 def test_a_copy_is_added_to_what_is_there(node: Node, tmp_path: Path) -> None:
     source = _folder(tmp_path / "source")
     target = tmp_path / "target"

@@ -18,6 +18,7 @@ from orchestrator.specs.errors import UsageError
         ("python -m torch.distributed.launch --node_rank 1 --master_addr 10.0.0.1 train.py", "python train.py"),
         ("accelerate launch --num_processes 4 --multi_gpu train.py --seed 1", "python train.py --seed 1"),
         ("python3.11 train.py", "python train.py"),
+        ("-m pkg.train --lr 1", "python -m pkg.train --lr 1"),
         ("gpt2 --epochs 1", "gpt2 --epochs 1"),
         ("", ""),
     ],

@@ -38,6 +38,37 @@ def test_a_script_that_is_not_there_is_named_before_a_node_is_asked(
     assert hint in ran.err.split("→")[1]
 
 
+@pytest.mark.parametrize(
+    ("ignored", "words", "said", "hint"),
+    [
+        ("train.py\n", "train.py", ".gitignore:1 leaves out train.py", "echo '!/train.py' >> mine/.orchignore"),
+        ("# a\npkg/\n", "-m pkg.model", ".gitignore:2 leaves out pkg", "echo '!/pkg' >> mine/.orchignore"),
+    ],
+)
+def test_a_script_that_would_not_be_sent_is_refused_with_the_line_that_sends_it(
+    orch: Orch, ignored: str, words: str, said: str, hint: str
+) -> None:
+    mine = _code()
+    (mine / ".gitignore").write_text(ignored)
+    ran = orch("launch", "-y", "--workdir", "mine", "--", *words.split(), on=lan.Lan())
+    assert ran.code == 3
+    assert said in ran.err
+    assert hint in ran.err
+    with (mine / ".orchignore").open("a") as again:
+        again.write(hint.split("'")[1] + "\n")
+    assert orch("launch", "-y", "-d", "--workdir", "mine", "--", *words.split(), on=lan.lan(*THREE)).code == 0
+
+
+def test_what_is_left_out_is_said(orch: Orch) -> None:
+    mine = _code()
+    for name in (".git", ".venv", "runs", "wandb", "x", "y"):
+        (mine / name).mkdir()
+    (mine / ".venv" / "pyvenv.cfg").write_text("")
+    (mine / ".gitignore").write_text("runs\nwandb\nx\ny\n")
+    ran = orch("launch", "-y", "-d", "--workdir", "mine", "--", "python", "train.py", on=lan.lan(*THREE))
+    assert "code: ./mine, 3 files, 39 B (left out: .git, .venv, runs, wandb, 2 more), copied to 3 nodes\n" in ran.err
+
+
 def test_what_is_copied_is_said(orch: Orch) -> None:
     _code()
     ran = orch("launch", "-y", "-d", "--workdir", "mine", "--", "python", "train.py", on=lan.lan(*THREE))

@@ -12,29 +12,35 @@ import typer
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import say
-from orchestrator.fleet.runs.artifacts import names_in
+from orchestrator.fleet.runs.code_files import CodeFiles, code_files
 from orchestrator.plan.command import brings_own_code, is_own_script, worker_command
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.launch_options import LaunchOptions
 
+MOST_NAMED = 4
+"""Names of what is left out that are printed."""
 ASKED_ABOVE = 50_000_000
 """Bytes: a folder of code is smaller; a larger one holds data, models or a virtual environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnCode:
-    """A code folder that is copied to every node, with its number of files and bytes."""
+    """A code folder that is copied to every node, with its number of files and bytes, and what is left out."""
 
     folder: Path
     files: int
     size: int
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1))
         unit, scale = next((unit, scale) for unit, scale in units if self.size >= scale or scale == 1)
         where = self.folder if self.folder.is_absolute() or self.folder == Path() else f"./{self.folder}"
-        return f"{where}, {counted(self.files, 'file')}, {self.size / scale:.3g} {unit}"
+        more = len(self.left_out) - MOST_NAMED
+        named = [*self.left_out[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+        left_out = f" (left out: {', '.join(named)})" if named else ""
+        return f"{where}, {counted(self.files, 'file')}, {self.size / scale:.3g} {unit}{left_out}"
 
 
 def own_code(options: LaunchOptions) -> OwnCode | None:
@@ -50,19 +56,40 @@ def own_code(options: LaunchOptions) -> OwnCode | None:
             f"{folder.resolve()} would be copied to every node, with everything in it",
             hint=f"orch launch --workdir ./mine -- {shlex.join(options.command)}   # a folder with the code alone",
         )
+    code = code_files(folder)
     if is_own_script(options.command):
         _must_hold(folder, worker_command(options.command))
-    names = names_in(folder)
-    return OwnCode(folder=folder, files=len(names), size=sum((folder / name).stat().st_size for name in names))
+        _must_be_sent(code, worker_command(options.command))
+    return OwnCode(
+        folder=folder,
+        files=len(code.names),
+        size=sum((folder / name).stat().st_size for name in code.names),
+        left_out=tuple(code.left_out),
+    )
 
 
 def may_be_copied(code: OwnCode, *, yes: bool) -> None:
     """Ask before a folder is copied that is larger than code is."""
     if code.size > ASKED_ABOVE:
         say(f"code: {code}")
-        say("  → orch launch --workdir FOLDER   # one with the code alone; data belongs to --data or --mount")
+        say(f"  → echo FOLDER >> {shlex.quote(str(code.folder / '.orchignore'))}   # data belongs to --data or --mount")
         if not agreed("Copy all of it to every node?", yes=yes):
             raise typer.Abort
+
+
+def _must_be_sent(code: CodeFiles, words: Sequence[str]) -> None:
+    """ConfigError: an ignore file leaves out the script or the module that is to run."""
+    module = "/".join(words[1].split(".")) if words[0] == "-m" else ""
+    for path in (module, f"{module}.py", f"{module}/__main__.py") if module else (str(Path(words[0])),):
+        if not (left_out := code.left_out_with(path)):
+            continue
+        if place := code.left_out[left_out]:
+            again = f"echo {shlex.quote(f'!/{left_out}')} >> {shlex.quote(str(code.folder / '.orchignore'))}"
+            raise ConfigError(f"{path} would not be sent: {place} leaves out {left_out}", hint=again)
+        raise ConfigError(
+            f"{path} would not be sent: {left_out} is a folder of a kind that never is",
+            hint="move the script out of it",
+        )
 
 
 def _must_hold(folder: Path, words: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from orchestrator.fleet.runs.artifacts import folder_digest
+from orchestrator.fleet.runs.artifacts import code_digest, folder_digest
 from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory, NodeSpec
@@ -95,7 +95,7 @@ def _with_content(request: LaunchRequest, earlier: Plan | None) -> LaunchRequest
             data_origin=earlier.data_origin,
         )
     if code := request.workdir:
-        request = replace(request, code_digest=folder_digest(code), code_origin=str(code.resolve()))
+        request = replace(request, code_digest=code_digest(code), code_origin=str(code.resolve()))
     if data := request.data:
         request = replace(request, data_digest=folder_digest(data), data_origin=str(data.resolve()))
     return request

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from orchestrator.fleet.fan_out import copy_from_first, fan_out
+from orchestrator.fleet.runs.code_files import code_files
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
 from orchestrator.specs.plan import Plan
@@ -30,10 +31,15 @@ cat > .code.list && rm -f -- code-*.list && mv -- .code.list "code-$2.list"
 """
 
 
-def folder_digest(folder: Path) -> str:
-    """A name for a folder's content: file names and bytes decide, times and owners do not."""
+def code_digest(folder: Path) -> str:
+    """Return the digest of a code folder, without what its ignore files leave out."""
+    return folder_digest(folder, code_files(folder).names)
+
+
+def folder_digest(folder: Path, names: Sequence[str] | None = None) -> str:
+    """A name for a folder's content: file names and bytes decide, times and owners do not. `names`: default, all."""
     sums = {}
-    for name in names_in(folder):
+    for name in names_in(folder) if names is None else names:
         content = hashlib.sha256()
         with (folder / name).open("rb") as source:
             while chunk := source.read(CHUNK):
@@ -71,8 +77,9 @@ def settle_data(node: Node, aside: str, target: str) -> None:
 
 def upload_code(node: Node, source: Path, run_folder: str, digest: str) -> None:
     """Copy a folder of code into a run's folder. Files that the run has written there stay."""
-    node.put(source, f"{run_folder}/code")
-    settle_code(node, run_folder, digest, names_in(source))
+    code = code_files(source)
+    node.put(source, f"{run_folder}/code", only=code.entries)
+    settle_code(node, run_folder, digest, code.names)
 
 
 def settle_code(node: Node, run_folder: str, digest: str, names: tuple[str, ...], *, aside: str = "") -> None:
@@ -197,7 +204,8 @@ def _as_launched(artifact: Artifact) -> Path | None:
     """The controller's folder; None if its content has changed since the launch."""
     folder = Path(artifact.origin)
     with suppress(ConfigError, OSError):
-        return folder if artifact.origin and folder_digest(folder) == artifact.digest else None
+        found = (code_digest if artifact.is_code else folder_digest)(folder) if artifact.origin else ""
+        return folder if found == artifact.digest else None
     return None
 
 
