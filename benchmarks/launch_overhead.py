@@ -49,7 +49,7 @@ def main() -> int:
 
 def _plan() -> Plan:
     text = subprocess.run([*ORCH, "launch", "--dry-run", "--json", *COMMAND], capture_output=True, check=True).stdout
-    return from_json(text.decode(), where="--dry-run")
+    return from_json(json.dumps(json.loads(text)["data"]), where="--dry-run")
 
 
 def _launch(specs: dict[str, NodeSpec]) -> float:

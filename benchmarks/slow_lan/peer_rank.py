@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.slow_lan.peer_packages import hivemind_optimizer, torchft_diloco
+from contract import environment
 from trainer.config import TrainOptions
 from trainer.data.batch import BatchRequest
 from trainer.engine.optimization.optimizer import build_optimizer
@@ -71,6 +72,15 @@ def powersgd(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse
     return Peer(model=wrapped, step=optimizer.step)
 
 
+def orch_hooks(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse.Namespace) -> Peer:
+    """The `ddp` above and one line of ours; the folder of the run is what tells `orch_hooks` that it is a rank."""
+    import orch_hooks as hooks
+
+    os.environ[environment.RUN_DIR] = str(given.run_dir)
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return Peer(model=hooks.ddp(wrapped, given.hook_sync), step=optimizer.step)
+
+
 def post_local_sgd(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse.Namespace) -> Peer:
     from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -98,7 +108,8 @@ def hivemind(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse
 
 
 PEERS: dict[str, Build] = {
-    build.__name__.replace("_", "-"): build for build in (ddp, fp16, powersgd, post_local_sgd, torchft, hivemind)
+    build.__name__.replace("_", "-"): build
+    for build in (ddp, fp16, powersgd, orch_hooks, post_local_sgd, torchft, hivemind)
 }
 
 
@@ -174,10 +185,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_lan.peer_rank", allow_abbrev=False)
     parser.add_argument("--peer", choices=PEERS, required=True)
     parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--eval-every", type=int, default=0)
     for name in ("global-batch-size", "micro-batch-size", "max-steps", "seed", "warmup-steps"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--rank", type=int, default=4, help="of PowerSGD's matrices")
+    parser.add_argument("--hook-sync", default="auto", help="sync method of `orch_hooks.ddp`")
     parser.add_argument("--bucket-mb", type=int, default=0, help="of PowerSGD; 0: all in one")
     parser.add_argument("--every", type=int, default=10, help="local steps between averages")
     parser.add_argument("--warm", type=int, default=2, help="steps of plain DDP before PowerSGD or local steps begin")

@@ -1,5 +1,7 @@
 """Compare other sync methods with ours: same model, data, order, learning rates and links; speed, bytes and loss.
 
+`orch_hooks` stands among the peers: a plain DDP script with one more line, without the trainer's loop.
+
 torchft and hivemind need their packages (`pip install -r benchmarks/requirements.txt`); the others are in torch.
 """
 
@@ -19,6 +21,8 @@ PEERS = (
     Way(name="ddp", options=("--peer", "ddp"), peer=True),
     Way(name="ddp, fp16 hook", options=("--peer", "fp16"), peer=True),
     Way(name="ddp, PowerSGD hook", options=("--peer", "powersgd"), peer=True),
+    Way(name="ddp, orch_hooks auto", options=("--peer", "orch-hooks"), peer=True),
+    Way(name="ddp, orch_hooks int8", options=("--peer", "orch-hooks", "--hook-sync", "int8"), peer=True),
     Way(name="post-local SGD", options=("--peer", "post-local-sgd", "--every", str(EVERY)), peer=True, every=EVERY),
     Way(name="torchft DiLoCo", options=("--peer", "torchft", "--every", str(EVERY)), peer=True, every=EVERY),
     Way(name="hivemind", options=("--peer", "hivemind"), peer=True),

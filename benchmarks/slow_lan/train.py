@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import tempfile
@@ -121,9 +122,15 @@ def read(outcomes: Sequence[Outcome], way: Way, task: Task, nodes: int) -> Train
         loss=float(evaluations[-1].fields["loss"]) if evaluations else None,
         seconds=last.fields["t"] - steps[0].fields["t"],
         forecast_s=float(rows[0]["step_s"]) if rows else None,
-        chosen=str((forecast or {}).get("sync", "")),
+        chosen=str((forecast or {}).get("sync", "")) or _chosen_by_hook(outcomes[0]),
         nodes=nodes,
     )
+
+
+def _chosen_by_hook(outcome: Outcome) -> str:
+    """Sync method that `orch_hooks.ddp` selected for `auto`, from its line for people; empty without one."""
+    found = (re.search(r"sync auto: (\S+)", line) for line in outcome.out)
+    return next((match[1] for match in found if match), "")
 
 
 def _shorter(task: Task) -> Task:
