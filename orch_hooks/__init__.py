@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from orch_hooks.functions import active, checkpoint, ddp, resume, step
+from orch_hooks.functions import active, batch_sampler, checkpoint, ddp, resume, step
 
-__all__ = ["LightningCallback", "TransformersCallback", "active", "checkpoint", "ddp", "resume", "step"]
+__all__ = [
+    "LightningCallback",
+    "TransformersCallback",
+    "active",
+    "batch_sampler",
+    "checkpoint",
+    "ddp",
+    "resume",
+    "step",
+]
 
 LightningCallback: Any
 TransformersCallback: Any

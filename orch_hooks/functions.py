@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,17 +23,36 @@ def active() -> bool:
     return bool(os.environ.get(load("contract.environment").RUN_DIR))
 
 
-def ddp(model: Model, sync: str = "auto", *, rank: int = 4, density: float = 0.02, codec: str = "int8") -> Model:
+def ddp(
+    model: Model,
+    sync: str = "auto",
+    *,
+    batches: Any = None,
+    rank: int = 4,
+    density: float = 0.02,
+    codec: str = "int8",
+) -> Model:
     """Exchange the gradients of a `DistributedDataParallel` by a sync method, and return the model.
 
     Call it on all ranks, before the first backward pass. `auto`: the method that `ORCH_SYNC` names, otherwise the most
-    exact one whose exchange is nearly as fast as the fastest, measured for some seconds. `rank` and `codec` are
-    PowerSGD's, `density` is topk's. ValueError: there is no such method for gradients.
+    exact one whose exchange is nearly as fast as the fastest, measured for some seconds. `batches`: the result of
+    `batch_sampler`, whose batches follow the speed of the ranks from now on. `rank` and `codec` are PowerSGD's,
+    `density` is topk's. ValueError: there is no such method for gradients.
     """
     if active():
         options = {"sync_rank": rank, "sync_density": density, "sync_codec": codec}
-        load("trainer.hooks.gradients").ddp(model, os.environ, sync, options)
+        load("trainer.hooks.gradients").ddp(model, os.environ, sync, options, batches)
     return model
+
+
+def batch_sampler(dataset: Sized, batch_size: int, *, shuffle: bool = True, seed: int = 0) -> Any:
+    """Return a batch sampler of this rank, for `DataLoader(dataset, batch_sampler=…)`, after `init_process_group`.
+
+    With `ddp(…, batches=…)` a faster rank gets larger batches, and a slower one smaller ones; the samples of each step
+    are the same whatever the shares are, `batch_size` per rank on average. `set_epoch` is that of a
+    `DistributedSampler`. ValueError: an empty dataset or batch.
+    """
+    return load("trainer.hooks.shares").batch_sampler(len(dataset), batch_size, seed=seed if shuffle else None)
 
 
 def step(number: int, *, samples: float | None = None, **metrics: Any) -> int:

@@ -33,7 +33,7 @@ OURS = ["fp32", "fp16", "int4", "auto"]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_task_options(parser)
-    parser.add_argument("--sync", nargs="+", default=OURS, metavar="WAY", help="ours beside them")
+    parser.add_argument("--sync", nargs="*", default=OURS, metavar="WAY", help="ours beside them; none: only peers")
     parser.add_argument("--only", nargs="+", choices=[peer.name for peer in PEERS], help="these peers alone")
     parser.add_argument("--rates", nargs="+", default=["1gbit"], metavar="RATE")
     parser.add_argument("--nodes", type=int, default=5, metavar="N")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import orch_hooks
 from contract import environment
@@ -25,9 +26,11 @@ from orch_hooks import functions
 from orch_hooks.callbacks import LightningMethods, TransformersMethods
 from tests.trainer.conftest import ROOT
 from tests.trainer.hooked_ranks import METHODS
+from tests.trainer.shared_ranks import BATCH, SAMPLES, Slow, data, train
 from trainer.agent.heartbeat import newest as newest_heartbeats
 from trainer.errors import ConfigurationError
 from trainer.hooks import checkpoints, gradients, steps
+from trainer.hooks.shares import SharedBatches
 
 EXACT = ("fp32", "fp16", "int8", "int4+8", "int4", "powersgd")
 
@@ -65,6 +68,49 @@ def test_a_script_of_two_ranks(hooked: Mapping[str, Any]) -> None:
     assert hooked["resumed before"] is None
     # Found by rank 0, received by the other node: both ranks have read a file of this length, both times.
     assert hooked["resumed"] == ["checkpoints/step-00000006/mine.pt", [2 * 25600, 2 * 25600]]
+
+
+@pytest.mark.parametrize(("sync", "tolerance"), [("fp32", 1e-5), ("int8", 2e-2)])
+def test_batches_follow_the_speed_of_the_ranks(
+    forked: Callable[..., Any], tmp_path: Path, sync: str, tolerance: float
+) -> None:
+    """The weights are those of a process alone with the whole step: the same samples, each of the same weight."""
+    words = (str(tmp_path), sync, "2", "0.001", "0.004")
+    result = forked(2, *words, module="tests.trainer.shared_ranks").result()
+    assert result.code == 0, result.out + result.err
+    found = json.loads(next(line for line in result.out.splitlines() if line.startswith("{")))
+    fast, slow = found["sizes"]
+    assert fast[0] == slow[0] == BATCH
+    assert fast[-1] > BATCH > slow[-1] >= 1
+    assert {sum(step) for step in zip(fast, slow, strict=True)} == {2 * BATCH}
+    (event,) = result.events("rebalanced")
+    assert list(event["shares"].values()) == [fast[-1], slow[-1]]
+    alone = SharedBatches(SAMPLES, 2 * BATCH, (0, 1), seed=3)
+    _, weights = train(Slow(0.0), DataLoader(data(), batch_sampler=alone))
+    assert found["weights"] == pytest.approx(weights, abs=tolerance)
+
+
+def test_batches_of_an_epoch() -> None:
+    ranks = [SharedBatches(10, 2, (rank, 2), seed=None) for rank in range(2)]
+    assert [list(one) for one in ranks] == [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [0, 1]]]
+    for one in ranks:
+        one.change((3, 1), since=1)
+    assert [list(one) for one in ranks] == [[[0, 1, 2], [4, 5, 6], [8, 9, 0]], [[3], [7], [1]]]
+    first, second = map(iter, ranks)
+    assert (next(first), next(second)) == ([0, 1, 2], [3])
+    for one in ranks:
+        one.change((1, 3), since=2)  # in the middle of an epoch, one batch ahead
+    assert (list(first), list(second)) == ([[4, 5, 6], [8]], [[7], [9, 0, 1]])
+    assert [ranks[0].use() for _ in range(3)] == [3, 3, 1]
+    shuffled = SharedBatches(10, 2, (0, 1), seed=1)
+    orders = []
+    for epoch in (0, 1, 0):
+        shuffled.set_epoch(epoch)
+        orders.append(list(shuffled))
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(at for batch in orders[0] for at in batch) == list(range(10))
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        SharedBatches(0, 2, (0, 1), seed=1)
 
 
 def test_auto_is_the_most_exact_method_that_is_hardly_slower() -> None:

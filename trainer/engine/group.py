@@ -26,6 +26,11 @@ BOTH = "cpu:gloo,cuda:nccl"
 """torch's name for a process group that sends CPU tensors by gloo and CUDA tensors by NCCL."""
 
 
+def rank_and_ranks() -> tuple[int, int]:
+    """Rank of this process and number of ranks; (0, 1) without a process group."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Group:
     """The ranks that train together; alone, every collective gives back what it got.

@@ -91,6 +91,10 @@ class ShareBalancer:
             return None
         usual = [sum(sorted(column)[2:-2]) / (WINDOW - 4) for column in zip(*self._window, strict=True)]
         self._window = []
+        return self.compare(usual)
+
+    def compare(self, usual: Sequence[float]) -> tuple[int, ...] | None:
+        """Weigh the usual seconds of a sample in a window, by rank. Return new shares where they are worth a change."""
         self.checks += 1
         if min(usual) <= 0:
             return None

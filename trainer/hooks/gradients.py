@@ -18,14 +18,23 @@ from trainer.engine.group import Group
 from trainer.engine.reporting.events import Events
 from trainer.engine.sync.ddp_hook import DdpHook
 from trainer.engine.sync.methods import LOCAL, ladder
+from trainer.hooks.shares import SharedBatches, SpeedShares
 
 METHODS = tuple(name for name in SYNCS if name not in LOCAL)
 
 
-def ddp(model: nn.Module, environ: Mapping[str, str], sync: str, options: Mapping[str, Any]) -> None:
-    """Register the sync method with a DDP model; nothing for fp32, and for a rank alone. To be called by all ranks.
+def ddp(
+    model: nn.Module,
+    environ: Mapping[str, str],
+    sync: str,
+    options: Mapping[str, Any],
+    batches: SharedBatches | None = None,
+) -> None:
+    """Register the sync method with a DDP model; nothing for a rank alone, and for fp32 with equal shares. To be called
+    by all ranks.
 
-    `options`: of `TrainOptions`. ValueError: no method of this name for gradients. TypeError: not a DDP model.
+    `options`: of `TrainOptions`; `batches`: their shares follow the ranks' speed. ValueError: no method of this name
+    for gradients. TypeError: not a DDP model.
     """
     place = RankInfo.from_environ(environ)
     wished = environ.get(environment.SYNC, "") or AUTO if sync == AUTO else sync
@@ -37,7 +46,7 @@ def ddp(model: nn.Module, environ: Mapping[str, str], sync: str, options: Mappin
             f"hooks.ddp expects a DistributedDataParallel, not a {type(model).__name__}: call"
             " hooks.ddp(DistributedDataParallel(model))"
         )
-    if model.process_group.size() == 1 or wished == "fp32":
+    if model.process_group.size() == 1 or (wished == "fp32" and batches is None):
         return
     settings = TrainOptions(**options)
     group = Group.beside(place, model.process_group, next(model.parameters()).device)
@@ -45,9 +54,12 @@ def ddp(model: nn.Module, environ: Mapping[str, str], sync: str, options: Mappin
     if wished == AUTO:
         wished = _measured(model, settings, group, events)
     method = next(one for one in ladder(settings, model.module) if one.name == wished)
+    if method.mean_of is None and batches is None:
+        return
+    weight = SpeedShares(model, batches, group, events).weight if batches else lambda: 1.0
+    hook = DdpHook(method.mean_of, group, next(model.parameters()).device, weight)
+    model.register_comm_hook(None, lambda _, bucket: hook.send(bucket))  # torch checks the annotations of a method
     if method.mean_of is not None:
-        hook = DdpHook(method.mean_of, group, next(model.parameters()).device)
-        model.register_comm_hook(None, lambda _, bucket: hook.send(bucket))  # torch checks the annotations of a method
         events.say(f"gradients are exchanged as {wished}, from the second step on")
 
 

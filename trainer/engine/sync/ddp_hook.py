@@ -36,13 +36,17 @@ class DdpHook:
     (error feedback) belongs to one bucket, so the first pass is averaged as it is.
     """
 
-    def __init__(self, mean_of: MeanOf, group: Group, device: torch.device) -> None:
-        """`device`: of the gradients. To be called by all ranks."""
-        self._mean_of = mean_of
+    def __init__(
+        self, mean_of: MeanOf | None, group: Group, device: torch.device, weight: Callable[[], float] = lambda: 1.0
+    ) -> None:
+        """`mean_of`: None for float32 sums; `device`: of the gradients; `weight`: of this rank's gradients relative to
+        an equal share, asked for once in each pass. To be called by all ranks."""
+        self._mean_of, self._weight_now = mean_of, weight
         self._groups = group.clones(STREAMS)
         self._streams = [] if group.device.type == "cuda" else [Stream(device) for _ in self._groups]
         self._side = torch.cuda.Stream(device) if group.device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch's
-        self._is_first_pass = True
+        self._is_first_pass = self._begins = True
+        self._weight = 1.0
         self._averaged: dict[int, _Averaged] = {}
 
     def send(self, bucket: Any) -> Future[Tensor]:
@@ -50,15 +54,20 @@ class DdpHook:
         flat: Tensor = bucket.buffer()
         number: int = bucket.index()
         group = self._groups[number % len(self._groups)]
-        if self._is_first_pass:
-            self._is_first_pass = not bucket.is_last()
-            return group.sum_soon(flat.div_(group.place.world_size))
-        mean = self._mean_for(number, bucket.parameters(), group)
+        if self._begins:
+            self._weight = self._weight_now()
+        self._begins = bucket.is_last()
+        if self._is_first_pass or self._mean_of is None:
+            self._is_first_pass = self._is_first_pass and not bucket.is_last()
+            return group.sum_soon(flat.mul_(self._weight / group.place.world_size))
+        mean, weight = self._mean_for(number, bucket.parameters(), group, self._mean_of), self._weight
         done: Future[Tensor] = Future(devices=[flat.device] if flat.is_cuda else None)
 
         def average() -> None:
             try:
                 values = flat.float()
+                if weight != 1:
+                    values.mul_(weight)
                 mean.mean(values)
                 if values is not flat:
                     flat.copy_(values)
@@ -77,10 +86,10 @@ class DdpHook:
         with torch.cuda.stream(self._side), torch.no_grad():
             average()
 
-    def _mean_for(self, number: int, parameters: list[torch.nn.Parameter], group: Group) -> Mean:
+    def _mean_for(self, number: int, parameters: list[torch.nn.Parameter], group: Group, mean_of: MeanOf) -> Mean:
         identities = tuple(map(id, parameters))
         known = self._averaged.get(number)
         if known is None or known.parameters != identities:
-            mean = self._mean_of(Bucket(parameters), group)
+            mean = mean_of(Bucket(parameters), group)
             known = self._averaged[number] = _Averaged(parameters=identities, mean=mean)
         return known.mean
