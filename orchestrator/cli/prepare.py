@@ -119,6 +119,8 @@ def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, projec
             shutil.rmtree(data, ignore_errors=True)
         if isinstance(error, OrchError):
             error.message = user_paths(error.message, spec, data, words)
+            if (data / UNFINISHED).exists():
+                error.hint = error.hint or "the same command continues where this one has ended"
         raise
 
 
