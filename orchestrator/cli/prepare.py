@@ -28,7 +28,10 @@ orch prepare -- text --csv ./failures.csv --model-name random:small
 """
 SETTINGS = WORDS_LAST
 NAMED_SOURCES = ("spanish",)
-"""Texts that the trainer fetches itself; anything else is a file or folder of the user's."""
+HUB = "hf:"
+"""Texts that the trainer fetches itself, by name or prefix; anything else is a file or folder of the user's."""
+UNFINISHED = ".preparing.json"
+"""File in a folder of data by which the trainer continues an interrupted preparation."""
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
@@ -37,7 +40,12 @@ def prepare(
     command: list[str] | None = typer.Argument(
         None, metavar="[-- WORKLOAD...]", help="Workload other than gpt2, with its `prepare` options."
     ),
-    text: list[str] | None = typer.Option(None, metavar="spanish|FILE|DIR", help="File or folder of text. Repeatable."),
+    text: list[str] | None = typer.Option(
+        None, metavar="spanish|FILE|DIR|hf:NAME", help="File or folder of text. Repeatable."
+    ),
+    text_key: str | None = typer.Option(
+        None, metavar="NAME", help="Field of a JSON line, or column of a table, with the text (default: text)."
+    ),
     data: Path = typer.Option(DEFAULT_DATA, metavar="DIR", help="Folder for the prepared data."),
     vocab_size: int | None = typer.Option(None, min=300, metavar="N", help="Vocabulary size of the tokenizer."),
     engine: str = typer.Option("docker", metavar="docker|process", help="process: without a container."),
@@ -46,21 +54,24 @@ def prepare(
 ) -> int:
     """Convert text to memory-mapped tokens in ./Data, or other data for another workload after `--`.
 
-    Runs in the training image. Without --text, Spanish text is downloaded from Debian packages. After `--`, give a
+    Reads plain text, .jsonl and .parquet of any size, also .gz and .zst, and data sets of Hugging Face. Runs in the
+    training image. Without --text, Spanish text is downloaded from Debian packages. After `--`, give a
     workload and the options of its `prepare`; files and folders among them are mounted read-only. `orch launch` copies
     ./Data to nodes without it. Prepared data is kept; data of another workload is replaced only if you agree.
     """
     words = list(command_words(context, command))
-    if words and (text or vocab_size):
-        raise UsageError("--text and --vocab-size are gpt2's: after `--` give the workload's own options")
+    if words and (text or vocab_size or text_key):
+        raise UsageError("--text, --text-key and --vocab-size are gpt2's: after `--` give the workload's own options")
     workload, *rest = words or ["gpt2"]
     rest = rest[1:] if rest[:1] == ["prepare"] else rest
     for source in [] if words else text or NAMED_SOURCES:
-        if source not in NAMED_SOURCES and not Path(source).expanduser().exists():
+        if source not in NAMED_SOURCES and not source.startswith(HUB) and not Path(source).expanduser().exists():
             raise ConfigError(f"--text {source}: no such file or folder")
         rest += ["--text", source]
     if vocab_size is not None:
         rest += ["--vocab-size", str(vocab_size)]
+    if text_key is not None:
+        rest += ["--text-key", text_key]
     sources = with_sources(rest)
     if engine not in ("docker", "process"):
         raise UsageError(f"--engine {engine}: expected docker or process")
@@ -78,7 +89,7 @@ def prepare(
 
 
 def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, project: str, engine: str) -> None:
-    """Run the container. If it fails, a folder that was made for it is removed."""
+    """Run the container. If it fails, a folder that was made for it is removed, unless the next try continues there."""
     from orchestrator.fleet.connect import connect
     from orchestrator.fleet.prepare import prepare as run_prepare
     from orchestrator.plan.prepare import prepare_container, user_paths
@@ -104,10 +115,12 @@ def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, projec
     try:
         run_prepare(node.engine, spec, lambda text: say(user_paths(text, spec, data, words)))
     except BaseException as error:
-        if made:
+        if made and not (data / UNFINISHED).exists():
             shutil.rmtree(data, ignore_errors=True)
         if isinstance(error, OrchError):
             error.message = user_paths(error.message, spec, data, words)
+            if (data / UNFINISHED).exists():
+                error.hint = error.hint or "the same command continues where this one has ended"
         raise
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import RankInfo
+from trainer.data import texts
 from trainer.errors import ConfigurationError, OptionError
 from trainer.options import add_options, option, out_of_range, values_given
 from trainer.workloads import Actions
@@ -26,8 +27,13 @@ TOKENIZER = "tokenizer.json"
 def add(actions: Actions) -> None:
     prepare = actions.add_parser("prepare", help="texts to tokens", allow_abbrev=False)
     prepare.add_argument(
-        "--text", action="append", required=True, metavar="PATH|spanish",
-        help="a file or folder of UTF-8 text, or `spanish` for texts from Debian's packages; may be repeated",
+        "--text", action="append", required=True, metavar="PATH|hf:NAME|spanish",
+        help="a file or folder of text, JSON lines or Parquet, also .gz and .zst; a data set of Hugging Face; `spanish`"
+        " for texts from Debian's packages; may be repeated",
+    )  # fmt: skip
+    prepare.add_argument(
+        "--text-key", default=texts.TEXT_KEY, metavar="NAME",
+        help="field of a JSON line, or column, with the text (default: %(default)s)",
     )  # fmt: skip
     prepare.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
     prepare.add_argument("--vocab-size", type=int, metavar="N", help=f"default {VOCABULARY}")
@@ -49,7 +55,7 @@ def add(actions: Actions) -> None:
 
 
 def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
-    from trainer.data import shards, spanish, texts
+    from trainer.data import prepare_tokens, spanish
 
     tokenizer = None
     if given.tokenizer:
@@ -58,14 +64,17 @@ def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
         from trainer.models import pretrained_gpt2
 
         tokenizer = pretrained_gpt2.tokenizer_of(given.tokenizer)
-    documents = []
+    sources: list[texts.Texts] = []
     for source in given.text:
         if source == "spanish":
             print("Spanish text from Debian's packages:")
-            documents += spanish.fetch(print)
+            sources.append(spanish.fetch(print))
+        elif source.startswith(texts.HUB):
+            sources.append(texts.HubTexts(name=source.removeprefix(texts.HUB), key=given.text_key))
         else:
-            documents += texts.read_texts(Path(source))
-    data, new = shards.prepare(documents, given.data_dir, given.vocab_size or VOCABULARY, tokenizer)
+            sources.append(texts.texts_of(Path(source), given.text_key))
+    everything = texts.AllTexts(sources=sources)
+    data, new = prepare_tokens.prepare(everything, given.data_dir, given.vocab_size or VOCABULARY, tokenizer, _say)
     splits = data.manifest["splits"]
     print(
         f"{given.data_dir}: {'prepared' if new else 'already there, kept as it is'}:"
@@ -77,6 +86,10 @@ def _prepare(given: argparse.Namespace, _place: RankInfo) -> int:
     if (longest := min(data.longest_window(name) for name in splits)) < SHORTEST_PRESET:
         print(f"note: little text: train with --seq-len {longest} or less, or prepare more")
     return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _sample(given: argparse.Namespace, _place: RankInfo) -> int:
