@@ -17,6 +17,7 @@ from orchestrator.specs.labels import (
     LABEL_PROJECT,
     LABEL_PYTHON,
     LABEL_TORCH,
+    PACKAGE_LABELS,
 )
 
 PROFILES = ("cpu", "cuda")
@@ -91,6 +92,8 @@ class ImageVersions:
     torch: str
     cuda: str
     onednn: bool
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions of those in PACKAGE_LABELS that it has."""
 
 
 def labels(recipe: Recipe, found: ImageVersions, created: str) -> dict[str, str]:
@@ -111,6 +114,7 @@ def labels(recipe: Recipe, found: ImageVersions, created: str) -> dict[str, str]
         LABEL_COMMIT: recipe.git_commit,
         LABEL_CONTENT: recipe.content,
         LABEL_ADDITIONS: recipe.additions.digest,
+        **{label: found.packages.get(package, "") for package, label in PACKAGE_LABELS.items()},
     }
 
 

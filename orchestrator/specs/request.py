@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.cost_model.memory import TransformerTraining
@@ -34,6 +34,9 @@ class LaunchRequest(RunSettings):
     """Makes the data that the command reads, where none is brought: empty where it is, or where none is read."""
     additions: str = ""
     """Hash of the packages that the inventory adds to the image; empty where it adds none."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Packages that the command needs and that an image has only where a project adds them, each with the command that
+    adds it."""
     sizes: TransformerTraining | None = None
     """Sizes of the training on which its memory depends, for a forecast; None: not known."""
     data_digest: str = ""

@@ -49,8 +49,12 @@ def test_the_hash_is_the_same_whoever_builds_it_and_when() -> None:
 
 
 def test_labels_say_what_was_found_inside() -> None:
-    found = ImageVersions(python="3.11.2", torch="2.13.0+cu130", cuda="13.0", onednn=True)
+    found = ImageVersions(
+        python="3.11.2", torch="2.13.0+cu130", cuda="13.0", onednn=True, packages={"torch-geometric": "2.8.1"}
+    )
     written = labels(RECIPE, found, "2026-01-01T00:00:00+00:00")
+    assert written["orch.torch_geometric"] == "2.8.1"
+    assert labels(RECIPE, replace(found, packages={}), "")["orch.torch_geometric"] == ""
     assert written["orch.torch"] == "2.13.0+cu130"
     assert written["orch.cuda"] == "13.0"
     assert written["orch.content"] == RECIPE.content

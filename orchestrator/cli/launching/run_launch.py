@@ -28,6 +28,7 @@ from orchestrator.fleet.supervise.replan import NodePool, PreviousAttempt
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import measuring
 from orchestrator.plan.lines import plan_lines
+from orchestrator.plan.packages import command_to_add
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError, UsageError
 from orchestrator.specs.inventory import Inventory
@@ -101,6 +102,7 @@ def ready(
         build_request(machines, options, earlier, os.environ, notify=say),
         data_command=checked.needs,
         sizes=checked.sizes,
+        packages={name: command_to_add(name, inventory.image.requirements) for name in checked.packages},
         additions=read_additions(inventory.image).digest,
     )
     if code:

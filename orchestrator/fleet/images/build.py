@@ -25,7 +25,7 @@ from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 from orchestrator.specs.facts import GpuFacts, ImageFacts
 from orchestrator.specs.image import Delivery, Placed
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.labels import LABEL_CONTENT
+from orchestrator.specs.labels import LABEL_CONTENT, PACKAGE_LABELS
 
 BUILD_TIMEOUT_S = 3600.0
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -36,9 +36,15 @@ LAST_LINES = 15
 """Last lines of a builder's output shown when a build fails: the error itself names only the command."""
 
 _ASK = """\
-import json, platform, torch
+import importlib.metadata, json, platform, sys, torch
+packages = {}
+for name in sys.argv[1:]:
+    try:
+        packages[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
 print(json.dumps({"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda or "",
-                  "onednn": torch.backends.mkldnn.is_available()}))"""
+                  "onednn": torch.backends.mkldnn.is_available(), "packages": packages}))"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +286,7 @@ def _ask(node: Node, recipe: Recipe) -> ImageVersions:
     spec = ContainerSpec(
         name=f"orch-ask-{recipe.content[:12]}-{recipe.profile}",
         image=recipe.content_tag,
-        command=("python", "-c", _ASK),
+        command=("python", "-c", _ASK, *PACKAGE_LABELS),
         environment={},
         labels={},
         network="none",
