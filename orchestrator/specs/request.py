@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.cost_model.memory import TransformerTraining
+from contract.downloads import Source
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import ABSENCE_S, DEFAULT_COMMAND, RunSettings
 
@@ -30,6 +31,8 @@ class LaunchRequest(RunSettings):
     """Folder of the controller that this code is copied from; None where it lies there already."""
     data: Path | None = None
     """Folder of the controller with prepared data: each node gets it once, by content."""
+    downloads: tuple[Source, ...] = ()
+    """Downloads of one node, copied to the others before the containers start."""
     data_command: str = ""
     """Makes the data that the command reads, where none is brought: empty where it is, or where none is read."""
     additions: str = ""

@@ -67,6 +67,12 @@ def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *
         if not mode.confirmed and not confirm(plan):
             say("nothing was started")
             return EXIT_INTERRUPTED
+        if request.downloads:
+            from orchestrator.fleet.downloads.fetch_once import fetch_once
+            from orchestrator.render.progress import ProgressView
+
+            with ProgressView(quiet=mode.as_json) as view:
+                fetch_once({node.name: node for node in nodes}, plan, request.downloads, view.notify)
         if not mode.forecast:
             return _run(nodes, plan, request, mode, previous)
         probe = run_probe(nodes, plan, request, quiet=mode.as_json, forecasts=True)
