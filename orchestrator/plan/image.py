@@ -152,9 +152,9 @@ def _is_needed(name: str, recipe: Recipe, architecture: str) -> bool:
     wanted = recipe.pins.get(package)
     if recipe.additions:  # the image below has the others
         wanted = version if wanted is None or recipe.additions.names(package) else None
-    elif package == "torch" and wanted and recipe.profile == "cpu":
+    elif package in ("torch", "torchvision") and wanted and recipe.profile == "cpu":
         wanted += "+cpu"
-    elif package == "torch" and wanted and recipe.cuda:
+    elif package in ("torch", "torchvision") and wanted and recipe.cuda:
         wanted += f"+cu{recipe.cuda.replace('.', '')}"
     any_python = recipe.base != DEFAULT_BASE or parts[-2] == "abi3" or python.startswith("py")
     return (

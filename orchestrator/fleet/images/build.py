@@ -94,6 +94,7 @@ def provide_images(
             brought = distribute_image(image, (recipe.content_tag, recipe.tag), builder.engine, group, notify)
         else:
             brought = _build_everywhere(recipe, options, group, builders, notify)
+        built = (builder or group[0]).engine.image(recipe.tag)
         for outcome in brought:
             placed[outcome.item.name] = Placed(
                 node=outcome.item.name,
@@ -103,6 +104,7 @@ def provide_images(
                 cuda=cuda,
                 cuda_reason=cuda_reason if cuda else "",
                 content=recipe.content,
+                has_torchvision=not built or built.labels.get(PACKAGE_LABELS["torchvision"]) != "",
                 delivery=outcome.result,
                 error=outcome.error,
             )
@@ -193,7 +195,8 @@ def _build_additions(node: Node, recipe: Recipe, below: ImageFacts, options: Bui
     if added.requirements or added.apt:
         files = {path: content for path, content in recipe.files.items() if path == LAYER or path.startswith(SITE)}
         for name in ("requirements", "constraints"):
-            files[f"packages/{name}.txt"] = "".join(f"{line}\n" for line in getattr(added, name)).encode()
+            lines = [*getattr(added, name), *(_fitting_torchvision(recipe) if name == "constraints" else ())]
+            files[f"packages/{name}.txt"] = "".join(f"{line}\n" for line in lines).encode()
         wheels = wheels_for(recipe, options.site, node.engine.facts().architecture)
         tools = "python3-pip git" if added.from_git else "python3-pip"
         args = {**request.args, "APT": " ".join(added.apt), "TOOLS": tools}
@@ -206,6 +209,12 @@ def _build_additions(node: Node, recipe: Recipe, below: ImageFacts, options: Bui
         # an entry point would take the words of each container's command as its own
         context = archive_of({**added.context, _OWN_DOCKERFILE: added.dockerfile + b"\nENTRYPOINT []\n"})
         _follow(node, replace(request, dockerfile=_OWN_DOCKERFILE), context, notify)
+
+
+def _fitting_torchvision(recipe: Recipe) -> list[str]:
+    """Constraint against the package index's torchvision, which cannot be imported with a torch without CUDA."""
+    version = recipe.pins.get("torchvision")
+    return [f"torchvision=={version}+cpu"] if version and recipe.profile == "cpu" else []
 
 
 @dataclass(frozen=True)
