@@ -17,7 +17,7 @@ from orchestrator.fleet.downloads.spread import copy_download, has_files
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.launch import plan_launch
-from orchestrator.specs.errors import CommandFailedError, ConfigError, PreflightError, UsageError
+from orchestrator.specs.errors import CommandFailedError, ConfigError, PreflightError, RunFailedError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.secret import Secret
@@ -109,6 +109,16 @@ def test_an_error_of_the_server_names_the_node_and_leaves_nothing_to_be_found(
         fetch()
     assert refused.value.node == "alpha"
     assert held(tmp_path / "alpha/p/cache") == {}
+
+
+def test_a_server_that_breaks_off_is_continued_by_the_next_launch(fetch: Fetch, hub: Hub, tmp_path: Path) -> None:
+    hub.breaks_after["model.safetensors"] = 0
+    with pytest.raises(RunFailedError, match="ended after 0 of") as broken:
+        fetch()
+    assert "launch again" in broken.value.hint
+    hub.breaks_after.clear()
+    fetch()
+    assert held(tmp_path / "gamma/p/cache") == FILES
 
 
 def test_without_internet_every_node_is_tried(fetch: Fetch) -> None:

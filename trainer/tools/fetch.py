@@ -253,12 +253,12 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument("source", help="hf:ORG/NAME, hf:datasets/ORG/NAME or https://HOST/FILE.pth")
     parser.add_argument("--cache", type=Path, required=True, metavar="DIR")
     given = parser.parse_args(argv)
-    last = 0.0
+    last, shown = 0.0, -1
 
     def tell(done: int, total: int) -> None:
-        nonlocal last
-        if done == total or time.monotonic() - last >= EVERY_S:
-            last = time.monotonic()
+        nonlocal last, shown
+        if done != shown and (done == total or time.monotonic() - last >= EVERY_S):
+            last, shown = time.monotonic(), done
             print(json.dumps({"done": done, "total": total}), flush=True)
 
     try:

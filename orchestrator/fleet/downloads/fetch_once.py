@@ -82,6 +82,9 @@ def _download_on_one(
                 raise
             cut_off.append(error)
             continue
+        except RunFailedError as error:
+            error.hint = error.hint or "launch again: what came is kept, and the download continues"
+            raise
         if manifest := cache.manifest(source):
             return cache, manifest
         raise RunFailedError(
