@@ -31,6 +31,7 @@ BUILD_TIMEOUT_S = 3600.0
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index: packages that are compiled against torch, for builds of it without CUDA."""
 _PACKAGES_HINT = "change the requirement that pip names, then run it again; torch is the image's own and stays as it is"
+_TORCHVISION_HINT = "; if pip names torchvision: add a line torchvision, and PyTorch's own index is asked for it"
 _OWN_DOCKERFILE = "Dockerfile.of-the-project"
 LAST_LINES = 15
 """Last lines of a builder's output shown when a build fails: the error itself names only the command."""
@@ -203,7 +204,9 @@ def _build_additions(node: Node, recipe: Recipe, below: ImageFacts, options: Bui
         if recipe.profile == "cpu" and any(added.names(name) for name in ("torchvision", "torchaudio")):
             args["TORCH_CPU_INDEX"] = TORCH_CPU_INDEX
         with packed(files, options.site, wheels) as context:
-            _follow(node, replace(request, args=args), context, notify, hint=_PACKAGES_HINT)
+            lacks = below.labels.get(PACKAGE_LABELS["torchvision"]) == ""
+            hint = _PACKAGES_HINT + (_TORCHVISION_HINT if lacks else "")
+            _follow(node, replace(request, args=args), context, notify, hint=hint)
         request = replace(request, args={**request.args, BASE_ARGUMENT: recipe.content_tag})
     if added.dockerfile:
         # an entry point would take the words of each container's command as its own
