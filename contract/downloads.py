@@ -31,6 +31,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _PATH = re.compile(
     rf"({HUB}/(models|datasets)--[\w.-]+/(blobs|snapshots|refs)|{CHECKPOINTS})/[^\x00-\x1f\x7f]{{1,500}}", re.A
 )
+_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _TARGET = re.compile(r"(\.\./){2,20}blobs/[0-9a-f]{40,64}", re.ASCII)
 
 
@@ -140,7 +141,7 @@ def decode_manifest(text: str, source: Source) -> Manifest:
             and len(manifest.links) + len(manifest.texts) <= 2 * MOST_FILES
             and all(_fits(one, source) for one in files)
             and all(is_inside(path, source) and _TARGET.fullmatch(to) for path, to in manifest.links.items())
-            and all(is_inside(path, source) and len(held) <= 64 for path, held in manifest.texts.items())
+            and all(is_inside(path, source) and _COMMIT.fullmatch(held) for path, held in manifest.texts.items())
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         fits = False
@@ -153,7 +154,7 @@ def is_inside(path: str, source: Source) -> bool:
     """Whether this path belongs to the download's part of the cache, and can be a word of a line."""
     top = f"{source.folder}/" if source.repo else f"{CHECKPOINTS}/{source.file}"
     parts = PurePosixPath(path).parts
-    plain = "/".join(parts) == path and ".." not in parts and path == path.strip()
+    plain = "/".join(parts) == path and ".." not in parts and path == path.strip() and path.isprintable()
     return plain and path.startswith(top) and bool(_PATH.fullmatch(path))
 
 

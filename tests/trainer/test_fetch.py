@@ -154,7 +154,7 @@ def test_a_full_disk_is_noticed_first(fetch: Fetch, monkeypatch: pytest.MonkeyPa
     assert fetch.hub.begun_at("model.safetensors") == []
 
 
-@pytest.mark.parametrize("name", ["../../../escape", "a/../../b", "/etc/passwd", "space ", "new\nline"])
+@pytest.mark.parametrize("name", ["../../../escape", "a/../../b", "/etc/passwd", "space ", "new\nline", "half\ud800"])
 def test_names_of_a_server_do_not_lead_out_of_the_cache(fetch: Fetch, name: str) -> None:
     fetch.hub.files[name] = b"x"
     ran = fetch()
