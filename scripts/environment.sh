@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Sourced in the repository's root: create the Python environment .venv with the versions in constraints.txt.
 #
-# ensure_environment [EXTRAS]   e.g. trainer,dev; does nothing if .venv is up to date.
+# ensure_environment [EXTRAS]   e.g. trainer,gnn,dev; does nothing if .venv is up to date.
 
 ensure_environment() {
     extras=${1:-}

@@ -38,6 +38,8 @@ class Answer:
     """The command that makes the data which the training reads, if none was given."""
     sizes: TransformerTraining | None = None
     """Sizes on which the memory of the training depends; None: not known here."""
+    packages: tuple[str, ...] = ()
+    """Packages that the training needs and that an image has only where a project adds them."""
     replaces: str = ""
     """The kind of data of another workload in `data`, if the words prepare data there."""
 
@@ -82,7 +84,11 @@ def answer(asked: Mapping[str, Any]) -> Answer:
             sizes = given.sizes(given, data) if data and hasattr(given, "sizes") else None
         except TrainerError as error:
             return Answer(refused=str(error), code=error.exit_code)
-    return Answer(needs=kind.prepare_line("Data") if kind and not data and not elsewhere else "", sizes=sizes)
+    return Answer(
+        needs=kind.prepare_line("Data") if kind and not data and not elsewhere else "",
+        sizes=sizes,
+        packages=getattr(given, "packages", ()),
+    )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from contract.checkpoint import decode_manifest
+from contract.downloads import CachedFile, Manifest, encode_manifest, read_source
+from contract.downloads import decode_manifest as decode_download
 from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
 from orchestrator.checks.failure import generation_failure, generation_failures
@@ -140,6 +142,15 @@ TORCH = (
 )
 LABELS = {"orch.run_id": "r-1", "orch.attempt": "1", "orch.node_rank": "0", "orch.nnodes": "3", "orch.user": "ana",
           "orch.project": "orch", "orch.started_at": "2026-01-02T15:04:05+00:00", "orch.command": "gpt2"}  # fmt: skip
+DOWNLOADED = read_source("hf:ana/tiny")
+DOWNLOAD = encode_manifest(
+    Manifest(
+        source=DOWNLOADED.text,
+        files=(CachedFile(path=f"{DOWNLOADED.folder}/blobs/{'a' * 40}", size=3, sha256="b" * 64),),
+        links={f"{DOWNLOADED.folder}/snapshots/{'c' * 40}/config.json": f"../../blobs/{'a' * 40}"},
+        texts={f"{DOWNLOADED.folder}/refs/main": "c" * 40},
+    )
+)
 CHECKPOINT = (
     "now=1700000000\nrun=/home/a/orch/orch/runs/r1\nbest={\"checkpoint\":\"step-00000007\"}\nstep=step-00000007\n"
     "file=7 1700000000 state.pt\nfile=99 1700000000 manifest.json\nsha256=" + "a" * 64 + "\nmanifest="
@@ -171,6 +182,8 @@ def readers() -> Mapping[str, Reader]:
             for n in range(4))]),
         "plan": Reader(read=lambda text: from_json(text, where="w"), texts=[to_json(lan.plan())]),
         "checkpoints": Reader(read=lambda text: list(checkpoint_probe.parse(text, node="alpha")), texts=[CHECKPOINT]),
+        "download": Reader(read=lambda text: decode_download(text, DOWNLOADED), declared=(ValueError,),
+                           texts=[DOWNLOAD]),
         "manifest": Reader(read=lambda text: decode_manifest(text, step=7), declared=(ValueError,),
                            texts=[CHECKPOINT.rpartition("manifest=")[2]]),
         "nvidia-smi": Reader(read=_smi, texts=[*_of_files("tests/**/*.xml"), "0, GPU-1, RTX, 570.1, 6144, 1, 1, 1\n"]),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding
-from orchestrator.specs.labels import LABEL_ADDITIONS, LABEL_CONTENT, LABEL_CUDA, LABEL_PROFILE
+from orchestrator.specs.labels import LABEL_ADDITIONS, LABEL_CONTENT, LABEL_CUDA, LABEL_PROFILE, PACKAGE_LABELS
 
 CLOCK_WARN_S = 1.0
 CLOCK_ERROR_S = 30.0
@@ -103,6 +103,15 @@ def image_outdated(fleet: Sequence[NodeFacts], additions: str) -> Iterator[Findi
     held = {facts.name: facts.image.labels.get(LABEL_ADDITIONS, "") for facts in fleet if facts.image}
     if other := [name for name, digest in held.items() if digest != additions]:
         yield Finding.of("image.outdated", ", ".join(other))
+
+
+def package_missing(fleet: Sequence[NodeFacts], packages: Mapping[str, str]) -> Iterator[Finding]:
+    """Nodes whose image lacks a package of `packages`, which has the command that adds it. An image without the label,
+    of an earlier version or of a build without orch, is not known to lack it."""
+    for package, add in packages.items():
+        held = {facts.name: facts.image.labels.get(PACKAGE_LABELS[package]) for facts in fleet if facts.image}
+        if without := [name for name, version in held.items() if version == ""]:
+            yield Finding.of("image.package_missing", ", ".join(without), package=package, add=add)
 
 
 def data_missing(fleet: Sequence[NodeFacts], make: str) -> Iterator[Finding]:

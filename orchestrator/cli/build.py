@@ -87,6 +87,7 @@ def build(
     from orchestrator.fleet.images.build import BuildOptions, provide_images
     from orchestrator.fleet.images.build_context import site_of
     from orchestrator.nodes.local import LocalNode
+    from orchestrator.plan.packages import command_to_add
     from orchestrator.render.images import images_data, images_table
     from orchestrator.render.progress import ProgressView
 
@@ -121,9 +122,17 @@ def build(
         placed = provide_images(options, specs, reached, controller, view.notify)
     for reason in dict.fromkeys(result.cuda_reason for result in placed if result.cuda_reason):
         say(f"note: {reason}")
+    tell_of_torchvision(placed, command_to_add("torchvision", loaded.inventory.image.requirements))
     ready = [result.node for result in placed if not result.error]
     output.write(images_data(placed), ready, images_table(placed, wide=output.wide))
     return outcome(placed, quiet=output.as_json)
+
+
+def tell_of_torchvision(placed: Sequence[Placed], add: str) -> None:
+    """Print the profiles of images without torchvision. `add`: the command that adds it."""
+    if profiles := ", ".join(sorted({result.profile for result in placed if not result.has_torchvision})):
+        say(f"note: torchvision is left out of the image ({profiles}): pip found no build of it for this torch")
+        say(f"  → {add}   # once PyTorch's index, or a wheel in --wheels DIR, has it")
 
 
 def outcome(placed: Sequence[Placed], *, quiet: bool) -> int:

@@ -84,6 +84,8 @@ def _annotation(each: Field[Any], flag: Flag, hint: Any) -> Any:
     kind = list[str] if flag.repeated else next(one for one in (bool, int, Path, str) if one in (hint, *get_args(hint)))
     default = "" if each.default is MISSING or not each.default else f" (default: {each.default})"
     text = flag.help.removesuffix(".") + default + "." if default else flag.help
+    if kind is bool:
+        return Annotated[bool, typer.Option(flag.name, help=text)]
     most = flag.most if each.default is None else None  # any other number is bounded where a plan is read
     metavar = flag.metavar or flag.name.lstrip("-").upper()
     option = typer.Option(flag.name, metavar=metavar, min=flag.least, max=most, help=text, show_default=False)

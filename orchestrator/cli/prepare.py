@@ -91,7 +91,7 @@ def prepare(
 def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, project: str, engine: str) -> None:
     """Run the container. If it fails, a folder that was made for it is removed, unless the next try continues there."""
     from orchestrator.fleet.connect import connect
-    from orchestrator.fleet.prepare import prepare as run_prepare
+    from orchestrator.fleet.prepare import run_to_end
     from orchestrator.plan.prepare import prepare_container, user_paths
     from orchestrator.specs.request import LaunchRequest
 
@@ -113,7 +113,7 @@ def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, projec
         environment={name: os.environ[name] for name in PROXIES if os.environ.get(name)},
     )
     try:
-        run_prepare(node.engine, spec, lambda text: say(user_paths(text, spec, data, words)))
+        run_to_end(node.engine, spec, lambda text: say(user_paths(text, spec, data, words)))
     except BaseException as error:
         if made and not (data / UNFINISHED).exists():
             shutil.rmtree(data, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Prepare training data once for all nodes, in the image that will train."""
+"""Run a container of the trainer to its end: preparation of data, downloads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from orchestrator.nodes.interface import Engine
 from orchestrator.specs.container import ContainerSpec
-from orchestrator.specs.errors import ConfigError, RunFailedError, UsageError
+from orchestrator.specs.errors import ConfigError, OrchError, PreflightError, RunFailedError, UsageError
 
 ERROR = "error: "
 """Prefix of the trainer's error message; all lines after it belong to that message."""
@@ -14,8 +14,15 @@ MOST_LINES = 50
 """Maximum number of lines of that message."""
 
 
-def prepare(engine: Engine, spec: ContainerSpec, on_line: Callable[[str], None]) -> None:
-    """Run the container until it ends, then remove it. Its error message becomes the exception."""
+def run_to_end(
+    engine: Engine,
+    spec: ContainerSpec,
+    on_line: Callable[[str], None],
+    *,
+    doing: str = "preparing the data",
+    node: str = "",
+) -> None:
+    """Run the container until it ends, then remove it. Its error message becomes the exception, with `node`."""
     container = engine.create(spec)
     wrong: list[str] = []
     try:
@@ -33,7 +40,9 @@ def prepare(engine: Engine, spec: ContainerSpec, on_line: Callable[[str], None])
             on_line(text)
         return
     message = "\n".join(wrong[:MOST_LINES]).removeprefix(ERROR)
-    kinds = {kind.exit_code: kind for kind in (UsageError, ConfigError)}
+    kinds: dict[int | None, type[OrchError]] = {
+        kind.exit_code: kind for kind in (UsageError, ConfigError, PreflightError)
+    }
     if message and ended.exit_code in kinds:
-        raise kinds[ended.exit_code](message)
-    raise RunFailedError(message or f"preparing the data failed with exit code {ended.exit_code}")
+        raise kinds[ended.exit_code](message, node=node)
+    raise RunFailedError(message or f"{doing} failed with exit code {ended.exit_code}", node=node)

@@ -14,6 +14,7 @@ from orchestrator.plan.command import (
     HF_HOME,
     SHUTDOWN_TIMEOUT_S,
     STOP_TIMEOUT_S,
+    TORCH_HOME,
     is_own_script,
     torchrun_command,
 )
@@ -152,6 +153,7 @@ def _environment(
         **ours,
         # on the node's disk and for all its runs: a model of the hub in /tmp would count against the memory's limit
         "HF_HOME": HF_HOME,
+        "TORCH_HOME": TORCH_HOME,
         environment.RUN_ID: identity.run_id,
         environment.ATTEMPT: str(identity.attempt),
         environment.NODE: node,

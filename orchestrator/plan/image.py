@@ -17,6 +17,7 @@ from orchestrator.specs.labels import (
     LABEL_PROJECT,
     LABEL_PYTHON,
     LABEL_TORCH,
+    PACKAGE_LABELS,
 )
 
 PROFILES = ("cpu", "cuda")
@@ -91,6 +92,8 @@ class ImageVersions:
     torch: str
     cuda: str
     onednn: bool
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions of those in PACKAGE_LABELS that it has."""
 
 
 def labels(recipe: Recipe, found: ImageVersions, created: str) -> dict[str, str]:
@@ -111,6 +114,7 @@ def labels(recipe: Recipe, found: ImageVersions, created: str) -> dict[str, str]
         LABEL_COMMIT: recipe.git_commit,
         LABEL_CONTENT: recipe.content,
         LABEL_ADDITIONS: recipe.additions.digest,
+        **{label: found.packages.get(package, "") for package, label in PACKAGE_LABELS.items()},
     }
 
 
@@ -148,9 +152,9 @@ def _is_needed(name: str, recipe: Recipe, architecture: str) -> bool:
     wanted = recipe.pins.get(package)
     if recipe.additions:  # the image below has the others
         wanted = version if wanted is None or recipe.additions.names(package) else None
-    elif package == "torch" and wanted and recipe.profile == "cpu":
+    elif package in ("torch", "torchvision") and wanted and recipe.profile == "cpu":
         wanted += "+cpu"
-    elif package == "torch" and wanted and recipe.cuda:
+    elif package in ("torch", "torchvision") and wanted and recipe.cuda:
         wanted += f"+cu{recipe.cuda.replace('.', '')}"
     any_python = recipe.base != DEFAULT_BASE or parts[-2] == "abi3" or python.startswith("py")
     return (

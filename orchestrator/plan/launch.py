@@ -46,7 +46,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         data_origin=request.data_origin,
         away=request.away,
         nodes=nodes,
-        notes=(*_notes(order, facts, note), *filter(None, [memory_note])),
+        notes=(*_notes(order, facts, note), *filter(None, [memory_note]), *_downloads(request)),
     )
 
 
@@ -98,6 +98,11 @@ def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_not
         if cpus and limit and limit > cpus:
             yield f"{node.name} has {cpus} CPUs, fewer than its limit of {limit:g}"
     yield from _unused_cores(order, facts)
+
+
+def _downloads(request: LaunchRequest) -> Iterator[str]:
+    for source in request.downloads:
+        yield f"{source.text}: before the start, what is missing is downloaded on one node and copied to the others"
 
 
 def _unused_cores(order: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -66,6 +67,14 @@ class Additions:
         """Whether a requirement names this Python package."""
         named = (_requirement(line) for line in self.requirements)
         return any(found and canonicalize_name(found.name) == package for found in named)
+
+
+def command_to_add(package: str, requirements: str | None) -> str:
+    """Return the line that adds a Python package to the image. `requirements`: the file that the inventory names."""
+    if requirements and requirements.endswith(".toml"):
+        return f"orch build   # after adding {package!r} to `dependencies` in {requirements}"
+    file = shlex.quote(requirements or "requirements.txt")
+    return f"echo {package} >> {file} && orch build" + ("" if requirements else f" --requirements {file}")
 
 
 def requirements_of(path: str, read: Callable[[str], str], torch: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

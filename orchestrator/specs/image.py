@@ -31,5 +31,7 @@ class Placed:
     """CUDA of its torch; empty for the CPU."""
     cuda_reason: str = ""
     """Reason for another CUDA than the default; empty for the default."""
+    has_torchvision: bool = True
+    """False where the build found none that fits torch."""
     delivery: Delivery | None = None
     error: OrchError | None = None

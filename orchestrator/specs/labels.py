@@ -40,6 +40,8 @@ LABEL_CUDA = "orch.cuda"
 """CUDA that its torch was built with."""
 LABEL_PYTHON = "orch.python"
 LABEL_COMMIT = "orch.git_commit"
+PACKAGE_LABELS = {"torch-geometric": "orch.torch_geometric", "torchvision": "orch.torchvision"}
+"""Packages that not every image has, each with the label that holds its version, empty where the image lacks it."""
 
 MOST_NODES = 4096
 MOST_NPROC = 64

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from contract.downloads import Source, read_source
 from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.labels import MOST_NODES
@@ -61,6 +62,16 @@ def _environment(texts: Sequence[str]) -> dict[str, str]:
         if not equals or not key.isidentifier():
             raise UsageError(f"--env {key}: expected KEY=VALUE")
     return variables
+
+
+def _sources(texts: Sequence[str]) -> tuple[Source, ...]:
+    sources = []
+    for text in texts:
+        try:
+            sources.append(read_source(text))
+        except ValueError as error:
+            raise UsageError(f"--fetch-once {text}: {error}") from None
+    return tuple(sources)
 
 
 def _secrets(texts: Sequence[str]) -> tuple[Secret, ...]:
@@ -192,6 +203,18 @@ class LaunchOptions(RunSettings):
     )
     data: Path | None = _option(  # noqa: RUF009  # a dataclass field
         None, "--data", metavar="DIR", help="Prepared data, copied to nodes without it (default: ./Data)."
+    )
+    fetch_once: tuple[Source, ...] = _option(
+        (),
+        "--fetch-once",
+        parse=_sources,
+        repeated=True,
+        metavar="hf:ORG/NAME|URL",
+        help="Model or data set of Hugging Face, or file for torch.hub: downloaded on one node before the start, copied"
+        " to the others; implies --offline. Repeatable.",
+    )
+    offline: bool = _option(
+        False, "--offline", help="Let Hugging Face's libraries use what the nodes have, without asking its server."
     )
     resume: str = _option("", "--resume", metavar="RUN", help="Resume an earlier run.")
     engine: str = ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.cost_model.memory import TransformerTraining
+from contract.downloads import Source
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import ABSENCE_S, DEFAULT_COMMAND, RunSettings
 
@@ -30,10 +31,15 @@ class LaunchRequest(RunSettings):
     """Folder of the controller that this code is copied from; None where it lies there already."""
     data: Path | None = None
     """Folder of the controller with prepared data: each node gets it once, by content."""
+    downloads: tuple[Source, ...] = ()
+    """Downloads of one node, copied to the others before the containers start."""
     data_command: str = ""
     """Makes the data that the command reads, where none is brought: empty where it is, or where none is read."""
     additions: str = ""
     """Hash of the packages that the inventory adds to the image; empty where it adds none."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Packages that the command needs and that an image has only where a project adds them, each with the command that
+    adds it."""
     sizes: TransformerTraining | None = None
     """Sizes of the training on which its memory depends, for a forecast; None: not known."""
     data_digest: str = ""

@@ -53,6 +53,19 @@ def test_labels(cpu_image: ImageFacts) -> None:
     assert len(cpu_image.labels["orch.content"]) == 64
 
 
+def test_torchvision_is_the_build_for_this_torch_or_not_there(local_node: LocalNode, cpu_image: ImageFacts) -> None:
+    ask_it = (
+        "import importlib.util as u\nif u.find_spec('torchvision'): import torchvision; print(torchvision.__version__)"
+    )
+    version = ask(local_node, cpu_image, "python", "-c", ask_it).strip()
+    assert version == cpu_image.labels["orch.torchvision"]
+    assert version in ("", "0.28.0+cpu")
+
+
+def test_torch_geometric_is_left_to_those_who_need_it(local_node: LocalNode, cpu_image: ImageFacts) -> None:
+    assert cpu_image.labels["orch.torch_geometric"] == ""
+
+
 def test_onednn_is_used(local_node: LocalNode, cpu_image: ImageFacts) -> None:
     said = ask(local_node, cpu_image, "python", "-c", CONVOLUTION, ONEDNN_VERBOSE="1")
     assert [line for line in said.splitlines() if line.startswith("onednn_verbose") and ",convolution," in line]

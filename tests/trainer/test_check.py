@@ -90,6 +90,11 @@ def test_data_that_is_missing_is_named_by_the_line_that_makes_it() -> None:
     assert ask("gpt2", "--data-dir", "/workspace/other").needs == ""
 
 
+def test_packages_that_not_every_image_has_are_named() -> None:
+    assert ask("traces-gnn", "--data-dir", "/workspace/other").packages == ("torch-geometric",)
+    assert ask("traces-lstm").packages == ()
+
+
 def test_data_of_another_workload_is_refused_with_a_folder_of_its_own(tmp_path: Path) -> None:
     found = ask("gpt2", data=held(tmp_path / "Data", IMAGES))
     assert found.refused == f"{tmp_path}/Data holds images; gpt2 reads tokens"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -177,3 +178,15 @@ def test_measures_of_one_class_do_without_ranking() -> None:
     assert "auroc" not in measures(np.array([[0.2, 0.0], [0.7, 0.0]]))
     both = measures(np.array([[0.2, 0.0], [0.7, 1.0], [0.6, 0.0]]))
     assert (both["auroc"], both["precision"], both["recall"]) == (1.0, 0.5, 1.0)
+
+
+def test_without_its_package_the_graph_network_names_the_line_that_adds_it(
+    recorded: Path, run: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "trainer.models.trace_graph", raising=False)
+    for name in ("torch_geometric", "torch_geometric.nn"):  # as where it is not installed
+        monkeypatch.setitem(sys.modules, name, None)
+    refused = run("traces-gnn", "train", "--data-dir", str(recorded), "--run-dir", str(tmp_path), *SMALL)
+    assert refused.code == 3
+    assert "echo torch-geometric >> requirements.txt && orch build --requirements requirements.txt" in refused.err
+    assert "Traceback" not in refused.err

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.build import outcome
+from orchestrator.cli.build import outcome, tell_of_torchvision
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.image import Delivery, Placed
 
@@ -53,3 +53,16 @@ def test_exit_code(nodes: str, code: int, capsys: pytest.CaptureFixture[str]) ->
     ]
     assert outcome(placed, quiet=False) == code
     assert capsys.readouterr().err.count("disk full") == nodes.count("-")
+
+
+def test_an_image_without_torchvision_is_named_with_the_line_that_adds_it(capsys: pytest.CaptureFixture[str]) -> None:
+    placed = [
+        Placed(node=profile, profile=profile, builder="c", tag="t", content="c", has_torchvision=profile == "cuda")
+        for profile in ("cpu", "cuda")
+    ]
+    tell_of_torchvision(placed, "the line")
+    said = capsys.readouterr().err
+    assert "torchvision is left out of the image (cpu)" in said
+    assert "→ the line" in said
+    tell_of_torchvision(placed[1:], "the line")
+    assert capsys.readouterr().err == ""

@@ -19,7 +19,11 @@ from orchestrator.plan.image import (
     redact,
 )
 
-FILES = {"images/Dockerfile": b"FROM x", "images/torch.txt": b"torch==2.13.0\nnumpy==2.4.6\n", "trainer/a.py": b"1"}
+FILES = {
+    "images/Dockerfile": b"FROM x",
+    "images/torch.txt": b"torch==2.13.0\ntorchvision==0.28.0\nnumpy==2.4.6\n",
+    "trainer/a.py": b"1",
+}
 RECIPE = Recipe(project="maize", profile="cpu", files=FILES, git_commit="c0ffee", version="1.2")
 
 
@@ -49,8 +53,12 @@ def test_the_hash_is_the_same_whoever_builds_it_and_when() -> None:
 
 
 def test_labels_say_what_was_found_inside() -> None:
-    found = ImageVersions(python="3.11.2", torch="2.13.0+cu130", cuda="13.0", onednn=True)
+    found = ImageVersions(
+        python="3.11.2", torch="2.13.0+cu130", cuda="13.0", onednn=True, packages={"torch-geometric": "2.8.1"}
+    )
     written = labels(RECIPE, found, "2026-01-01T00:00:00+00:00")
+    assert (written["orch.torch_geometric"], written["orch.torchvision"]) == ("2.8.1", "")
+    assert labels(RECIPE, replace(found, packages={}), "")["orch.torch_geometric"] == ""
     assert written["orch.torch"] == "2.13.0+cu130"
     assert written["orch.cuda"] == "13.0"
     assert written["orch.content"] == RECIPE.content
@@ -67,13 +75,15 @@ def test_only_the_wheels_that_this_image_installs_are_sent() -> None:
         "numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
         "numpy-2.4.5-cp311-cp311-manylinux_2_28_x86_64.whl",
         "scipy-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "torchvision-0.28.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "torchvision-0.28.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl",
         "notes.txt",
         "numpy.whl",
     ]
-    assert needed_wheels(names, RECIPE, "x86_64") == [names[4], names[0]]
-    assert needed_wheels(names, replace(RECIPE, profile="cuda"), "x86_64") == [names[4], names[3]]
+    assert needed_wheels(names, RECIPE, "x86_64") == [names[4], names[0], names[8]]
+    assert needed_wheels(names, replace(RECIPE, profile="cuda"), "x86_64") == [names[4], names[3], names[7]]
     assert needed_wheels(names, RECIPE, "aarch64") == [names[2]]
-    assert needed_wheels(names, replace(RECIPE, base="mine"), "x86_64") == [names[4], names[0], names[1]]
+    assert needed_wheels(names, replace(RECIPE, base="mine"), "x86_64") == [names[4], names[0], names[1], names[8]]
 
 
 def test_pip_settings_are_handed_through_without_paths_of_this_computer() -> None:

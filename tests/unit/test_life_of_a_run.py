@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from tests import lan
 from tests.json_output import json_data
@@ -80,3 +81,25 @@ def test_a_run_that_still_runs_is_not_resumed_beside_itself(orch: Orch) -> None:
         f"error: run {run_id} still runs on alpha, beta\n  → to stop it and continue: orch restart {run_id}"
         in again.err
     )
+
+
+def test_a_run_without_a_step_offers_no_checkpoints(orch: Orch) -> None:
+    idle = orch("launch", "-y", "--", "gpt2", on=lan.lan(*THREE, says=(event("done"),)))
+    assert "  folder  alpha:/home/ana/orch/orch/runs/" in idle.err
+    for line in ("checkpoints", "orch pull", "orch sample"):
+        assert line not in idle.err
+    resumed_at_its_end = (event("resumed", step=3), event("done"))
+    for said in (DONE, (event("checkpoint", step=3), event("done")), resumed_at_its_end):
+        trained = orch("launch", "-y", "--", "gpt2", on=lan.lan(*THREE, says=said))
+        assert "/checkpoints\n" in trained.err
+        assert "orch sample" in trained.err
+
+
+def test_a_script_that_reports_no_step_may_have_written_files(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.py").touch()
+    words = ("launch", "-y", "--workdir", str(tmp_path / "mine"), "--", "python", "train.py")
+    ran = orch(*words, on=lan.lan(*THREE))
+    assert "  folder  alpha:" in ran.err
+    assert "# copy what it wrote to this computer" in ran.err
+    assert "checkpoints" not in ran.err

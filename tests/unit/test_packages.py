@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.checks.preflight import image_outdated
+from orchestrator.checks.preflight import image_outdated, package_missing
 from orchestrator.fleet.images import additions as reading
 from orchestrator.fleet.images.additions import read_additions
 from orchestrator.fleet.images.build import BuildOptions, build_image
 from orchestrator.nodes.fake import FakeEngine, FakeNode
 from orchestrator.plan.image import DEFAULT_BASE, Recipe, needed_wheels
-from orchestrator.plan.packages import Additions, check_dockerfile, debian_packages
+from orchestrator.plan.packages import Additions, check_dockerfile, command_to_add, debian_packages
 from orchestrator.specs.errors import ConfigError, EngineError
 from orchestrator.specs.facts import ImageFacts
 from orchestrator.specs.inventory import ImageSpec
 from orchestrator.specs.inventory_files.inventory_file import read_inventory
-from orchestrator.specs.labels import LABEL_ADDITIONS, LABEL_CONTENT
+from orchestrator.specs.labels import LABEL_ADDITIONS, LABEL_CONTENT, PACKAGE_LABELS
 from tests import lan
+from tests.unit.conftest import THREE, Orch
 
 OURS = "ARG BASE\nFROM ${BASE}\n"
 
@@ -249,3 +250,41 @@ def test_an_image_with_other_packages_is_found_before_a_launch() -> None:
     (finding,) = image_outdated(fleet, "now")
     assert (finding.id, finding.node) == ("image.outdated", "beta")
     assert not list(image_outdated(fleet[:1], "now"))
+
+
+GNN = "torch-geometric"
+
+
+def test_a_package_that_the_workload_needs_is_asked_of_every_image() -> None:
+    label = PACKAGE_LABELS[GNN]
+    fleet = [
+        lan.facts("alpha", image=ImageFacts(id="1", labels={label: "2.8.1"})),
+        lan.facts("beta", image=ImageFacts(id="2", labels={label: ""})),
+        lan.facts("gamma"),  # an image without the label: nobody knows
+    ]
+    (finding,) = package_missing(fleet, {GNN: "the line"})
+    assert (finding.id, finding.node, finding.fix) == ("image.package_missing", "beta", "the line")
+    assert not list(package_missing(fleet, {}))
+
+
+@pytest.mark.parametrize(
+    ("requirements", "line"),
+    [
+        (None, "echo torch-geometric >> requirements.txt && orch build --requirements requirements.txt"),
+        ("/my files/r.txt", "echo torch-geometric >> '/my files/r.txt' && orch build"),
+        ("/a/pyproject.toml", "orch build   # after adding 'torch-geometric' to `dependencies` in /a/pyproject.toml"),
+    ],
+)
+def test_the_line_that_adds_a_package(requirements: str | None, line: str) -> None:
+    assert command_to_add(GNN, requirements) == line
+
+
+def test_a_launch_of_graphs_is_refused_where_the_image_has_none(orch: Orch) -> None:
+    bare = replace(lan.IMAGE, labels={**lan.IMAGE.labels, PACKAGE_LABELS[GNN]: ""})
+    words = ("launch", "-y", "--mount", "/srv/traces:/workspace/Data", "--")
+    on = lan.lan(*THREE, held={bare.id: bare})
+    ran = orch(*words, "traces-gnn", on=on)
+    assert ran.code == 4
+    assert f"→ {command_to_add(GNN, None)}" in ran.err
+    assert not on.containers
+    assert "torch-geometric" not in orch(*words, "traces-lstm", on=lan.lan(*THREE, held={bare.id: bare})).err

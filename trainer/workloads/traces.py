@@ -88,6 +88,8 @@ class TracesWorkload(Workload):
 
     kind: str
     options: type[TraceOptions] = TraceOptions
+    packages: tuple[str, ...] = ()
+    """Packages that the training needs and that the image has only where a project adds them."""
     unit = "traces"
     compile_gain = 0.0
     """torch.compile gains nothing: each batch has another size."""

@@ -33,7 +33,7 @@ def add(actions: Actions, kind: Kind) -> None:
     train = actions.add_parser("train", help="the default action", allow_abbrev=False)
     add_train_options(train)
     add_options(train, kind.options)
-    train.set_defaults(run=kind.train, check=kind.check)
+    train.set_defaults(run=kind.train, check=kind.check, packages=kind.packages)
 
     prepare = actions.add_parser("prepare", help="traces to shards", allow_abbrev=False)
     sources = prepare.add_mutually_exclusive_group(required=True)

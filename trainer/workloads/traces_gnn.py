@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainer.data.batch import Batch
+from trainer.errors import ConfigurationError
 from trainer.options import option
 from trainer.workloads import Actions, traces, traces_commands
 
@@ -31,12 +32,21 @@ class GnnTraces(traces.TracesWorkload):
     name = "traces-gnn"
     kind = "gnn"
     options = GnnOptions
+    packages = ("torch-geometric",)
 
     @staticmethod
     def parts() -> traces.TraceParts:
         from trainer.data.trace_stream import StreamedGraphs
         from trainer.data.traces import graphs
-        from trainer.models.trace_graph import GraphModel
+
+        try:
+            from trainer.models.trace_graph import GraphModel
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"traces-gnn needs torch-geometric, and there is no module {error.name} here\n"
+                "  → echo torch-geometric >> requirements.txt && orch build --requirements requirements.txt\n"
+                "  → pip install 'orch[gnn]'   # without containers"
+            ) from None
 
         return traces.TraceParts(GraphModel, graphs, StreamedGraphs)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 
-from orchestrator.checks.preflight import data_missing, image_outdated
+from orchestrator.checks.preflight import data_missing, image_outdated, package_missing
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.checkpoints.newest import newest_anywhere
@@ -51,6 +51,7 @@ def check_and_plan(
         findings = (
             *check_before_launch(nodes, request, facts, now=now, suffix=suffix),
             *(image_outdated(list(facts.values()), request.additions) if request.additions else ()),
+            *package_missing(list(facts.values()), request.packages),
             *(data_missing(list(facts.values()), request.data_command) if request.data_command else ()),
         )
         unfit = any(finding.severity is Severity.ERROR for finding in findings)

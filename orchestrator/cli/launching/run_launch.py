@@ -28,6 +28,7 @@ from orchestrator.fleet.supervise.replan import NodePool, PreviousAttempt
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import measuring
 from orchestrator.plan.lines import plan_lines
+from orchestrator.plan.packages import command_to_add
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError, UsageError
 from orchestrator.specs.inventory import Inventory
@@ -66,6 +67,12 @@ def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *
         if not mode.confirmed and not confirm(plan):
             say("nothing was started")
             return EXIT_INTERRUPTED
+        if request.downloads:
+            from orchestrator.fleet.downloads.fetch_once import fetch_once
+            from orchestrator.render.progress import ProgressView
+
+            with ProgressView(quiet=mode.as_json) as view:
+                fetch_once({node.name: node for node in nodes}, plan, request.downloads, view.notify)
         if not mode.forecast:
             return _run(nodes, plan, request, mode, previous)
         probe = run_probe(nodes, plan, request, quiet=mode.as_json, forecasts=True)
@@ -101,6 +108,7 @@ def ready(
         build_request(machines, options, earlier, os.environ, notify=say),
         data_command=checked.needs,
         sizes=checked.sizes,
+        packages={name: command_to_add(name, inventory.image.requirements) for name in checked.packages},
         additions=read_additions(inventory.image).digest,
     )
     if code:

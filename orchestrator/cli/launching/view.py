@@ -19,7 +19,7 @@ from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.rendezvous import Arrivals
-from orchestrator.plan.command import launch_words
+from orchestrator.plan.command import is_own_script, launch_words
 from orchestrator.plan.model_use import ACTIONS
 from orchestrator.plan.recovery import Update
 from orchestrator.render import phases
@@ -230,7 +230,7 @@ def _next_step(plan: Plan, failure: Failure, *, checkpoint: bool) -> str:
 
 
 def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
-    """Print the folders of the model, and the forecast against the measured speed."""
+    """Print the folders of the model, and the forecast against the measured speed; without a step, only the folder."""
     forecast = outcome.forecast
     first = next((part for part in plan.nodes if forecast and forecast.led_by(part.node)), plan.nodes[0])
     folder, event = f"{first.node}:{first.folder}/runs/{plan.run_id}", outcome.last_event
@@ -238,6 +238,11 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
     say(f"\n✓ run {plan.run_id} {'stopped' if outcome.stopped else 'done'}{step}")
     if forecast:
         say(f"  {forecast_line(forecast, outcome.of_forecast)}")
+    if not (outcome.checkpoint or (event and event.step)):  # no step, so no model: an own script may have other files
+        say(f"  folder  {folder}")
+        if is_own_script(plan.command):
+            say(f"  → orch pull {plan.run_id}   # copy what it wrote to this computer")
+        return
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
     say(f"  → orch pull {plan.run_id}   # copy them to this computer")
     if plan.command and "sample" in ACTIONS.get(plan.command[0], ()):

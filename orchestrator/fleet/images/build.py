@@ -25,20 +25,27 @@ from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 from orchestrator.specs.facts import GpuFacts, ImageFacts
 from orchestrator.specs.image import Delivery, Placed
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.labels import LABEL_CONTENT
+from orchestrator.specs.labels import LABEL_CONTENT, PACKAGE_LABELS
 
 BUILD_TIMEOUT_S = 3600.0
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index: packages that are compiled against torch, for builds of it without CUDA."""
 _PACKAGES_HINT = "change the requirement that pip names, then run it again; torch is the image's own and stays as it is"
+_TORCHVISION_HINT = "; if pip names torchvision: add a line torchvision, and PyTorch's own index is asked for it"
 _OWN_DOCKERFILE = "Dockerfile.of-the-project"
 LAST_LINES = 15
 """Last lines of a builder's output shown when a build fails: the error itself names only the command."""
 
 _ASK = """\
-import json, platform, torch
+import importlib.metadata, json, platform, sys, torch
+packages = {}
+for name in sys.argv[1:]:
+    try:
+        packages[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
 print(json.dumps({"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda or "",
-                  "onednn": torch.backends.mkldnn.is_available()}))"""
+                  "onednn": torch.backends.mkldnn.is_available(), "packages": packages}))"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +95,7 @@ def provide_images(
             brought = distribute_image(image, (recipe.content_tag, recipe.tag), builder.engine, group, notify)
         else:
             brought = _build_everywhere(recipe, options, group, builders, notify)
+        built = (builder or group[0]).engine.image(recipe.tag)
         for outcome in brought:
             placed[outcome.item.name] = Placed(
                 node=outcome.item.name,
@@ -97,6 +105,7 @@ def provide_images(
                 cuda=cuda,
                 cuda_reason=cuda_reason if cuda else "",
                 content=recipe.content,
+                has_torchvision=not built or built.labels.get(PACKAGE_LABELS["torchvision"]) != "",
                 delivery=outcome.result,
                 error=outcome.error,
             )
@@ -187,19 +196,28 @@ def _build_additions(node: Node, recipe: Recipe, below: ImageFacts, options: Bui
     if added.requirements or added.apt:
         files = {path: content for path, content in recipe.files.items() if path == LAYER or path.startswith(SITE)}
         for name in ("requirements", "constraints"):
-            files[f"packages/{name}.txt"] = "".join(f"{line}\n" for line in getattr(added, name)).encode()
+            lines = [*getattr(added, name), *(_fitting_torchvision(recipe) if name == "constraints" else ())]
+            files[f"packages/{name}.txt"] = "".join(f"{line}\n" for line in lines).encode()
         wheels = wheels_for(recipe, options.site, node.engine.facts().architecture)
         tools = "python3-pip git" if added.from_git else "python3-pip"
         args = {**request.args, "APT": " ".join(added.apt), "TOOLS": tools}
         if recipe.profile == "cpu" and any(added.names(name) for name in ("torchvision", "torchaudio")):
             args["TORCH_CPU_INDEX"] = TORCH_CPU_INDEX
         with packed(files, options.site, wheels) as context:
-            _follow(node, replace(request, args=args), context, notify, hint=_PACKAGES_HINT)
+            lacks = below.labels.get(PACKAGE_LABELS["torchvision"]) == ""
+            hint = _PACKAGES_HINT + (_TORCHVISION_HINT if lacks else "")
+            _follow(node, replace(request, args=args), context, notify, hint=hint)
         request = replace(request, args={**request.args, BASE_ARGUMENT: recipe.content_tag})
     if added.dockerfile:
         # an entry point would take the words of each container's command as its own
         context = archive_of({**added.context, _OWN_DOCKERFILE: added.dockerfile + b"\nENTRYPOINT []\n"})
         _follow(node, replace(request, dockerfile=_OWN_DOCKERFILE), context, notify)
+
+
+def _fitting_torchvision(recipe: Recipe) -> list[str]:
+    """Constraint against the package index's torchvision, which cannot be imported with a torch without CUDA."""
+    version = recipe.pins.get("torchvision")
+    return [f"torchvision=={version}+cpu"] if version and recipe.profile == "cpu" else []
 
 
 @dataclass(frozen=True)
@@ -280,7 +298,7 @@ def _ask(node: Node, recipe: Recipe) -> ImageVersions:
     spec = ContainerSpec(
         name=f"orch-ask-{recipe.content[:12]}-{recipe.profile}",
         image=recipe.content_tag,
-        command=("python", "-c", _ASK),
+        command=("python", "-c", _ASK, *PACKAGE_LABELS),
         environment={},
         labels={},
         network="none",

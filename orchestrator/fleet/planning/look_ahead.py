@@ -38,6 +38,8 @@ class CheckedWords:
     """Data of another workload in the folder where the words prepare theirs; empty otherwise."""
     needs: str = ""
     """The command that makes the data which they read and which this computer does not have; empty otherwise."""
+    packages: tuple[str, ...] = ()
+    """Packages that they need and that an image has only where a project adds them."""
     sizes: TransformerTraining | None = None
     """Sizes on which the memory of the training depends; None: not known."""
 
@@ -60,7 +62,8 @@ def look_ahead(
         answer = json.loads(ran.stdout)
         refused, hint, code = str(answer["refused"]), str(answer["hint"]), int(answer["code"])
         sizes = _SIZES.validate_python(answer["sizes"])
-        checked = CheckedWords(**{name: str(answer[name]) for name in ("help", "needs", "replaces")}, sizes=sizes)
+        texts = {name: str(answer[name]) for name in ("help", "needs", "replaces")}
+        checked = CheckedWords(**texts, packages=tuple(map(str, answer["packages"])), sizes=sizes)
     except (ValueError, KeyError, TypeError):
         reason = (ran.stderr.strip().splitlines() or ["its answer is not understood"])[-1]
         raise ConfigError(

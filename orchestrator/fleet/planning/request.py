@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.fleet.runs.artifacts import code_digest, folder_digest
 from orchestrator.plan.command import brings_own_code
+from orchestrator.plan.fetch import OFFLINE
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory, NodeSpec
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, DEFAULT_DATA, LaunchOptions
@@ -57,9 +58,13 @@ def build_request(
     for name in [name for name, value in before.items() if value == REDACTED and name not in options.environment]:
         before[name] = own_environment.get(name) or REDACTED  # no plan holds the value
     all_secrets = (*(earlier.secrets if earlier else ()), *options.secrets)
+    offline = OFFLINE if options.offline or options.fetch_once else {}
+    if options.fetch_once and not options.offline:
+        against = " ".join(f"--env {name}=0" for name in OFFLINE)
+        notify(f"note: --fetch-once implies --offline\n  → {against}   # to ask the server all the same")
     settings = {
         **resolved.settings(),
-        "environment": {**language, **before, **options.environment},
+        "environment": {**language, **before, **offline, **options.environment},
         "secrets": tuple({secret.name: secret for secret in all_secrets}.values()),
     }
     request = LaunchRequest(
@@ -70,6 +75,7 @@ def build_request(
         master_port=options.master_port or inventory.master_port,
         exact_port=options.master_port is not None,
         master=options.master,
+        downloads=options.fetch_once,
         own_code=bool(workdir) or bool(earlier and earlier.own_code),
         workdir=workdir,
         data=options.data or (None if earlier else default_data()),

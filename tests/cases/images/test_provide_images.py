@@ -13,6 +13,7 @@ from orchestrator.fleet.images.build_context import Site, site_of
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.interface import Progress
 from orchestrator.nodes.probes import nvidia_smi
+from orchestrator.plan.packages import Additions
 from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError, PreflightError
 from orchestrator.specs.image import Placed
 from orchestrator.specs.inventory import NodeSpec
@@ -75,6 +76,32 @@ def test_built_once_and_brought_to_every_node() -> None:
     assert {result.builder for result in placed} == {"controller"}
     assert len(controller.requests) == 2  # the image, then its labels
     assert not [call for call in alpha.calls if call[0] == "build"]
+
+
+def test_an_image_without_a_torchvision_that_fits_is_reported_and_labelled() -> None:
+    builder = engine("controller")
+    placed = Fleet(engine("alpha"), controller=builder).provide()
+    assert [result.has_torchvision for result in placed] == [False]
+    with_it = engine("controller")
+    versions = (
+        '{"python": "3.11.2", "torch": "2.13.0+cpu", "cuda": "", "onednn": true, "packages": {"torchvision": "1"}}'
+    )
+    with_it.programs = lambda _spec: (0, versions, "")
+    placed = Fleet(engine("alpha"), controller=with_it).provide()
+    assert [result.has_torchvision for result in placed] == [True]
+    for held, version in ((builder, ""), (with_it, "1")):
+        image = held.image("orch/maize:cpu")
+        assert image
+        assert image.labels["orch.torchvision"] == version
+
+
+def test_packages_above_the_cpu_image_never_bring_the_indexs_torchvision() -> None:
+    controller = engine("controller")
+    additions = Additions(requirements=("timm",))
+    Fleet(engine("alpha"), controller=controller).provide(additions=additions)
+    (lines,) = [files for files in controller.contexts if "packages/constraints.txt" in files]
+    assert b"torchvision==" in lines["packages/constraints.txt"]
+    assert lines["packages/constraints.txt"].rstrip().endswith(b"+cpu")
 
 
 def test_only_layers_that_a_node_lacks_are_sent() -> None:

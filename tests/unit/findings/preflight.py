@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.checks.preflight import AREAS, image_outdated
+from orchestrator.checks.preflight import AREAS, image_outdated, package_missing
 from orchestrator.specs.facts import EngineFacts, NodeFacts
 from orchestrator.specs.finding import Finding
 from tests import lan
@@ -36,6 +36,10 @@ MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {
     "image.missing": partial(beta, image=None),
     "image.differs": partial(beta, image=replace(lan.IMAGE, id="sha256:other")),
     "image.outdated": lambda: image_outdated([lan.facts("beta")], "of-today"),
+    "image.package_missing": lambda: package_missing(
+        [lan.facts("beta", image=replace(lan.IMAGE, labels={"orch.torch_geometric": ""}))],
+        {"torch-geometric": "echo torch-geometric >> requirements.txt && orch build --requirements requirements.txt"},
+    ),
     "engine.docker_desktop": partial(beta, engine=replace(ENGINE, operating_system="Docker Desktop")),
     "clock.skew": partial(beta, clock_offset_s=2.1),
     "disk.full": partial(beta, disk_free_mib=1023),

@@ -1,0 +1,1 @@
+"""Downloads for a run: fetched by one node, copied to the others."""
