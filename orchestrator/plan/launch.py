@@ -66,6 +66,7 @@ def _node_plans(
             node_rank=node_rank,
             first_rank=sum(nprocs[:node_rank]),
             nproc_per_node=nprocs[node_rank],
+            world_size=sum(nprocs),
             device=devices[node_rank],
             interface=interface_of(node, own, facts),
             names=tuple(each.name for each in order),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 
+from orchestrator.plan.command import SHELLS, is_shell_script, script_of
 from orchestrator.specs.errors import UsageError
 
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
-_SHELLS = ("bash", "sh", "dash", "zsh", "fish")
+_OTHER_SHELLS = ("zsh", "fish", "ksh", "csh", "tcsh")
+"""Shells that the image does not have."""
 _TORCHRUN: Mapping[str, str] = {
     "nnodes": "--nodes of orch",
     "nproc-per-node": "nproc_per_node in inventory.yaml",
@@ -27,6 +30,10 @@ _ACCELERATE: Mapping[str, str] = {
     "main-process-port": "--master-port of orch",
     **dict.fromkeys(("num-cpu-threads-per-process", "rdzv-backend"), ""),
 }
+_SCRIPT_NOTE = (
+    "note: a shell script runs once per node, and `torchrun train.py` in it needs no options: it finds nodes, ranks and"
+    " addresses in its environment"
+)
 _SWITCHES = ("standalone", "multi-gpu")
 """Switches of both launchers that orch decides as well."""
 _LAUNCHERS: Sequence[tuple[tuple[str, ...], Mapping[str, str]]] = (
@@ -48,12 +55,14 @@ def without_launcher(command: Sequence[str]) -> tuple[tuple[str, ...], str]:
         words[0] = "python"  # the image has one
     elif words[:1] == ["-m"]:
         words.insert(0, "python")
-    if words and (words[0] in _SHELLS or words[0].endswith((".sh", ".bash"))):
-        raise UsageError(
-            f"`{' '.join(words[:2])}`: a shell script cannot be a rank: it does not hand on the signal that asks for"
-            " the last checkpoint",
-            hint="what it starts: orch launch --workdir . -- python train.py   # its variables: --env KEY=VALUE",
-        )
+    if words[:1] and words[0] in _OTHER_SHELLS:
+        hint = shlex.join(["orch", "launch", "--", "bash", *words[1:]])
+        raise UsageError(f"the image has no {words[0]}; it has bash and sh", hint=hint)
+    if is_shell_script(words):
+        if "/" not in words[0] and words[0] not in SHELLS:
+            words[0] = f"./{words[0]}"  # a plain name would be looked for in the PATH
+        script_of(words)
+        return tuple(words), _SCRIPT_NOTE
     for launcher, known in _LAUNCHERS:
         if tuple(words[: len(launcher)]) == launcher:
             return _unwrapped(" ".join(launcher), words[len(launcher) :], known)

@@ -20,6 +20,11 @@ from orchestrator.specs.errors import UsageError
         ("python3.11 train.py", "python train.py"),
         ("-m pkg.train --lr 1", "python -m pkg.train --lr 1"),
         ("gpt2 --epochs 1", "gpt2 --epochs 1"),
+        ("bash run.sh --fast", "bash run.sh --fast"),
+        ("bash -eo pipefail run.sh", "bash -eo pipefail run.sh"),
+        ("./run.sh --fast", "./run.sh --fast"),
+        ("run.sh", "./run.sh"),
+        ("sh -ec torchrun", "sh -ec torchrun"),
         ("", ""),
     ],
 )
@@ -44,12 +49,13 @@ def test_what_is_left_out_is_said_with_the_place_to_say_it() -> None:
         ("accelerate launch --config_file c.yaml train.py", "accelerate launch --config_file"),
         ("torchrun", "`torchrun` needs a script"),
         ("torchrun --nnodes", "torchrun --nnodes"),
-        ("bash run.sh", "`bash run.sh`: a shell script cannot be a rank"),
-        ("./run.sh --fast", "a shell script cannot be a rank"),
+        ("bash", "`bash` needs a script"),
+        ("bash -e", "`bash -e` needs a script"),
+        ("zsh run.sh", "the image has no zsh"),
     ],
 )
 def test_what_would_run_something_else_is_refused(typed: str, said: str) -> None:
     with pytest.raises(UsageError) as refused:
         without_launcher(typed.split())
     assert said in str(refused.value)
-    assert "-- python" in refused.value.hint
+    assert "orch launch -- " in refused.value.hint
