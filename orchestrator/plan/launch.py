@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from orchestrator.plan.command import is_own_script
 from orchestrator.plan.container import Placement, plan_node
 from orchestrator.plan.memory import fit_memory
 from orchestrator.plan.ranks import backend_of, choose_ports, device_of, interface_of, nproc_of, rank_order
@@ -46,7 +47,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         data_origin=request.data_origin,
         away=request.away,
         nodes=nodes,
-        notes=(*_notes(order, facts, note), *filter(None, [memory_note])),
+        notes=(*_notes(order, facts, note), *filter(None, [memory_note, _hang_note(request)])),
     )
 
 
@@ -99,6 +100,11 @@ def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_not
         if cpus and limit and limit > cpus:
             yield f"{node.name} has {cpus} CPUs, fewer than its limit of {limit:g}"
     yield from _unused_cores(order, facts)
+
+
+def _hang_note(request: LaunchRequest) -> str:
+    sign = "prints a line" if is_own_script(request.command) else "makes progress"
+    return f"all ranks restart if none {sign} for {request.hang_timeout_s} s" if request.hang_timeout_s else ""
 
 
 def _unused_cores(order: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]) -> Iterator[str]:

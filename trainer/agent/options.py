@@ -31,6 +31,8 @@ class AgentOptions:
     """Folder of the run."""
     command: tuple[str, ...]
     """torchrun with its arguments, or a script of the user's that starts torchrun."""
+    hang_s: float = 0.0
+    """Time without progress of any rank of the run after which all restart; 0: they do not."""
     script_ranks: int = 0
     """Ranks that this script starts on the node; 0: the command is torchrun."""
     save_s: float = 60.0
@@ -63,6 +65,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
         ("silence", float(environ.get("ORCH_SILENCE_S") or 60), "without a message a node counts as lost"),
         ("absence", 900.0, "time to wait for a lost node"),
         ("frozen", float(environ.get("ORCH_FROZEN_S") or 60), "without a heartbeat a rank is killed"),
+        ("hang", 0.0, "without progress on any node all ranks restart; 0: they do not"),
         ("stuck", float(environ.get("ORCH_STUCK_S") or 30), "without progress the stacks are reported"),
     ):
         parser.add_argument(f"--{name}", dest=f"{name}_s", type=float, default=default, metavar="S", help=text)

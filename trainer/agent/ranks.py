@@ -68,6 +68,8 @@ class Ranks:
         self._hang_detector = HangDetector(min(options.stuck_s, options.frozen_s / 2), time.monotonic())
         self._asked: tuple[StackRequest, float] | None = None
         """A request for the stacks of the ranks, and the seconds without progress before it."""
+        self.hangs = False
+        """Whether its ranks have made no progress for `hang_s`; their stacks were requested."""
         self._write = write
         self._scratch = ScratchFolder()
         self._pipes = RankPipes(options.script_ranks or ranks_of(options.command), self._scratch.path)
@@ -125,6 +127,7 @@ class Ranks:
         """Return an event if the ranks hang, or make progress again. A rank without a heartbeat for too long is killed,
         after a request for its stack; torchrun notices its end."""
         now = time.monotonic()
+        self.hangs &= self._is_hang(now)
         try:
             beats = [one for one in heartbeat.newest(self._scratch.path) if psutil.pid_exists(one.process)]
             return self._answered(beats, now) if self._asked else self._noticed(beats, now)
@@ -133,13 +136,18 @@ class Ranks:
             self._asked = None
             return None
 
+    def _is_hang(self, now: float) -> bool:
+        return 0 < self._options.hang_s <= self._hang_detector.since_progress(now)
+
     def _noticed(self, beats: Sequence[Heartbeat], now: float) -> Progressing | None:
         silent_s = max((now - beat.at_s for beat in self._frozen_ones(beats, now)), default=0.0)
         state = self._hang_detector.look(mark_of(beats, self._lines), now)
         if state and not state.hung:
             return Progressing(seconds=round(state.seconds))
-        if state or silent_s:
-            self._asked = StackRequest(self._scratch.path, now), state.seconds if state else silent_s
+        hangs = self._is_hang(now) and not self.hangs
+        if state or silent_s or hangs:
+            seconds = max(silent_s, self._hang_detector.since_progress(now))
+            self._asked = StackRequest(self._scratch.path, now), state.seconds if state else seconds
         return None
 
     def _answered(self, beats: Sequence[Heartbeat], now: float) -> Hung | None:
@@ -148,6 +156,7 @@ class Ranks:
         if (stacks := question.answer(now)) is None:
             return None
         self._asked = None
+        self.hangs = self._is_hang(now)
         positions = stuck_ranks(stacks, beats, self._options.first_rank)
         for beat in self._frozen_ones(beats, now):
             position = next((one for one in positions if one.process == beat.process), None)
