@@ -134,3 +134,17 @@ def test_a_shell_script_is_started_once_per_node_with_the_variables_of_torchrun(
         given = {"WORLD_SIZE=3", "NNODES=3", "NPROC_PER_NODE=1", "PET_NNODES=3", f"PET_NODE_RANK={node_rank}"}
         assert given | {"PET_RDZV_BACKEND=static", "ORCH_RESUME="} <= set(words)
     assert len(lines) == 3
+
+
+def test_options_of_accelerate_are_in_the_plan_and_those_of_env_decide(orch: Orch) -> None:
+    _code()
+    words = ("launch", "--dry-run", "--workdir", "mine", "--env", "ACCELERATE_USE_CPU=false", "--")
+    accelerate = ("accelerate", "launch", "--cpu", "--mixed_precision", "bf16", "train.py")
+    ran = orch(*words, *accelerate, on=lan.lan(*THREE))
+    assert ran.code == 0
+    assert "become ACCELERATE_USE_CPU=true ACCELERATE_MIXED_PRECISION=bf16\n" in ran.err
+    lines = [line for line in ran.out.splitlines() if " trainer.agent " in line]
+    assert len(lines) == 3
+    assert all(
+        {"ACCELERATE_MIXED_PRECISION=bf16", "ACCELERATE_USE_CPU=false"} <= set(shlex.split(line)) for line in lines
+    )
