@@ -131,6 +131,7 @@ GENERAL = (
         "node.frozen",  # the second wording: agents of images built before 0.1.0
         r"frozen: local rank [0-9]{1,6} (?:sent no heartbeat|gave no sign of life) for (?P<seconds>[0-9]{1,9}) s",
     ),
+    infrastructure("code.hung", r"^hung: no rank made progress for (?P<seconds>[0-9]{1,9}) s"),
     infrastructure("code.stuck", r"^stuck for (?P<seconds>[0-9]{1,9}) s, .{1,300}; (?P<waiting>.{1,300})$"),
     configuration("crash.illegal_instruction", r"Illegal instruction", r"trap invalid opcode", exit_codes=(-4, 132)),
     configuration("crash.bus_error", exit_codes=(-7, 135)),

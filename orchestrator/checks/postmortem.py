@@ -209,7 +209,7 @@ def _lost(evidence: Evidence) -> Failure | None:
 def _was_waiting(failure: Failure) -> bool:
     return failure.cause is not None and failure.cause.id in (
         "network.timeout", "nccl.timeout", "network.too_few", "network.rank_missing", "network.peer_lost",
-        "nccl.peer_lost", "node.frozen", "code.stuck",
+        "nccl.peer_lost", "node.frozen", "code.hung", "code.stuck",
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
-from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
+from orchestrator.cli.launching.command_words import WORDS_LAST, with_command
 from orchestrator.cli.options import InventoryOption, Output, WorkloadArgument
 from orchestrator.specs.launch_options import LaunchOptions
 
@@ -50,5 +50,5 @@ def bench(
     """
     from orchestrator.cli.launching.measure import run_bench
 
-    options = replace(options, command=command_words(context, command), name="bench")
+    options = replace(with_command(context, options, command), name="bench")
     return run_bench(load_inventory(inventory).inventory, options, output)

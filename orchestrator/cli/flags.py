@@ -81,7 +81,8 @@ def _parameters(cls: type, shared: Mapping[str, Any]) -> Iterator[tuple[str, ins
 
 
 def _annotation(each: Field[Any], flag: Flag, hint: Any) -> Any:
-    kind = list[str] if flag.repeated else next(one for one in (bool, int, Path, str) if one in (hint, *get_args(hint)))
+    kinds = (str,) if flag.parse else (bool, int, Path, str)  # a text that is parsed has any field
+    kind = list[str] if flag.repeated else next(one for one in kinds if one is str or one in (hint, *get_args(hint)))
     default = "" if each.default is MISSING or not each.default else f" (default: {each.default})"
     text = flag.help.removesuffix(".") + default + "." if default else flag.help
     if kind is bool:

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
-from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
+from orchestrator.cli.launching.command_words import WORDS_LAST, with_command
 from orchestrator.cli.options import OutputMode
 from orchestrator.specs.launch_options import LaunchOptions
 
@@ -56,6 +56,6 @@ def launch(
     """
     from orchestrator.cli.launching.run_launch import run_launch
 
-    options = replace(options, command=command_words(context, command))
+    options = with_command(context, options, command)
     loaded = load_inventory(mode.inventory)
     return run_launch(loaded.inventory, options, replace(mode, inventory=loaded.path.absolute()))

@@ -13,6 +13,7 @@ from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption, RunArgument
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from orchestrator.specs.numbers import duration_s
 from orchestrator.specs.run_events import ContainerExited, RunLine, Tick
 from orchestrator.specs.selection import select_names
 
@@ -105,9 +106,8 @@ def _moment(text: str) -> str:
     """Convert `10m`, `2h`, `30s`, `1d` ago, or a time in ISO 8601, to the format of log lines."""
     if not text:
         return ""
-    if match := re.fullmatch(r"([0-9]{1,6})([smhd])", text):
-        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
-        moment = datetime.now(timezone.utc) - timedelta(**{unit: int(match[1])})
+    if (seconds := duration_s(text)) is not None:
+        moment = datetime.now(timezone.utc) - timedelta(seconds=seconds)
     else:
         try:
             moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)

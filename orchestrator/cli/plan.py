@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
-from orchestrator.cli.launching.command_words import WORDS_LAST, command_words
+from orchestrator.cli.launching.command_words import WORDS_LAST, with_command
 from orchestrator.cli.options import InventoryOption, Output, WorkloadArgument
 from orchestrator.specs.launch_options import LaunchOptions
 
@@ -40,6 +40,6 @@ def plan(
     """
     from orchestrator.cli.launching.capacity import Length, show_capacity
 
-    options = replace(options, command=command_words(context, command), name="bench")
+    options = replace(with_command(context, options, command), name="bench")
     length = Length(steps=steps, epochs=epochs, samples=samples)
     return show_capacity(load_inventory(inventory).inventory, options, length, output, measures=measure)

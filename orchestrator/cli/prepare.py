@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.launching.command_words import WORDS_LAST, command_words, look_at
+from orchestrator.cli.launching.command_words import WORDS_LAST, look_at, rank_command
 from orchestrator.cli.options import InventoryOption, YesOption
 from orchestrator.cli.report import say
 from orchestrator.plan.prepare import SourcePath
@@ -59,7 +59,7 @@ def prepare(
     workload and the options of its `prepare`; files and folders among them are mounted read-only. `orch launch` copies
     ./Data to nodes without it. Prepared data is kept; data of another workload is replaced only if you agree.
     """
-    words = list(command_words(context, command))
+    words = list(rank_command(context, command).words)
     if words and (text or vocab_size or text_key):
         raise UsageError("--text, --text-key and --vocab-size are gpt2's: after `--` give the workload's own options")
     workload, *rest = words or ["gpt2"]

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
-from orchestrator.cli.launching.command_words import WORDS_AFTER_AN_ARGUMENT, command_words
+from orchestrator.cli.launching.command_words import WORDS_AFTER_AN_ARGUMENT, with_command
 from orchestrator.cli.options import OutputMode
 from orchestrator.specs.launch_options import LaunchOptions
 
@@ -38,6 +38,6 @@ def resume(
     """
     from orchestrator.cli.launching.run_launch import run_launch
 
-    options = replace(options, resume=run, command=command_words(context, command))
+    options = replace(with_command(context, options, command), resume=run)
     loaded = load_inventory(mode.inventory)
     return run_launch(loaded.inventory, options, replace(mode, inventory=loaded.path.absolute()))

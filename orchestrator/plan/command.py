@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.measurement import option, without_options
@@ -19,6 +19,8 @@ TORCH_HOME = f"{CONTAINER_WORKSPACE}/cache/torch"
 SHUTDOWN_TIMEOUT_S = 60
 """Seconds that torchrun gives ranks for their last checkpoint after SIGTERM (its default: 30)."""
 STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15
+SHELLS = ("bash", "sh", "dash")
+"""Shells of the image."""
 FORECAST = "--forecast"
 """Option of the trainer: measure, predict, end."""
 TEST_RENDEZVOUS_S = 90
@@ -37,7 +39,31 @@ def launch_words(plan: Plan) -> tuple[str, ...]:
 
 def is_own_script(command: Sequence[str]) -> bool:
     """Whether this runs the user's code rather than the trainer."""
-    return bool(command) and (command[0] in ("python", "python3") or command[0].endswith(".py"))
+    is_python = bool(command) and (command[0] in ("python", "python3") or command[0].endswith(".py"))
+    return is_python or is_shell_script(command)
+
+
+def is_shell_script(command: Sequence[str]) -> bool:
+    """Whether this runs once per node and starts torchrun itself."""
+    return bool(command) and (command[0] in SHELLS or command[0].endswith((".sh", ".bash")))
+
+
+def script_of(command: Sequence[str]) -> str:
+    """File of a shell script; empty for `bash -c`. UsageError: a shell without a script."""
+    if command[0] not in SHELLS:
+        return command[0]
+    words = list(command[1:])
+    while words and words[0][:1] in ("-", "+"):
+        option = words.pop(0)
+        if words and option != "--" and not option.startswith("--") and "c" in option:
+            return ""
+        if option[-1:] in ("o", "O") and not option.startswith("--"):  # such as -o pipefail
+            words = words[1:]
+    if not words:
+        raise UsageError(
+            f"`{' '.join(command)}` needs a script, or -c with commands", hint="orch launch -- bash run.sh"
+        )
+    return words[0]
 
 
 def brings_own_code(command: Sequence[str]) -> bool:
@@ -98,22 +124,48 @@ def in_miniature(request: LaunchRequest, backend: str = "auto") -> LaunchRequest
     )
 
 
-def torchrun_command(
-    command: Sequence[str], *, nnodes: int, node_rank: int, nproc_per_node: int, master: tuple[str, int], run: str
-) -> tuple[str, ...]:
-    """One node's torchrun line. `master` is address and port; `run` names this attempt.
+@dataclass(frozen=True, kw_only=True)
+class TorchrunPlace:
+    """Place of one node's ranks in an attempt, and where they meet the others.
 
     Static rendezvous: NODE_RANK takes effect only there, and rank 0 is where the checkpoints lie. No restarts of
     torchrun's own: two nodes race for them and burn two attempts for one failure.
     """
-    return (
-        "torchrun",
-        "--nnodes", str(nnodes),
-        "--node-rank", str(node_rank),
-        "--nproc-per-node", str(nproc_per_node),
-        "--master-addr", master[0],
-        "--master-port", str(master[1]),
-        "--rdzv-id", run,
-        "--max-restarts", "0",
-        *worker_command(command),
-    )  # fmt: skip
+
+    nnodes: int
+    node_rank: int
+    nproc_per_node: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    run: str
+    """Name of this attempt."""
+
+    def options(self) -> dict[str, str]:
+        """Options of torchrun with their values, without dashes."""
+        return {
+            "nnodes": str(self.nnodes),
+            "node-rank": str(self.node_rank),
+            "nproc-per-node": str(self.nproc_per_node),
+            "master-addr": self.master_addr,
+            "master-port": str(self.master_port),
+            "rdzv-id": self.run,
+            "max-restarts": "0",
+        }
+
+
+def torchrun_command(command: Sequence[str], place: TorchrunPlace) -> tuple[str, ...]:
+    """One node's torchrun line."""
+    options = (word for name, value in place.options().items() for word in (f"--{name}", value))
+    return ("torchrun", *options, *worker_command(command))
+
+
+def script_environment(place: TorchrunPlace) -> dict[str, str]:
+    """Variables for a shell script that starts torchrun: torchrun takes an option that it does not get from PET_…."""
+    own = {f"PET_{name.replace('-', '_').upper()}": value for name, value in place.options().items()}
+    return {
+        "NPROC_PER_NODE": str(place.nproc_per_node),
+        "WORLD_SIZE": str(place.world_size),
+        "PET_RDZV_BACKEND": "static",
+        **own,
+    }

@@ -15,7 +15,10 @@ from orchestrator.plan.command import (
     SHUTDOWN_TIMEOUT_S,
     STOP_TIMEOUT_S,
     TORCH_HOME,
+    TorchrunPlace,
     is_own_script,
+    is_shell_script,
+    script_environment,
     torchrun_command,
 )
 from orchestrator.specs import labels
@@ -39,6 +42,7 @@ class Placement:
     node_rank: int
     first_rank: int
     nproc_per_node: int
+    world_size: int
     device: str
     interface: str
     names: tuple[str, ...]
@@ -97,15 +101,9 @@ def plan_node(
 
 
 def _command(request: LaunchRequest, identity: RunIdentity, place: Placement) -> tuple[str, ...]:
-    """Return the command of the agent, which starts and restarts torchrun (docs/adr/0022)."""
-    torchrun = torchrun_command(
-        request.command,
-        nnodes=len(place.names),
-        node_rank=place.node_rank,
-        nproc_per_node=place.nproc_per_node,
-        master=(place.master_addr, place.master_port),
-        run=f"{identity.run_id}.{identity.attempt}",
-    )
+    """Return the command of the agent, which starts and restarts torchrun (docs/adr/0022), or a script that does."""
+    is_script = is_shell_script(request.command)
+    started = request.command if is_script else torchrun_command(request.command, _torchrun_place(identity, place))
     return (
         "python", "-P", "-m", "trainer.agent",  # -P: the working folder is the user's, who may have a `trainer`, too
         "--nodes", ",".join(place.names),
@@ -115,8 +113,22 @@ def _command(request: LaunchRequest, identity: RunIdentity, place: Placement) ->
         "--port", str(place.supervisor_port),
         "--restarts", str(request.max_restarts),
         "--absence", str(request.absence_s),
-        "--", *torchrun,
+        *(("--hang", str(request.hang_timeout_s)) if request.hang_timeout_s else ()),
+        *(("--script-ranks", str(place.nproc_per_node)) if is_script else ()),
+        "--", *started,
     )  # fmt: skip
+
+
+def _torchrun_place(identity: RunIdentity, place: Placement) -> TorchrunPlace:
+    return TorchrunPlace(
+        nnodes=len(place.names),
+        node_rank=place.node_rank,
+        nproc_per_node=place.nproc_per_node,
+        world_size=place.world_size,
+        master_addr=place.master_addr,
+        master_port=place.master_port,
+        run=f"{identity.run_id}.{identity.attempt}",
+    )
 
 
 def project_folder(node: NodeSpec, facts: NodeFacts, project: str) -> str:
@@ -134,7 +146,8 @@ def _environment(
     elsewhere = request.own_code and request.data_digest and not is_own_script(request.command)
     data = {"TRAINER_DATA_DIR": CONTAINER_DATA} if elsewhere else {}
     # The ranks' folder is not to be searched before the image for the trainer; a script of the user's needs its own.
-    ours = {} if is_own_script(request.command) else {"PYTHONSAFEPATH": "1"}
+    ours = {environment.RESUME: ""} if is_own_script(request.command) else {"PYTHONSAFEPATH": "1"}
+    script = script_environment(_torchrun_place(identity, place)) if is_shell_script(request.command) else {}
     interface = (
         {"GLOO_SOCKET_IFNAME": place.interface, "NCCL_SOCKET_IFNAME": place.interface} if place.interface else {}
     )
@@ -151,6 +164,7 @@ def _environment(
         **interface,
         **data,
         **ours,
+        **script,
         # on the node's disk and for all its runs: a model of the hub in /tmp would count against the memory's limit
         "HF_HOME": HF_HOME,
         "TORCH_HOME": TORCH_HOME,

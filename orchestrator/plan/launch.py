@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from orchestrator.plan.command import is_own_script
 from orchestrator.plan.container import Placement, plan_node
 from orchestrator.plan.memory import fit_memory
 from orchestrator.plan.ranks import backend_of, choose_ports, device_of, interface_of, nproc_of, rank_order
@@ -46,7 +47,11 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         data_origin=request.data_origin,
         away=request.away,
         nodes=nodes,
-        notes=(*_notes(order, facts, note), *filter(None, [memory_note]), *_downloads(request)),
+        notes=(
+            *_notes(order, facts, note),
+            *filter(None, [memory_note, _hang_note(request)]),
+            *_downloads(request),
+        ),
     )
 
 
@@ -66,6 +71,7 @@ def _node_plans(
             node_rank=node_rank,
             first_rank=sum(nprocs[:node_rank]),
             nproc_per_node=nprocs[node_rank],
+            world_size=sum(nprocs),
             device=devices[node_rank],
             interface=interface_of(node, own, facts),
             names=tuple(each.name for each in order),
@@ -103,6 +109,11 @@ def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_not
 def _downloads(request: LaunchRequest) -> Iterator[str]:
     for source in request.downloads:
         yield f"{source.text}: before the start, what is missing is downloaded on one node and copied to the others"
+
+
+def _hang_note(request: LaunchRequest) -> str:
+    sign = "prints a line" if is_own_script(request.command) else "makes progress"
+    return f"all ranks restart if none {sign} for {request.hang_timeout_s} s" if request.hang_timeout_s else ""
 
 
 def _unused_cores(order: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]) -> Iterator[str]:

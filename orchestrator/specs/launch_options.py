@@ -14,11 +14,14 @@ from contract.downloads import Source, read_source
 from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.labels import MOST_NODES
+from orchestrator.specs.numbers import duration_s, whole
 from orchestrator.specs.secret import NAME, Secret
 
 DEFAULT_COMMAND = ("gpt2",)
 DEFAULT_DATA = Path("Data")
 ABSENCE_S = 900
+SHORTEST_HANG_S = 10
+"""Import of torch alone takes some seconds without a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,14 @@ def _secrets(texts: Sequence[str]) -> tuple[Secret, ...]:
     return tuple(secrets)
 
 
+def _duration(text: str) -> int:
+    seconds = whole(text, most=100_000_000)
+    seconds = duration_s(text) if seconds is None else seconds
+    if seconds is None or 0 < seconds < SHORTEST_HANG_S:
+        raise UsageError(f"--hang-timeout {text}: expected at least {SHORTEST_HANG_S} seconds, such as 90, 10m or 2h")
+    return seconds
+
+
 def _option(default: Any, name: str, **how: Any) -> Any:
     """A field with a flag; a mutable default is copied for each object."""
     metadata = {"flag": Flag(name=name, **how)}
@@ -149,6 +160,16 @@ class RunSettings:
         metavar="SECONDS",
         help="How long a node may be lost before it is dropped.",
     )
+    hang_timeout_s: int = _option(
+        0,
+        "--hang-timeout",
+        parse=_duration,
+        most=100_000_000,
+        metavar="DURATION",
+        help="Restart all ranks if none makes progress for so long: 90, 10m, 2h (default: never). Without hooks, "
+        "progress is a printed line.",
+    )
+    """Time without progress of any rank after which all restart; 0: they do not."""
     min_nodes: int = _option(
         0,
         "--min-nodes",

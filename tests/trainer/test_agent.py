@@ -318,6 +318,31 @@ def test_a_script_that_says_nothing_of_itself_is_asked_too(lan: Lan) -> None:
     lan.finish()
 
 
+def test_a_hang_of_a_script_restarts_all_once_no_node_prints_a_line(lan: Lan) -> None:
+    (lan.folder / "rank.py").write_text(
+        "import os, sys, time, pathlib\n"
+        "folder, rank = pathlib.Path(sys.argv[2]), sys.argv[1]\n"
+        "(folder / f'pid-{rank}-{os.environ[\"ORCH_GENERATION\"]}').write_text(str(os.getpid()))\n"
+        "def wait():\n"
+        "    while not (folder / 'enough').exists():\n"
+        "        time.sleep(0.05)\n"
+        "        if rank == '0' and not (folder / 'hold').exists(): print('a line', flush=True)\n"
+        "wait()\n"
+    )
+    lan.options = (*lan.options, "--frozen", "60", "--hang", "1")
+    lan.start()
+    lan.until_generation(1)
+    lan.until(lambda: all(lan.nodes[rank].stands_in("wait") for rank in (1, 2)))
+    assert not lan.nodes[0].events("restarting")  # one node prints
+    (lan.folder / "hold").touch()
+    lan.until_generation(2)
+    (lan.folder / "hold").unlink()
+    (again,) = lan.nodes[2].events("restarting")
+    assert (again["reason"], again["outcome"]) == ("hung: no rank made progress for 1 s", "infrastructure")
+    assert lan.nodes[0].stands_in("wait")
+    lan.finish()
+
+
 def test_a_node_that_is_silent_for_long_is_waited_for(lan: Lan) -> None:
     """All of it stands still, as a paused container or a sleeping laptop; then it goes on."""
     lan.start()

@@ -17,7 +17,7 @@ import torch
 from tests.trainer.conftest import Call, Ranks, Result
 from tests.trainer.observed import same, state
 from tests.trainer.test_agent import free_port
-from trainer.engine.checkpoints import checkpoint
+from trainer.data import checkpoint
 
 LAST, EVERY = 360, 12
 PIPE_BYTES = 4096

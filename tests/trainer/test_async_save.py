@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from tests.trainer.observed import Observed, Wishes, same, state
 from trainer.config import RankInfo, TrainOptions
+from trainer.data import checkpoint
 from trainer.engine.async_save import Checkpointer
-from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.early_stopping import EarlyStopping

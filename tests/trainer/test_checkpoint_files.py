@@ -11,8 +11,8 @@ from typing import BinaryIO
 import pytest
 
 from contract.checkpoint import CheckpointManifest
-from trainer.engine.checkpoints import checkpoint
-from trainer.engine.checkpoints.checkpoint import Keep
+from trainer.data import checkpoint
+from trainer.data.checkpoint import Keep
 from trainer.errors import ConfigurationError, TrainerError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -283,3 +283,25 @@ def test_whatever_happens(steps: list[tuple[str, int]]) -> None:
             break
         over += sum(isinstance(order, EndRun) for order in meeting.after(30.0))
     assert (over, coordinator.over is not None) == (1, True)
+
+
+def test_a_hang_is_one_of_all_nodes_that_still_run() -> None:
+    meeting = Meeting(Coordinator(names=NAMES, policy=RestartPolicy(restarts=1, hang_s=600)))
+    meeting.all_ready()
+
+    def hang(rank: int, hanging: bool = True) -> list[Order]:
+        return meeting.coordinator.hanging(rank, hanging, meeting.now)
+
+    assert not [*hang(1), *hang(2)]  # rank 0 alone prints, as a rule
+    assert not [*hang(1, False), *hang(0)]
+    assert not meeting.ended(0, replace(DONE, node="alpha"))
+    (order,) = hang(1)
+    assert isinstance(order, RestartRanks)
+    assert (order.cause.node, order.cause.cause) == ("beta", "code.hung")
+    assert order.cause.reason == "hung: no rank made progress for 600 s"
+    assert not hang(2)  # late: the ranks are being ended
+    meeting.now += order.pause_s
+    assert [type(one) for one in meeting.all_ready()] == [StartRanks]
+    assert not [*hang(1), *hang(2)]  # not of the generation before
+    (last,) = hang(0)
+    assert isinstance(last, EndRun)

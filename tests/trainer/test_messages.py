@@ -14,6 +14,7 @@ from trainer.agent.messages import (
     MisfitError,
     Ping,
     RanksEnded,
+    RanksHanging,
     Ready,
     as_message,
     read_order,
@@ -37,9 +38,16 @@ def rank_exit(**values: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "report", [Ready(generation=3), RanksEnded(rank_exit=RANK_EXIT), RanksEnded(rank_exit=LONG), Ping()]
+    "report",
+    [
+        Ready(generation=3),
+        RanksEnded(rank_exit=RANK_EXIT),
+        RanksEnded(rank_exit=LONG),
+        RanksHanging(hanging=True),
+        Ping(),
+    ],
 )
-def test_a_report_arrives_as_it_was(report: Ready | RanksEnded | Ping) -> None:
+def test_a_report_arrives_as_it_was(report: Ready | RanksEnded | RanksHanging | Ping) -> None:
     sent = line(as_message(report))
     assert read_report(sent, NAMES) == report
     assert len(sent) < AgentConnection.LONGEST

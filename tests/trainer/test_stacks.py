@@ -120,3 +120,19 @@ def test_the_start_of_a_ranks_python_leaves_the_name_contract_to_the_users_code(
         "import sys, trainer.agent.stacks; sys.exit(any(name.split('.')[0] == 'contract' for name in sys.modules))"
     )
     assert subprocess.run((sys.executable, "-c", program), check=False).returncode == 0
+
+
+def test_the_next_rank_in_a_script_takes_the_place_of_one_that_has_ended(tmp_path: Path) -> None:
+    """A script may start torchrun twice; a child of a live rank must not take its place."""
+    environ = {**os.environ, heartbeat.FOLDER: str(tmp_path), "LOCAL_RANK": "0"}
+    register = "import os; from trainer.agent import stacks; stacks.register(os.environ); print(os.getpid())"
+
+    def started() -> int:
+        return int(subprocess.run([sys.executable, "-c", register], env=environ, capture_output=True).stdout)
+
+    for _ in range(2):
+        process = started()
+        assert (tmp_path / "0.stack").read_text().strip() == str(process)
+    (tmp_path / "0.stack").write_text(f"{os.getpid()}\n")
+    assert started() != os.getpid()
+    assert (tmp_path / "0.stack").read_text().strip() == str(os.getpid())

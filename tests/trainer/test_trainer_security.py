@@ -21,7 +21,7 @@ from tests.trainer.conftest import Call
 from trainer.agent.handshake import read_greeting
 from trainer.agent.messages import MisfitError, read_report
 from trainer.agent.wire import AgentConnection
-from trainer.engine.checkpoints import checkpoint
+from trainer.data import checkpoint
 from trainer.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]

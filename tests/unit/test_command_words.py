@@ -22,7 +22,7 @@ COMMANDS = (("launch", "-y"), ("launch", "--dry-run"), ("launch", "--nodes", "au
         ("gtp2", "no workload 'gtp2' (did you mean gpt2?)"),
         ("gpt2 --epoch 3", "unrecognized arguments: --epoch 3 (did you mean --epochs?)"),
         ("vision --mixup -3", "--mixup -3: expected at least 0"),
-        ("bash run.sh", "a shell script cannot be a rank"),
+        ("zsh run.sh", "the image has no zsh"),
     ],
 )
 def test_what_cannot_run_is_refused_before_a_node_is_asked(

@@ -26,11 +26,11 @@ TOUCH_DISTRIBUTED = {
     "trainer/engine/transfers.py",
     "trainer/engine/loop.py",
     "trainer/tools/test_ddp.py",
-    "trainer/agent/logs_specs.py",
+    "trainer/agent/at_start/orch_streams.py",
     "trainer/agent/torchrun.py",
 }
-"""`loop` and `test_ddp` for `record` alone, which writes torchrun's error file; `logs_specs` and `torchrun` for its own
-seams."""
+"""`loop` and `test_ddp` for `record` alone, which writes torchrun's error file; `orch_streams` and `torchrun` for its
+own seams."""
 
 
 def parsed(path: Path) -> ast.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ def _code(folder: str = "mine") -> Path:
     return mine
 
 
+def _with_script() -> Path:
+    mine = _code()
+    (mine / "run.sh").write_text("#!/bin/sh\ntorchrun train.py\n")
+    return mine
+
+
 @pytest.mark.parametrize(
     ("words", "said", "hint"),
     [
@@ -26,12 +33,14 @@ def _code(folder: str = "mine") -> Path:
         ("--workdir mine -- python mine/train.py", "a path inside the code folder", "mine -- python train.py"),
         ("--workdir mine -- python -m pkg.modle", "in mine; did you mean pkg.model?", "python -m pkg.model"),
         ("--workdir mine -- nothing.py", "no nothing.py in mine", "orch launch --workdir FOLDER"),
+        ("--workdir mine -- bash rum.sh", "no rum.sh in mine; did you mean run.sh?", "--workdir mine -- bash run.sh"),
+        ("-- bash run.sh", "did you mean mine/run.sh?", "orch launch --workdir mine -- bash run.sh"),
     ],
 )  # fmt: skip
 def test_a_script_that_is_not_there_is_named_before_a_node_is_asked(
     orch: Orch, words: str, said: str, hint: str
 ) -> None:
-    _code()
+    _with_script()
     ran = orch("launch", "-y", *words.split(), on=lan.Lan())
     assert ran.code == 3
     assert said in ran.err
@@ -41,6 +50,7 @@ def test_a_script_that_is_not_there_is_named_before_a_node_is_asked(
 @pytest.mark.parametrize(
     ("ignored", "words", "said", "hint"),
     [
+        ("run.sh\n", "sh run.sh", ".gitignore:1 leaves out run.sh", "echo '!/run.sh' >> mine/.orchignore"),
         ("train.py\n", "train.py", ".gitignore:1 leaves out train.py", "echo '!/train.py' >> mine/.orchignore"),
         ("# a\npkg/\n", "-m pkg.model", ".gitignore:2 leaves out pkg", "echo '!/pkg' >> mine/.orchignore"),
     ],
@@ -48,7 +58,7 @@ def test_a_script_that_is_not_there_is_named_before_a_node_is_asked(
 def test_a_script_that_would_not_be_sent_is_refused_with_the_line_that_sends_it(
     orch: Orch, ignored: str, words: str, said: str, hint: str
 ) -> None:
-    mine = _code()
+    mine = _with_script()
     (mine / ".gitignore").write_text(ignored)
     ran = orch("launch", "-y", "--workdir", "mine", "--", *words.split(), on=lan.Lan())
     assert ran.code == 3
@@ -100,3 +110,41 @@ def test_neither_the_home_nor_the_whole_disk_is_code(
     ran = orch("launch", "-y", "--workdir", place, "--", "python", "train.py", on=lan.Lan())
     assert ran.code == 2
     assert f"{place} would be copied to every node" in ran.err
+
+
+def test_a_shell_script_has_to_be_executable_or_named_after_a_shell(orch: Orch) -> None:
+    mine = _with_script()
+    refused = orch("launch", "-y", "--workdir", "mine", "--", "run.sh", on=lan.Lan())
+    assert refused.code == 2
+    assert "./run.sh is not executable" in refused.err
+    assert "orch launch --workdir mine -- bash ./run.sh" in refused.err
+    (mine / "run.sh").chmod(0o755)
+    for words in ("run.sh", "bash ./run.sh", "bash -c 'torchrun train.py'"):
+        assert orch("launch", "--dry-run", "--workdir", "mine", "--", *shlex.split(words), on=lan.lan(*THREE)).code == 0
+
+
+def test_a_shell_script_is_started_once_per_node_with_the_variables_of_torchrun(orch: Orch) -> None:
+    _with_script()
+    ran = orch("launch", "--dry-run", "--workdir", "mine", "--", "bash", "run.sh", "--lr", "1", on=lan.lan(*THREE))
+    assert ran.code == 0
+    lines = [line for line in ran.out.splitlines() if " trainer.agent " in line]
+    for node_rank, line in enumerate(lines):
+        words = shlex.split(line)
+        assert words[-7:] == ["--script-ranks", "1", "--", "bash", "run.sh", "--lr", "1"]
+        given = {"WORLD_SIZE=3", "NNODES=3", "NPROC_PER_NODE=1", "PET_NNODES=3", f"PET_NODE_RANK={node_rank}"}
+        assert given | {"PET_RDZV_BACKEND=static", "ORCH_RESUME="} <= set(words)
+    assert len(lines) == 3
+
+
+def test_options_of_accelerate_are_in_the_plan_and_those_of_env_decide(orch: Orch) -> None:
+    _code()
+    words = ("launch", "--dry-run", "--workdir", "mine", "--env", "ACCELERATE_USE_CPU=false", "--")
+    accelerate = ("accelerate", "launch", "--cpu", "--mixed_precision", "bf16", "train.py")
+    ran = orch(*words, *accelerate, on=lan.lan(*THREE))
+    assert ran.code == 0
+    assert "become ACCELERATE_USE_CPU=true ACCELERATE_MIXED_PRECISION=bf16\n" in ran.err
+    lines = [line for line in ran.out.splitlines() if " trainer.agent " in line]
+    assert len(lines) == 3
+    assert all(
+        {"ACCELERATE_MIXED_PRECISION=bf16", "ACCELERATE_USE_CPU=false"} <= set(shlex.split(line)) for line in lines
+    )

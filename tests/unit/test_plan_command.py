@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.plan.command import is_own_script, torchrun_command, worker_command
+from orchestrator.plan.command import (
+    TorchrunPlace,
+    is_own_script,
+    script_environment,
+    script_of,
+    torchrun_command,
+    worker_command,
+)
 from orchestrator.specs.errors import UsageError
+
+PLACE = TorchrunPlace(
+    nnodes=5, node_rank=3, nproc_per_node=2, world_size=8, master_addr="10.0.0.1", master_port=12355, run="r-1.2"
+)
 
 
 def test_torchrun_words() -> None:
-    words = torchrun_command(
-        ("gpt2", "--epochs", "1"), nnodes=5, node_rank=3, nproc_per_node=2, master=("10.0.0.1", 12355), run="r-1.2"
-    )
+    words = torchrun_command(("gpt2", "--epochs", "1"), PLACE)
     assert words == (
         "torchrun", "--nnodes", "5", "--node-rank", "3", "--nproc-per-node", "2",
         "--master-addr", "10.0.0.1", "--master-port", "12355", "--rdzv-id", "r-1.2", "--max-restarts", "0",
@@ -52,3 +61,28 @@ def test_refused(command: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         worker_command(command.split())
     assert caught.value.hint.startswith("orch launch")
+
+
+def test_a_torchrun_in_a_script_decides_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun's own parser reads the variables: by the names that its version has."""
+    run = pytest.importorskip("torch.distributed.run")
+    ours = run.parse_args(list(torchrun_command(("python", "train.py"), PLACE))[1:])
+    for name, value in script_environment(PLACE).items():
+        monkeypatch.setenv(name, value)
+    assert vars(run.parse_args(["train.py"])) == vars(ours)
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("bash run.sh", "run.sh"),
+        ("sh -e -- run.sh -c", "run.sh"),
+        ("bash --norc -euo pipefail +x sub/run.sh", "sub/run.sh"),
+        ("./run.sh -c", "./run.sh"),
+        ("bash -c torchrun", ""),
+        ("bash -lc torchrun", ""),
+    ],
+)
+def test_the_file_of_a_shell_script(command: str, script: str) -> None:
+    assert script_of(command.split()) == script
+    assert is_own_script(command.split())

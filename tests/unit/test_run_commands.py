@@ -343,3 +343,22 @@ def test_or_removed(orch: Orch) -> None:
     assert (stopped.code, here.containers) == (0, {})
     (question,) = stopped.asked
     assert question.startswith(f"Run {lan.IDENTITY.run_id} was launched by ana since 2026-01-02T15:04:05")
+
+
+@pytest.mark.parametrize(
+    ("typed", "seconds"), [("90", 90), ("10m", 600), ("2h", 7200), ("0", 0), ("5", None), ("9s", None), ("soon", None)]
+)
+def test_a_time_without_progress_is_a_number_of_seconds_or_has_a_unit(
+    orch: Orch, tmp_path: Path, typed: str, seconds: int | None
+) -> None:
+    words = ("--nodes", "alpha,beta", "--hang-timeout", typed, "--", "gpt2")
+    ran = orch("launch", "--dry-run", "--json", *words, on=lan.lan(*THREE))
+    if seconds is None:
+        assert ran.code == 2
+        assert f"--hang-timeout {typed}: expected at least 10 seconds, such as 90, 10m or 2h" in ran.err
+        return
+    plan = json_data(ran.out)
+    assert plan["hang_timeout_s"] == seconds
+    agent = plan["nodes"][1]["container"]["command"]
+    assert ("--hang" in agent) is bool(seconds)
+    assert any("all ranks restart if none makes progress" in note for note in plan["notes"]) is bool(seconds)

@@ -61,6 +61,8 @@ class RestartPolicy:
     """A node that sends nothing for so long counts as lost."""
     absence_s: float = 900.0
     """How long the others wait for a lost node."""
+    hang_s: float = 0.0
+    """Nodes report a hang after so long."""
 
 
 @dataclass
@@ -70,6 +72,7 @@ class _NodeState:
     ready: bool = False
     heard: float = 0.0
     stalled: bool = False
+    hanging: bool = False
     rank_exit: RankExit | None = None
 
 
@@ -127,6 +130,18 @@ class Coordinator:
         if rank_exit.outcome != "done" and self._decide_at is None:
             self._decide_at = now + LONG_SETTLE_S
         return self.tick(now)
+
+    def hanging(self, rank: int, hanging: bool, now: float) -> list[Order]:
+        """The ranks of a node make no progress, or make progress again. One node may be silent for long: rank 0 alone
+        prints, as a rule. When all are, all ranks restart."""
+        node = self._hear(rank, now)
+        node.hanging = hanging
+        running = [other for other in self._nodes if other.rank_exit is None]
+        if self.over or not self._running or not hanging or not all(other.hanging for other in running):
+            return []
+        reason = f"hung: no rank made progress for {self.policy.hang_s:.0f} s"
+        node.rank_exit = RankExit(outcome="infrastructure", node=node.name, reason=reason, cause="code.hung")
+        return self._decide(now)
 
     def gone(self, rank: int, now: float, why: str = GONE) -> list[Order]:
         """The connection of a node is lost, or the node was silent for too long."""
@@ -188,7 +203,7 @@ class Coordinator:
         self._running, self._decide_at = True, None
         self.generation += 1
         for node in self._nodes:
-            node.heard, node.rank_exit = now, None
+            node.heard, node.rank_exit, node.hanging = now, None, False
         return [StartRanks(generation=self.generation)]
 
     def _wait(self, now: float) -> list[Order]:

@@ -16,7 +16,7 @@ from trainer.agent.listener import (
     NodeConnected,
     NodeDisconnected,
 )
-from trainer.agent.messages import MisfitError, Ping, RanksEnded, Ready, Report, as_message, read_order
+from trainer.agent.messages import MisfitError, Ping, RanksEnded, RanksHanging, Ready, Report, as_message, read_order
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.wire import SEND_S, AgentConnection
@@ -40,7 +40,12 @@ class CoordinatorServer:
     def __init__(self, options: AgentOptions, note: Note = _print) -> None:
         self._coordinator = Coordinator(
             names=options.names,
-            policy=RestartPolicy(restarts=options.restarts, silence_s=options.silence_s, absence_s=options.absence_s),
+            policy=RestartPolicy(
+                restarts=options.restarts,
+                silence_s=options.silence_s,
+                absence_s=options.absence_s,
+                hang_s=options.hang_s,
+            ),
         )
         self._options, self._note = options, note
         self._own: list[Report] = []
@@ -57,6 +62,10 @@ class CoordinatorServer:
 
     def ended(self, rank_exit: RankExit) -> None:
         self._own.append(RanksEnded(rank_exit=rank_exit))
+
+    def hanging(self, hanging: bool) -> None:
+        """The ranks here hang, or make progress again."""
+        self._own.append(RanksHanging(hanging=hanging))
 
     def progressed(self) -> None:
         """A checkpoint was written."""
@@ -110,6 +119,8 @@ class CoordinatorServer:
             return self._coordinator.ready(rank, report.generation, now)
         if isinstance(report, RanksEnded):
             return self._coordinator.ended(rank, report.rank_exit, now)
+        if isinstance(report, RanksHanging):
+            return self._coordinator.hanging(rank, report.hanging, now)
         return self._coordinator.alive(rank, now)
 
     def _pass_on(self, orders: list[Order]) -> Iterator[Order]:
@@ -144,6 +155,10 @@ class CoordinatorClient:
 
     def ended(self, rank_exit: RankExit) -> None:
         self._report(RanksEnded(rank_exit=rank_exit))
+
+    def hanging(self, hanging: bool) -> None:
+        if self._connection:  # otherwise all ranks restart anyway
+            self._connection.send(as_message(RanksHanging(hanging=hanging)))
 
     def progressed(self) -> None:
         """Nothing to do: checkpoints are written on rank 0's node."""

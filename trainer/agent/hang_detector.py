@@ -28,6 +28,10 @@ class HangDetector:
         self._mark: Hashable = None
         self._since = now
 
+    def since_progress(self, now: float) -> float:
+        """Seconds since the mark changed last."""
+        return now - self._since
+
     def look(self, mark: Hashable, now: float) -> HangState | None:
         """Return the state if it has changed: hung, or progressing again."""
         still_s = now - self._since

@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Lock, Thread
 from typing import IO
+
+from trainer.agent import at_start
 
 OUT, ERR = "out", "err"
 ROOM = 1024 * 1024
@@ -58,9 +61,19 @@ class RankPipes:
             os.close(self._kept.pop())
 
 
-def through_pipes(torchrun: Sequence[str], folder: Path) -> list[str]:
-    """torchrun's command line with the pipes in `folder` for its ranks."""
-    return [*torchrun[:1], "--logs-specs", "orch", "--log-dir", str(folder), *torchrun[1:]]
+def through_pipes(folder: Path) -> list[str]:
+    """Options of torchrun for pipes in `folder`."""
+    return ["--logs-specs", "orch", "--log-dir", str(folder)]
+
+
+def write_torchrun(folder: Path, python: Sequence[str], streams: Path) -> None:
+    """Write a `torchrun` into `folder`, for the PATH of a script: `python` with torchrun's module, and with the pipes
+    in `streams`. It sets the path to `orch_streams` itself, as a script may have set PYTHONPATH."""
+    path = shlex.quote(str(Path(at_start.__file__).parent))
+    words = shlex.join([*python, "torch.distributed.run", *through_pipes(streams)])
+    file = folder / "torchrun"
+    file.write_text(f'#!/bin/sh\nexport PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}\nexec {words} "$@"\n')
+    file.chmod(0o700)
 
 
 def ranks_of(torchrun: Sequence[str]) -> int:

@@ -35,15 +35,23 @@ class RanksEnded:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RanksHanging:
+    """The ranks of this node have made no progress for as long as counts as a hang, or make progress again."""
+
+    hanging: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ping:
     """A heartbeat, in both directions."""
 
 
-Report = Ready | RanksEnded | Ping
+Report = Ready | RanksEnded | RanksHanging | Ping
 
 
 _KINDS: Mapping[type[Report | Order], str] = {
-    Ready: "ready", RanksEnded: "ended", Ping: "ping", StartRanks: "start", RestartRanks: "restart", EndRun: "end",
+    Ready: "ready", RanksEnded: "ended", RanksHanging: "hanging", Ping: "ping", StartRanks: "start",
+    RestartRanks: "restart", EndRun: "end",
 }  # fmt: skip
 
 
@@ -58,6 +66,8 @@ def read_report(line: bytes, names: Collection[str]) -> Report:
         return Ready(generation=whole(values, "generation", most=MAX_GENERATIONS))
     if kind == "ended":
         return RanksEnded(rank_exit=_rank_exit(values, "rank_exit", names))
+    if kind == "hanging" and isinstance(hanging := values.get("hanging"), bool):
+        return RanksHanging(hanging=hanging)
     if kind == "ping":
         return Ping()
     raise MisfitError("not a report")

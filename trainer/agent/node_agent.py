@@ -43,6 +43,8 @@ class NodeAgent:
         self._link: CoordinatorLink | None = None
         self._ranks: Ranks | None = None
         self._generation = 0
+        self._hangs = False
+        """Whether the newest report to the coordinator on progress was of a hang."""
         self._asked = 0
         """Number of requests to stop."""
         self._first_asked = 0.0
@@ -99,6 +101,7 @@ class NodeAgent:
             self._emit(order.event)
 
     def _start(self, link: CoordinatorLink) -> None:
+        self._hangs = False
         try:
             self._ranks = Ranks(self._options, self._generation, self._write)
         except (OSError, RuntimeError) as error:  # out of memory, threads or descriptors: tell the other nodes
@@ -110,6 +113,9 @@ class NodeAgent:
             return
         if event := self._ranks.look():
             self._emit(event)
+        if self._ranks.hangs is not self._hangs:
+            self._hangs = self._ranks.hangs
+            link.hanging(self._hangs)
         if self._asked == 1:
             self._asked += 1
             self._ranks.ask_to_stop()

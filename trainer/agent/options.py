@@ -30,7 +30,11 @@ class AgentOptions:
     folder: Path
     """Folder of the run."""
     command: tuple[str, ...]
-    """torchrun with its arguments."""
+    """torchrun with its arguments, or a script of the user's that starts torchrun."""
+    hang_s: float = 0.0
+    """Time without progress of any rank of the run after which all restart; 0: they do not."""
+    script_ranks: int = 0
+    """Ranks that this script starts on the node; 0: the command is torchrun."""
     save_s: float = 60.0
     """Time for a last checkpoint of ranks that were asked to stop."""
     interface: str = ""
@@ -54,10 +58,14 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
     parser.add_argument("--address", required=True, metavar="IPV4", help="address of rank 0's node")
     parser.add_argument("--port", type=int, required=True, metavar="PORT", help="port of its agent")
     parser.add_argument("--restarts", type=int, default=3, metavar="N", help="restarts without a new checkpoint")
+    parser.add_argument(
+        "--script-ranks", type=int, default=0, metavar="N", help="the command is a script whose torchrun starts N ranks"
+    )
     for name, default, text in (
         ("silence", float(environ.get("ORCH_SILENCE_S") or 60), "without a message a node counts as lost"),
         ("absence", 900.0, "time to wait for a lost node"),
         ("frozen", float(environ.get("ORCH_FROZEN_S") or 60), "without a heartbeat a rank is killed"),
+        ("hang", 0.0, "without progress on any node all ranks restart; 0: they do not"),
         ("stuck", float(environ.get("ORCH_STUCK_S") or 30), "without progress the stacks are reported"),
     ):
         parser.add_argument(f"--{name}", dest=f"{name}_s", type=float, default=default, metavar="S", help=text)

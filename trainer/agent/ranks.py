@@ -19,16 +19,19 @@ from typing import IO, Any
 
 import psutil
 
+from contract import environment
 from contract.events import Hung, Progressing
 from contract.log_lines import rank_prefix
 from trainer.agent import at_start, heartbeat
 from trainer.agent.hang_detector import HangDetector, frozen, mark_of, stuck_ranks
 from trainer.agent.heartbeat import Heartbeat
-from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, through_pipes
+from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, through_pipes, write_torchrun
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit, read_rank_exit
 from trainer.agent.scratch_folder import ScratchFolder
 from trainer.agent.stacks import StackRequest
+from trainer.data import checkpoint
+from trainer.errors import ConfigurationError
 
 KEPT_LINES = 400
 """Lines kept of each stream, so that the output of one rank does not displace the last lines of another."""
@@ -39,6 +42,8 @@ LISTEN_S = 5.0
 KILL_S = 15.0
 """Time for killed processes to end; one that a driver blocks ends only with its container."""
 _PR_SET_CHILD_SUBREAPER = 36
+_RDZV_ID = "PET_RDZV_ID"
+"""torchrun reads an option that it does not get, such as --rdzv-id, from such a variable."""
 _RUN = "import runpy, sys; sys.path.remove(''); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 OUR_MODULE = ("-P", "-m") if sys.version_info >= (3, 11) else ("-c", _RUN)
 """Arguments of Python that run a module of this package and not one of the working folder, which is the user's."""
@@ -50,7 +55,7 @@ def adopt_orphans() -> None:
 
 
 class Ranks:
-    """One torchrun and its ranks."""
+    """One torchrun and its ranks, or a script of the user's with all that it starts."""
 
     def __init__(self, options: AgentOptions, generation: int, write: Callable[[IO[bytes], bytes], None]) -> None:
         """`write` receives each line of output."""
@@ -63,9 +68,11 @@ class Ranks:
         self._hang_detector = HangDetector(min(options.stuck_s, options.frozen_s / 2), time.monotonic())
         self._asked: tuple[StackRequest, float] | None = None
         """A request for the stacks of the ranks, and the seconds without progress before it."""
+        self.hangs = False
+        """Whether its ranks have made no progress for `hang_s`; their stacks were requested."""
         self._write = write
         self._scratch = ScratchFolder()
-        self._pipes = RankPipes(ranks_of(options.command), self._scratch.path)
+        self._pipes = RankPipes(options.script_ranks or ranks_of(options.command), self._scratch.path)
         self.is_done = False
         """Whether all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
         self._done_socket, done_end = socket.socketpair()
@@ -75,7 +82,7 @@ class Ranks:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(generation, self._scratch.path),
+            env=_environment(options, generation, self._scratch.path),
             start_new_session=True,
             pass_fds=(done_end.fileno(),),
         )
@@ -120,21 +127,27 @@ class Ranks:
         """Return an event if the ranks hang, or make progress again. A rank without a heartbeat for too long is killed,
         after a request for its stack; torchrun notices its end."""
         now = time.monotonic()
+        self.hangs &= self._is_hang(now)
         try:
-            beats = list(heartbeat.newest(self._scratch.path))
+            beats = [one for one in heartbeat.newest(self._scratch.path) if psutil.pid_exists(one.process)]
             return self._answered(beats, now) if self._asked else self._noticed(beats, now)
         except (OSError, ValueError) as error:  # ranks write these files: their content must not end a run
             print(f"the position of the ranks is not known: {error}", file=sys.stderr)
             self._asked = None
             return None
 
+    def _is_hang(self, now: float) -> bool:
+        return 0 < self._options.hang_s <= self._hang_detector.since_progress(now)
+
     def _noticed(self, beats: Sequence[Heartbeat], now: float) -> Progressing | None:
         silent_s = max((now - beat.at_s for beat in self._frozen_ones(beats, now)), default=0.0)
         state = self._hang_detector.look(mark_of(beats, self._lines), now)
         if state and not state.hung:
             return Progressing(seconds=round(state.seconds))
-        if state or silent_s:
-            self._asked = StackRequest(self._scratch.path, now), state.seconds if state else silent_s
+        hangs = self._is_hang(now) and not self.hangs
+        if state or silent_s or hangs:
+            seconds = max(silent_s, self._hang_detector.since_progress(now))
+            self._asked = StackRequest(self._scratch.path, now), state.seconds if state else seconds
         return None
 
     def _answered(self, beats: Sequence[Heartbeat], now: float) -> Hung | None:
@@ -143,6 +156,7 @@ class Ranks:
         if (stacks := question.answer(now)) is None:
             return None
         self._asked = None
+        self.hangs = self._is_hang(now)
         positions = stuck_ranks(stacks, beats, self._options.first_rank)
         for beat in self._frozen_ones(beats, now):
             position = next((one for one in positions if one.process == beat.process), None)
@@ -153,18 +167,20 @@ class Ranks:
 
     def _frozen_ones(self, beats: Sequence[Heartbeat], now: float) -> list[Heartbeat]:
         """At most one rank, only once: its end ends all."""
-        silent = [
-            beat for beat in beats if now - beat.at_s > self._options.frozen_s and psutil.pid_exists(beat.process)
-        ]
+        silent = [beat for beat in beats if now - beat.at_s > self._options.frozen_s]
         return [] if self._frozen else silent[:1]
 
     def ask_to_stop(self) -> None:
         """SIGTERM: ranks write a checkpoint and end, also where torchrun, signalled twice, does not wait for them."""
         self._save_until = time.monotonic() + self._options.save_s
+        is_script = self._options.script_ranks > 0
         with contextlib.suppress(psutil.NoSuchProcess):
-            self._saving = psutil.Process(self._process.pid).children()
+            self._saving = psutil.Process(self._process.pid).children(recursive=is_script)
         with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
+            if is_script:  # a shell passes no signal on
+                os.killpg(self._process.pid, signal.SIGTERM)
+            else:
+                self._process.terminate()
 
     def kill(self) -> None:
         """Kill all processes at once: the process group is broken, and nothing can be saved.
@@ -198,23 +214,42 @@ class Ranks:
                     self._write(out, f"{prefix}{text}\n".encode())
 
 
-def _environment(generation: int, beats: Path) -> dict[str, str]:
-    """Environment of torchrun: the folder for heartbeats, and a Python start that answers requests for stacks."""
+def _environment(options: AgentOptions, generation: int, scratch: Path) -> dict[str, str]:
+    """Environment of torchrun or a script: the folder for heartbeats, a Python start that answers requests for stacks,
+    and for the user's own scripts the newest checkpoint."""
     paths = (str(Path(at_start.__file__).parent), os.environ.get("PYTHONPATH", ""))
     ours = {
         "ORCH_GENERATION": str(generation),
-        heartbeat.FOLDER: str(beats),
+        heartbeat.FOLDER: str(scratch),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
+    if environment.RESUME in os.environ:
+        ours[environment.RESUME] = _newest_checkpoint(options.folder)
+    if options.script_ranks:
+        programs = scratch / "bin"
+        programs.mkdir()
+        write_torchrun(programs, (sys.executable, *OUR_MODULE), scratch)
+        ours["PATH"] = os.pathsep.join((str(programs), os.environ.get("PATH", os.defpath)))
+        ours[_RDZV_ID] = f"{os.environ.get(_RDZV_ID, options.run)}.{generation}"
     return {**os.environ, **ours}
 
 
+def _newest_checkpoint(run: Path) -> str:
+    """Path of the newest intact checkpoint of the run here; empty if there is none."""
+    try:
+        found = checkpoint.newest_sound(run / "checkpoints", say=lambda text: print(text, file=sys.stderr))
+    except (ConfigurationError, OSError):  # another node may have an intact one; the damaged ones were named
+        return ""
+    return str(found.entry) if found else ""
+
+
 def torchrun_line(argv: Sequence[str], generation: int, streams: Path, descriptor: int) -> list[str]:
-    """torchrun's command line for this generation: a straggler of an earlier one must not meet the ranks of this."""
+    """torchrun's command line for this generation: a straggler of an earlier one must not meet the ranks of this. A
+    script's stays as it is."""
     words = list(argv)
     if words[0] == "torchrun":
         ours = (*OUR_MODULE, "trainer.agent.torchrun", str(descriptor))
-        words = [sys.executable, *ours, *through_pipes(words, streams)[1:]]
+        words = [sys.executable, *ours, *through_pipes(streams), *words[1:]]
     if "--rdzv-id" in words:
         place = words.index("--rdzv-id") + 1
         words[place] = f"{words[place]}.{generation}"

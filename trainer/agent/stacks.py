@@ -46,6 +46,8 @@ def register(environ: Mapping[str, str]) -> None:
         return
     path = Path(folder) / f"{local_rank}{_SUFFIX}"
     with contextlib.suppress(OSError):
+        if path.exists() and not _status(_process(path)):  # of a rank that has ended: a script may start several
+            path.unlink()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # for as long as the process lives
         os.write(descriptor, f"{os.getpid():>10}\n".encode())
         faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)

@@ -18,8 +18,9 @@ import torch
 from contract.checkpoint import CheckpointManifest
 from contract.events import CheckpointWritten
 from trainer.agent import heartbeat
-from trainer.engine.checkpoints import checkpoint, rank_state
-from trainer.engine.checkpoints.checkpoint import Keep
+from trainer.data import checkpoint
+from trainer.data.checkpoint import Keep
+from trainer.engine.checkpoints import rank_state
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.snapshot import Snapshot
 from trainer.engine.run import TrainingRun

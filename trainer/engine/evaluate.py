@@ -13,8 +13,8 @@ from contract.events import Evaluated
 from trainer.agent import heartbeat
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import BatchRequest
+from trainer.data.checkpoint import Checkpoint
 from trainer.data.order import Indices, share
-from trainer.engine.checkpoints.checkpoint import Checkpoint
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.group import Group

@@ -14,10 +14,10 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from contract.events import GroupJoined, RankStarted
 from trainer.agent import heartbeat
 from trainer.config import RankInfo, TrainOptions
+from trainer.data import checkpoint
 from trainer.data.files import no_room
 from trainer.engine.async_save import Checkpointer
 from trainer.engine.buffers import Buffers
-from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.evaluate import Evaluator

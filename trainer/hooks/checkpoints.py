@@ -23,8 +23,8 @@ from contract.checkpoint import (
 )
 from contract.events import CheckpointWritten, TrainingResumed
 from trainer.config import RankInfo
-from trainer.engine.checkpoints import checkpoint
-from trainer.engine.checkpoints.checkpoint import Checkpoint, Keep
+from trainer.data import checkpoint
+from trainer.data.checkpoint import Checkpoint, Keep
 from trainer.engine.group import Group
 from trainer.engine.process_group import gathered
 from trainer.engine.reporting.events import Events

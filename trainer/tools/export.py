@@ -12,8 +12,8 @@ from torch import Tensor
 
 from contract.checkpoint import STATE
 from trainer.config import RankInfo
+from trainer.data.checkpoint import locate
 from trainer.data.files import write_atomic
-from trainer.engine.checkpoints.checkpoint import locate
 from trainer.errors import ConfigurationError, TrainerError
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from trainer.config import RankInfo
-from trainer.engine.checkpoints.checkpoint import survey
+from trainer.data.checkpoint import survey
 from trainer.errors import ConfigurationError
 
 

@@ -150,7 +150,7 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _evaluate(given: argparse.Namespace, place: RankInfo) -> int:
-    from trainer.engine.checkpoints import checkpoint
+    from trainer.data import checkpoint
     from trainer.engine.evaluate import evaluate_checkpoint
 
     found = checkpoint.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))

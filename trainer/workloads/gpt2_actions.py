@@ -14,7 +14,7 @@ from trainer.options import add_options, option, out_of_range, values_given
 from trainer.workloads import Actions
 
 if TYPE_CHECKING:
-    from trainer.engine.checkpoints.checkpoint import Checkpoint
+    from trainer.data.checkpoint import Checkpoint
     from trainer.models.gpt2 import GPT2
 
 VOCABULARY = 16384
@@ -113,7 +113,7 @@ def _export(given: argparse.Namespace, _place: RankInfo) -> int:
 
 
 def _model_of(path: Path) -> tuple[Checkpoint, GPT2]:
-    from trainer.engine.checkpoints import checkpoint
+    from trainer.data import checkpoint
     from trainer.engine.checkpoints.state_file import must_fit_in, read_state
     from trainer.models.gpt2 import GPT2, Gpt2Shape
 

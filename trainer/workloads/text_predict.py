@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from trainer.data import checkpoint
 from trainer.data.files import write_atomic
 from trainer.data.labelled_text import must_be_right, read_table
-from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.errors import ConfigurationError
 from trainer.models.encoder import Dropout, Encoder, EncoderShape

@@ -169,7 +169,7 @@ def _scored(kind: Kind, given: argparse.Namespace) -> Iterator[tuple[list[str], 
 
 def _load(kind: Kind, path: Path) -> tuple[nn.Module, int, dict[str, Any] | None]:
     """Return the model, the number of calls of a trace that it reads, and the manifest of its data."""
-    from trainer.engine.checkpoints import checkpoint
+    from trainer.data import checkpoint
     from trainer.engine.checkpoints.state_file import must_fit_in, read_state
     from trainer.models.traces import Calls, TraceModelShape
 

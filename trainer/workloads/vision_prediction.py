@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from trainer.config import RankInfo, TrainOptions
-from trainer.data import image_store
+from trainer.data import checkpoint, image_store
 from trainer.data.augment import middle
 from trainer.data.images import Frame, open_image, pixels
-from trainer.engine.checkpoints import checkpoint
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.hardware.device import Hardware, prepare_hardware
 from trainer.errors import ConfigurationError, OptionError

@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli.report import say, write_line
 from orchestrator.plan.command import CONTAINER_DATA, brings_own_code, is_own_script
-from orchestrator.plan.launchers import without_launcher
+from orchestrator.plan.launchers import RankCommand, without_launcher
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 
@@ -26,7 +26,14 @@ WORDS_AFTER_AN_ARGUMENT = {"ignore_unknown_options": True}
 """The same where an argument precedes COMMAND, with options in between."""
 
 
-def command_words(context: typer.Context, command: Sequence[str] | None) -> tuple[str, ...]:
+def with_command(context: typer.Context, options: LaunchOptions, command: Sequence[str] | None) -> LaunchOptions:
+    """Return the options with the command as each rank runs it, and with the variables of a launcher that is left
+    out; those of --env decide. Raises as `rank_command`."""
+    found = rank_command(context, command)
+    return replace(options, command=found.words, environment={**found.environment, **options.environment})
+
+
+def rank_command(context: typer.Context, command: Sequence[str] | None) -> RankCommand:
     """Return the command as each rank runs it; show the help that it asks for, and end the program.
 
     UsageError: an option of orch among its words, or a launcher that cannot be left out.
@@ -35,13 +42,13 @@ def command_words(context: typer.Context, command: Sequence[str] | None) -> tupl
     typed: list[str] = list(context.obj or ())
     if words and "--" not in typed:
         _must_be_told_apart(context, typed, words)
-    kept, note = without_launcher(words)
-    if note:
-        say(note)
-    if kept and not is_own_script(kept) and {"-h", "--help"} & set(kept):
-        write_line(look_at(kept, prog=f"orch {context.command.name} --").help.rstrip())
+    found = without_launcher(words)
+    if found.note:
+        say(found.note)
+    if found.words and not is_own_script(found.words) and {"-h", "--help"} & set(found.words):
+        write_line(look_at(found.words, prog=f"orch {context.command.name} --").help.rstrip())
         raise typer.Exit
-    return kept
+    return found
 
 
 def must_run(prog: str, options: LaunchOptions) -> CheckedWords:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import say
 from orchestrator.fleet.runs.code_files import CodeFiles, code_files
-from orchestrator.plan.command import brings_own_code, is_own_script, worker_command
+from orchestrator.plan.command import brings_own_code, is_own_script, is_shell_script, script_of, worker_command
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.launch_options import LaunchOptions
@@ -58,8 +59,10 @@ def own_code(options: LaunchOptions) -> OwnCode | None:
         )
     code = code_files(folder)
     if is_own_script(options.command):
-        _must_hold(folder, worker_command(options.command))
-        _must_be_sent(code, worker_command(options.command))
+        if words := _entry(options.command):
+            _must_hold(folder, words, "bash" if is_shell_script(options.command) else "python")
+            _must_be_sent(code, words)
+        _must_be_executable(folder, options.command)
     return OwnCode(
         folder=folder,
         files=len(code.names),
@@ -77,6 +80,24 @@ def may_be_copied(code: OwnCode, *, yes: bool) -> None:
             raise typer.Abort
 
 
+def _entry(command: Sequence[str]) -> Sequence[str]:
+    """The script that a command starts, or `-m` and a module; empty for commands in its own words."""
+    if is_shell_script(command):
+        script = script_of(command)
+        return (script,) if script else ()
+    return worker_command(command)
+
+
+def _must_be_executable(folder: Path, command: Sequence[str]) -> None:
+    """UsageError: a shell script without a shell before it could not be started."""
+    script = folder / command[0]
+    if is_shell_script(command) and script.is_file() and not os.access(script, os.X_OK):
+        raise UsageError(
+            f"{command[0]} is not executable",
+            hint=shlex.join(["orch", "launch", "--workdir", str(folder), "--", "bash", *command]),
+        )
+
+
 def _must_be_sent(code: CodeFiles, words: Sequence[str]) -> None:
     """ConfigError: an ignore file leaves out the script or the module that is to run."""
     module = "/".join(words[1].split(".")) if words[0] == "-m" else ""
@@ -92,10 +113,10 @@ def _must_be_sent(code: CodeFiles, words: Sequence[str]) -> None:
         )
 
 
-def _must_hold(folder: Path, words: Sequence[str]) -> None:
+def _must_hold(folder: Path, words: Sequence[str], program: str) -> None:
     if words[0] == "-m":
         return _must_hold_module(folder, words[1])
-    script, command = Path(words[0]), f"orch launch --workdir {folder} -- python "
+    script, command = Path(words[0]), f"orch launch --workdir {folder} -- {program} "
     if script.is_absolute():
         if script.is_relative_to(folder.resolve()) and script.is_file():
             inside = script.relative_to(folder.resolve())
@@ -106,16 +127,17 @@ def _must_hold(folder: Path, words: Sequence[str]) -> None:
     if script.is_file():
         raise ConfigError(
             f"no {script} in {folder}: it takes a path inside the code folder",
-            hint=f"orch launch --workdir {script.parent} -- python {script.name}",
+            hint=f"orch launch --workdir {script.parent} -- {program} {script.name}",
         )
-    by_stem = {path.stem: path for path in (*folder.glob("*/*.py"), *folder.glob("*.py"))}
+    kind = ".py" if program == "python" else ".sh"
+    by_stem = {path.stem: path for path in (*folder.glob(f"*/*{kind}"), *folder.glob(f"*{kind}"))}
     close = difflib.get_close_matches(script.stem, by_stem, 1)
-    meant, hint = "", "orch launch --workdir FOLDER -- python SCRIPT"
+    meant, hint = "", f"orch launch --workdir FOLDER -- {program} SCRIPT"
     if close:
         found = by_stem[close[0]]
         meant = f"; did you mean {found.relative_to(folder)}?"
         workdir = "" if found.parent == Path() else f"--workdir {shlex.quote(str(found.parent))} "
-        hint = f"orch launch {workdir}-- python {shlex.quote(found.name)}"
+        hint = f"orch launch {workdir}-- {program} {shlex.quote(found.name)}"
     raise ConfigError(f"no {script} in {folder.resolve() if folder == Path() else folder}{meant}", hint=hint)
 
 

@@ -184,7 +184,11 @@ def test_the_screen_folds_what_only_lost_a_peer_and_nothing_else(row: Reported) 
 
 def test_every_signature_is_covered() -> None:
     recorded = {read_case(path).cause for path in LOGS.glob("*.log")}
-    assert {one.id for one in SIGNATURES} - recorded - {row.id for row in ROWS} == {"node.lost", "node.frozen"}
+    assert {one.id for one in SIGNATURES} - recorded - {row.id for row in ROWS} == {
+        "node.lost",
+        "node.frozen",
+        "code.hung",
+    }
 
 
 @pytest.mark.parametrize(

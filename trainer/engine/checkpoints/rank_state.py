@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
+from trainer.data.checkpoint import unwritten
 from trainer.data.files import sync_folder
-from trainer.engine.checkpoints.checkpoint import unwritten
 from trainer.engine.group import Group
 from trainer.engine.sync.strategy import RankState, Sync
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import RankInfo, TrainOptions
-from trainer.engine.checkpoints import checkpoint
-from trainer.engine.checkpoints.checkpoint import Checkpoint
+from trainer.data import checkpoint
+from trainer.data.checkpoint import Checkpoint
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.group import Group
