@@ -7,6 +7,7 @@ or other data."""
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,14 +39,19 @@ def code_digest(folder: Path) -> str:
 
 def folder_digest(folder: Path, names: Sequence[str] | None = None) -> str:
     """A name for a folder's content: file names and bytes decide, times and owners do not. `names`: default, all."""
+    return digest_of(file_sums(folder, names_in(folder) if names is None else names))
+
+
+def file_sums(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of each file, by its path in the folder."""
     sums = {}
-    for name in names_in(folder) if names is None else names:
+    for name in names:
         content = hashlib.sha256()
         with (folder / name).open("rb") as source:
             while chunk := source.read(CHUNK):
                 content.update(chunk)
         sums[name] = content.hexdigest()
-    return digest_of(sums)
+    return sums
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
@@ -75,11 +81,38 @@ def settle_data(node: Node, aside: str, target: str) -> None:
     node.run(["mv", "-T", aside, target]).check(f"finishing {target}")
 
 
-def upload_code(node: Node, source: Path, run_folder: str, digest: str) -> None:
-    """Copy a folder of code into a run's folder. Files that the run has written there stay."""
+def upload_code(node: Node, source: Path, run_folder: str, digest: str) -> bool:
+    """Copy a folder of code into a run's folder. Returns whether only a part of it had to be sent.
+
+    Files that the run has written there stay. Of a folder that is not small, files are copied on the node from the
+    newest run that has the same.
+    """
     code = code_files(source)
-    node.put(source, f"{run_folder}/code", only=code.entries)
+    size = sum((source / name).stat().st_size for name in code.names)
+    there = _copy_known(node, source, run_folder, code.names) if size > SENT_WHOLE else frozenset()
+    node.put(source, f"{run_folder}/code", only=[entry for entry in code.entries if entry not in there])
     settle_code(node, run_folder, digest, code.names)
+    return bool(there)
+
+
+def _copy_known(node: Node, source: Path, run_folder: str, names: Sequence[str]) -> frozenset[str]:
+    """Copy on the node, into the run's code, the files whose content its newest run with code has; return their names.
+
+    What the node says is compared with our own sums. A file with a permission to execute is sent: modes are not asked.
+    """
+    try:
+        answer = node.run(["sh", "-c", _KNOWN, "sh", run_folder], timeout_s=TRANSFER_TIMEOUT_S)
+    except CommandFailedError:  # an answer of more than the limit: more files than code has
+        return frozenset()
+    lines = (line.partition("  ") for line in answer.stdout.split("\0"))
+    held = {name.removeprefix("./"): digest for digest, _, name in lines}
+    own = file_sums(source, [name for name in names if name in held and not os.access(source / name, os.X_OK)])
+    same = [name for name, digest in own.items() if held[name] == digest]
+    if answer.exit_code or not same:
+        return frozenset()
+    listed = "".join(f"./{name}\0" for name in same).encode()
+    copied = node.run(["sh", "-c", _TAKE, "sh", run_folder], stdin=listed, timeout_s=TRANSFER_TIMEOUT_S)
+    return frozenset() if copied.exit_code else frozenset(same)
 
 
 def settle_code(node: Node, run_folder: str, digest: str, names: tuple[str, ...], *, aside: str = "") -> None:
@@ -94,6 +127,27 @@ def code_list(digest: str) -> str:
 
 
 ASK_S = 15.0
+
+SENT_WHOLE = 256_000
+"""Bytes of a code folder that is sent whole: sooner done than asking what the node has."""
+
+# Constants. $1: a run's folder. `from`: the code of the newest other run whose list says that it is complete.
+_NEWEST = r"""
+cd -- "$1/.." || exit 1
+list=$(ls -t -- */code-*.list 2>/dev/null | grep -v "^$(basename -- "$1")/" | head -n 1)
+[ -n "$list" ] && cd -- "${list%/*}/code" || exit 1
+"""
+_KNOWN = (
+    _NEWEST
+    + r"""xargs -0 -r sha256sum -z -- < "../${list##*/}" 2>/dev/null
+exit 0
+"""
+)
+_TAKE = (
+    _NEWEST
+    + r"""mkdir -p -- "$1/code" && tar -c -h --null --no-recursion -T - | tar -x -p -C "$1/code"
+"""
+)
 
 # Constants. $1: the folder (which may begin with ~), $2: a list of its files next to it; empty: all files in it.
 _HOLDS = r"""
@@ -190,7 +244,8 @@ def bring(
             on_step(target.node.name, f"bringing the run's {artifact.what} from {holders[0].node.name}")
             copy_from_first(holders, lambda source: _copy(artifact, source, target), target.node.name)
         elif artifact.is_code:
-            upload_code(target.node, folder, artifact.run_folder(target), artifact.digest)
+            if upload_code(target.node, folder, artifact.run_folder(target), artifact.digest):
+                on_step(target.node.name, "changed code copied")
         else:
             upload_data(target.node, folder, artifact.place(target))
         if folder is None or not artifact.is_code:  # code is copied at every launch, and is small
