@@ -17,11 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
 from contract.events import Hung, Progressing
 from contract.log_lines import rank_prefix
-from trainer.agent import at_start, heartbeat
+from trainer.agent import at_start, heartbeat, processes
 from trainer.agent.hang_detector import HangDetector, frozen, mark_of, stuck_ranks
 from trainer.agent.heartbeat import Heartbeat
 from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, through_pipes
@@ -57,7 +55,7 @@ class Ranks:
         self._options = options
         self._lines = 0
         self._frozen = ""
-        self._saving: list[psutil.Process] = []
+        self._saving: list[processes.Process] = []
         """Ranks that were asked to stop and may write a checkpoint."""
         self._save_until = 0.0
         self._hang_detector = HangDetector(min(options.stuck_s, options.frozen_s / 2), time.monotonic())
@@ -103,7 +101,7 @@ class Ranks:
             self.is_done = True
             return RankExit(outcome="done", node=self._options.node, exit_code=0)
         code = self._process.poll()
-        if code is None or (time.monotonic() < self._save_until and psutil.wait_procs(self._saving, timeout=0)[1]):
+        if code is None or (time.monotonic() < self._save_until and processes.left_after(self._saving)):
             return None
         self.kill()
         node, first_rank = self._options.node, self._options.first_rank
@@ -153,16 +151,13 @@ class Ranks:
 
     def _frozen_ones(self, beats: Sequence[Heartbeat], now: float) -> list[Heartbeat]:
         """At most one rank, only once: its end ends all."""
-        silent = [
-            beat for beat in beats if now - beat.at_s > self._options.frozen_s and psutil.pid_exists(beat.process)
-        ]
+        silent = [beat for beat in beats if now - beat.at_s > self._options.frozen_s and processes.exists(beat.process)]
         return [] if self._frozen else silent[:1]
 
     def ask_to_stop(self) -> None:
         """SIGTERM: ranks write a checkpoint and end, also where torchrun, signalled twice, does not wait for them."""
         self._save_until = time.monotonic() + self._options.save_s
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._saving = psutil.Process(self._process.pid).children()
+        self._saving = processes.children_of(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
@@ -172,11 +167,10 @@ class Ranks:
         TimeoutError: a process does not die; it hangs in a driver or on a disk.
         """
         deadline = time.monotonic() + KILL_S
-        while children := psutil.Process().children(recursive=True):
+        while children := processes.descendants():
             for child in children:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-            psutil.wait_procs(children, timeout=1.0)
+                child.kill()
+            processes.left_after(children, 1.0)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"processes {', '.join(str(child.pid) for child in children)} do not die")
         self._process.wait()
