@@ -34,6 +34,8 @@ class LaunchRequest(RunSettings):
     """Makes the data that the command reads, where none is brought: empty where it is, or where none is read."""
     additions: str = ""
     """Hash of the packages that the inventory adds to the image; empty where it adds none."""
+    agent_digest: str = ""
+    """Content of the agent that is copied to the nodes for an image that orch has not built, which has none."""
     sizes: TransformerTraining | None = None
     """Sizes of the training on which its memory depends, for a forecast; None: not known."""
     data_digest: str = ""
@@ -56,7 +58,7 @@ class LaunchRequest(RunSettings):
 
     def image_tag(self, device: str) -> str:
         """The image that a node with this device runs."""
-        return f"orch/{self.project}:{self.profile or device}"
+        return self.image or f"orch/{self.project}:{self.profile or device}"
 
 
 @dataclass(frozen=True, kw_only=True)

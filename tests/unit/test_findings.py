@@ -156,6 +156,7 @@ def test_explain_lists_all_findings_by_area(orch: Orch) -> None:
         "image.differs",
         "image.missing",
         "image.outdated",
+        "image.unfit",
     ]
 
 

@@ -101,8 +101,9 @@ def ready(
         build_request(machines, options, earlier, os.environ, notify=say),
         data_command=checked.needs,
         sizes=checked.sizes,
-        additions=read_additions(inventory.image).digest,
     )
+    if not request.image:
+        request = replace(request, additions=read_additions(inventory.image).digest)
     if code:
         say(f"code: {code}, copied to {counted(len(request.nodes), 'node')}")
     require_values(request.secrets, request.environment, os.environ)
