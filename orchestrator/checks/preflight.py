@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from orchestrator.specs.facts import NodeFacts
+from orchestrator.specs.facts import ImageContents, NodeFacts
 from orchestrator.specs.finding import Finding
+from orchestrator.specs.image import OUR_PACKAGES
 from orchestrator.specs.labels import LABEL_ADDITIONS, LABEL_CONTENT, LABEL_CUDA, LABEL_PROFILE, PACKAGE_LABELS
 
 CLOCK_WARN_S = 1.0
 CLOCK_ERROR_S = 30.0
 """Liveness in torch's stores compares wall clocks."""
 DISK_NEEDED_MIB = 1024
+OLDEST_PYTHON = (3, 10)
+"""The agent's."""
 
 
 def same_machine(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
@@ -30,7 +33,14 @@ def image_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
     """A node without the image."""
     for facts in fleet:
         if facts.image is None and facts.engine and facts.engine.kind == "docker":
-            yield Finding.of("image.missing", facts.name)
+            named = ("--image", facts.reference) if facts.reference else ()
+            yield Finding.of(
+                "image.missing",
+                facts.name,
+                case="named" if named else "built",
+                image=facts.reference,
+                options=named,
+            )
 
 
 def torch_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
@@ -43,6 +53,12 @@ def torch_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
 
 def image_differs(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
     """Nodes of one profile with different images: another torch or another trainer hangs the run, or worse."""
+    versions = {facts.name: facts.contents.torch for facts in fleet if facts.contents and facts.contents.torch}
+    if len({version.partition("+")[0] for version in versions.values()}) > 1:
+        table = ", ".join(f"{name} torch {version}" for name, version in versions.items())
+        named = next(facts.reference for facts in fleet if facts.contents)
+        yield Finding.of("image.differs", ", ".join(versions), case="named", image=named, table=table)
+        return
     for profile in sorted({_profile(facts) for facts in fleet if facts.image}):
         images = {facts.name: facts.image for facts in fleet if facts.image and _profile(facts) == profile}
         held = {name: image.id for name, image in images.items()}
@@ -50,7 +66,38 @@ def image_differs(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
         contents = {image.labels.get(LABEL_CONTENT, image.id) for image in images.values()}
         if len(set(held.values())) > 1 and len(contents) > 1:
             table = ", ".join(f"{name} {id.removeprefix('sha256:')[:12]}" for name, id in held.items())
-            yield Finding.of("image.differs", ", ".join(held), profile=profile or "images", table=table)
+            yield Finding.of("image.differs", ", ".join(held), case="built", profile=profile or "images", table=table)
+
+
+def image_unfit(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """An image that orch has not built, and in which the run could not start; one finding per image, not per node."""
+    everywhere_cuda = all(facts.contents and facts.contents.device == "cuda" for facts in fleet)
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for facts in fleet:
+        if facts.contents and (problem := _problem_in(facts.contents, needs_nccl=everywhere_cuda)):
+            found.setdefault((facts.contents.reference, *problem), []).append(facts.name)
+    for (image, case, detail), names in found.items():
+        yield Finding.of("image.unfit", ", ".join(names), case=case, image=image, detail=detail)
+
+
+def _problem_in(image: ImageContents, *, needs_nccl: bool) -> tuple[str, str] | None:
+    """Return the case of the finding and its detail."""
+    backend = "nccl" if needs_nccl else "gloo"
+    if image.error:
+        return "no_python", image.error
+    if _version(image.python) < OLDEST_PYTHON:
+        return "old_python", image.python
+    if not image.torch:
+        return "no_torch", image.torch_error
+    if image.device == "cuda" and not image.cuda:
+        return "no_cuda", image.torch
+    if not image.torchrun or backend not in image.backends:
+        return "no_backend", "torch.distributed.run" if not image.torchrun else f"the backend {backend}"
+    if image.missing:
+        return "no_modules", ", ".join(image.missing)
+    if taken := [name for name in OUR_PACKAGES if name in image.modules]:
+        return "name_taken", ", ".join(taken)
+    return None
 
 
 def docker_desktop(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
@@ -125,7 +172,7 @@ AREAS: Mapping[str, tuple[Callable[[Sequence[NodeFacts]], Iterator[Finding]], ..
     "reach": (same_machine,),
     "engine": (docker_desktop, torch_missing),
     "network": (loopback_address,),
-    "consistency": (image_missing, image_differs, clock_skew),
+    "consistency": (image_missing, image_unfit, image_differs, clock_skew),
     "resources": (disk_room, memory_limit),
 }
 """Checks of a launch, by the area of `orch doctor` that they belong to."""
@@ -133,6 +180,10 @@ AREAS: Mapping[str, tuple[Callable[[Sequence[NodeFacts]], Iterator[Finding]], ..
 
 def _off(seconds: float) -> str:
     return f"{abs(seconds):.0f} s {'ahead' if seconds > 0 else 'behind'}"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
 def _profile(facts: NodeFacts) -> str:

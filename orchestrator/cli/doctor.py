@@ -49,7 +49,12 @@ def doctor(
         require_consent(yes=yes, look_first="orch doctor")
     words = _words(only)
     loaded, specs = chosen.load()
-    request = LaunchRequest(project=loaded.inventory.project, nodes=specs, master_port=loaded.inventory.master_port)
+    request = LaunchRequest(
+        project=loaded.inventory.project,
+        nodes=specs,
+        master_port=loaded.inventory.master_port,
+        image=loaded.inventory.image.reference or "",
+    )
     with connected(specs) as reached:
         report = _look(reached, request, words, quiet=output.as_json)
         if fix and (fixed := _apply_fixes(reached, report, loaded.path, asking=not yes)):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.specs.errors import UsageError
+from orchestrator.specs.image import TRAINER_NEEDS
 from orchestrator.specs.measurement import option, without_options
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
@@ -69,6 +70,13 @@ def script_of(command: Sequence[str]) -> str:
 def brings_own_code(command: Sequence[str]) -> bool:
     """Whether a folder of the user is copied to the nodes: for a script, or for the module that `custom` trains."""
     return is_own_script(command) or list(command[:1]) == ["custom"]
+
+
+def trainer_needs(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the modules, besides torch, that an image must have for this command; none for the user's own script."""
+    if is_own_script(command):
+        return ()
+    return ("numpy",) if list(command[:1]) == ["test-ddp"] else TRAINER_NEEDS
 
 
 def worker_command(command: Sequence[str]) -> tuple[str, ...]:

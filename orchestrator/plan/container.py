@@ -31,6 +31,26 @@ from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.secret import Secret
 
 SECRETS_INSIDE = "/run/secrets"
+AGENT_INSIDE = "/opt/orch"
+"""Folder of the agent in orch's image; in another, where a copy of it is mounted."""
+_START_AGENT = (
+    f"import runpy, sys; sys.path = [{AGENT_INSIDE!r}, *filter(None, sys.path)];"
+    " runpy.run_module('trainer.agent', run_name='__main__', alter_sys=True)"
+)
+"""The same as -P, which Python has from 3.11 on, with the agent's folder before the image's packages."""
+IMAGE_ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "HOME": "/tmp",  # noqa: S108  # a path inside the container
+    "USER": "orch",
+    "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",  # noqa: S108
+    "TRITON_CACHE_DIR": "/tmp/triton",  # noqa: S108
+    "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108
+    "XDG_CACHE_HOME": "/tmp/cache",  # noqa: S108
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+}
+"""Variables that orch's own image sets (images/Dockerfile) for a read-only root, any user and shared cores."""
 LOCK_NAME = "orch-run"
 """A machine has at most one container of this name: the name is the lock that keeps two runs apart."""
 
@@ -61,6 +81,7 @@ def plan_node(
     secrets = secrets_folder(facts.uid, identity, node.name)
     limits = limits_of(node, facts)
     data = Mount(source=f"{folder}/data/{request.data_digest}", target=CONTAINER_DATA, read_only=True)
+    agent = Mount(source=f"{folder}/agent/{request.agent_digest}", target=AGENT_INSIDE, read_only=True)
     container = ContainerSpec(
         name=LOCK_NAME,
         image=facts.image.id if facts.image else request.image_tag(place.device),
@@ -73,6 +94,7 @@ def plan_node(
         mounts=(
             Mount(source=folder, target=CONTAINER_WORKSPACE),
             *([data] if request.data_digest else []),
+            *([agent] if request.agent_digest else []),
             *secret_mounts(request.secrets, secrets),
             *request.mounts,
         ),
@@ -104,8 +126,10 @@ def _command(request: LaunchRequest, identity: RunIdentity, place: Placement) ->
     """Return the command of the agent, which starts and restarts torchrun (docs/adr/0022), or a script that does."""
     is_script = is_shell_script(request.command)
     started = request.command if is_script else torchrun_command(request.command, _torchrun_place(identity, place))
+    # -P: the working folder is the user's, who may have a `trainer`, too
+    start = ("python3", "-c", _START_AGENT) if request.agent_digest else ("python", "-P", "-m", "trainer.agent")
     return (
-        "python", "-P", "-m", "trainer.agent",  # -P: the working folder is the user's, who may have a `trainer`, too
+        *start,
         "--nodes", ",".join(place.names),
         "--node-rank", str(place.node_rank),
         "--first-rank", str(place.first_rank),
@@ -152,6 +176,7 @@ def _environment(
         {"GLOO_SOCKET_IFNAME": place.interface, "NCCL_SOCKET_IFNAME": place.interface} if place.interface else {}
     )
     return {
+        **(IMAGE_ENVIRONMENT if request.agent_digest else {}),
         # For scripts that read them; torchrun's own flags decide.
         "MASTER_ADDR": place.master_addr,
         "MASTER_PORT": str(place.master_port),

@@ -45,6 +45,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         code_digest=request.code_digest,
         code_origin=request.code_origin,
         data_origin=request.data_origin,
+        agent_digest=request.agent_digest,
         away=request.away,
         nodes=nodes,
         notes=(

@@ -50,6 +50,8 @@ def _other_steps(plan: Plan, nodes: Iterable[NodeSpec]) -> Iterator[str]:
         yield f"# and copies code {plan.code_digest} from {plan.code_origin!r} to {folder}/code"
     if plan.data_digest:
         yield f"# and copies data {plan.data_digest} from {plan.data_origin!r} to data/{plan.data_digest}, if missing"
+    if plan.agent_digest:
+        yield f"# and copies orch's agent to agent/{plan.agent_digest}, if missing: {plan.image} has none"
     if any(node.engine != "process" for node in nodes):
         name = plan.nodes[0].container.name
         yield f"# and renames a container {name} of an ended run to {name}-RUN.ATTEMPT-ID, and turns its restarts off"
@@ -198,6 +200,7 @@ _OPTIONS: Mapping[str, Words] = {
     "AutoRemove": _switch("--rm"),
     "LogConfig": lambda log: ("--log-driver", log["Type"], *_each("--log-opt", "=".join)(log["Config"])),
     "DeviceRequests": _each("--gpus", lambda _: "all"),
+    "Entrypoint": lambda words: ("--entrypoint", " ".join(words)),
     "Env": _each("--env", _variable),
     "Labels": _each("--label", "=".join),
     "User": _option("--user"),

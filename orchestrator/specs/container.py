@@ -58,6 +58,7 @@ class ContainerSpec:
         restart = {"Name": "on-failure", "MaximumRetryCount": self.restart_on_failure}
         return {
             "Image": self.image,
+            "Entrypoint": [""],  # the command is ours; with [] some engines keep the image's
             "Cmd": list(self.command),
             "Env": [f"{name}={value}" for name, value in self.environment.items()],
             "Labels": dict(self.labels),

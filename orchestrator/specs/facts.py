@@ -85,6 +85,32 @@ class ImageFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageContents:
+    """Contents of an image that orch has not built, as a container of it says."""
+
+    reference: str
+    """The name by which the run asks for it."""
+    device: str
+    """Device that the node's ranks would use."""
+    python: str = ""
+    torch: str = ""
+    """Its version; empty where it cannot be imported."""
+    torch_error: str = ""
+    """Why it cannot be imported."""
+    cuda: str = ""
+    """CUDA that its torch was built with; empty for the CPU."""
+    torchrun: bool = False
+    """Whether it has `torch.distributed.run`."""
+    backends: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    """Those of the modules that were asked for which it has."""
+    missing: tuple[str, ...] = ()
+    """Modules that the run needs and which it lacks."""
+    error: str = ""
+    """Why no container of it answered."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineFacts:
     """A node's container engine."""
 
@@ -153,6 +179,10 @@ class NodeFacts:
     engine: EngineFacts | None = None
     image: ImageFacts | None = None
     """The image that a run would use, as this node's engine has it."""
+    reference: str = ""
+    """Name of that image where orch has not built it."""
+    contents: ImageContents | None = None
+    """Its contents in that case."""
     has_data: bool | None = None
     """Whether the project's folder `Data` holds something there: what a run reads to which no data is brought."""
     newest_checkpoint: int | None = None

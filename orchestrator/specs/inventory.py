@@ -13,6 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from orchestrator.specs.image import IMAGE_EXPECTED, REFERENCE, REGISTRY, REGISTRY_EXPECTED
+
 NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 HOST = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?$"
 """An IPv4 address or a host name: begins with a letter or digit, so never an option of some command."""
@@ -132,8 +134,17 @@ _FILE_EXPECTED = Expected("the name of a file of this computer")
 
 
 class ImageSpec(_Spec):
-    """Packages of the project, in layers above orch's own image. Files are relative to the inventory's folder."""
+    """Packages of the project, in layers above orch's own image, or another image in its place. Files are relative to
+    the inventory's folder."""
 
+    reference: Annotated[str | None, Expected(IMAGE_EXPECTED)] = Field(
+        None, pattern=REFERENCE, description="an image of your own with torch, in place of orch's: lab/mine:1"
+    )
+    registry: Annotated[str | None, Expected(REGISTRY_EXPECTED)] = Field(
+        None,
+        pattern=REGISTRY,
+        description="registry through which `orch build` distributes the image: 192.168.1.5:5000",
+    )
     requirements: Annotated[FileName | None, _FILE_EXPECTED] = Field(
         None,
         description="Python packages: a requirements.txt, or a pyproject.toml (a uv.lock next to it fixes versions)",
@@ -144,6 +155,17 @@ class ImageSpec(_Spec):
     dockerfile: Annotated[FileName | None, _FILE_EXPECTED] = Field(
         None, description="Dockerfile that begins with `ARG BASE` and `FROM ${BASE}`: whatever else the image needs"
     )
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Files of this computer, by key."""
+        return {key: name for key in ("requirements", "apt", "dockerfile") if (name := getattr(self, key))}
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> ImageSpec:
+        if self.reference and self.files:
+            raise ValueError(f"either reference, or what orch adds to its own image ({', '.join(self.files)})")
+        return self
 
 
 class NodeSpec(_Spec):
@@ -200,9 +222,9 @@ class Inventory(_Spec):
     master_port: Annotated[int, Expected("a number from 1024 to 65535")] = Field(
         12355, ge=1024, le=65535, description="rendezvous port of rank 0; next free one if taken"
     )
-    image: Annotated[ImageSpec, Expected("a mapping of requirements, apt and dockerfile")] = Field(
-        default_factory=ImageSpec, description="packages that the project adds to the image"
-    )
+    image: Annotated[
+        ImageSpec, Expected("a mapping of requirements, apt and dockerfile, or of reference; and registry")
+    ] = Field(default_factory=ImageSpec, description="packages that the project adds to the image, or another image")
     nodes: tuple[NodeSpec, ...] = Field(min_length=1)
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from typing import Any
 from contract.downloads import Source, read_source
 from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import UsageError
+from orchestrator.specs.image import IMAGE_EXPECTED, IMAGE_REFERENCE
 from orchestrator.specs.labels import MOST_NODES
 from orchestrator.specs.numbers import duration_s, whole
 from orchestrator.specs.secret import NAME, Secret
@@ -44,6 +45,12 @@ def _profile(text: str) -> str:
     if text not in ("", "auto", "cpu", "cuda"):
         raise UsageError(f"--profile {text}: expected cpu, cuda or auto")
     return "" if text == "auto" else text
+
+
+def _image(text: str) -> str:
+    if text and not IMAGE_REFERENCE.fullmatch(text):
+        raise UsageError(f"--image {text}: expected {IMAGE_EXPECTED}")
+    return text
 
 
 def _mounts(texts: Sequence[str]) -> tuple[Mount, ...]:
@@ -117,6 +124,15 @@ class RunSettings:
         help="Image for all nodes (default: chosen by each node's device).",
     )
     """Image for all nodes: cpu or cuda; empty: by the device of each node."""
+    image: str = _option(
+        "",
+        "--image",
+        parse=_image,
+        metavar="REF",
+        help="An image of your own with torch, for all nodes (default: image.reference of the inventory, otherwise the"
+        " one of `orch build`).",
+    )
+    """Name of an image that orch has not built; empty: its own."""
     mounts: tuple[Mount, ...] = _option(
         (),
         "--mount",

@@ -55,6 +55,8 @@ class Plan(RunSettings):
     code_origin: str = ""
     data_origin: str = ""
     """Folders of code and data on the controller, and digest of the code: a node that joins later gets the same."""
+    agent_digest: str = ""
+    """Content of the agent that is copied to the nodes; empty: it is in the image."""
     away: tuple[str, ...] = ()
     """Nodes that were given up, and are added back when they return."""
     nodes: tuple[NodePlan, ...]

@@ -40,6 +40,8 @@ class LaunchRequest(RunSettings):
     packages: Mapping[str, str] = field(default_factory=dict)
     """Packages that the command needs and that an image has only where a project adds them, each with the command that
     adds it."""
+    agent_digest: str = ""
+    """Content of the agent that is copied to the nodes for an image that orch has not built, which has none."""
     sizes: TransformerTraining | None = None
     """Sizes of the training on which its memory depends, for a forecast; None: not known."""
     data_digest: str = ""
@@ -62,7 +64,7 @@ class LaunchRequest(RunSettings):
 
     def image_tag(self, device: str) -> str:
         """The image that a node with this device runs."""
-        return f"orch/{self.project}:{self.profile or device}"
+        return self.image or f"orch/{self.project}:{self.profile or device}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -157,6 +157,7 @@ def test_explain_lists_all_findings_by_area(orch: Orch) -> None:
         "image.missing",
         "image.outdated",
         "image.package_missing",
+        "image.unfit",
     ]
 
 

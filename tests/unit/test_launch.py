@@ -112,7 +112,7 @@ def test_folder_and_run_id_reach_the_shell_as_arguments() -> None:
     launch(here.nodes, plan_of("first"))
     call = here.nodes["beta"].calls[0]
     assert call[:2] == ("sh", "-c")
-    assert call[3:] == ("sh", "/home/ana/orch/orch", "first", "", "code-.list")
+    assert call[3:] == ("sh", "/home/ana/orch/orch", "first", "", "code-.list", "")
     assert "/home/ana" not in call[2]
 
 

@@ -173,6 +173,7 @@ def as_docker_reads(words: Sequence[str], shell: Mapping[str, str]) -> tuple[str
     limits = [(name, *limit.split(":")) for name, limit in pairs("--ulimit").items()]
     return one["--name"], {
         "Image": image,
+        "Entrypoint": given["--entrypoint"],
         "Cmd": list(rest),
         "Env": [text if "=" in text else f"{text}={shell[text]}" for text in given["--env"]],
         "Labels": pairs("--label"),

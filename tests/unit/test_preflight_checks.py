@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.checks.preflight import AREAS
-from orchestrator.specs.facts import EngineFacts, ImageFacts, NodeFacts
+from orchestrator.specs.facts import EngineFacts, ImageContents, ImageFacts, NodeFacts
 from tests import lan
 from tests.unit.findings.preflight import preflight
 
@@ -30,6 +30,11 @@ FAULTS: list[tuple[str, str, NodeFacts]] = [
     ("inventory.same_machine", "error", lan.facts("beta", engine=ENGINE)),
     ("image.missing", "error", lan.facts("beta", image=None)),
     ("image.differs", "error", lan.facts("beta", image=ImageFacts(id="sha256:x", labels={"orch.profile": "cpu"}))),
+    (
+        "image.unfit",
+        "error",
+        lan.facts("beta", contents=ImageContents(reference="lab/mine:1", device="cpu", python="3.9.2", torch="2.13.0")),
+    ),
     (
         "engine.docker_desktop",
         "error",

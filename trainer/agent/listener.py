@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import psutil
-
 from trainer.agent.handshake import draw, read_greeting
 from trainer.agent.messages import MisfitError, Report, read_report
 from trainer.agent.options import AgentOptions
+from trainer.agent.processes import address_of
 from trainer.agent.wire import AgentConnection, Message
 
 GREETING_S = 5.0
@@ -217,8 +216,7 @@ def _listen(options: AgentOptions, note: Callable[[str, str], None]) -> socket.s
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise
-        addresses = psutil.net_if_addrs().get(options.interface, [])
-        address = next((one.address for one in addresses if one.family == socket.AF_INET), "")
+        address = address_of(options.interface)
         where = address or "all of its addresses"
         note("address", f"{options.address} is not an address of this machine: listening on {where}")
         listener = socket.create_server((address, options.port))

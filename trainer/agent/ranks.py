@@ -17,12 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
 from contract import environment
 from contract.events import Hung, Progressing
 from contract.log_lines import rank_prefix
-from trainer.agent import at_start, heartbeat
+from trainer.agent import at_start, heartbeat, processes
 from trainer.agent.hang_detector import HangDetector, frozen, mark_of, stuck_ranks
 from trainer.agent.heartbeat import Heartbeat
 from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, through_pipes, write_torchrun
@@ -62,7 +60,7 @@ class Ranks:
         self._options = options
         self._lines = 0
         self._frozen = ""
-        self._saving: list[psutil.Process] = []
+        self._saving: list[processes.Process] = []
         """Ranks that were asked to stop and may write a checkpoint."""
         self._save_until = 0.0
         self._hang_detector = HangDetector(min(options.stuck_s, options.frozen_s / 2), time.monotonic())
@@ -110,7 +108,7 @@ class Ranks:
             self.is_done = True
             return RankExit(outcome="done", node=self._options.node, exit_code=0)
         code = self._process.poll()
-        if code is None or (time.monotonic() < self._save_until and psutil.wait_procs(self._saving, timeout=0)[1]):
+        if code is None or (time.monotonic() < self._save_until and processes.left_after(self._saving)):
             return None
         self.kill()
         node, first_rank = self._options.node, self._options.first_rank
@@ -129,7 +127,7 @@ class Ranks:
         now = time.monotonic()
         self.hangs &= self._is_hang(now)
         try:
-            beats = [one for one in heartbeat.newest(self._scratch.path) if psutil.pid_exists(one.process)]
+            beats = [one for one in heartbeat.newest(self._scratch.path) if processes.exists(one.process)]
             return self._answered(beats, now) if self._asked else self._noticed(beats, now)
         except (OSError, ValueError) as error:  # ranks write these files: their content must not end a run
             print(f"the position of the ranks is not known: {error}", file=sys.stderr)
@@ -174,8 +172,8 @@ class Ranks:
         """SIGTERM: ranks write a checkpoint and end, also where torchrun, signalled twice, does not wait for them."""
         self._save_until = time.monotonic() + self._options.save_s
         is_script = self._options.script_ranks > 0
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._saving = psutil.Process(self._process.pid).children(recursive=is_script)
+        below = processes.descendants if is_script else processes.children_of
+        self._saving = below(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
             if is_script:  # a shell passes no signal on
                 os.killpg(self._process.pid, signal.SIGTERM)
@@ -188,11 +186,10 @@ class Ranks:
         TimeoutError: a process does not die; it hangs in a driver or on a disk.
         """
         deadline = time.monotonic() + KILL_S
-        while children := psutil.Process().children(recursive=True):
+        while children := processes.descendants(os.getpid()):
             for child in children:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-            psutil.wait_procs(children, timeout=1.0)
+                child.kill()
+            processes.left_after(children, 1.0)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"processes {', '.join(str(child.pid) for child in children)} do not die")
         self._process.wait()

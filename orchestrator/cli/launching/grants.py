@@ -114,6 +114,8 @@ def _claims(found: Recalled, inventory: Inventory, options: LaunchOptions) -> It
         yield ("--data", "FOLDER")
     if not options.profile and plan.profile and not (own and own.profile == plan.profile):
         yield ("--profile", plan.profile)
+    if not options.image and plan.image and not (own and own.image == plan.image):
+        yield ("--image", plan.image)
     for name, flag in NUMBERS.items():
         number = getattr(plan, name)
         if name not in options.given and number != getattr(own or RunSettings(), name):
@@ -176,7 +178,8 @@ def _shown(found: Recalled, plan: Plan, options: LaunchOptions) -> Iterator[str]
     if plan.away and not options.nodes:
         yield f"  away         {', '.join(plan.away)}"
     device = "cpu or cuda, by the device of each node"
-    yield f"  image        orch/{plan.project}:{options.profile or plan.profile or device}"
+    built = f"orch/{plan.project}:{options.profile or plan.profile or device}"
+    yield f"  image        {options.image or plan.image or built}"
     kept = (f"{name}={value}" for name, value in plan.environment.items() if name not in options.environment)
     for word in (*kept, *(f"{name}=… as given" for name in sorted(options.environment))):
         yield f"  environment  {word}"

@@ -109,8 +109,9 @@ def ready(
         data_command=checked.needs,
         sizes=checked.sizes,
         packages={name: command_to_add(name, inventory.image.requirements) for name in checked.packages},
-        additions=read_additions(inventory.image).digest,
     )
+    if not request.image:
+        request = replace(request, additions=read_additions(inventory.image).digest)
     if code:
         say(f"code: {code}, copied to {counted(len(request.nodes), 'node')}")
     require_values(request.secrets, request.environment, os.environ)

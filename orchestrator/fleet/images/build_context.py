@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import platformdirs
 
+from orchestrator.fleet.runs.agent_files import PACKAGES, agent_names
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.image import SITE, Recipe, needed_wheels, pins_of, pip_conf, proxies
 from orchestrator.plan.packages import LAYER
@@ -62,12 +63,7 @@ def source_files() -> dict[str, bytes]:
     """Files that determine an image's content, by path. Works from a checkout and from an installation."""
     images = next(path for path in (_PACKAGE / "images", _PACKAGE.parent / "images") if (path / "Dockerfile").exists())
     files = {f"images/{name}": (images / name).read_bytes() for name in _IMAGE_FILES}
-    for path in (
-        path for name in ("contract", "orch_hooks", "trainer") for path in (_PACKAGE.parent / name).rglob("*")
-    ):
-        if path.is_file() and "__pycache__" not in path.parts:
-            files[path.relative_to(_PACKAGE.parent).as_posix()] = path.read_bytes()
-    return files
+    return files | {name: (PACKAGES / name).read_bytes() for name in agent_names()}
 
 
 def image_pins() -> dict[str, str]:

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from orchestrator.fleet.runs.artifacts import code_digest, folder_digest
+from orchestrator.fleet.runs.artifacts import agent_digest, code_digest, folder_digest
 from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.fetch import OFFLINE
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -66,6 +66,7 @@ def build_request(
         **resolved.settings(),
         "environment": {**language, **before, **offline, **options.environment},
         "secrets": tuple({secret.name: secret for secret in all_secrets}.values()),
+        "image": _image(inventory, options, earlier),
     }
     request = LaunchRequest(
         **settings,
@@ -80,8 +81,19 @@ def build_request(
         workdir=workdir,
         data=options.data or (None if earlier else default_data()),
         absence_s=resolved.absence_limit_s,
+        agent_digest=agent_digest() if settings["image"] else "",
     )
     return _with_content(request, earlier)
+
+
+def _image(inventory: Inventory, options: LaunchOptions, earlier: Plan | None) -> str:
+    """Return the image that orch has not built; empty: its own. UsageError: no node runs containers."""
+    image = options.image or (earlier.image if earlier else inventory.image.reference or "")
+    if any(spec.engine == "docker" for spec in inventory.nodes):
+        return image
+    if options.image:
+        raise UsageError(f"--image {image} needs containers, and the nodes are processes (engine: process)")
+    return ""
 
 
 def chosen_nodes(inventory: Inventory, options: LaunchOptions, earlier: Plan | None) -> tuple[NodeSpec, ...]:

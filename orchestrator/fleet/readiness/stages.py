@@ -89,7 +89,8 @@ def engine(target: ProbeTarget) -> Parts:
             with suppress(OrchError):  # it ended just now
                 if target.node.engine.execute(container.id, BLIND).exit_code not in (0, 126, 127):
                     blind.append(container.labels[LABEL_RUN])
-    return {"facts": replace(facts, engine=described, image=image), "held": held, "blind_runs": tuple(blind)}
+    facts = replace(facts, engine=described, image=image, reference=target.request.image)
+    return {"facts": facts, "held": held, "blind_runs": tuple(blind)}
 
 
 def host(target: ProbeTarget) -> Parts:

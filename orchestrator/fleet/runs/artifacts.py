@@ -1,4 +1,5 @@
-"""Code and data of a run: identified by a digest, uploaded from the controller, or copied between nodes.
+"""Code and data of a run, and its agent if the image has none: identified by a digest, uploaded from the controller, or
+copied between nodes.
 
 A resumed run takes them from the controller's folder while that is unchanged, otherwise from a node that has them,
 streamed through this process. Content is hashed before it gets its final name: a run never continues with other code
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from orchestrator.fleet.fan_out import copy_from_first, fan_out
+from orchestrator.fleet.runs.agent_files import PACKAGES, agent_entries, agent_names
 from orchestrator.fleet.runs.code_files import code_files
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
@@ -35,6 +37,11 @@ cat > .code.list && rm -f -- code-*.list && mv -- .code.list "code-$2.list"
 def code_digest(folder: Path) -> str:
     """Return the digest of a code folder, without what its ignore files leave out."""
     return folder_digest(folder, code_files(folder).names)
+
+
+def agent_digest() -> str:
+    """Return the digest of this computer's agent."""
+    return folder_digest(PACKAGES, agent_names())
 
 
 def folder_digest(folder: Path, names: Sequence[str] | None = None) -> str:
@@ -69,11 +76,11 @@ def digest_of(content: Mapping[str, str]) -> str:
     return whole.hexdigest()[:DIGEST_LENGTH]
 
 
-def upload_data(node: Node, source: Path, target: str) -> None:
+def upload_data(node: Node, source: Path, target: str, *, only: Sequence[str] | None = None) -> None:
     """Copy a folder to `target`, named by its digest. Copied to a temporary folder and renamed when complete."""
     aside = f"{target}.partial"
     node.run(["rm", "-rf", aside]).check("clearing a copy that broke off")
-    node.put(source, aside)
+    node.put(source, aside, only=only)
     settle_data(node, aside, target)
 
 
@@ -182,7 +189,7 @@ class Artifact:
     """A folder that a run was launched with."""
 
     what: str
-    """`code` or `data`."""
+    """`code`, `data` or `agent`."""
     run_id: str
     digest: str
     origin: str
@@ -201,12 +208,16 @@ class Artifact:
         return f"{target.folder}/runs/{self.run_id}"
 
     def place(self, target: ProjectDir) -> str:
-        return f"{self.run_folder(target)}/code" if self.is_code else f"{target.folder}/data/{self.digest}"
+        return f"{self.run_folder(target)}/code" if self.is_code else f"{target.folder}/{self.what}/{self.digest}"
 
 
 def artifacts_of(plan: Plan) -> tuple[Artifact, ...]:
-    """Code and data of this run for which its plan has a digest."""
-    found = (("code", plan.code_digest, plan.code_origin), ("data", plan.data_digest, plan.data_origin))
+    """Code, data and agent of this run for which its plan has a digest."""
+    found = (
+        ("code", plan.code_digest, plan.code_origin),
+        ("data", plan.data_digest, plan.data_origin),
+        ("agent", plan.agent_digest, str(PACKAGES)),
+    )
     return tuple(
         Artifact(what=what, run_id=plan.run_id, digest=digest, origin=origin)
         for what, digest, origin in found
@@ -247,7 +258,8 @@ def bring(
             if upload_code(target.node, folder, artifact.run_folder(target), artifact.digest):
                 on_step(target.node.name, "changed code copied")
         else:
-            upload_data(target.node, folder, artifact.place(target))
+            only = agent_entries() if artifact.what == "agent" else None
+            upload_data(target.node, folder, artifact.place(target), only=only)
         if folder is None or not artifact.is_code:  # code is copied at every launch, and is small
             on_step(target.node.name, f"{artifact.what} copied")
 
@@ -259,13 +271,23 @@ def _as_launched(artifact: Artifact) -> Path | None:
     """The controller's folder; None if its content has changed since the launch."""
     folder = Path(artifact.origin)
     with suppress(ConfigError, OSError):
-        found = (code_digest if artifact.is_code else folder_digest)(folder) if artifact.origin else ""
+        if not artifact.origin:
+            return None
+        if artifact.what == "agent":
+            found = agent_digest()
+        else:
+            found = (code_digest if artifact.is_code else folder_digest)(folder)
         return folder if found == artifact.digest else None
     return None
 
 
 def _nowhere(artifact: Artifact, lacking: Sequence[ProjectDir]) -> PreflightError:
     names, what, run_id = ", ".join(target.node.name for target in lacking), artifact.what, artifact.run_id
+    if what == "agent":
+        return PreflightError(
+            f"{names}: run {run_id} was launched with the agent of another orch, and no node that answers has it",
+            hint=f"continue with this one: orch resume {run_id}",
+        )
     there = Path(artifact.origin).is_dir()
     state = "holds something else now" if there else "is not on this computer"
     option = "--workdir" if artifact.is_code else "--data"

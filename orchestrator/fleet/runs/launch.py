@@ -34,13 +34,14 @@ PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Pauses between tries to lock a node: an engine refuses a name before its new container is visible."""
 
 # Constants for the node's shell; folders come in as arguments, the plan on stdin.
-# The answer: which of the run's data ($3) and code (its list, $4) are there.
+# The answer: which of the run's data ($3), code (its list, $4) and agent ($5) are there.
 _PREPARE = """
 mkdir -p "$1/Data" "$1/data" "$1/runs/$2/code" || exit 1
 plan=$1/runs/$2/plan.json
 (umask 077 && cat > "$plan.new") && mv -f "$plan.new" "$plan" || exit 1
 [ -d "$1/data/$3" ] && echo data
 [ -f "$1/runs/$2/$4" ] && echo code
+[ -n "$5" ] && [ -d "$1/agent/$5" ] && echo agent
 exit 0
 """
 
@@ -115,7 +116,7 @@ def _prepare(
     text = to_json(plan).encode()
 
     def prepare(store: ProjectDir) -> list[str]:
-        words = [store.folder, plan.run_id, plan.data_digest, code_list(plan.code_digest)]
+        words = [store.folder, plan.run_id, plan.data_digest, code_list(plan.code_digest), plan.agent_digest]
         made = store.node.run(["sh", "-c", _PREPARE, "sh", *words], stdin=text)
         hint = "may this user write there? set `workspace` in the inventory"
         return made.check(f"making {store.folder}", hint=hint).split()

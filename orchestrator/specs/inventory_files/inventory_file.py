@@ -42,8 +42,8 @@ def read_inventory(path: str | Path) -> Inventory:
     """Read `inventory.yaml`. ConfigError: the file cannot be read, or has problems; `problems` lists all of them."""
     inventory = parse_inventory(read_file(Path(path)), filename=str(path))
     folder = Path(path).absolute().parent
-    files = {key: str(folder / name) for key, name in inventory.image.model_dump(exclude_none=True).items()}
-    return inventory.model_copy(update={"image": ImageSpec(**files)})
+    files = {key: str(folder / name) for key, name in inventory.image.files.items()}
+    return inventory.model_copy(update={"image": inventory.image.model_copy(update=files)})
 
 
 def parse_inventory(text: str | bytes, *, filename: str) -> Inventory:

@@ -7,12 +7,14 @@ from dataclasses import replace
 from functools import partial
 
 from orchestrator.checks.preflight import AREAS, image_outdated, package_missing
-from orchestrator.specs.facts import EngineFacts, NodeFacts
+from orchestrator.specs.facts import EngineFacts, ImageContents, NodeFacts
 from orchestrator.specs.finding import Finding
 from tests import lan
 
 ENGINE = EngineFacts(kind="docker", version="28", id="engine-of-beta", architecture="x86_64")
 PROCESS = EngineFacts(kind="process", version="", id="this", architecture="x86_64")
+
+CONTENTS = ImageContents(reference="lab/mine:1", device="cpu", python="3.11.2", torch_error="ModuleNotFoundError")
 
 
 def preflight(fleet: Sequence[NodeFacts]) -> list[Finding]:
@@ -35,6 +37,7 @@ MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {
     "inventory.same_machine": partial(beta, engine=replace(ENGINE, id="engine-of-alpha")),
     "image.missing": partial(beta, image=None),
     "image.differs": partial(beta, image=replace(lan.IMAGE, id="sha256:other")),
+    "image.unfit": partial(beta, contents=CONTENTS, reference="lab/mine:1"),
     "image.outdated": lambda: image_outdated([lan.facts("beta")], "of-today"),
     "image.package_missing": lambda: package_missing(
         [lan.facts("beta", image=replace(lan.IMAGE, labels={"orch.torch_geometric": ""}))],

@@ -1,4 +1,5 @@
-"""Registration of the stack handler before a rank's program starts. Nothing else of the program changes."""
+"""Registration of the stack handler before a rank's program starts, and the folder of `orch_hooks` as the last one that
+is searched, which an image of the user's does not name. Nothing else of the program changes."""
 
 from __future__ import annotations
 
@@ -18,6 +19,9 @@ def _the_next_one() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
+ours = str(Path(__file__).parents[3])
+if ours not in sys.path:
+    sys.path.append(ours)
 before = set(sys.modules)
 with contextlib.suppress(ImportError):  # another Python of the user's, without this package
     from trainer.agent import stacks

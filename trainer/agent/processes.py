@@ -1,0 +1,90 @@
+"""Processes and network addresses of this machine, from the kernel: an image may have no package for them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+POLL_S = 0.02
+_SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process; its start time tells it from a later one with the same number."""
+
+    pid: int
+    started: str
+    parent: int
+
+    def is_there(self) -> bool:
+        """Whether it exists. A child of this process that has ended is collected first."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+        now = _read(self.pid)
+        return now is not None and now.started == self.started
+
+    def kill(self) -> None:
+        """Kill it, if it exists."""
+        if (now := _read(self.pid)) and now.started == self.started:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def children_of(pid: int) -> list[Process]:
+    """The processes that this one has started."""
+    return [process for process in _all() if process.parent == pid]
+
+
+def descendants(pid: int) -> list[Process]:
+    """All processes below this one."""
+    by_parent: dict[int, list[Process]] = {}
+    for process in _all():
+        by_parent.setdefault(process.parent, []).append(process)
+    found = list(by_parent.get(pid, ()))
+    for process in found:  # it grows meanwhile
+        found += by_parent.get(process.pid, ())
+    return found
+
+
+def left_after(processes: Sequence[Process], timeout_s: float = 0.0) -> list[Process]:
+    """Those that have not ended within this time."""
+    deadline = time.monotonic() + timeout_s
+    while (left := [process for process in processes if process.is_there()]) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return left
+
+
+def exists(pid: int) -> bool:
+    return _read(pid) is not None
+
+
+def address_of(interface: str) -> str:
+    """IPv4 address of a network interface; empty if it has none (netdevice(7))."""
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, contextlib.suppress(OSError):
+        return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
+    return ""
+
+
+def _all() -> list[Process]:
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return [process for process in map(_read, pids) if process]
+
+
+def _read(pid: int) -> Process | None:
+    """The process with this number, None if there is none (proc(5))."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    words = text.rpartition(")")[2].split()  # the name before it may hold anything
+    return Process(pid=pid, started=words[19], parent=int(words[1]))
