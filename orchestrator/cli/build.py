@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,7 +19,12 @@ from orchestrator.plan.cuda import AUTO
 from orchestrator.plan.image import DEFAULT_BASE
 from orchestrator.specs.cuda import TORCH_BUILDS
 from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
-from orchestrator.specs.image import Placed
+from orchestrator.specs.image import IMAGE_EXPECTED, IMAGE_REFERENCE, Placed
+
+if TYPE_CHECKING:
+    from orchestrator.fleet.images.build import BuildOptions
+    from orchestrator.fleet.images.registry import Registry
+    from orchestrator.specs.inventory import NodeSpec
 
 EXAMPLES = """\
 orch build
@@ -26,6 +32,8 @@ orch build --profile cpu --nodes alpha,beta
 orch build --profile cuda --on gamma
 orch build --cuda 12.6
 orch build --requirements requirements.txt --apt apt.txt
+orch build --image lab/mine:1
+orch build --registry 192.168.1.5:5000
 orch build --wheels ./wheels --ca-bundle /etc/ssl/certs/ca-certificates.crt
 PIP_INDEX_URL=https://packages.example/simple orch build
 """
@@ -68,6 +76,16 @@ def build(
         metavar="FILE",
         help="Dockerfile to build last, FROM ${BASE} (default: image.dockerfile of the inventory).",
     ),
+    image: str = typer.Option(
+        "",
+        metavar="REF",
+        help="Build nothing: copy this image of your own to every node (default: image.reference of the inventory).",
+    ),
+    registry: str = typer.Option(
+        "",
+        metavar="URL",
+        help="Push the image there once; every node pulls it (default: image.registry of the inventory).",
+    ),
     wheels: Path | None = typer.Option(
         None, metavar="DIR", help="Folder of wheels that pip uses before the index (default: $PIP_FIND_LINKS)."
     ),
@@ -82,14 +100,11 @@ def build(
     pip and proxy settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_TRUSTED_HOST, https_proxy and so on) are passed to
     the build and are not kept in the image. Nodes that have the image are skipped; the others get the missing layers.
     """
-    from orchestrator.fleet.connect import connected
     from orchestrator.fleet.images.additions import read_additions
-    from orchestrator.fleet.images.build import BuildOptions, provide_images
+    from orchestrator.fleet.images.build import BuildOptions
     from orchestrator.fleet.images.build_context import site_of
-    from orchestrator.nodes.local import LocalNode
+    from orchestrator.fleet.images.registry import Registry
     from orchestrator.plan.packages import command_to_add
-    from orchestrator.render.images import images_data, images_table
-    from orchestrator.render.progress import ProgressView
 
     if cuda not in (AUTO, *TORCH_BUILDS):
         raise UsageError(f"--cuda {cuda}: torch has builds for CUDA {' and '.join(TORCH_BUILDS)}, or auto")
@@ -101,6 +116,15 @@ def build(
         raise ConfigError("no node with a container engine", hint="engine: process needs no image")
     given = {"requirements": requirements, "apt": apt, "dockerfile": dockerfile}
     files = {key: str(path.absolute()) for key, path in given.items() if path}
+    own = {"--profile": profile is not Profile.AUTO, "--cuda": cuda != AUTO, "--on": on, "--each-node": each_node}
+    builds = [option for option, value in own.items() if value] + [f"--{key}" for key in files]
+    _must_fit(image, builds)
+    through = registry or loaded.inventory.image.registry
+    if through and each_node:
+        raise UsageError("--each-node transfers no image: it does not go with a registry")
+    reference = image or ("" if builds else loaded.inventory.image.reference or "")
+    if reference:
+        return _bring(reference, specs, Registry.of(through) if through else None, output, yes=yes)
     options = BuildOptions(
         project=loaded.inventory.project,
         profile=profile.value,
@@ -109,20 +133,59 @@ def build(
         on=on,
         each_node=each_node,
         no_cache=no_cache,
+        registry=Registry.of(through) if through else None,
         additions=read_additions(loaded.inventory.image.model_copy(update=files)),
         site=site_of(os.environ, wheels=wheels, ca_bundle=ca_bundle),
         version=installed_version(),
     )
-    where = "on each of" if each_node else "for"
-    names = ", ".join(spec.name for spec in specs)
-    if not agreed(f"build {profile.value} {where} {names}?", yes=yes, default=True):
+    return _build(options, specs, command_to_add("torchvision", loaded.inventory.image.requirements), output, yes=yes)
+
+
+def _build(options: BuildOptions, specs: Sequence[NodeSpec], add: str, output: Output, *, yes: bool) -> int:
+    """Build the images that these nodes need, and copy them. `add`: the command that adds torchvision."""
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.images.build import provide_images
+    from orchestrator.nodes.local import LocalNode
+    from orchestrator.render.progress import ProgressView
+
+    where = f"{'on each of' if options.each_node else 'for'} {', '.join(spec.name for spec in specs)}"
+    if not agreed(f"build {options.profile} {where}?", yes=yes, default=True):
         say("nothing was built")
         return EXIT_INTERRUPTED
     with closing(LocalNode()) as controller, connected(specs) as reached, ProgressView(quiet=output.as_json) as view:
         placed = provide_images(options, specs, reached, controller, view.notify)
     for reason in dict.fromkeys(result.cuda_reason for result in placed if result.cuda_reason):
         say(f"note: {reason}")
-    tell_of_torchvision(placed, command_to_add("torchvision", loaded.inventory.image.requirements))
+    tell_of_torchvision(placed, add)
+    return _report(placed, output)
+
+
+def _must_fit(image: str, builds: Sequence[str]) -> None:
+    """UsageError: `image` is no name of an image, or options are given with it that are about building one."""
+    if image and not IMAGE_REFERENCE.fullmatch(image):
+        raise UsageError(f"--image {image}: expected {IMAGE_EXPECTED}")
+    if image and builds:
+        raise UsageError(f"--image builds nothing: {', '.join(builds)} does not go with it")
+
+
+def _bring(reference: str, specs: Sequence[NodeSpec], registry: Registry | None, output: Output, *, yes: bool) -> int:
+    """Copy an image that orch has not built to these nodes."""
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.images.reference import provide_reference
+    from orchestrator.nodes.local import LocalNode
+    from orchestrator.render.progress import ProgressView
+
+    if not agreed(f"copy {reference} to {', '.join(spec.name for spec in specs)}?", yes=yes, default=True):
+        say("nothing was copied")
+        return EXIT_INTERRUPTED
+    with closing(LocalNode()) as controller, connected(specs) as reached, ProgressView(quiet=output.as_json) as view:
+        placed = provide_reference(reference, reached, controller, view.notify, registry)
+    return _report(placed, output)
+
+
+def _report(placed: Sequence[Placed], output: Output) -> int:
+    from orchestrator.render.images import images_data, images_table
+
     ready = [result.node for result in placed if not result.error]
     output.write(images_data(placed), ready, images_table(placed, wide=output.wide))
     return outcome(placed, quiet=output.as_json)

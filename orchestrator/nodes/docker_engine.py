@@ -13,7 +13,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from paramiko import SSHException
 from urllib3.exceptions import ReadTimeoutError
 
-from orchestrator.nodes.interface import MIB, BuildRequest, CommandOutput, Completed, LogLine, Progress
+from orchestrator.nodes.interface import MIB, BuildRequest, CommandOutput, Completed, Login, LogLine, Progress
 from orchestrator.nodes.log_stream import rejoin_lines, resumed
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError, EngineRefusedError
@@ -102,6 +102,31 @@ class DockerEngine:
             answer = api.import_image_from_data(iter(archive), repository=repository, tag=tag)
             if '"error"' in answer:
                 raise EngineError(f"importing {reference} failed: {json.loads(answer)['error']}", node=self._node)
+
+    def pull(self, reference: str, login: Login | None = None) -> Iterator[Progress]:
+        repository, _, tag = reference.rpartition(":")
+        with self._asking(f"pull {reference}", UNPACKING_S) as api:
+            answers = api.pull(repository, tag=tag, stream=True, decode=True, auth_config=dict(login or {}))
+            yield from self._transfer(f"pulling {reference}", answers)
+
+    def push(self, reference: str, login: Login | None = None) -> Iterator[Progress]:
+        repository, _, tag = reference.rpartition(":")
+        with self._asking(f"push {reference}", UNPACKING_S) as api:
+            answers = api.push(repository, tag=tag, stream=True, decode=True, auth_config=dict(login or {}))
+            yield from self._transfer(f"pushing {reference}", answers)
+
+    def _transfer(self, what: str, answers: Iterable[Mapping[str, Any]]) -> Iterator[Progress]:
+        """Progress of all layers together. EngineRefusedError: the registry or the engine refused it."""
+        done, failure = dict[str, tuple[int, int]](), ""
+        for answer in answers:  # read to its end, which closes the connection
+            failure = failure or str(answer.get("error", "")).strip()
+            detail, layer = answer.get("progressDetail") or {}, str(answer.get("id", ""))
+            if answer.get("status") in ("Downloading", "Pushing") and _count(detail, "total"):
+                done[layer] = (_count(detail, "current"), _count(detail, "total"))
+            now, total = (sum(numbers) for numbers in zip(*done.values(), strict=True)) if done else (0, 0)
+            yield Progress(text=what, done=min(now, total), total=total)
+        if failure:
+            raise EngineRefusedError(f"{what} failed: {failure}", node=self._node)
 
     def tag(self, image_id: str, reference: str) -> None:
         repository, _, tag = reference.rpartition(":")

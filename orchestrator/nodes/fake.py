@@ -11,11 +11,19 @@ from pathlib import Path
 from threading import Condition
 from typing import BinaryIO
 
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, BuildRequest, CommandOutput, Completed, LogLine, Progress
+from orchestrator.nodes.interface import (
+    TRANSFER_TIMEOUT_S,
+    BuildRequest,
+    CommandOutput,
+    Completed,
+    Login,
+    LogLine,
+    Progress,
+)
 from orchestrator.nodes.local import copy
 from orchestrator.nodes.log_stream import after
 from orchestrator.specs.container import ContainerSpec
-from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
+from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, EngineRefusedError, OrchError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
 from orchestrator.specs.run import ContainerFacts
 
@@ -40,6 +48,8 @@ class FakeEngine:
     )
     held: dict[str, ImageFacts] = field(default_factory=dict)
     """Images by id."""
+    registry: dict[str, ImageFacts] = field(default_factory=dict)
+    """Images of the registry that it reaches, by name; share it between engines."""
     made: dict[str, tuple[ContainerSpec, ContainerFacts]] = field(default_factory=dict)
     lines: dict[str, list[LogLine]] = field(default_factory=dict)
     calls: list[tuple[str, ...]] = field(default_factory=list)
@@ -75,6 +85,20 @@ class FakeEngine:
     def import_root(self, archive: Iterable[bytes], reference: str) -> None:
         self._called("import_root", reference)
         self._hold(ImageFacts(id=f"sha256:root-{len(b''.join(archive))}", tags=(reference,)))
+
+    def pull(self, reference: str, login: Login | None = None) -> Iterator[Progress]:
+        self._called("pull", reference, *([login["username"]] if login else []))
+        if reference not in self.registry:
+            raise EngineRefusedError(f"pulling {reference} failed: manifest unknown", node=self.node)
+        yield Progress(text=f"pulling {reference}")
+        self._hold(replace(self.registry[reference], tags=(reference,)))
+
+    def push(self, reference: str, login: Login | None = None) -> Iterator[Progress]:
+        self._called("push", reference, *([login["username"]] if login else []))
+        if (image := self.image(reference)) is None:
+            raise EngineError(f"no image {reference}", node=self.node)
+        yield Progress(text=f"pushing {reference}")
+        self.registry[reference] = image
 
     def tag(self, image_id: str, reference: str) -> None:
         self._called("tag", image_id, reference)

@@ -96,6 +96,10 @@ class Progress:
     total: int = 0
 
 
+Login = Mapping[str, str]
+"""Credentials for a registry, as the Docker SDK reads them from Docker's own configuration."""
+
+
 class Engine(Protocol):
     """A node's container engine. Every method raises `EngineError` with the node's name where the engine refuses."""
 
@@ -116,6 +120,12 @@ class Engine(Protocol):
 
     def import_root(self, archive: Iterable[bytes], reference: str) -> None:
         """An image of one layer from the tar archive of a root file system (what `docker import` does)."""
+
+    def pull(self, reference: str, login: Login | None = None) -> Iterator[Progress]:
+        """Get the image from its registry. `login` is sent with this request alone, and stored nowhere."""
+
+    def push(self, reference: str, login: Login | None = None) -> Iterator[Progress]:
+        """Send the image to the registry that its name begins with."""
 
     def tag(self, image_id: str, reference: str) -> None: ...
 

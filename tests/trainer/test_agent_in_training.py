@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ def test_killed_while_it_writes_it_goes_on_from_the_one_before(forked: Callable[
     killed = run("killed", stuck_write=2)
     for line in killed.lines():
         if '"event": "step", ' in line and '"step": 8,' in line:
+            while not list((tmp_path / "killed/checkpoints").glob(".tmp-*/state.pt")):  # a thread of its own writes it
+                time.sleep(0.05)
             killed.kill()
             break
     before = killed.result()

@@ -14,6 +14,7 @@ from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.images.base_image import ensure_base
 from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
 from orchestrator.fleet.images.distribute_image import distribute_image
+from orchestrator.fleet.images.registry import Registry, distribute_by_registry
 from orchestrator.nodes.interface import BuildRequest, Node, Progress
 from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.plan.cuda import AUTO, choose_cuda
@@ -62,6 +63,8 @@ class BuildOptions:
     """Node that builds, or `controller`; if empty, a node that has the image or can build it."""
     each_node: bool = False
     no_cache: bool = False
+    registry: Registry | None = None
+    """Registry through which the image goes to the nodes; None: directly."""
     site: Site = field(default_factory=Site)
     additions: Additions = field(default_factory=Additions)
     version: str = ""
@@ -92,7 +95,11 @@ def provide_images(
         builder = None if options.each_node else builders.choose(recipe, options, group)
         if builder:
             image = build_image(builder, recipe, options, notify)
-            brought = distribute_image(image, (recipe.content_tag, recipe.tag), builder.engine, group, notify)
+            tags = (recipe.content_tag, recipe.tag)
+            if options.registry:
+                brought = distribute_by_registry(image, tags, options.registry, builder, group, notify)
+            else:
+                brought = distribute_image(image, tags, builder.engine, group, notify)
         else:
             brought = _build_everywhere(recipe, options, group, builders, notify)
         built = (builder or group[0]).engine.image(recipe.tag)

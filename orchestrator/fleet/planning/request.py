@@ -58,13 +58,9 @@ def build_request(
     for name in [name for name, value in before.items() if value == REDACTED and name not in options.environment]:
         before[name] = own_environment.get(name) or REDACTED  # no plan holds the value
     all_secrets = (*(earlier.secrets if earlier else ()), *options.secrets)
-    offline = OFFLINE if options.offline or options.fetch_once else {}
-    if options.fetch_once and not options.offline:
-        against = " ".join(f"--env {name}=0" for name in OFFLINE)
-        notify(f"note: --fetch-once implies --offline\n  → {against}   # to ask the server all the same")
     settings = {
         **resolved.settings(),
-        "environment": {**language, **before, **offline, **options.environment},
+        "environment": {**language, **before, **_offline(options, notify), **options.environment},
         "secrets": tuple({secret.name: secret for secret in all_secrets}.values()),
         "image": _image(inventory, options, earlier),
     }
@@ -100,6 +96,14 @@ def chosen_nodes(inventory: Inventory, options: LaunchOptions, earlier: Plan | N
     """Return the chosen nodes, or those of the earlier attempt where none are chosen."""
     names = ",".join(part.node for part in earlier.nodes) if earlier else None
     return select_nodes(inventory, nodes=options.nodes or names, labels=options.labels)
+
+
+def _offline(options: LaunchOptions, notify: Callable[[str], object]) -> Mapping[str, str]:
+    """Variables that keep the libraries from asking a server; empty if they may."""
+    if options.fetch_once and not options.offline:
+        against = " ".join(f"--env {name}=0" for name in OFFLINE)
+        notify(f"note: --fetch-once implies --offline\n  → {against}   # to ask the server all the same")
+    return OFFLINE if options.offline or options.fetch_once else {}
 
 
 def _with_content(request: LaunchRequest, earlier: Plan | None) -> LaunchRequest:

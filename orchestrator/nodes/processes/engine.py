@@ -29,7 +29,7 @@ from typing import BinaryIO, NoReturn
 from platformdirs import user_state_path
 from pydantic import TypeAdapter
 
-from orchestrator.nodes.interface import BuildRequest, Completed, LogLine, Progress
+from orchestrator.nodes.interface import BuildRequest, Completed, Login, LogLine, Progress
 from orchestrator.nodes.log_stream import after, read_lines, read_stream
 from orchestrator.nodes.processes.command import launch_of, link_nested_mounts, own_environment, resolve
 from orchestrator.nodes.processes.files import ProcessFiles, read_json, write_json
@@ -63,6 +63,12 @@ class WithoutImages:
 
     def import_root(self, archive: Iterable[bytes], reference: str) -> None:  # noqa: ARG002  # see above
         self._no_images(f"import {reference}")
+
+    def pull(self, reference: str, login: Login | None = None) -> Iterator[Progress]:  # noqa: ARG002  # see above
+        self._no_images(f"pull {reference}")
+
+    def push(self, reference: str, login: Login | None = None) -> Iterator[Progress]:  # noqa: ARG002  # see above
+        self._no_images(f"push {reference}")
 
     def tag(self, image_id: str, reference: str) -> None:  # noqa: ARG002  # see above
         self._no_images(f"tag {reference}")
