@@ -13,8 +13,9 @@ from orchestrator.cli.report import invocation, say
 from orchestrator.lab.state import inventory_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory, NodeSpec
-from orchestrator.specs.inventory_files.inventory_file import read_inventory
-from orchestrator.specs.inventory_files.inventory_yaml import HINT
+from orchestrator.specs.inventory_files.ansible_inventory import is_ansible
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory, read_inventory
+from orchestrator.specs.inventory_files.inventory_yaml import HINT, read_file
 from orchestrator.specs.selection import select_nodes
 
 
@@ -58,9 +59,34 @@ def load_inventory(path: Path | None) -> LoadedInventory:
         found, origin = Path("inventory.yaml"), "in this folder"
     if not found.exists():
         raise ConfigError(f"no {found} {origin}", hint=HINT)
-    loaded = LoadedInventory(inventory=read_inventory(found), path=found)
+    loaded = LoadedInventory(inventory=_of_ansible(found) or read_inventory(found), path=found)
     getLogger("orch").info("inventory %s: %s", found, loaded.inventory)
     return loaded
+
+
+def _of_ansible(file: Path) -> Inventory | None:
+    """Nodes of an Ansible inventory, and notes on what they cannot hold; None where the file is not one."""
+    text = read_file(file).decode("utf-8-sig", errors="replace")
+    if not is_ansible(text, filename=str(file)):
+        return None
+    from orchestrator.nodes.ansible_program import listed
+    from orchestrator.specs.inventory_files.ansible_host import UNUSED
+    from orchestrator.specs.inventory_files.ansible_inventory import read_ansible
+    from orchestrator.specs.inventory_files.inventory_import import inventory_text
+
+    found = read_ansible(listed(file) or text, filename=str(file))
+    converted, notes = inventory_text(found, source=str(file))
+    for note in notes:
+        if not note.startswith(UNUSED):
+            _say_once(f"note: {file}: {note}")
+    return parse_inventory(converted, filename=str(file))
+
+
+def _say_once(text: str) -> None:
+    said = invocation.current.said
+    if text not in said:
+        said.add(text)
+        say(text)
 
 
 def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) -> tuple[NodeSpec, ...]:

@@ -15,6 +15,7 @@ from orchestrator.cli.options import InventoryOption, Output
 from orchestrator.cli.report import say, write_line
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.inventory_files.ansible_inventory import INI, YAML_GROUP
 from orchestrator.specs.inventory_files.inventory_import import (
     ImportedInventory,
     from_hostfile,
@@ -50,10 +51,6 @@ _SSH_KEYWORD = re.compile(
     re.IGNORECASE,
 )
 """A configuration may consist of settings for all hosts, or of `Include` alone."""
-_YAML_GROUP = re.compile(r"^[\w.-]+:\s*(#.*)?$|^---|^\{|^plugin:\s*\S", re.MULTILINE)
-_INI = re.compile(r"^\s*\[[^\]\s]+\]\s*([#;].*)?$|^[^#;\n]*\sansible_\w+\s*=", re.MULTILINE)
-"""A `[group]`, or a host with variables before any group."""
-
 GROUP = CommandGroup(
     help="List, show, validate and import the machines.",
     epilog="orch inventory import ~/.ssh/config --output inventory.yaml\norch inventory list",
@@ -162,18 +159,18 @@ def _read_source(source: str, kind: str) -> ImportedInventory:
     if kind in ("ansible", "ansible-ini"):
         from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
 
-        ini = kind == "ansible-ini" or (not _YAML_GROUP.search(text) and _INI.search(text))
+        ini = kind == "ansible-ini" or (not YAML_GROUP.search(text) and INI.search(text))
         return from_ansible_ini(text) if ini else from_ansible(text, filename=source)
     return from_hostfile(text, filename=source)
 
 
 def guessed(text: str) -> str:
     """Return the kind of a file by its text; hostfile unless a pattern of another kind matches."""
-    if _INI.search(text):
+    if INI.search(text):
         return "ansible-ini"
     if _SSH_HOST.search(text):
         return "ssh-config"
-    if _YAML_GROUP.search(text):
+    if YAML_GROUP.search(text):
         return "ansible"
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if lines and all(map(_SSH_KEYWORD.fullmatch, lines)):

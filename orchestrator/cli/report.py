@@ -30,6 +30,8 @@ class Invocation:
     """From `-i` before the command."""
     quiet: bool = False
     debug_file: Path | None = None
+    said: set[str] = field(default_factory=set)
+    """Notes that are written once, however often their cause is met."""
     closing: ExitStack = field(default_factory=ExitStack)
     """Contexts that end with the invocation."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
@@ -40,7 +41,7 @@ def trust(
     failed: list[OrchError] = []
     for outcome in fan_out(specs, _shown_by, timeout_s=TIMEOUT_S):
         try:
-            _trust(outcome.item, *outcome.value(), yes=yes)
+            _trust(outcome.value(), yes=yes)
         except UsageError:
             raise
         except OrchError as error:
@@ -52,37 +53,53 @@ def trust(
     return failed[0].exit_code if failed else EXIT_OK
 
 
-def _shown_by(spec: NodeSpec) -> tuple[str, PKey]:
-    """Return the node's address and the host key that it shows there."""
+@dataclass(frozen=True, kw_only=True)
+class _Machine:
+    """A machine with the host key that it shows."""
+
+    name: str
+    address: str
+    port: int
+    names: tuple[str, ...]
+    """Its other names in files of known hosts."""
+    key: PKey
+
+
+def _shown_by(spec: NodeSpec) -> _Machine:
+    """Ask a node for its host key, at the address that the SSH configuration gives it."""
     from getpass import getuser
 
     from orchestrator.nodes.host_keys import offered_key
     from orchestrator.nodes.ssh import resolve
+    from orchestrator.nodes.ssh_config import login_of
     from orchestrator.nodes.ssh_login import REFUSALS, Attempt, Keys, refusal
 
-    address = resolve(spec)
+    login = login_of(spec)
+    spec, address = login.spec, resolve(login.spec)
     try:
-        return address, offered_key(address, spec.port, timeout_s=ANSWER_S)
+        key = offered_key(address, spec.port, timeout_s=ANSWER_S, names=login.key_names)
     except REFUSALS as error:
         no_keys = Keys(files=(), in_agent=frozenset())  # no login takes place
         user = spec.user or getuser()
         raise refusal(Attempt(spec=spec, user=user, error=error, waited_s=ANSWER_S, keys=no_keys)) from error
+    return _Machine(name=spec.name, address=address, port=spec.port, names=login.key_names, key=key)
 
 
-def _trust(spec: NodeSpec, address: str, key: PKey, *, yes: bool) -> None:
+def _trust(machine: _Machine, *, yes: bool) -> None:
     from orchestrator.nodes.host_keys import accept, changed_key, fingerprint, known_keys, where_to_compare
 
-    known = known_keys(address, spec.port)
+    name, address, port, key = machine.name, machine.address, machine.port, machine.key
+    known = known_keys(address, port, machine.names)
     if key in known:
-        say(f"{spec.name}: known already, {fingerprint(key)}")
+        say(f"{name}: known already, {fingerprint(key)}")
         return
     if known:
-        raise changed_key(spec.name, address, spec.port, known, key)
-    say(f"{spec.name} {address}:{spec.port} shows {fingerprint(key)}")
-    say(f"  compare it with what this shows on {spec.name} itself: {where_to_compare(key)}")
+        raise changed_key(name, address, port, known, key)
+    say(f"{name} {address}:{port} shows {fingerprint(key)}")
+    say(f"  compare it with what this shows on {name} itself: {where_to_compare(key)}")
     if not yes and not can_ask():
-        raise UsageError("no terminal to confirm the host key on", hint=f"orch trust -n {spec.name} --yes")
+        raise UsageError("no terminal to confirm the host key on", hint=f"orch trust -n {name} --yes")
     if agreed("Is that its key?", yes=yes):
-        say(f"{spec.name}: kept in {accept(address, spec.port, key)}")
+        say(f"{name}: kept in {accept(address, port, key, machine.names)}")
     else:
-        say(f"{spec.name}: not accepted")
+        say(f"{name}: not accepted")

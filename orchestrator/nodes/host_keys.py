@@ -81,7 +81,7 @@ EXCHANGE_S = 15.0
 """Timeout of the key exchange once a machine answers: a small machine computes for seconds."""
 
 
-def offered_key(address: str, port: int, *, timeout_s: float = 5.0) -> paramiko.PKey:
+def offered_key(address: str, port: int, *, timeout_s: float = 5.0, names: Sequence[str] = ()) -> paramiko.PKey:
     """The key that a machine shows, without logging in: one of a type that is on record, where it has one.
 
     Raises OSError, EOFError or SSHException where no SSH server answers.
@@ -90,7 +90,7 @@ def offered_key(address: str, port: int, *, timeout_s: float = 5.0) -> paramiko.
         transport = paramiko.Transport(connection)
         try:
             security = transport.get_security_options()
-            known = [name for key in known_keys(address, port) for name in ALGORITHMS.get(key.get_name(), ())]
+            known = [name for key in known_keys(address, port, names) for name in ALGORITHMS.get(key.get_name(), ())]
             preferred = [name for name in known if name in security.key_types]
             security.key_types = tuple(dict.fromkeys((*preferred, *security.key_types)))
             transport.start_client(timeout=EXCHANGE_S)
@@ -106,14 +106,22 @@ ALGORITHMS = {
 """Signature algorithms by key type."""
 
 
-def known_keys(address: str, port: int) -> tuple[paramiko.PKey, ...]:
-    """All known keys of the machine, of every type."""
+def known_keys(address: str, port: int, names: Sequence[str] = ()) -> tuple[paramiko.PKey, ...]:
+    """All known keys of the machine, of every type: those of its address, otherwise of the first name that has any."""
     keys = paramiko.HostKeys()
     for file in known_files():
         keys.load(str(file))
-    recorded = keys.lookup(entry_name(address, port))
-    found = [recorded.get(kind) for kind in recorded] if recorded else []
-    return tuple(key for key in found if key is not None)
+    for one in (address, *names):
+        recorded = keys.lookup(entry_name(one, port))
+        if recorded:
+            return tuple(key for key in map(recorded.get, recorded) if key is not None)
+    return ()
+
+
+def known_as(client: paramiko.SSHClient, address: str, port: int, names: Sequence[str]) -> None:
+    """Let the keys that are on record under the machine's names count for its address, which is connected to."""
+    for key in known_keys(address, port, names):
+        client.get_host_keys().add(entry_name(address, port), key.get_name(), key)
 
 
 def where_to_compare(key: paramiko.PKey) -> str:
@@ -122,10 +130,14 @@ def where_to_compare(key: paramiko.PKey) -> str:
     return f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
 
 
-def accept(address: str, port: int, key: paramiko.PKey) -> Path:
-    """Store a key; the file that it was appended to, in one write, so that existing entries are never lost."""
+def accept(address: str, port: int, key: paramiko.PKey, names: Sequence[str] = ()) -> Path:
+    """Store a key, also under the machine's other names; return the file.
+
+    It is appended in one write, so that existing entries are never lost.
+    """
     file = own_file()
-    line = f"{entry_name(address, port)} {key.get_name()} {key.get_base64()}\n".encode()
+    hosts = ",".join(dict.fromkeys(entry_name(one, port) for one in (address, *names)))
+    line = f"{hosts} {key.get_name()} {key.get_base64()}\n".encode()
     with open_private(file) as known:
         known.seek(0)
         unfinished = known.read()[-1:] not in (b"", b"\n")  # a last line without a newline

@@ -25,8 +25,9 @@ from orchestrator.nodes import host_keys
 from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
 from orchestrator.nodes.docker_engine import DockerEngine
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed
+from orchestrator.nodes.ssh_config import Login, SshSettings, login_of, settings_of_hop
 from orchestrator.nodes.ssh_login import REFUSALS, Attempt, drop_missing, keys_for, plain, refusal, require_identity
-from orchestrator.specs.errors import CommandFailedError, DeadlineError, NodeUnreachableError
+from orchestrator.specs.errors import CommandFailedError, ConfigError, DeadlineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.reach import Reach
 
@@ -61,7 +62,7 @@ class SshNode:
 
     @property
     def address(self) -> str:
-        return resolve(self._spec)
+        return resolve(login_of(self._spec).spec)
 
     @property
     def engine(self) -> DockerEngine:
@@ -202,17 +203,12 @@ class SshNode:
             return transport
 
     def _connect(self) -> Any:
-        spec = self._spec
-        keys = {"key_filename": str(Path(spec.identity).expanduser())} if spec.identity else {}
-        connection = fabric.Connection(
-            self.address,
-            user=spec.user,
-            port=spec.port,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            gateway=_gateway(spec),
-            connect_kwargs={**keys, "banner_timeout": CONNECT_TIMEOUT_S, "auth_timeout": 2 * CONNECT_TIMEOUT_S},
+        login = login_of(self._spec)
+        spec, address = login.spec, resolve(login.spec)
+        host = _Host(
+            address=address, user=spec.user, port=spec.port, identities=login.identities, names=login.key_names
         )
-        hold_to_known_keys(connection.client, spec.name)
+        connection = _connection(host, node=spec.name, gateway=_gateway(login))
         require_identity(spec, connection.user)
         drop_missing(connection.connect_kwargs)
         began = time.monotonic()
@@ -261,12 +257,63 @@ def hold_to_known_keys(client: paramiko.SSHClient, node: str) -> None:
     client.set_missing_host_key_policy(host_keys.RefuseUnknown(node))
 
 
-def _gateway(spec: NodeSpec) -> Any:
-    if not spec.jump:
-        return None
-    gateway = fabric.Connection(spec.jump, connect_timeout=CONNECT_TIMEOUT_S)
-    hold_to_known_keys(gateway.client, spec.name)
+@dataclass(frozen=True, kw_only=True)
+class _Host:
+    """An address to log in to."""
+
+    address: str
+    user: str | None
+    port: int
+    identities: Sequence[str]
+    names: Sequence[str]
+    """Its names in files of known hosts, beside the address."""
+
+
+def _connection(host: _Host, *, node: str, gateway: Any) -> Any:
+    """A connection that is not open yet. Fabric reads no SSH configuration of its own: `ssh -G` was asked."""
+    keys = {"key_filename": [str(Path(one).expanduser()) for one in host.identities]} if host.identities else {}
+    connection = fabric.Connection(
+        host.address,
+        user=host.user,
+        port=host.port,
+        config=fabric.Config(ssh_config=paramiko.SSHConfig()),
+        connect_timeout=CONNECT_TIMEOUT_S,
+        gateway=gateway,
+        connect_kwargs={**keys, "banner_timeout": CONNECT_TIMEOUT_S, "auth_timeout": 2 * CONNECT_TIMEOUT_S},
+    )
+    hold_to_known_keys(connection.client, node)
+    host_keys.known_as(connection.client, host.address, host.port, host.names)
+    return connection
+
+
+def _gateway(login: Login) -> Any:
+    """The last of the jump hosts, reached through the others; None without any."""
+    spec = login.spec
+    try:
+        hops = _hops(spec.jump.split(",") if spec.jump else ())
+    except ConfigError as error:
+        raise NodeUnreachableError(error.message, node=spec.name, hint=error.hint) from error
+    gateway: Any = None
+    for hop in hops:
+        host = _Host(address=hop.host, user=hop.user, port=hop.port, identities=hop.identities, names=hop.key_names)
+        gateway = _connection(host, node=spec.name, gateway=gateway)
+        drop_missing(gateway.connect_kwargs)
     return gateway
+
+
+MAX_HOPS = 8
+
+
+def _hops(words: Sequence[str]) -> list[SshSettings]:
+    """Jump hosts in the order of connection. As with ssh, the first one's own configuration may name further ones."""
+    hops: list[SshSettings] = []
+    while words:
+        found = [settings_of_hop(word) for word in words]
+        hops = found + hops
+        if len(hops) > MAX_HOPS:
+            raise ConfigError(f"more than {MAX_HOPS} jump hosts in a row", hint="does ProxyJump lead back to itself?")
+        words = found[0].jumps
+    return hops
 
 
 def _feed(channel: paramiko.Channel, stdin: bytes | Iterable[bytes]) -> None:

@@ -23,5 +23,5 @@ def ssh_command(spec: NodeSpec, command: Sequence[str] = (), *, terminal: bool =
         options += ["-J", spec.jump]
     target = f"{spec.user}@{spec.address}" if spec.user else spec.address
     # sshd gives the words to a shell as one line: they are quoted here, once.
-    words = [*(["-t"] if terminal else []), *(["-p", str(spec.port)] if spec.port != 22 else [])]
+    words = [*(["-t"] if terminal else []), *(["-p", str(spec.port)] if "port" in spec.model_fields_set else [])]
     return ("ssh", *words, *options, "--", target, *((shlex.join(command),) if command else ()))

@@ -47,6 +47,25 @@ def from_ssh_config(text: str, *, home: Path, included: bool = False) -> Importe
     return ImportedInventory(nodes=tuple(nodes), notes=tuple(dict.fromkeys(notes)), not_for_training=_others(nodes))
 
 
+def look_up(host: str, *, home: Path) -> dict[str, list[str]]:
+    """Values for a host by keyword, from the user's and the system's configuration; `Match` is not followed."""
+    found: dict[str, list[str]] = {}
+    for file in (home / ".ssh" / "config", Path("/etc/ssh/ssh_config")):
+        try:
+            lines = file.read_text("utf-8", errors="replace")[:_MAX_BYTES].splitlines()
+        except OSError:
+            continue
+        try:
+            options = SSHConfig.from_text("\n".join(_Reader(home, True).read(lines))).lookup(host)
+        except (SSHException, ValueError) as error:
+            raise ConfigError(f"{file} is not an SSH configuration: {error}") from error
+        if options.get("hostname") == host:  # paramiko's own default
+            options.pop("hostname")
+        for key, value in options.items():
+            found.setdefault(key, value if isinstance(value, list) else [str(value)])
+    return found
+
+
 class _Reader:
     """The lines that are read, those of included files in their place, and notes on lines that are not."""
 

@@ -84,7 +84,8 @@ def require_identity(spec: NodeSpec, user: str) -> None:
 def copy_key(spec: NodeSpec, user: str) -> str:
     """The line that brings the public half of the user's key to the node."""
     named = f"-i {shlex.quote(str(Path(spec.identity).expanduser()))}.pub " if spec.identity else ""
-    return f"ssh-copy-id {named}-p {spec.port} {user}@{spec.address}"
+    jump = f"-o ProxyJump={shlex.quote(spec.jump)} " if spec.jump else ""
+    return f"ssh-copy-id {named}{jump}-p {spec.port} {user}@{spec.address}"
 
 
 def _is_locked(file: Path) -> bool:

@@ -71,8 +71,10 @@ def node_lines(
         is_process = node.engine == "process"
         yield _joined(process_words(container) if is_process else ["docker", *run_words(container)], "HOME")
         return
-    target = f"{node.user}@{part.address}" if node.user else part.address
-    reach = [*(["-p", str(node.port)] if node.port != 22 else []), *(["-i", node.identity] if node.identity else [])]
+    # The inventory's own word: it may be a Host of ~/.ssh/config, with a port of its own.
+    target = f"{node.user}@{node.address}" if node.user else node.address
+    with_port = "port" in node.model_fields_set
+    reach = [*(["-p", str(node.port)] if with_port else []), *(["-i", node.identity] if node.identity else [])]
     jump = ["-J", node.jump] if node.jump else []
     yield shlex.join(["ssh", *reach, *jump, target, f"mkdir -p {folders}"])
     yield from _token_lines(part, run_id, ["ssh", *reach, *jump, target] if with_token else [])
@@ -80,7 +82,8 @@ def node_lines(
     if part.folder.startswith("~/"):  # this shell would put its own home in the place of the node's
         ask = shlex.join(["ssh", *reach, *jump, target, 'printf %s "$HOME"'])
         yield f"home=$({ask})"
-    yield _joined(["docker", "-H", f"ssh://{target}:{node.port}", *run_words(container)], "home")
+    place = f"ssh://{target}:{node.port}" if with_port else f"ssh://{target}"
+    yield _joined(["docker", "-H", place, *run_words(container)], "home")
 
 
 def _token_lines(part: NodePlan, run_id: str, reach: Sequence[str]) -> Iterator[str]:

@@ -26,6 +26,9 @@ _TEMPLATES_DEEP, _TEMPLATE_CHARACTERS = 8, 1000
 _WITH_VALUE = ("-o", "-J", "-W", "-i", "-p", "-l", "-F")
 _TARGET = re.compile(r"(?:[\w.-]+@)?[\w.-]+(?::\d{1,5})?")
 
+UNUSED = "the variable "
+"""Beginning of the notes on variables that say nothing about how to reach a machine."""
+
 Note = Callable[[str], None]
 
 
@@ -55,7 +58,7 @@ def node_of(host: str, variables: Mapping[str, Any], groups: Sequence[str], note
             _read_arguments(host, name, str(resolved(variables[name], variables)), values, note)
     for name in variables:
         if name not in _KEY_OF and name not in (*_ARGUMENTS, _CONNECTION):
-            note(f"the variable {shown(name)} is not supported in an inventory")
+            note(f"{UNUSED}{shown(name)} is not supported in an inventory")
     if groups:
         values["labels"] = {"group": ",".join(groups)}
     return ImportedNode(name=host, values=values)

@@ -22,6 +22,41 @@ _RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})(?::(\d{1,9}))?\]|\[([a-z]):([a-z])(?
 _SECTION = re.compile(r"\[(?P<group>[^\]:]+)(?::(?P<kind>vars|children|hosts))?\]\s*(?:[#;].*)?")
 _PORT = re.compile(r"(?P<host>[^:\s\[\]]*(?:\[[^\]]*\][^:\s\[\]]*)*):(?P<port>\d{1,5})")
 _META = "_meta"
+_VAULT = "$ANSIBLE_VAULT;"
+_NODES = re.compile(r"^[\"']?nodes[\"']?\s*:", re.MULTILINE)
+"""The key that every `inventory.yaml` has."""
+_GROUP_KEYS = {"hosts", "vars", "children"}
+YAML_GROUP = re.compile(r"^[\w.-]+:\s*(#.*)?$|^---|^\{|^plugin:\s*\S", re.MULTILINE)
+INI = re.compile(r"^\s*\[[^\]\s]+\]\s*([#;].*)?$|^[^#;\n]*\sansible_\w+\s*=", re.MULTILINE)
+"""A `[group]`, or a host with variables before any group."""
+
+
+def is_ansible(text: str, *, filename: str) -> bool:
+    """Whether this is an Ansible inventory (YAML, JSON, INI) rather than an `inventory.yaml`."""
+    if _NODES.search(text):
+        return False
+    top = _as_mapping(text, filename)
+    if top is None:
+        return text.startswith(_VAULT) or INI.search(text) is not None
+    groups = [one for one in top.values() if isinstance(one, dict) and one.keys() & _GROUP_KEYS]
+    return _META in top or isinstance(top.get("plugin"), str) or bool(groups)
+
+
+def read_ansible(text: str, *, filename: str) -> ImportedInventory:
+    """Every host of an inventory in YAML, JSON or INI."""
+    if text.startswith(_VAULT):
+        raise ConfigError(f"{filename} is encrypted by ansible-vault", hint="install ansible: orch then asks it")
+    if _as_mapping(text, filename) is None and INI.search(text):
+        return from_ansible_ini(text)
+    return from_ansible(text, filename=filename)
+
+
+def _as_mapping(text: str, filename: str) -> dict[str, Any] | None:
+    try:
+        top = plain(read_yaml(text, filename=filename, tags=True))
+    except ConfigError:
+        return None
+    return top if isinstance(top, dict) else None
 
 
 def from_ansible(text: str | bytes, *, filename: str) -> ImportedInventory:
