@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from orchestrator.fleet.runs.artifacts import code_digest, folder_digest
+from orchestrator.fleet.runs.artifacts import code_digest, data_digest
 from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.fetch import OFFLINE
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -37,8 +37,8 @@ def build_request(
     """Return the request; a resumed run keeps the settings of its `earlier` attempt that the options do not give.
 
     `own_environment` is the caller's (`os.environ`): its language variables are passed to the containers. `notify`
-    receives a note about each variable in the options that looks like a secret. UsageError: options that exclude each
-    other; ConfigError: an unknown node, or a folder that does not exist.
+    receives a note about each variable in the options that looks like a secret, and progress while data is read.
+    UsageError: options that exclude each other; ConfigError: an unknown node, or a folder that does not exist.
     """
     command = options.command or (earlier.command if earlier else DEFAULT_COMMAND)
     own_code = brings_own_code(command)
@@ -81,7 +81,7 @@ def build_request(
         data=options.data or (None if earlier else default_data()),
         absence_s=resolved.absence_limit_s,
     )
-    return _with_content(request, earlier)
+    return _with_content(request, earlier, notify)
 
 
 def chosen_nodes(inventory: Inventory, options: LaunchOptions, earlier: Plan | None) -> tuple[NodeSpec, ...]:
@@ -90,7 +90,7 @@ def chosen_nodes(inventory: Inventory, options: LaunchOptions, earlier: Plan | N
     return select_nodes(inventory, nodes=options.nodes or names, labels=options.labels)
 
 
-def _with_content(request: LaunchRequest, earlier: Plan | None) -> LaunchRequest:
+def _with_content(request: LaunchRequest, earlier: Plan | None, notify: Callable[[str], object]) -> LaunchRequest:
     """Add content and folder of code and data: those given now, or those of the earlier attempt."""
     if earlier:
         request = replace(
@@ -103,7 +103,7 @@ def _with_content(request: LaunchRequest, earlier: Plan | None) -> LaunchRequest
     if code := request.workdir:
         request = replace(request, code_digest=code_digest(code), code_origin=str(code.resolve()))
     if data := request.data:
-        request = replace(request, data_digest=folder_digest(data), data_origin=str(data.resolve()))
+        request = replace(request, data_digest=data_digest(data, notify), data_origin=str(data.resolve()))
     return request
 
 
