@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from orchestrator.fleet.runs.artifacts import agent_digest, code_digest, folder_digest
+from orchestrator.fleet.runs.artifacts import agent_digest, code_digest, data_digest
 from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.fetch import OFFLINE
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -37,8 +37,8 @@ def build_request(
     """Return the request; a resumed run keeps the settings of its `earlier` attempt that the options do not give.
 
     `own_environment` is the caller's (`os.environ`): its language variables are passed to the containers. `notify`
-    receives a note about each variable in the options that looks like a secret. UsageError: options that exclude each
-    other; ConfigError: an unknown node, or a folder that does not exist.
+    receives a note about each variable in the options that looks like a secret, and progress while data is read.
+    UsageError: options that exclude each other; ConfigError: an unknown node, or a folder that does not exist.
     """
     command = options.command or (earlier.command if earlier else DEFAULT_COMMAND)
     own_code = brings_own_code(command)
@@ -79,7 +79,7 @@ def build_request(
         absence_s=resolved.absence_limit_s,
         agent_digest=agent_digest() if settings["image"] else "",
     )
-    return _with_content(request, earlier)
+    return _with_content(request, earlier, notify)
 
 
 def _image(inventory: Inventory, options: LaunchOptions, earlier: Plan | None) -> str:
@@ -106,7 +106,7 @@ def _offline(options: LaunchOptions, notify: Callable[[str], object]) -> Mapping
     return OFFLINE if options.offline or options.fetch_once else {}
 
 
-def _with_content(request: LaunchRequest, earlier: Plan | None) -> LaunchRequest:
+def _with_content(request: LaunchRequest, earlier: Plan | None, notify: Callable[[str], object]) -> LaunchRequest:
     """Add content and folder of code and data: those given now, or those of the earlier attempt."""
     if earlier:
         request = replace(
@@ -119,7 +119,7 @@ def _with_content(request: LaunchRequest, earlier: Plan | None) -> LaunchRequest
     if code := request.workdir:
         request = replace(request, code_digest=code_digest(code), code_origin=str(code.resolve()))
     if data := request.data:
-        request = replace(request, data_digest=folder_digest(data), data_origin=str(data.resolve()))
+        request = replace(request, data_digest=data_digest(data, notify), data_origin=str(data.resolve()))
     return request
 
 

@@ -17,12 +17,12 @@ from pathlib import Path, PurePosixPath
 from orchestrator.fleet.fan_out import copy_from_first, fan_out
 from orchestrator.fleet.runs.agent_files import PACKAGES, agent_entries, agent_names
 from orchestrator.fleet.runs.code_files import code_files
+from orchestrator.fleet.runs.known_sums import SumsReader, sum_of
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
 from orchestrator.specs.plan import Plan
 
 DIGEST_LENGTH = 16
-CHUNK = 1024 * 1024
 
 # A constant. $1: a run's folder, $2: the digest of its code, $3: a temporary folder with the code, empty if it is in
 # place; its files' names on stdin, each ended by a NUL. A run writes into its code's folder: the list says what it was
@@ -44,6 +44,11 @@ def agent_digest() -> str:
     return folder_digest(PACKAGES, agent_names())
 
 
+def data_digest(folder: Path, notify: Callable[[str], object] = lambda _line: None) -> str:
+    """`folder_digest` of a data folder; reads only the files that have changed since they were last read."""
+    return digest_of(SumsReader(notify=notify).sums(folder, names_in(folder)))
+
+
 def folder_digest(folder: Path, names: Sequence[str] | None = None) -> str:
     """A name for a folder's content: file names and bytes decide, times and owners do not. `names`: default, all."""
     return digest_of(file_sums(folder, names_in(folder) if names is None else names))
@@ -51,14 +56,7 @@ def folder_digest(folder: Path, names: Sequence[str] | None = None) -> str:
 
 def file_sums(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """SHA-256 of each file, by its path in the folder."""
-    sums = {}
-    for name in names:
-        content = hashlib.sha256()
-        with (folder / name).open("rb") as source:
-            while chunk := source.read(CHUNK):
-                content.update(chunk)
-        sums[name] = content.hexdigest()
-    return sums
+    return {name: sum_of(folder / name) for name in names}
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
@@ -276,7 +274,7 @@ def _as_launched(artifact: Artifact) -> Path | None:
         if artifact.what == "agent":
             found = agent_digest()
         else:
-            found = (code_digest if artifact.is_code else folder_digest)(folder)
+            found = (code_digest if artifact.is_code else data_digest)(folder)
         return folder if found == artifact.digest else None
     return None
 
