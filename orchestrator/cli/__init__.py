@@ -26,6 +26,7 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 GROUPS = {
     "Set up": {
         "lab": "Simulated machines on this computer, to try everything",
+        "init": "Write inventory.yaml for your machines, and bring your key",
         "inventory": "List, show, validate and import the machines",
         "trust": "Accept a node's SSH host key, after showing its fingerprint",
         "setup": "Install Docker and NVIDIA's toolkit on Debian or Ubuntu nodes",
@@ -75,7 +76,7 @@ EPILOG = """
 Begin with simulated machines:
   orch lab up --nodes 5
 or with your own:
-  orch inventory import ~/.ssh/config --output inventory.yaml
+  orch init 192.168.1.11 192.168.1.12
   orch build
   orch launch --nodes 5"""
 

@@ -38,6 +38,29 @@ def agreed(question: str, *, yes: bool, default: bool = False) -> bool:
     return yes or ask(question, default)
 
 
+def asked(question: str, *, default: str | None = None, hidden: bool = False) -> str:
+    """Ask for a text on stderr. `hidden`: for a password, which is not shown. UsageError without a terminal."""
+    if not can_ask():
+        raise UsageError(f"no terminal to ask on: {question}")
+    if writer := _writing.get():
+        return writer(question)
+    answer: str = typer.prompt(question, default=default, hide_input=hidden, err=True)
+    return answer
+
+
+_writing: ContextVar[Callable[[str], str] | None] = ContextVar("writing", default=None)
+
+
+@contextmanager
+def writing_by(person: Callable[[str], str]) -> Iterator[None]:
+    """Let `person` answer the questions for a text inside this context."""
+    token = _writing.set(person)
+    try:
+        yield
+    finally:
+        _writing.reset(token)
+
+
 _answering: ContextVar[Answer | None] = ContextVar("answering", default=None)
 
 

@@ -39,9 +39,9 @@ def trust(
 
     specs = [spec for spec in load_inventory(inventory).select(nodes or listed) if spec.connection == "ssh"]
     failed: list[OrchError] = []
-    for outcome in fan_out(specs, _shown_by, timeout_s=TIMEOUT_S):
+    for outcome in fan_out(specs, shown_by, timeout_s=TIMEOUT_S):
         try:
-            _trust(outcome.value(), yes=yes)
+            accept_key(outcome.value(), yes=yes)
         except UsageError:
             raise
         except OrchError as error:
@@ -54,7 +54,7 @@ def trust(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Machine:
+class ShownKey:
     """A machine with the host key that it shows."""
 
     name: str
@@ -65,7 +65,7 @@ class _Machine:
     key: PKey
 
 
-def _shown_by(spec: NodeSpec) -> _Machine:
+def shown_by(spec: NodeSpec) -> ShownKey:
     """Ask a node for its host key, at the address that the SSH configuration gives it."""
     from getpass import getuser
 
@@ -82,17 +82,18 @@ def _shown_by(spec: NodeSpec) -> _Machine:
         no_keys = Keys(files=(), in_agent=frozenset())  # no login takes place
         user = spec.user or getuser()
         raise refusal(Attempt(spec=spec, user=user, error=error, waited_s=ANSWER_S, keys=no_keys)) from error
-    return _Machine(name=spec.name, address=address, port=spec.port, names=login.key_names, key=key)
+    return ShownKey(name=spec.name, address=address, port=spec.port, names=login.key_names, key=key)
 
 
-def _trust(machine: _Machine, *, yes: bool) -> None:
+def accept_key(machine: ShownKey, *, yes: bool) -> bool:
+    """Show an unknown key and ask for consent; return whether the key is trusted. OrchError: it has changed."""
     from orchestrator.nodes.host_keys import accept, changed_key, fingerprint, known_keys, where_to_compare
 
     name, address, port, key = machine.name, machine.address, machine.port, machine.key
     known = known_keys(address, port, machine.names)
     if key in known:
         say(f"{name}: known already, {fingerprint(key)}")
-        return
+        return True
     if known:
         raise changed_key(name, address, port, known, key)
     say(f"{name} {address}:{port} shows {fingerprint(key)}")
@@ -101,5 +102,6 @@ def _trust(machine: _Machine, *, yes: bool) -> None:
         raise UsageError("no terminal to confirm the host key on", hint=f"orch trust -n {name} --yes")
     if agreed("Is that its key?", yes=yes):
         say(f"{name}: kept in {accept(address, port, key, machine.names)}")
-    else:
-        say(f"{name}: not accepted")
+        return True
+    say(f"{name}: not accepted")
+    return False

@@ -50,8 +50,10 @@ class _Ended:
 class SshNode:
     """`Node` over SSH. Connects at the first use, once, whichever thread comes first."""
 
-    def __init__(self, spec: NodeSpec) -> None:
+    def __init__(self, spec: NodeSpec, *, password: str | None = None) -> None:
+        """With `password`, it is tried in place of keys: kept in memory alone, for the login that brings the key."""
         self._spec = spec
+        self._password = password
         self._lock = Lock()
         self._connection: Any = None  # fabric ships no types
         self._engine = DockerEngine(spec.name, self._docker_client, explain=self._why_no_engine)
@@ -209,6 +211,9 @@ class SshNode:
             address=address, user=spec.user, port=spec.port, identities=login.identities, names=login.key_names
         )
         connection = _connection(host, node=spec.name, gateway=_gateway(login))
+        if self._password is not None:
+            connection.connect_kwargs.pop("key_filename", None)
+            connection.connect_kwargs |= {"password": self._password, "look_for_keys": False, "allow_agent": False}
         require_identity(spec, connection.user)
         drop_missing(connection.connect_kwargs)
         began = time.monotonic()

@@ -125,7 +125,7 @@ SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("lab", "down"): lab_with_a_model,
     ("prepare",): data_of_another_workload,
 }
-"""By command: where it has something to change. `trust` asks a person to look at a key: tests/contract/test_ssh.py."""
+"""By command: where it has something to change. `trust` and `init` ask a person to look at a key: tests/contract."""
 
 WAYS = [(command, json) for command in SCENES for json in ((), ("--json",)) if not (json and command == ("prepare",))]
 """`prepare` makes data and has no state to report."""
@@ -152,7 +152,7 @@ def all_options(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], set[st
 
 
 def test_every_command_that_asks_is_in_the_table(all_options: dict[tuple[str, ...], set[str]]) -> None:
-    assert {path for path, names in all_options.items() if "--yes" in names} == {*SCENES, ("trust",)}
+    assert {path for path, names in all_options.items() if "--yes" in names} == {*SCENES, ("trust",), ("init",)}
     assert all("-y" in names for names in all_options.values() if "--yes" in names)
 
 

@@ -19,7 +19,7 @@ from orchestrator.specs.inventory_files.inventory_problems import expected_of
 from orchestrator.specs.inventory_files.inventory_yaml import shown, write_yaml
 
 _HEADER = """\
-# Written by `orch inventory import`, from {source}.
+# Written by `orch {command}`, from {source}.
 # The order of nodes is the order of ranks: the first one is the master.
 # Every node may also have:
 #   {keys}.
@@ -104,7 +104,9 @@ def only(found: ImportedInventory, patterns: Sequence[str]) -> ImportedInventory
     return ImportedInventory(nodes=tuple(kept), notes=tuple(notes))
 
 
-def inventory_text(found: ImportedInventory, *, source: str, user: str | None = None) -> tuple[str, tuple[str, ...]]:
+def inventory_text(
+    found: ImportedInventory, *, source: str, user: str | None = None, command: str = "inventory import"
+) -> tuple[str, tuple[str, ...]]:
     """A commented `inventory.yaml` that has been read back without a problem, and the notes of a person's interest."""
     if user is not None and not re.fullmatch(USER, user):
         raise UsageError(f"--user {shown(user)}: expected {expected_of(NodeSpec.model_fields['user'])}")
@@ -114,7 +116,7 @@ def inventory_text(found: ImportedInventory, *, source: str, user: str | None = 
         raise ConfigError(f"no machines in {source} that an inventory could hold", problems=notes)
     document: dict[str, Any] = {"defaults": {"user": user}} if user else {}
     keys = ", ".join(key for key in NodeSpec.model_fields if key not in ("name", "address"))
-    header = _HEADER.format(source=source if source.isprintable() else "a file", keys=keys)
+    header = _HEADER.format(command=command, source=source if source.isprintable() else "a file", keys=keys)
     text = write_yaml({**document, "nodes": nodes}, header=header)
     parse_inventory(text, filename="the imported inventory")
     return text, tuple(notes)

@@ -1,0 +1,245 @@
+"""`orch init`: from a list of addresses to an inventory.yaml whose machines let your SSH key in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from getpass import getuser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from orchestrator.cli.consent import agreed, asked, can_ask, require_consent
+from orchestrator.cli.options import YesOption
+from orchestrator.cli.report import exit_code, report_error, report_errors, say
+from orchestrator.render.printable import counted
+from orchestrator.specs.errors import (
+    EXIT_INTERRUPTED,
+    ConfigError,
+    EngineError,
+    NodeUnreachableError,
+    OrchError,
+    UsageError,
+)
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, ImportedNode, inventory_text
+from orchestrator.specs.inventory_files.machine_words import machines_of
+from orchestrator.specs.reach import Reach
+
+if TYPE_CHECKING:
+    from orchestrator.nodes.ssh import SshNode
+
+TRIES = 3
+TIMEOUT_S = 40.0
+EXAMPLES = """\
+orch init 192.168.1.11 192.168.1.12
+orch init ana@192.168.1.11:2222 'node[1-5]'
+orch init --scan 192.168.1.0/24 --user ana
+"""
+
+
+def init(
+    machines: list[str] | None = typer.Argument(
+        None, metavar="[MACHINE]...", help="Addresses or names: 192.168.1.11, ana@host:2222, node[1-5]."
+    ),
+    scan: str | None = typer.Option(None, metavar="NETWORK", help="Find machines with SSH, such as 192.168.1.0/24."),
+    user: str | None = typer.Option(None, metavar="NAME", help="SSH user for machines without one."),
+    file: Path = typer.Option(Path("inventory.yaml"), "--file", "-f", metavar="FILE", help="File to write."),
+    force: bool = typer.Option(False, "--force", help="Replace the file without a question."),
+    yes: YesOption = False,
+) -> int:
+    """Write inventory.yaml for machines that have nothing but SSH, and bring your key to them.
+
+    Shows each host key, copies your public key with a password that is asked for and never stored, and looks at each
+    machine. Can be repeated: what is done is not asked again. Exit code 5: some machines were left out; 4: all were.
+    """
+    require_consent(yes=yes)
+    if file.exists() and yes and not force:
+        raise UsageError(f"{file} is there already; nothing was done", hint="--force replaces it; --file names another")
+    specs = _specs(_words(machines or [], scan, yes=yes), user, yes=yes)
+    fit = _let_in(specs, yes=yes)
+    left_out = [spec.name for spec in specs if spec not in fit]
+    if not fit:
+        say("no machine can be used; nothing was written")
+        return exit_code(len(specs), len(specs))
+    if left_out and not agreed(f"Leave out {', '.join(left_out)} and write the others?", yes=yes, default=True):
+        say("nothing was written; what was done on the machines stays: repeat this command")
+        return EXIT_INTERRUPTED
+    if not _write(fit, file, force=force, yes=yes):
+        return EXIT_INTERRUPTED
+    where = "" if file == Path("inventory.yaml") else f" -i {file}"
+    say(f"next: orch {_next_after_a_look(fit)}{where}")
+    return exit_code(len(left_out), len(specs))
+
+
+def _words(given: Sequence[str], scan: str | None, *, yes: bool) -> list[str]:
+    """Machines from the command line, from a scan, or from the terminal."""
+    words = list(given)
+    if scan:
+        from orchestrator.fleet.readiness.find_machines import find_machines, subnet
+        from orchestrator.specs.selection import select_names
+
+        network = subnet(scan)
+        say(f"looking for SSH servers in {network}")
+        found = find_machines(network)
+        say(f"{counted(len(found), 'machine')} with SSH: {', '.join(found) or '-'}")
+        if found and not yes and can_ask():
+            answer = asked("Which of them? (all, addresses, or '!ADDRESS' to leave one out)", default="all").strip()
+            found = found if answer in ("", "all") else select_names(answer, found, place="the scan")[0]
+        words += found
+    if not words and not scan and not yes and can_ask():
+        words = asked("Addresses of your machines, separated by spaces").split()
+    if not words:
+        raise UsageError("no machines", hint="orch init 192.168.1.11 192.168.1.12, or --scan 192.168.1.0/24")
+    return words
+
+
+def _specs(words: Sequence[str], user: str | None, *, yes: bool) -> tuple[NodeSpec, ...]:
+    """Validated nodes; the user of addresses without one is asked for."""
+    found = machines_of(words, user=user)
+    nameless = [one for one in found if "user" not in one.values and one.name.startswith("node")]
+    if nameless and user is None and not yes and can_ask():
+        user = asked("User on these machines", default=getuser()).strip()
+        found = machines_of(words, user=user if user != getuser() else None)
+    text, notes = inventory_text(ImportedInventory(nodes=found), source="the command line")
+    if notes:
+        raise UsageError(notes[0], hint="expected 192.168.1.11, ana@host:2222 or node[1-5]")
+    return parse_inventory(text, filename="the machines").nodes
+
+
+def _let_in(specs: Sequence[NodeSpec], *, yes: bool) -> list[NodeSpec]:
+    """Return the machines that let the user's key in; the errors of the others are reported."""
+    from orchestrator.cli.trust import accept_key, shown_by
+    from orchestrator.fleet.fan_out import fan_out
+
+    fit: list[NodeSpec] = []
+    passwords: list[str] = []
+    for outcome in fan_out(specs, shown_by, timeout_s=TIMEOUT_S):
+        spec = outcome.item
+        try:
+            if accept_key(outcome.value(), yes=yes) and _has_key(spec, passwords, yes=yes):
+                fit.append(spec)
+        except UsageError:
+            raise
+        except OrchError as error:
+            error.node = error.node or spec.name
+            report_error(error)
+    return fit
+
+
+def _has_key(spec: NodeSpec, passwords: list[str], *, yes: bool) -> bool:
+    """Let the user's key in, by a password where needed; return whether the machine accepts it."""
+    from orchestrator.nodes.first_login import authorize, make_key, public_key
+    from orchestrator.nodes.ssh import SshNode
+    from orchestrator.nodes.ssh_config import login_of
+
+    try:
+        _log_in(SshNode(spec))
+        say(f"{spec.name}: lets your key in")
+        return True
+    except NodeUnreachableError as error:
+        if error.reach not in (Reach.LOGIN, Reach.NO_KEY):
+            raise
+        refused = error
+    login = login_of(spec)
+    key = public_key(login)
+    if key is None and agreed("You have no SSH key. Make ~/.ssh/id_ed25519, without a passphrase?", yes=yes):
+        say(f"made {make_key()}")
+        key = public_key(login)
+    if key is None or not can_ask():
+        raise refused
+    place = f"{login.spec.user}@{login.spec.address}"
+    if not agreed(f"Copy your public key to {place}?", yes=yes, default=True):
+        say(f"{spec.name}: left as it is")
+        return False
+    node = _by_password(spec, place, passwords)
+    try:
+        authorize(node, key)
+    finally:
+        node.close()
+    _log_in(SshNode(spec))
+    say(f"{spec.name}: key copied, lets it in")
+    return True
+
+
+def _log_in(node: SshNode) -> None:
+    try:
+        node.open()
+    finally:
+        node.close()
+
+
+_REFUSED = (Reach.LOGIN, Reach.NO_KEY, Reach.KEY_LOCKED)
+"""A login by password that is refused is explained by the keys that there are."""
+
+
+def _by_password(spec: NodeSpec, place: str, passwords: list[str]) -> SshNode:
+    """Log in by the password of the last machine, or by one that is asked for; three at most.
+
+    `passwords` holds those that were accepted, in memory alone.
+    """
+    from orchestrator.nodes.ssh import SshNode
+
+    for left in range(TRIES, 0, -1):
+        known = passwords[-1:] if left == TRIES else []
+        password = known[0] if known else asked(f"Password of {place}", hidden=True)
+        node = SshNode(spec, password=password)
+        try:
+            node.open()
+        except NodeUnreachableError as error:
+            node.close()
+            if error.reach not in _REFUSED:
+                raise
+            say(f"{spec.name}: {'the password of the last machine' if known else 'that password'} is refused")
+            continue
+        passwords.append(password)
+        return node
+    raise NodeUnreachableError(
+        f"{place} refused {TRIES} passwords; nothing was changed there",
+        reach=Reach.LOGIN,
+        node=spec.name,
+        hint="is it your machine, and the user right (--user)? Does its sshd allow PasswordAuthentication?",
+    )
+
+
+def _write(specs: Sequence[NodeSpec], file: Path, *, force: bool, yes: bool) -> bool:
+    """Write the inventory; return whether the file has it now. An existing one is replaced on consent only."""
+    keys = {"address", "user", "port"}
+    nodes = tuple(ImportedNode(name=one.name, values=one.model_dump(include=keys, exclude_unset=True)) for one in specs)
+    text, _ = inventory_text(ImportedInventory(nodes=nodes), source="the command line", command="init")
+    try:
+        if file.exists() and file.read_text(encoding="utf-8", errors="replace") == text:
+            say(f"{file} is up to date")
+            return True
+        if file.exists() and not force and not agreed(f"{file} is there already. Replace it?", yes=yes):
+            say(f"{file} was left as it is; --file writes another one")
+            return False
+        new = file.with_name(f".{file.name}.new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(file)
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error.strerror}") from error
+    say(f"wrote {file}: {counted(len(specs), 'node')}")
+    return True
+
+
+def _next_after_a_look(specs: Sequence[NodeSpec]) -> str:
+    """Report what a first look at the machines finds, and return the command that comes next."""
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.gather import gather_facts
+    from orchestrator.fleet.readiness.quick_look import quick_look
+    from orchestrator.render.findings import sentence
+    from orchestrator.specs.request import LaunchRequest
+
+    say(f"looking at {counted(len(specs), 'machine')}")
+    with connected(specs) as nodes:
+        outcomes = gather_facts(nodes, LaunchRequest(project="orch", nodes=tuple(specs)))
+    failed = report_errors(outcome.error for outcome in outcomes)
+    facts = {outcome.item.name: outcome.result for outcome in outcomes if outcome.result}
+    for finding in quick_look([spec for spec in specs if spec.name in facts], facts, {}):
+        if not finding.id.startswith("image."):
+            say(f"{sentence([finding.node], finding)} [{finding.id}]\n  → {finding.fix}")
+    if any(isinstance(error, EngineError) for error in failed):
+        return "setup"
+    return "doctor" if failed else "build"

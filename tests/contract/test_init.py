@@ -1,0 +1,223 @@
+"""`orch init` against SSH servers of this test that accept a password, until they hold the key."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from pathlib import Path
+from threading import Thread
+
+import paramiko
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cli.consent import answering_by, writing_by
+from orchestrator.fleet.readiness.find_machines import find_machines, subnet
+from orchestrator.nodes.first_login import authorize
+from orchestrator.nodes.local import LocalNode
+from orchestrator.specs.errors import UsageError
+from tests.contract.sshd import ADDRESS, free_port
+from tests.contract.test_trust import saying, serving
+
+RIGHT = "correct horse"
+HOST_KEY = paramiko.ECDSAKey.generate()
+
+
+@dataclass
+class Machine:
+    """A machine that lets its password in, and the keys that were brought to it."""
+
+    accepted: str = RIGHT
+    keys: list[str] = field(default_factory=list)
+    tries: list[str] = field(default_factory=list)
+    transports: list[paramiko.Transport] = field(default_factory=list)
+
+    def answer(self, connection: socket.socket) -> None:
+        transport = paramiko.Transport(connection)
+        self.transports.append(transport)
+        transport.add_server_key(HOST_KEY)
+        with suppress(paramiko.SSHException, EOFError):
+            transport.start_server(server=_Server(self))
+
+
+class _Server(paramiko.ServerInterface):
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "password,publickey"
+
+    def check_auth_password(self, username: str, password: str) -> int:
+        self._machine.tries.append(password)
+        return paramiko.AUTH_SUCCESSFUL if password == self._machine.accepted else paramiko.AUTH_FAILED
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        known = any(key.get_base64() in line for line in self._machine.keys)
+        return paramiko.AUTH_SUCCESSFUL if known else paramiko.AUTH_FAILED
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        def run() -> None:
+            with suppress(OSError):
+                if brings := b"authorized_keys" in command:
+                    with channel.makefile("r") as sent:
+                        self._machine.keys.append(sent.readline().strip())
+                channel.send_exit_status(0 if brings else 127)
+            channel.close()
+
+        Thread(target=run, daemon=True).start()
+        return True
+
+
+Init = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Init:
+    """`orch init` in an empty folder, for a user without a key; agrees to all but `refusing`, and types `words`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run(
+        *words: str, typed: tuple[str, ...] = (), refusing: str = "nothing", terminal: bool = True
+    ) -> tuple[int, str]:
+        left, questions = list(typed), list[str]()
+
+        def person(question: str, _default: bool) -> bool:
+            questions.append(question)
+            return refusing not in question
+
+        with answering_by(person if terminal else None), writing_by(lambda question: left.pop(0)):
+            code = main(["init", *words])
+        assert not left, left
+        said = capsys.readouterr()
+        return code, said.out + said.err + "\n".join(questions)
+
+    return run
+
+
+@contextmanager
+def machines(*all_of_them: Machine) -> Iterator[list[str]]:
+    with ExitStack() as open_:
+        yield [f"ana@{ADDRESS}:{open_.enter_context(serving(one.answer))}" for one in all_of_them]
+    for transport in [transport for one in all_of_them for transport in one.transports]:
+        transport.close()
+        transport.join(10)
+
+
+def test_from_a_password_to_an_inventory_and_again(init: Init, tmp_path: Path) -> None:
+    first, second = Machine(), Machine()
+    with machines(first, second) as words:
+        code, said = init(*words, typed=(RIGHT,))
+        assert code == 0, said
+        public = (tmp_path / ".ssh/id_ed25519.pub").read_text().strip()
+        assert (first.keys, second.keys) == ([public], [public])
+        assert said.count("Copy your public key") == 2
+        assert "wrote inventory.yaml: 2 nodes" in said
+        assert RIGHT not in said + "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
+        assert "next: orch doctor" in said  # nothing but authorized_keys is served there
+        code, said = init(*words)
+        assert code == 0, said
+        assert "node1: lets your key in" in said
+        assert "inventory.yaml is up to date" in said
+        assert "Copy your public key" not in said
+    assert (len(first.keys), len(second.keys)) == (1, 1)
+
+
+def test_a_stranger_is_named_and_left_out_after_three_passwords(init: Init, tmp_path: Path) -> None:
+    mine, stranger = Machine(), Machine("other")
+    with machines(mine, stranger) as words:
+        code, said = init(*words, typed=(RIGHT, "a", "b"))
+    assert code == 5, said
+    assert "node2: the password of the last machine is refused" in said
+    assert "refused 3 passwords; nothing was changed there" in said
+    assert "Leave out node2 and write the others?" in said
+    assert stranger.keys == []
+    assert "node2" not in (tmp_path / "inventory.yaml").read_text()
+
+
+def test_nothing_is_written_where_no_machine_is_left(init: Init, tmp_path: Path) -> None:
+    stranger = Machine("other")
+    with machines(stranger) as words, serving(saying(b"HTTP/1.1 400\r\n")) as web:
+        code, said = init(
+            *words, f"{ADDRESS}:{web}", f"{ADDRESS}:{free_port()}", "--user", "ana", typed=("a", "b", "c")
+        )
+    assert code == 4, said
+    assert stranger.tries == ["a", "b", "c"]
+    assert "answers, and not as an SSH server does" in said
+    assert not (tmp_path / "inventory.yaml").exists()
+
+
+@pytest.mark.parametrize("refusing", ["Is that its key", "You have no SSH key", "Copy your public key"])
+def test_nothing_is_done_without_consent(init: Init, tmp_path: Path, refusing: str) -> None:
+    machine = Machine()
+    with machines(machine) as words:
+        code, said = init(*words, refusing=refusing)
+    assert code == 4, said
+    assert (machine.keys, machine.tries) == ([], [])
+    assert not (tmp_path / "inventory.yaml").exists()
+
+
+def test_an_inventory_is_replaced_on_consent_only(init: Init, tmp_path: Path) -> None:
+    (tmp_path / "inventory.yaml").write_text("mine")
+    machine = Machine()
+    with machines(machine) as words:
+        assert init(*words, typed=(RIGHT,), refusing="Replace it?")[0] == 130
+        assert init(*words, "--yes")[0] == 2
+        assert (tmp_path / "inventory.yaml").read_text() == "mine"
+        assert init(*words)[0] == 0
+    assert "node1" in (tmp_path / "inventory.yaml").read_text()
+
+
+def test_without_a_terminal_nothing_is_tried(init: Init, tmp_path: Path) -> None:
+    machine = Machine()
+    with machines(machine) as words:
+        assert init(*words, terminal=False)[0] == 2
+        assert machine.tries == []
+        code, said = init(*words, "--yes", terminal=False)
+    assert code == 4
+    assert "ssh-copy-id" in said
+    assert machine.tries == []
+
+
+@pytest.mark.parametrize(
+    "word", ["a b;c", "-oProxyCommand=x", "10.0.0.1:99999999", "fe80::1", "1.2.3.400", "node[3-1]"]
+)
+def test_words_that_are_no_machine(init: Init, word: str) -> None:
+    code, said = init("--user", "ana", "--", word)
+    assert code in (2, 3), said
+
+
+def test_the_key_is_appended_once_with_the_right_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / ".ssh/authorized_keys"
+    key = "ssh-ed25519 AAAA ana@$(touch x)'\"; touch y"
+    for _ in range(2):
+        authorize(LocalNode(), key)
+    assert file.read_text() == f"{key}\n"
+    file.write_text("ssh-rsa BBBB other")  # without an end of line
+    authorize(LocalNode(), key)
+    assert file.read_text() == f"ssh-rsa BBBB other\n{key}\n"
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".ssh"]
+
+
+def test_a_scan_finds_ssh_servers_alone(init: Init) -> None:
+    with machines(Machine()) as words:
+        port = int(words[0].rpartition(":")[2])
+        assert ADDRESS in find_machines(IPv4Network("127.0.0.0/29"), port=port)
+    with serving(saying(b"HTTP/1.1 400\r\n")) as port:
+        assert find_machines(IPv4Network("127.0.0.0/29"), port=port) == ()
+
+
+@pytest.mark.parametrize("text", ["8.8.8.0/24", "10.0.0.0/8", "fe80::/64", "x"])
+def test_only_small_private_networks_are_scanned(text: str) -> None:
+    with pytest.raises(UsageError, match="--scan"):
+        subnet(text)
