@@ -212,6 +212,10 @@ class ProgressEvent(Event):
     """Speed divided by the predicted speed."""
     compute_s: Figures | None = None
     """Seconds for a rank's part of a step, by node or `NODE.LOCAL_RANK`."""
+    final_step: StepNumber | None = None
+    """Last step of the training; None where a script has not named it."""
+    remaining_s: Float | None = None
+    """Estimated seconds to it, at the time of the event."""
     balanced: StepNumber | None = None
     """How often `--shares auto` has compared the speeds; None without it."""
 

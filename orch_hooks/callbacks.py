@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ class TransformersMethods:
 
     def on_step_end(self, args: Any, state: Any, _control: Any, **_others: Any) -> None:
         samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        hooks.step(state.global_step, samples=samples, **self._figures)
+        hooks.step(state.global_step, samples=samples, total=state.max_steps or None, **self._figures)
 
     def on_log(self, _args: Any, _state: Any, _control: Any, logs: Any = None, **_others: Any) -> None:
         """Remember the figures for the next steps: they are known only after `on_step_end`."""
@@ -40,12 +41,16 @@ class LightningMethods:
     def __init__(self, sync: str = "auto") -> None:
         self._sync = sync
         self._step = 0
+        self._total: int | None = None
+        """Steps of the whole training; None without a limit."""
         self._registered = ""
         """Checkpoint that was registered last."""
 
     def on_train_start(self, trainer: Any, _module: Any) -> None:
         if trainer.world_size > 1:
             hooks.ddp(trainer.strategy.model, self._sync)
+        steps = trainer.estimated_stepping_batches
+        self._total = int(steps) if 0 < steps < math.inf else None
         self._step, self._registered = trainer.global_step, _newest_file(trainer)  # those of a resumed run
 
     def on_train_batch_start(self, trainer: Any, *_others: Any) -> None:
@@ -54,7 +59,7 @@ class LightningMethods:
     def on_train_batch_end(self, trainer: Any, *_others: Any) -> None:
         if trainer.global_step != self._step:
             self._step = trainer.global_step
-            hooks.step(self._step, **dict(trainer.callback_metrics))
+            hooks.step(self._step, total=self._total, **dict(trainer.callback_metrics))
 
     def on_fit_end(self, trainer: Any, _module: Any) -> None:
         self._register(trainer)

@@ -55,14 +55,15 @@ def batch_sampler(dataset: Sized, batch_size: int, *, shuffle: bool = True, seed
     return load("trainer.hooks.shares").batch_sampler(len(dataset), batch_size, seed=seed if shuffle else None)
 
 
-def step(number: int, *, samples: float | None = None, **metrics: Any) -> int:
+def step(number: int, *, samples: float | None = None, total: int | None = None, **metrics: Any) -> int:
     """Report that an optimizer step is done, on all ranks, and return its number.
 
     Cheap enough for every step: at most one report per second, and a tensor among `metrics` is read only for a report.
-    `samples`: samples of all ranks in this step; without it the speed is in steps per second.
+    `samples`: samples of all ranks in this step; without it the speed is in steps per second. `total`: number of
+    the last step, for the remaining time.
     """
     if active():
-        _steps().step(number, metrics, samples)
+        _steps().step(number, metrics, samples, total)
     return number
 
 

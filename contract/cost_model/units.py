@@ -11,6 +11,14 @@ def seconds(value: float) -> str:
     return f"{value:.{digits}f} s"
 
 
+def duration(value: float) -> str:
+    """A time of seconds to days in its unit: `48 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    for limit, unit, size in ((90, "s", 1), (5400, "min", 60), (172800, "h", 3600)):
+        if value < limit:
+            return f"{value / size:.0f} {unit}" if value / size >= 10 else f"{value / size:.1f} {unit}"
+    return f"{value / 86400:.1f} days"
+
+
 def times(factor: float) -> str:
     return f"{factor:.0f} times" if factor >= 10 else f"{factor:.1f} times"
 

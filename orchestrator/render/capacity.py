@@ -9,7 +9,7 @@ from rich.text import Text
 
 from contract.cost_model.capacity import CapacityPlan, NodeEffect
 from contract.cost_model.step_time import StepTime
-from contract.cost_model.units import seconds
+from contract.cost_model.units import duration, seconds
 from orchestrator.render.bars import bar, stacked
 from orchestrator.render.forecast import CHOSEN, NAMED
 from orchestrator.render.printable import printable
@@ -42,7 +42,7 @@ def _by_size(capacity: CapacityPlan, *, wide: bool) -> Iterator[RenderableType]:
         rows.append((
             CHOSEN if shown is chosen else "", _names(shown.nodes), shown.sync, seconds(shown.step_s),
             f"{shown.per_s:,.0f}", f"{shown.speedup:.2f}", f"{shown.exchange_s / shown.step_s:.0%}",
-            "" if finish is None else _duration(finish), _bar(shown, most),
+            "" if finish is None else duration(finish), _bar(shown, most),
         ))  # fmt: skip
     yield Text(f"a step of {capacity.samples_per_step} samples, by number of nodes", style="bold")
     yield Table(columns=columns, rows=rows, styles=["bold green" if row[0] else "" for row in rows], wide=wide)
@@ -122,11 +122,3 @@ def _bar(row: StepTime, most: float) -> Text:
 
 def _names(nodes: Sequence[str]) -> str:
     return ", ".join(nodes) if len(nodes) <= NAMED else f"{len(nodes)}: {', '.join(nodes[: NAMED - 1])}, …"
-
-
-def _duration(value: float) -> str:
-    """`48 s`, `12 min`, `3.4 h`, `2.1 days`."""
-    for limit, unit, size in ((90, "s", 1), (5400, "min", 60), (172800, "h", 3600)):
-        if value < limit:
-            return f"{value / size:.0f} {unit}" if value / size >= 10 else f"{value / size:.1f} {unit}"
-    return f"{value / 86400:.1f} days"

@@ -9,16 +9,19 @@ from typing import Any
 from rich.text import Text
 
 from contract.cost_model.forecast import Forecast
+from contract.cost_model.units import duration
 from contract.events import ProgressEvent
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
 from orchestrator.render.table import Cell, Column, Table
-from orchestrator.render.times import stamp, started, zone
+from orchestrator.render.times import clock, stamp, started, zone
 from orchestrator.specs.past_run import HistoryEntry, PastRun
 from orchestrator.specs.run import Member, Run, State
 
+LONGEST_S = 10 * 365 * 86400.0
+"""Longest remaining time that is shown: a node may report anything."""
 STYLES = {
     State.RUNNING: "green",
     State.SUCCEEDED: "bold green",
@@ -31,7 +34,7 @@ STYLES = {
 def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = None, *, wide: bool = False) -> Table:
     """One run: its state as title, below it what was forecast and what is achieved, a line per node."""
     title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]))
-    if progress := _progress(last):
+    if progress := _progress(last, running=run.state is State.RUNNING):
         title.append(f"  {progress}")
     if forecast:
         title.append(f"\n{forecast_line(forecast, _achieved(last))}")
@@ -89,7 +92,7 @@ def runs_table(runs: Sequence[Run], history: Sequence[HistoryEntry] = (), *, wid
 def past_lines(past: PastRun) -> Iterator[str]:
     """A run that no node shows, for people."""
     silent = f"; {', '.join(past.unreachable)} did not answer" if past.unreachable else ""
-    progress = _progress(past.last_event)
+    progress = _progress(past.last_event, running=False)
     yield f"run {past.run_id}  {past.state}" + (f"  {progress}" if progress else "")
     yield f"as of {stamp(past.as_of)}, from the record on this computer: no node shows it now{silent}"
     if past.reason:
@@ -168,14 +171,19 @@ def _member_data(member: Member) -> dict[str, Any]:
     }
 
 
-def _progress(last: ProgressEvent | None) -> str:
+def _progress(last: ProgressEvent | None, *, running: bool) -> str:
+    """Step, loss, speed, and for a running run the time that is left."""
     if last is None or last.step is None:
         return ""
     words = [f"step {last.step}"]
+    if last.final_step:
+        words = [f"step {last.step:,}/{last.final_step:,} ({min(1.0, last.step / last.final_step):.0%})"]
     if (loss := last.loss) is not None:
         words.append(f"loss {loss:.3f}")
     if (speed := last.per_s) is not None:
         words.append(f"{speed:,.0f} {last.unit or 'samples'}/s")
+    if running and last.t is not None and last.remaining_s is not None and 0 < last.remaining_s < LONGEST_S:
+        words.append(f"{duration(last.remaining_s)} left, until {clock(last.t + last.remaining_s)}")
     return printable(" · ".join(words))
 
 

@@ -25,6 +25,16 @@ def started(at: str, now: float | None = None) -> str:
     return f"{shown}, {_ago(ago)}" if 0 <= ago < DAY_S else shown
 
 
+def clock(seconds: float, now: float | None = None) -> str:
+    """A time in seconds since 1970 as hour and minute, with its date unless that is today's; empty if out of range."""
+    try:
+        at = datetime.fromtimestamp(seconds).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return ""
+    today = datetime.fromtimestamp(time.time() if now is None else now).astimezone()
+    return at.strftime("%H:%M" if at.date() == today.date() else "%Y-%m-%d %H:%M")
+
+
 def stamp(at: str) -> str:
     """To the millisecond, with the zone: `2026-01-02T16:04:05.123+01:00`; as it is where it is no time."""
     seconds = timestamp(at)

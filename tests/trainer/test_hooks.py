@@ -249,6 +249,18 @@ def test_steps_are_reported_at_most_once_a_second(tmp_path: Path) -> None:
     assert [line["step"] for line in kept] == [1, 4, 7]
 
 
+def test_the_remaining_time_of_a_script_that_names_its_last_step(tmp_path: Path) -> None:
+    now, out = [0.0], io.StringIO()
+    reporter = steps.StepReporter(environ(tmp_path), out, lambda: now[0])
+    for number, seconds in enumerate((30.0, 2.0, 2.0), start=1):
+        now[0] += seconds
+        reporter.step(number, {}, total=48)
+    reporter.close()
+    events = [event for line in out.getvalue().splitlines() if isinstance(event := decode_event(line), StepDone)]
+    assert [(event.final_step, event.remaining_s) for event in events] == [(48, None), (48, 92.0), (48, 90.0)]
+    assert out.getvalue().splitlines()[-1] == "step 3/48  0.5 steps/s  1.5 min left"
+
+
 def test_every_rank_sends_its_heartbeat_and_only_rank_0_figures(tmp_path: Path) -> None:
     program = (
         "import os, time, orch_hooks as hooks\nfrom pathlib import Path\nhooks.step(12, loss=1.0)\n"
@@ -318,7 +330,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_the_callback_for_transformers(calls: list[tuple[Any, ...]]) -> None:
     args = SimpleNamespace(world_size=2, train_batch_size=4, gradient_accumulation_steps=3, output_dir="out")
-    state = SimpleNamespace(global_step=5, is_world_process_zero=True)
+    state = SimpleNamespace(global_step=5, max_steps=40, is_world_process_zero=True)
     callback = TransformersMethods(SimpleNamespace(args=args, model_wrapped="wrapped"), sync="int8")
     callback.on_train_begin(args, state, None, model="inner")
     callback.on_step_end(args, state, None)
@@ -329,8 +341,8 @@ def test_the_callback_for_transformers(calls: list[tuple[Any, ...]]) -> None:
     TransformersMethods().on_train_begin(args, state, None)
     assert calls == [
         ("ddp", "wrapped", "int8"),
-        ("step", 5, {"samples": 24}),
-        ("step", 5, {"samples": 24, "loss": 2.5, "lr": 0.1}),
+        ("step", 5, {"samples": 24, "total": 40}),
+        ("step", 5, {"samples": 24, "total": 40, "loss": 2.5, "lr": 0.1}),
         ("checkpoint", "out/checkpoint-5", 5),
     ]
 
@@ -339,7 +351,7 @@ def test_the_callback_for_lightning(calls: list[tuple[Any, ...]]) -> None:
     files = SimpleNamespace(last_model_path="", best_model_path="resumed.ckpt")
     trainer = SimpleNamespace(
         world_size=2, strategy=SimpleNamespace(model="wrapped"), global_step=8, callback_metrics={"loss": 2.0},
-        checkpoint_callback=files, is_global_zero=True,
+        checkpoint_callback=files, is_global_zero=True, estimated_stepping_batches=30,
     )  # fmt: skip
     callback = LightningMethods()
     callback.on_train_start(trainer, None)
@@ -356,7 +368,7 @@ def test_the_callback_for_lightning(calls: list[tuple[Any, ...]]) -> None:
     callback.on_fit_end(trainer, None)
     assert calls == [
         ("ddp", "wrapped", "auto"),
-        ("step", 9, {"loss": 2.0}),
+        ("step", 9, {"total": 30, "loss": 2.0}),
         ("checkpoint", "epoch=1.ckpt", 9),
         ("checkpoint", "last.ckpt", 9),
     ]

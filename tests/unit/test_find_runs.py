@@ -141,6 +141,15 @@ def test_progress_is_the_newest_event_of_rank_0() -> None:
     assert (last.kind, last.values()["step"], last.values()["loss"]) == ("checkpoint", 6, 2.5)
 
 
+def test_the_last_step_and_the_remaining_time_stay_until_the_next_step() -> None:
+    here, run = logged_run(
+        event("step", step=5, final_step=50, remaining_s=90.0), event("evaluation", step=6, loss=2.0)
+    )
+    last = last_event(running_containers(run, here.nodes))
+    assert last is not None
+    assert (last.step, last.final_step, last.remaining_s) == (6, 50, 90.0)
+
+
 def test_a_checkpoint_that_is_told_late_takes_a_run_no_way_back() -> None:
     here, run = logged_run(event("checkpoint", step=6), event("step", step=9, loss=2.5), event("checkpoint", step=8))
     last = last_event(running_containers(run, here.nodes))

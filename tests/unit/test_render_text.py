@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -147,6 +148,8 @@ def test_nobody_waits_where_all_are_level() -> None:
     assert Phases(plan=lan.plan()).waiting() == ""
 
 
+AT = 1767366245.0
+"""2026-01-02 15:04:05 UTC."""
 NASTY = "gpt2 --prompt '[/b]' \x1b[2J"
 HELD = ContainerFacts(
     id="c1", name="orch-run", image="sha256:1a", labels={}, status="exited", exit_code=137,
@@ -160,6 +163,24 @@ RUN = Run(
         Member(node="?", node_rank=1, state=State.LOST, reason="no node holds its container"),
     ),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "remaining_s", "shown_after"),
+    [
+        (State.RUNNING, 3600.0, "· 60 min left, until 2026-01-02 16:04"),
+        (State.RUNNING, 95.0, "· 1.6 min left, until 2026-01-02 15:05"),
+        (State.RUNNING, 1e300, ""),
+        (State.RUNNING, -5.0, ""),
+        (State.RUNNING, None, ""),
+        (State.FAILED, 3600.0, ""),
+    ],
+)
+def test_a_running_run_has_its_remaining_time(state: State, remaining_s: float | None, shown_after: str) -> None:
+    last = StepDone(rank=0, t=AT, step=160, final_step=3000, remaining_s=remaining_s, loss=1.5)
+    members = (Member(node="alpha", node_rank=0, state=state, container=HELD),)
+    title = shown(run_table(replace(RUN, members=members), last)).splitlines()[0].rstrip()
+    assert title == f"run r1  {state.value}  step 160/3,000 (5%) · loss 1.500 {shown_after}".rstrip()
 
 
 def test_a_run_is_shown_with_what_each_node_says_and_nothing_of_it_is_markup() -> None:

@@ -8,11 +8,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
+from contract.cost_model.units import duration
 from contract.events import StepDone
 from trainer.agent import heartbeat
 from trainer.config import RankInfo
 from trainer.engine.reporting.events import Events
 from trainer.engine.reporting.metrics_writer import MetricsWriter
+from trainer.engine.reporting.remaining_time import RemainingTime
 
 EVERY_S = 1.0
 """Seconds between two reports, at least: a tensor's value is read only for a report, as that waits for a GPU."""
@@ -33,11 +35,15 @@ class StepReporter:
         self._reported: float | None = None
         """Time of the last report; None before the first."""
         self._units = 0.0
+        self._remaining, self._before = RemainingTime(), clock()
         self.last: int | None = None
         """Number of the last step."""
 
-    def step(self, number: int, figures: Mapping[str, Any], samples: float | None = None) -> None:
-        """Note that a step is done. `figures`: numbers or tensors of one value; `samples`: of all ranks in it."""
+    def step(
+        self, number: int, figures: Mapping[str, Any], samples: float | None = None, total: int | None = None
+    ) -> None:
+        """Note that a step is done. `figures`: numbers or tensors of one value; `samples`: of all ranks in it; `total`:
+        number of the last step."""
         if self.last is None:  # not before: a script that reports no steps would seem to make no progress
             heartbeat.begin(self._environ)
         self.last = number
@@ -47,13 +53,15 @@ class StepReporter:
             return
         self._units += 1 if samples is None else samples
         now = self._clock()
+        self._remaining.step(now - self._before)
+        self._before = now
         if self._reported is not None and now - self._reported < EVERY_S:
             return
         unit = "steps" if samples is None else "samples"
         values = {f"{name}_" if name in TAKEN else name: _number(value) for name, value in figures.items()}
         if self._reported is not None:  # the first step has begun at a time that is not known
             values["per_s"] = self._units / (now - self._reported)
-        self._report(number, values, unit)
+        self._report(number, values, unit, total)
         self._reported, self._units = now, 0.0
 
     def checkpointed(self) -> None:
@@ -65,15 +73,18 @@ class StepReporter:
         if self._metrics is not None:
             self._metrics.close()
 
-    def _report(self, number: int, values: dict[str, float], unit: str) -> None:
+    def _report(self, number: int, values: dict[str, float], unit: str, total: int | None) -> None:
         if self._metrics is None:
             self._metrics = MetricsWriter(Path(self._place.run_dir), active=True, first_step=number)
         self._metrics.write("train", number, values)
-        self._events.emit(StepDone(step=number, unit=unit, others=values))
+        left_s = self._remaining.estimate(total - number) if total and total > number else None
+        self._events.emit(StepDone(step=number, final_step=total, remaining_s=left_s, unit=unit, others=values))
         shown = [
             f"{value:.3g} {unit}/s" if name == "per_s" else f"{name} {value:.4g}" for name, value in values.items()
         ]
-        self._events.say("  ".join((f"step {number}", *shown)))
+        of_total = f"/{total}" if total else ""
+        left = [f"{duration(left_s)} left"] if left_s else []
+        self._events.say("  ".join((f"step {number}{of_total}", *shown, *left)))
 
 
 def _number(value: Any) -> float:

@@ -17,7 +17,7 @@ from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import HistoryEntry, PastRun
 from orchestrator.specs.secret import Veil
 
-LASTING = ("of_forecast", "compute_s")
+LASTING = ("of_forecast", "compute_s", "final_step", "remaining_s")
 """Figures that not every step reports: they hold until the next report."""
 LOOK_BACK = 200
 """Last lines that are searched for an event: a rank writes one every few lines."""

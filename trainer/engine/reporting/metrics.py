@@ -11,16 +11,17 @@ from contextlib import contextmanager
 from statistics import median
 from types import TracebackType
 
-from contract.cost_model.units import thousands
+from contract.cost_model.units import duration, thousands
 from contract.events import SampleWritten, StepDone, TrainingDone, TrainingStopped
 from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.rank_speed import ComputeTimes
 from trainer.engine.reporting.metrics_writer import MetricsWriter
+from trainer.engine.reporting.remaining_time import FIRST_STEPS, RemainingTime
 from trainer.engine.setup import TrainingSetup
 from trainer.engine.step_stats import StepStats
 
-USUAL_STEPS = 5
+USUAL_STEPS = FIRST_STEPS
 """Steps whose median is the usual time of a step."""
 
 
@@ -33,18 +34,24 @@ class Throughput:
         self._steps: deque[float] = deque(maxlen=USUAL_STEPS)
         self._units = 0
         self._waited: Sequence[float] = ()
+        self._remaining = RemainingTime()
 
     def count(self, units: int) -> None:
         """End a step of so many units."""
         self._units += units
         now = self._clock()
         self._steps.append(now - self._step_began)
+        self._remaining.step(now - self._step_began)
         self._step_began = now
 
     @property
     def step_s(self) -> float:
         """Median of the last five steps, in seconds: the slow first step of a training does not show."""
         return median(self._steps)
+
+    def remaining_s(self, steps_left: int) -> float | None:
+        """Estimated seconds for this many steps and the pauses between them; None after fewer than two steps."""
+        return self._remaining.estimate(steps_left)
 
     def read(self, *waited: float) -> tuple[float, list[float]]:
         """Units per second, and for each of `waited`, the seconds so far of waiting for something, its share."""
@@ -62,6 +69,7 @@ class Throughput:
         paused_at = self._clock()
         yield
         seconds = self._clock() - paused_at
+        self._remaining.pause(seconds)
         self._since += seconds
         self._step_began += seconds
 
@@ -118,11 +126,22 @@ class TrainingReporter:
         self.metrics.write("train", step, figures | (losses if len(losses) > 1 else {}))
         balanced = setup.balancer.checks if setup.balancer else None
         others = figures | self._times.read()
-        run.events.emit(StepDone(step=step, unit=run.workload.unit, balanced=balanced, others=others))
+        remaining_s = self._throughput.remaining_s(self._final_step - step)
+        run.events.emit(
+            StepDone(
+                step=step,
+                final_step=self._final_step,
+                remaining_s=remaining_s,
+                unit=run.workload.unit,
+                balanced=balanced,
+                others=others,
+            )
+        )
         run.events.say(
             f"step {step}/{self._final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {run.workload.unit}/s"
             + (f"  {waiting:.0%} waiting for data" if waiting >= 0.05 else "")
             + (f"  {exchanging:.0%} waiting for the network" if exchanging >= 0.05 else "")
+            + (f"  {duration(remaining_s)} left" if remaining_s else "")
         )
 
     def stopped(self, step: int) -> None:

@@ -1,0 +1,52 @@
+"""The estimate of a training's remaining time."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.engine.reporting.metrics import Throughput
+from trainer.engine.reporting.remaining_time import RECENT_STEPS, RemainingTime
+
+
+def counted(*steps: float) -> RemainingTime:
+    remaining = RemainingTime()
+    for seconds in steps:
+        remaining.step(seconds)
+    return remaining
+
+
+def test_one_step_is_not_enough_for_an_estimate() -> None:
+    assert counted().estimate(10) is None
+    assert counted(30.0).estimate(10) is None
+
+
+def test_the_slow_first_step_does_not_count() -> None:
+    assert counted(30.0, 2.0, 2.0).estimate(10) == 20.0
+    assert counted(30.0, 9.0, 9.0, 9.0, 9.0, 2.0).estimate(10) == 20.0
+
+
+def test_recent_steps_count() -> None:
+    assert counted(*[5.0] * 300, *[1.0] * RECENT_STEPS).estimate(7) == 7.0
+
+
+def test_evaluations_count_and_compiling_does_not() -> None:
+    """200 of 1,000 steps of 1 s; an evaluation of 20 s every 100 steps; compiling took a minute after the fifth."""
+    remaining = RemainingTime()
+    for step in range(1, 201):
+        remaining.step(1.0)
+        if step == 5:
+            remaining.pause(60.0)
+        if step % 100 == 0:
+            remaining.pause(20.0)
+    assert remaining.estimate(800) == pytest.approx(800 + 8 * 20, rel=0.01)
+
+
+def test_a_training_measures_steps_and_pauses_apart() -> None:
+    times = iter([0.0, *(float(step) for step in range(1, 7)), 6.0, 16.0, 17.0])
+    throughput = Throughput(clock=lambda: next(times))
+    for _ in range(6):
+        throughput.count(8)
+    with throughput.paused():  # 10 s after the sixth step
+        pass
+    throughput.count(8)
+    assert throughput.remaining_s(4) == 4 * (1.0 + 10.0 / 2)
