@@ -63,12 +63,12 @@ class _Server(paramiko.ServerInterface):
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         def run() -> None:
-            with suppress(OSError):
+            with suppress(OSError, EOFError):  # EOFError: the client has hung up
                 if brings := b"authorized_keys" in command:
                     with channel.makefile("r") as sent:
                         self._machine.keys.append(sent.readline().strip())
                 channel.send_exit_status(0 if brings else 127)
-            channel.close()
+                channel.close()
 
         Thread(target=run, daemon=True).start()
         return True

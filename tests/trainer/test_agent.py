@@ -152,7 +152,11 @@ class Lan:
         return int((self.folder / f"pid-{rank}-{generation}").read_text())
 
     def codes(self) -> list[int]:
-        return [self.nodes[rank].process.wait(30) for rank in sorted(self.nodes)]
+        """Exit codes, by rank; all that the nodes have written is in `lines` then."""
+        codes = [self.nodes[rank].process.wait(30) for rank in sorted(self.nodes)]
+        for node in self.nodes.values():
+            node.reader.join(10)  # at once, unless a process that it has left behind keeps the pipe open
+        return codes
 
     def listens(self) -> bool:
         with socket.socket() as tried:
@@ -424,7 +428,6 @@ def test_nodes_without_the_token_do_not_begin(lan: Lan) -> None:
     lan.start(0, 1)
     assert lan.codes() == [3, 3]
     for node in lan.nodes.values():
-        node.reader.join()
         assert (
             "error: the token of this attempt, with which its nodes authenticate each other, cannot be read"
             in node.lines[-1]
