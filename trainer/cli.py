@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from trainer import workloads
 from trainer.config import BACKENDS, RankInfo
+from trainer.data.files import not_permitted
 from trainer.errors import ConfigurationError, OptionError, TrainerError
 from trainer.option_layers import layered
 
@@ -39,9 +40,12 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        if error.errno != errno.ENOSPC or getattr(given, "action", "") != "prepare":
+        if error.errno == errno.ENOSPC and getattr(given, "action", "") == "prepare":
+            print(f"error: {given.data_dir}: no space left on its disk", file=sys.stderr)
+        elif refused := not_permitted(error):
+            print(f"error: {refused}", file=sys.stderr)
+        else:
             raise
-        print(f"error: {given.data_dir}: no space left on its disk", file=sys.stderr)
         return ConfigurationError.exit_code
     except KeyboardInterrupt:
         return 130
@@ -109,6 +113,7 @@ def build_parser(command: str, prog: str = "python -m trainer") -> argparse.Argu
     monitor.add_argument("--interval", type=_seconds, default=5.0, metavar="SECONDS")
     monitor.add_argument("--count", type=_lines, metavar="N", help="stop after N lines (default: never)")
     monitor.add_argument("--json", action="store_true", help="one JSON object a line")
+    monitor.add_argument("--machine", action="store_true", help="the whole machine, not this container")
 
     verify = commands.add_parser("verify", help="are the checkpoints sound?", allow_abbrev=False)
     verify.add_argument("checkpoints", type=Path, metavar="CHECKPOINT_DIR")

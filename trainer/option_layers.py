@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import WORKLOAD, OptionValue, RankInfo, TrainOptions
-from trainer.data.files import write_atomic
+from trainer.data.files import not_permitted, write_atomic
 from trainer.errors import ConfigurationError, OptionError
 from trainer.options import add_options, values_given
 
@@ -165,8 +165,14 @@ def as_yaml(options: TrainOptions) -> str:
 
 
 def keep(options: TrainOptions) -> None:
-    options.run_dir.mkdir(parents=True, exist_ok=True)
-    write_atomic(options.run_dir / KEPT, as_yaml(options).encode())
+    """Write the options into the run's folder. ConfigurationError: this process may not write there."""
+    try:
+        options.run_dir.mkdir(parents=True, exist_ok=True)
+        write_atomic(options.run_dir / KEPT, as_yaml(options).encode())
+    except OSError as error:
+        if refused := not_permitted(error):
+            raise ConfigurationError(refused) from error
+        raise
 
 
 def _plain(value: object) -> object:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
+import signal
 import subprocess
+import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
+from tests.contract.sshd import free_port
 from tests.docker.conftest import PROJECT
 
 pytestmark = [
@@ -49,22 +55,92 @@ def test_it_is_valid_and_says_what_the_seed_asks_for() -> None:
     assert str(services["tensorboard"]["ports"][0]).startswith("127.0.0.1:")
 
 
+# ── The guide's commands, from a fresh checkout ───────────────────────────────────────────────────────────────────────
+
+ROOT = FOLDER.parent
+GUIDE = [
+    shlex.split(line, comments=True)
+    for line in (ROOT / "docs/compose.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("    docker compose ")
+]
+TINY = ("--preset", "tiny", "--max-steps", "3")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository's files alone, without data and checkpoints, and a text to prepare."""
+    folder = tmp_path_factory.mktemp("checkout")
+    names = subprocess.run(
+        ("git", "ls-files", "-z", "--", "compose", "docs"), cwd=ROOT, capture_output=True, check=True
+    )
+    for name in filter(None, names.stdout.decode().split("\0")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "text.txt").write_text("En un lugar de la Mancha, de cuyo nombre no quiero acordarme.\n" * 2000)
+    return folder
+
+
+def run_in(checkout: Path, words: Sequence[str], *files: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start `docker compose` with the words of the guide, as its user."""
+    own = {"ORCH_UID": str(os.getuid()), "ORCH_GID": str(os.getgid()), "ORCH_PROJECT": PROJECT}
+    chosen = [word for file in (checkout / "compose/compose.yaml", *files) for word in ("-f", str(file))]
+    return subprocess.Popen(
+        ("docker-compose", "-p", "orch-test-guide", *chosen, *words), cwd=checkout / "compose",
+        env={**os.environ, **own, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("cpu_image")
-def test_the_trainer_runs(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
+def test_the_commands_of_the_guide_work_on_a_fresh_checkout(checkout: Path, tmp_path: Path) -> None:
+    """Those of the GPU are only read; trainings have a tiny model, and the text of the test."""
+    services = YAML(typ="safe").load((checkout / "compose/compose.yaml").read_text())["services"]
+    seen = []
     try:
-        ran = compose(
-            "run",
-            "--rm",
-            "trainer-cpu",
-            "python",
-            "-m",
-            "trainer",
-            "--help",
-            ORCH_WORKSPACE=str(tmp_path),
-            ORCH_PROJECT=PROJECT,
-        )
-        assert ran.returncode == 0, ran.stderr
-        assert "gpt2" in ran.stdout
+        for _, _, *words in GUIDE:
+            action = next(word for word in words if word in ("run", "up"))
+            seen.append(action)
+            if action == "up":
+                _up(checkout, words, tmp_path / "tiny.yaml")
+                continue
+            assert words[2] in services
+            if words[2] == "trainer-gpu":
+                continue
+            own = ["/workspace/text.txt" if word == "spanish" else word for word in words]
+            training = "gpt2" in own and "prepare" not in own
+            with run_in(checkout, [*own, *(TINY if training else ())]) as ran:
+                out = ran.communicate(timeout=300)[0]
+            assert ran.returncode == 0, (own, out)
+            if "prepare" in own:
+                assert (checkout / "Data/manifest.json").stat().st_uid == os.getuid(), out
+            if training:
+                assert "done: step 3" in out
+                assert (checkout / "checkpoints/step-00000003/state.pt").exists()
+        assert sorted(seen) == ["run"] * 5 + ["up"]
     finally:
-        compose(*PROFILES, "down")
+        with run_in(checkout, ("--profile", "cpu", "down", "--timeout", "5")) as down:
+            down.communicate(timeout=120)
+
+
+def _up(checkout: Path, words: Sequence[str], tiny: Path) -> None:
+    """Train with all services until TensorBoard has answered and the monitor has spoken; then Ctrl-C."""
+    command = ["python", "-m", "trainer", "gpt2", "--batch-size", "2", "--seq-len", "128", "--preset", "tiny"]
+    command += ["--max-steps", "1000000"]
+    tiny.write_text(json.dumps({"services": {"trainer-cpu": {"command": command}}}))
+    port = free_port()
+    with run_in(checkout, words, tiny, ORCH_TENSORBOARD_PORT=str(port)) as up:
+        assert up.stdout is not None
+        wanted = {"step ": False, "TensorBoard 2": False, "RAM": False}
+        lines = []
+        for line in up.stdout:
+            lines.append(line)
+            wanted |= {word: True for word in wanted if word in line}
+            if all(wanted.values()) or "exited with code" in line:
+                break
+        assert all(wanted.values()), lines
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/runs", timeout=30) as answer:
+            assert json.load(answer), "TensorBoard shows the run"
+        up.send_signal(signal.SIGINT)
+        rest = up.communicate(timeout=150)[0]
+    steps = [int(folder.name.removeprefix("step-")) for folder in (checkout / "checkpoints").glob("step-*")]
+    assert max(steps) > 3, rest

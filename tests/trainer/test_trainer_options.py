@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from trainer.cli import Parser, parse
 from trainer.config import RankInfo, TrainOptions
+from trainer.data.files import not_permitted
 from trainer.errors import OptionError
 from trainer.option_layers import add_train_options, train_options
 
@@ -137,3 +140,14 @@ def test_the_table_of_options_in_the_documentation_is_that_of_help() -> None:
     table = "\n".join(lines)
     page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text("utf-8")
     assert table in page, f"the table in docs/trainer.md should be:\n{table}"
+
+
+def test_a_folder_of_another_user_is_named_with_its_owner(tmp_path: Path) -> None:
+    denied = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "missing/.options.yaml.7.tmp"))
+    own = f"{os.getuid()}:{os.getgid()}"
+    assert not_permitted(denied) == (
+        f"{tmp_path}/missing/.options.yaml.7.tmp: Permission denied: this process is user {own}, and {tmp_path} belongs"
+        f" to {own}; with docker compose: export ORCH_UID=$(id -u) ORCH_GID=$(id -g)"
+    )
+    assert not_permitted(OSError(errno.ENOSPC, "No space left on device", "x")) == ""
+    assert not_permitted(PermissionError(errno.EPERM, "Operation not permitted")) == ""

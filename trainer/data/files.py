@@ -51,6 +51,19 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def not_permitted(error: OSError) -> str:
+    """The message for a file that this process may not use, with the owner of its folder; empty for another error."""
+    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not error.filename:
+        return ""
+    file = Path.cwd() / os.fsdecode(error.filename)
+    folder = next((place for place in file.parents if os.path.isdir(place)), Path("/"))  # noqa: PTH112  # never raises
+    about = folder.stat()
+    return (
+        f"{file}: {os.strerror(error.errno)}: this process is user {os.getuid()}:{os.getgid()}, and {folder} belongs"
+        f" to {about.st_uid}:{about.st_gid}; with docker compose: export ORCH_UID=$(id -u) ORCH_GID=$(id -g)"
+    )
+
+
 def no_room(error: BaseException) -> str:
     """The system's message for a full disk or quota; empty for any other error. There torch's writer raises an error of
     its own, about the wrong end of its file, with the disk's as its cause."""

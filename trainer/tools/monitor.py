@@ -42,11 +42,12 @@ class ResourceUsage:
 
 
 def run(given: argparse.Namespace, place: RankInfo) -> int:
-    meter = CpuMeter()
+    machine = given.machine
+    meter = CpuMeter(used=lambda: None, cpus=float(psutil.cpu_count() or 1)) if machine else CpuMeter()
     try:
         for _ in count() if given.count is None else range(given.count):
             time.sleep(given.interval)
-            usage = read(place.node, meter)
+            usage = read(place.node, meter, limit=None if machine else limits.memory_limit())
             print(json.dumps(asdict(usage)) if given.json else as_line(usage), flush=True)
     except KeyboardInterrupt:  # the way to end it
         pass
@@ -76,10 +77,10 @@ class CpuMeter:
         return 100 * (used - used_before) / (now - before) / self.cpus
 
 
-def read(node: str, meter: CpuMeter) -> ResourceUsage:
+def read(node: str, meter: CpuMeter, *, limit: int | None) -> ResourceUsage:
+    """Read all values. `limit`: bytes of memory that the container may use; None: the machine's memory is reported."""
     memory = psutil.virtual_memory()
     total, used = memory.total, memory.total - memory.available
-    limit = limits.memory_limit()
     if limit is not None and limit < total:
         total, used = limit, limits.memory_used() or used
     return ResourceUsage(
