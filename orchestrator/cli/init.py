@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 TRIES = 3
 TIMEOUT_S = 40.0
+_THIS_COMPUTER = "nodes: {here: {address: 127.0.0.1, connection: local}}"
 EXAMPLES = """\
 orch init 192.168.1.11 192.168.1.12
 orch init ana@192.168.1.11:2222 'node[1-5]'
 orch init --scan 192.168.1.0/24 --user ana
+orch init --local
 """
 
 
@@ -45,6 +47,7 @@ def init(
     ),
     scan: str | None = typer.Option(None, metavar="NETWORK", help="Find machines with SSH, such as 192.168.1.0/24."),
     user: str | None = typer.Option(None, metavar="NAME", help="SSH user for machines without one."),
+    local: bool = typer.Option(False, "--local", help="This computer alone, without SSH."),
     file: Path = typer.Option(Path("inventory.yaml"), "--file", "-f", metavar="FILE", help="File to write."),
     force: bool = typer.Option(False, "--force", help="Replace the file without a question."),
     yes: YesOption = False,
@@ -57,8 +60,13 @@ def init(
     require_consent(yes=yes)
     if file.exists() and yes and not force:
         raise UsageError(f"{file} is there already; nothing was done", hint="--force replaces it; --file names another")
-    specs = _specs(_words(machines or [], scan, yes=yes), user, yes=yes)
-    fit = _let_in(specs, yes=yes)
+    if local and (machines or scan or user):
+        raise UsageError("--local is this computer alone, without SSH: no machine, --scan or --user goes with it")
+    if local:
+        specs = fit = list(parse_inventory(_THIS_COMPUTER, filename="this computer").nodes)
+    else:
+        specs = list(_specs(_words(machines or [], scan, yes=yes), user, yes=yes))
+        fit = _let_in(specs, yes=yes)
     left_out = [spec.name for spec in specs if spec not in fit]
     if not fit:
         say("no machine can be used; nothing was written")
@@ -205,7 +213,7 @@ def _by_password(spec: NodeSpec, place: str, passwords: list[str]) -> SshNode:
 
 def _write(specs: Sequence[NodeSpec], file: Path, *, force: bool, yes: bool) -> bool:
     """Write the inventory; return whether the file has it now. An existing one is replaced on consent only."""
-    keys = {"address", "user", "port"}
+    keys = {"address", "user", "port", "connection"}
     nodes = tuple(ImportedNode(name=one.name, values=one.model_dump(include=keys, exclude_unset=True)) for one in specs)
     text, _ = inventory_text(ImportedInventory(nodes=nodes), source="the command line", command="init")
     try:

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.cli.consent import answering_by, writing_by
+from orchestrator.cli.context import load_inventory
 from orchestrator.fleet.readiness.find_machines import find_machines, subnet
 from orchestrator.nodes.first_login import authorize
 from orchestrator.nodes.local import LocalNode
@@ -163,6 +164,17 @@ def test_nothing_is_done_without_consent(init: Init, tmp_path: Path, refusing: s
     assert code == 4, said
     assert (machine.keys, machine.tries) == ([], [])
     assert not (tmp_path / "inventory.yaml").exists()
+
+
+def test_this_computer_alone_needs_neither_ssh_nor_a_key(init: Init, tmp_path: Path) -> None:
+    code, said = init("--local", "--yes", terminal=False)
+    assert code == 0, said
+    (node,) = load_inventory(tmp_path / "inventory.yaml").inventory.nodes
+    assert (node.name, node.address, node.connection) == ("here", "127.0.0.1", "local")
+    assert "next: orch " in said
+    assert not (tmp_path / ".ssh").exists()
+    for words in (["10.0.0.1"], ["--scan", "10.0.0.0/30"], ["--user", "ana"]):
+        assert init("--local", *words)[0] == 2
 
 
 def test_an_inventory_is_replaced_on_consent_only(init: Init, tmp_path: Path) -> None:
