@@ -64,6 +64,7 @@ GROUPS = {
         "resume": "Resume a run that ended, from its newest checkpoint",
         "checkpoints": "List, verify, pull, push, prune and export checkpoints",
         "clean": "Remove the containers of ended runs from the nodes",
+        "uninstall": "Remove what orch has left on the nodes and here",
         "version": "Show the version of orch",
     },
 }

@@ -108,7 +108,10 @@ class FakeEngine:
     def remove_image(self, reference: str) -> None:
         self._called("remove_image", reference)
         if image := self.image(reference):
+            left = tuple(tag for tag in image.tags if tag != reference)
             del self.held[image.id]
+            if left and reference != image.id:  # other names keep it
+                self.held[image.id] = replace(image, tags=left)
 
     def create(self, spec: ContainerSpec) -> str:
         self._called("create", spec.name)

@@ -22,6 +22,7 @@ from tests.shelves import RUN, Shelves, steps_in, write_checkpoint
 from tests.unit.conftest import THREE, Orch, detached
 from tests.unit.test_firewall_command import Ufw
 from tests.unit.test_setup import fleet
+from tests.unit.test_uninstall import left_behind
 
 Scene = tuple[Any, tuple[str, ...], Callable[[], object]]
 """A LAN, the words of a command that would change it, and what shows whether it has been changed."""
@@ -111,6 +112,11 @@ def data_of_another_workload(orch: Orch, tmp_path: Path) -> Scene:
     return lan.lan(*THREE), ("--text", str(text)), held.read_text
 
 
+def uninstalled(orch: Orch, tmp_path: Path) -> Scene:
+    here = left_behind(orch, tmp_path)
+    return here, ("--nodes", "3"), lambda: sorted(str(path) for path in tmp_path.glob("*/orch/**/*"))
+
+
 SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("launch",): idle,
     ("resume",): ended,
@@ -124,6 +130,7 @@ SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("checkpoints", "prune"): shelved,
     ("lab", "down"): lab_with_a_model,
     ("prepare",): data_of_another_workload,
+    ("uninstall",): uninstalled,
 }
 """By command: where it has something to change. `trust` and `init` ask a person to look at a key: tests/contract."""
 

@@ -30,6 +30,7 @@ WORDS = {
     "shell": ("alpha",),
     "sample": ("RUN", "--prompt", "Once"),
     "predict": ("RUN", "inventory.yaml"),
+    "uninstall": ("--dry-run", "-n", "3"),
     "checkpoints prune": ("RUN", "--keep", "1"),
     "inventory import": ("hostfile",),
 }

@@ -80,14 +80,17 @@ class Cleaned:
     not_understood: tuple[str, ...]
 
 
-def clean(nodes: Sequence[Node], *, run_id: str = "") -> tuple[Outcome[Node, Cleaned], ...]:
+def clean(nodes: Sequence[Node], *, run_id: str = "", project: str = "") -> tuple[Outcome[Node, Cleaned], ...]:
     """Remove the containers of ended runs, or of those whose id begins with `run_id`; their logs are kept first.
+
+    `project`: only that one's.
 
     Containers of a run that was stopped from here while their node was unreachable are stopped and removed, too.
     """
 
     def clear(node: Node) -> Cleaned:
-        held, strange = split_by_labels(node.name, node.engine.containers({labels.LABEL_RUN: ""}))
+        shown = node.engine.containers({labels.LABEL_RUN: "", **({labels.LABEL_PROJECT: project} if project else {})})
+        held, strange = split_by_labels(node.name, shown)
         wanted = [one for one in held if one.says.run_id.startswith(run_id)]
         ended = [one for one in wanted if one.facts.state in (State.SUCCEEDED, State.FAILED)]
         left = [one for one in wanted if one not in ended and RunRecord(one.says.run_id).was_stopped(one.says.attempt)]
