@@ -40,6 +40,8 @@ SOURCES = sorted(
 LISTENS = {
     "orchestrator/nodes/probes/reach_program.py": "the pair probe: on the node's own address, ends by itself, answers "
     "nobody who does not know its word",
+    "orchestrator/nodes/relay_program.py": "a copy to many nodes: on the node's own address, ends with its "
+    "reader, takes nothing without a proof of its token",
     "trainer/agent/listener.py": "the agents of one attempt, while it lasts; no answer without a proof of its token",
 }
 """Whoever opens a port, and why it is no daemon."""

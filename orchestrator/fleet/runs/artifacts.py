@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from orchestrator.fleet.fan_out import copy_from_first, fan_out
+from orchestrator.fleet.relay import Delivered, Destination, TransferPace, send_folder
 from orchestrator.fleet.runs.agent_files import PACKAGES, agent_entries, agent_names
 from orchestrator.fleet.runs.code_files import code_files
 from orchestrator.fleet.runs.known_sums import SumsReader, sum_of
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
+from orchestrator.fleet.runs.send_data import folder_to_send
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
 from orchestrator.specs.plan import Plan
 
 DIGEST_LENGTH = 16
+RELAYED_FROM = 8_000_000
+"""Bytes of data from which nodes send it on to each other: less is sent sooner than a chain is set up."""
 
 # A constant. $1: a run's folder, $2: the digest of its code, $3: a temporary folder with the code, empty if it is in
 # place; its files' names on stdin, each ended by a NUL. A run writes into its code's folder: the list says what it was
@@ -261,8 +265,44 @@ def bring(
         if folder is None or not artifact.is_code:  # code is copied at every launch, and is small
             on_step(target.node.name, f"{artifact.what} copied")
 
+    if folder and artifact.what == "data":
+        sums = SumsReader().sums(folder, names_in(folder))
+        if sum((folder / name).stat().st_size for name in sums) >= RELAYED_FROM:
+            send_data(artifact, folder, sums, lacking, on_step)
+            return
     for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
         outcome.value()
+
+
+def send_data(
+    artifact: Artifact,
+    folder: Path,
+    sums: Mapping[str, str],
+    lacking: Sequence[ProjectDir],
+    on_step: Callable[[str, str], None],
+) -> None:
+    """Copy data to all nodes over the controller's link once. Raises the first error, which names the others."""
+    content, pace = folder_to_send(folder, sums), TransferPace()
+
+    def otherwise(target: Destination) -> Delivered:
+        upload_data(target.node, folder, target.folder)
+        return Delivered(folder=target.folder, came=content.size, fed=content.size)
+
+    def notify(node: str, progress: Progress) -> None:
+        if line := pace.line(node, progress):
+            on_step(node, line)
+
+    targets = [Destination(node=target.node, folder=artifact.place(target)) for target in lacking]
+    failed = list[OrchError]()
+    for outcome in send_folder(content, targets, notify, otherwise=otherwise):
+        if outcome.error:
+            failed.append(outcome.error)
+        else:
+            on_step(outcome.item.node.name, "data copied")
+    if failed:
+        for error in failed[1:]:
+            failed[0].message += f"; {error}"
+        raise failed[0]
 
 
 def _as_launched(artifact: Artifact) -> Path | None:

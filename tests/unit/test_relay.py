@@ -1,0 +1,246 @@
+"""Files for many nodes, sent by the controller once: the real program, on nodes that are processes of this computer."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from orchestrator.fleet.fan_out import Outcome
+from orchestrator.fleet.relay import Delivered, Destination, FileToSend, FolderToSend, TransferPace, send_folder
+from orchestrator.fleet.runs.artifacts import file_sums, folder_digest, names_in
+from orchestrator.fleet.runs.send_data import folder_to_send
+from orchestrator.nodes import relay_program
+from orchestrator.nodes.interface import Completed, Progress
+from orchestrator.nodes.local import LocalNode
+from orchestrator.specs.errors import (
+    CommandFailedError,
+    ConfigError,
+    NodeUnreachableError,
+    PreflightError,
+    RunFailedError,
+)
+
+SOURCE = Path(relay_program.__file__).read_text("utf-8")
+NAMES = ("alpha", "beta", "gamma", "delta")
+
+
+class Dies(LocalNode):
+    """Its program ends after its first line."""
+
+    def stream(self, argv: Sequence[str], **how: object) -> Iterator[bytes]:
+        lines = super().stream(argv)
+        yield next(lines)
+        lines.close()  # type: ignore[attr-defined]  # a generator
+
+
+class Filled(LocalNode):
+    """No file can have more than 1 MiB."""
+
+    def stream(self, argv: Sequence[str], **how: object) -> Iterator[bytes]:
+        return super().stream(["sh", "-c", 'ulimit -f 2048 && exec "$@"', "sh", *argv])
+
+
+class WithoutPython(LocalNode):
+    def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
+        return Completed(node=self.name, argv=tuple(argv), exit_code=9, stdout="", stderr="")
+
+
+class Scene:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data = folder, folder / "Data"
+        (self.data / "deep/er").mkdir(parents=True)
+        (self.data / "without files").mkdir()
+        (self.data / "large.bin").write_bytes(os.urandom(5_000_000))
+        (self.data / "deep/er/-odd\nname").write_bytes(os.urandom(70_000))
+        (self.data / "deep/executable").write_text("#!/bin/sh\n")
+        (self.data / "deep/executable").chmod(0o755)
+        (self.data / "nothing").touch()
+        (self.data / "link").symlink_to("large.bin")
+        (folder / "outside").write_text("elsewhere")
+        (self.data / "outward").symlink_to(folder / "outside")
+        self.digest = folder_digest(self.data)
+        self.size = sum((self.data / name).stat().st_size for name in names_in(self.data) if name != "link")
+        self.nodes = {name: LocalNode(name, f"127.0.0.{11 + number}") for number, name in enumerate(NAMES)}
+        self.told: list[tuple[str, Progress]] = []
+        self.direct: list[str] = []
+
+    def send(self, content: FolderToSend | None = None) -> dict[str, Outcome[Destination, Delivered]]:
+        targets = [Destination(node=node, folder=str(self.copy(name))) for name, node in self.nodes.items()]
+        content = content or folder_to_send(self.data, file_sums(self.data, names_in(self.data)))
+        sent = send_folder(content, targets, lambda *it: self.told.append(it), otherwise=self.otherwise)
+        return {outcome.item.node.name: outcome for outcome in sent}
+
+    def otherwise(self, target: Destination) -> Delivered:
+        self.direct.append(target.node.name)
+        return Delivered(folder=target.folder, came=0, fed=0)
+
+    def copy(self, name: str) -> Path:
+        return self.folder / name / "data"
+
+    def partial(self, name: str) -> Path:
+        return self.folder / name / "data.partial"
+
+    def complete(self) -> list[str]:
+        return [name for name in NAMES if self.copy(name).is_dir() and folder_digest(self.copy(name)) == self.digest]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def fed(sent: dict[str, Outcome[Destination, Delivered]]) -> int:
+    return sum(outcome.value().fed for outcome in sent.values() if not outcome.error)
+
+
+def test_the_controller_sends_once(scene: Scene) -> None:
+    sent = scene.send()
+    assert scene.complete() == list(NAMES)
+    assert fed(sent) == scene.size
+    assert {outcome.value().came for outcome in sent.values()} == {scene.size}
+    copy = scene.copy("delta")
+    assert (copy / "without files").is_dir()
+    assert (copy / "link").is_symlink()
+    assert not (copy / "outward").is_symlink()
+    assert (copy / "deep/executable").stat().st_mode & 0o777 == 0o755
+    assert {path.name for path in copy.parent.iterdir()} == {"data"}
+    assert {outcome.value().came for outcome in scene.send().values()} == {0}
+
+
+def test_what_has_arrived_is_not_sent_again(scene: Scene) -> None:
+    large = (scene.data / "large.bin").read_bytes()
+    for name, there in (("alpha", 1_000_000), ("gamma", 4_999_999)):
+        scene.partial(name).mkdir(parents=True)
+        (scene.partial(name) / "large.bin").write_bytes(large[:there])
+    sent = scene.send()
+    assert scene.complete() == list(NAMES)
+    assert sent["gamma"].value().came == fed(sent) == scene.size - 4_999_999
+    assert sent["alpha"].value().came < 4_100_000
+
+
+def test_what_has_arrived_is_not_trusted(scene: Scene) -> None:
+    scene.partial("beta").mkdir(parents=True)
+    (scene.partial("beta") / "large.bin").write_bytes(b"of someone else")
+    scene.send()
+    assert scene.complete() == list(NAMES)
+    (scene.data / "deep/executable").write_text("#!/bin/ls\n")
+    other = folder_to_send(scene.data, file_sums(scene.data, names_in(scene.data)))
+    (scene.data / "deep/executable").write_text("#!/bin/sh\n")
+    scene.folder = scene.folder / "other"
+    for name, outcome in scene.send(other).items():
+        assert isinstance(outcome.error, RunFailedError), name
+        assert "deep/executable is not what was meant to be sent" in str(outcome.error)
+        assert not scene.copy(name).exists()
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta", "delta"])
+def test_a_node_that_is_gone_is_left_out(scene: Scene, name: str) -> None:
+    scene.nodes[name] = Dies(name, scene.nodes[name].address)
+    sent = scene.send()
+    error = sent[name].error
+    assert isinstance(error, NodeUnreachableError)
+    assert f"orch doctor --nodes {name}" in error.hint
+    assert scene.complete() == [other for other in NAMES if other != name]
+    assert not scene.copy(name).exists()
+
+
+def test_a_disk_that_takes_no_more_is_the_error_of_its_node(scene: Scene) -> None:
+    scene.nodes["beta"] = Filled("beta", scene.nodes["beta"].address)
+    sent = scene.send()
+    assert isinstance(sent["beta"].error, CommandFailedError)
+    assert "writing large.bin failed: File too large" in str(sent["beta"].error)
+    assert scene.complete() == ["alpha", "gamma", "delta"]
+    scene.nodes["beta"] = LocalNode("beta", "127.0.0.12")
+    assert 0 < fed(scene.send()) < 5_000_000
+    assert scene.complete() == list(NAMES)
+
+
+def test_a_node_that_no_other_reaches_is_sent_to_by_the_controller(scene: Scene) -> None:
+    scene.nodes["beta"] = LocalNode("beta", "192.0.2.1")
+    sent = scene.send()
+    assert scene.complete() == list(NAMES)
+    assert sent["beta"].value().fed == sent["beta"].value().came
+    assert sent["gamma"].value().fed == 0
+
+
+def test_a_node_without_python_is_sent_to_otherwise(scene: Scene) -> None:
+    scene.nodes["gamma"] = WithoutPython("gamma", "127.0.0.13")
+    scene.send()
+    assert scene.direct == ["gamma"]
+    assert scene.complete() == ["alpha", "beta", "delta"]
+
+
+def never(file: FileToSend, offset: int) -> Iterator[bytes]:
+    raise AssertionError(f"{file.name} is read from {offset} on")
+
+
+def test_too_little_room_is_refused_before_anything_is_sent(scene: Scene) -> None:
+    huge = FolderToSend(what="data", files=[FileToSend("a", 10**15, "0" * 64)], read=never)
+    for name, outcome in scene.send(huge).items():
+        assert isinstance(outcome.error, PreflightError)
+        assert "data needs 1000000000 MB" in outcome.error.message
+        assert f"orch shell {name}" in outcome.error.hint
+
+
+def test_a_file_that_becomes_shorter_is_an_error_of_the_folder(scene: Scene) -> None:
+    content = folder_to_send(scene.data, file_sums(scene.data, names_in(scene.data)))
+    (scene.data / "large.bin").write_bytes(b"short")
+    with pytest.raises(ConfigError, match=r"large.bin cannot be read: it has become shorter while it was copied"):
+        scene.send(content)
+    assert not any(scene.copy(name).exists() for name in NAMES)
+
+
+def test_a_stranger_gets_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    own, content = tmp_path / "own", b"of the controller"
+    own.mkdir()
+    digest = "9b54b6e7a35b6a0a7b2d1e6e4bd8a0f1a6a2a0ff3b1c9d2e0f5b5a6c7d8e9f00"
+    config = {"token": "a" * 64, "address": "127.0.0.1", "target": f"{tmp_path}/data", "skipped": 0}
+    files = [["file", len(content), digest, 0o600]]
+    (own / "config.json").write_text(json.dumps({**config, "files": files, "links": {}, "folders": []}))
+    argv = [sys.executable, "-c", SOURCE, "relay", str(own)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as relay:
+        assert relay.stdout is not None
+        port = json.loads(relay.stdout.readline())["port"]
+        assert not (own / "config.json").exists()
+        with (
+            socket.create_connection(("127.0.0.1", port)) as silent,
+            socket.create_connection(("127.0.0.1", port)) as it,
+        ):
+            assert len(it.recv(100)) == relay_program.PROOF
+            it.sendall(bytes(2 * relay_program.PROOF) + b"\0\0\0\2{}" + content)
+            with suppress(ConnectionResetError):
+                assert it.recv(100) == b""
+            words = json.dumps({"route": [], "have": [0]}).encode()
+            feed = len(words).to_bytes(4, "big") + words + content
+            feeding = [sys.executable, "-c", SOURCE, "feed", f"{own}/socket"]
+            subprocess.run(feeding, input=feed, check=True)
+            lines = [json.loads(line) for line in relay.stdout]
+            assert len(silent.recv(100)) == relay_program.PROOF
+    assert lines[-1]["kind"] == "changed"
+    assert relay.returncode == 1
+    assert not own.exists()
+
+
+def test_the_program_runs_on_old_pythons() -> None:
+    ast.parse(SOURCE, feature_version=(3, 8))
+
+
+def test_lines_about_a_long_copy_name_the_remaining_time() -> None:
+    now = [0.0]
+    pace = TransferPace(lambda: now[0])
+    lines = []
+    for now[0] in range(30):
+        lines.append(pace.line("alpha", Progress(text="receiving", done=int(now[0]) * 10**8, total=6 * 10**9)))
+    assert [line for line in lines if line] == [
+        "receiving: 1.00 of 6.00 GB, 50 s left",
+        "receiving: 2.00 of 6.00 GB, 40 s left",
+    ]
