@@ -84,6 +84,7 @@ NEED_TORCH = [
     "unused_weights",
     "whole_trial",
     "numbers_that_count",
+    "no_waiting",
 ]
 collect_ignore = [] if importlib.util.find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]
 

@@ -110,7 +110,7 @@ def _loop(setup: TrainingSetup | None) -> None:
     weights = torch.tensor(list(workload.loss_weights.values()), device=hardware.device)
     model, timer, buffers = sync.model, ForwardTimer(hardware.device), Buffers(workload.model)
     model.train()
-    loader = MicroBatchLoader(workload, setup.split, cursor, workers=setup.workers, pin=hardware.on_gpu)
+    loader = MicroBatchLoader(workload, setup.split, cursor, workers=setup.workers, pin=hardware.device.type != "cpu")
     checkpointer = Checkpointer(run, trained, sync, start.step)
     profiler = StepProfiler(options.run_dir / "profile", options.profile, hardware.device, active=place.rank == 0)
 

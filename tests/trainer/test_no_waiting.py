@@ -1,0 +1,153 @@
+"""Steps of every workload, on a device that names each call which waits for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.late_device import NAME, Waits, late_device
+from trainer.cli import main
+from trainer.engine import loop
+
+STEPS = ("--max-steps", "6", "--eval-every", "0", "--checkpoint-every", "0", "--log-every", "1", "--num-workers", "0")
+COMMON = (*STEPS, "--no-compile", "--no-amp", "--seed", "7")
+KNOWN = {"engine/loop.py:_loop": {"torch.tensor", "tolist", "_local_scalar_dense"}}
+"""Calls that still wait in each step, by file and function: the list may only become shorter."""
+KNOWN_OF = {
+    "gpt2": {"engine/hardware/device.py:<genexpr>": {"copy to the device"}},
+    "gpt2-chunks": {"engine/hardware/device.py:<genexpr>": {"copy to the device"}},
+    "vision-augmented": {
+        "data/randaugment.py:grey": {"torch.tensor"},
+        "models/classification_loss.py:__call__": {"torch.tensor"},
+    },
+    "text": {
+        "engine/hardware/device.py:<genexpr>": {"copy to the device"},
+        "workloads/text.py:<genexpr>": {"copy to the device", "_local_scalar_dense"},
+        "workloads/text.py:_losses": {"copy to the device"},
+    },
+    "traces-lstm": {"workloads/traces.py:_loss": {"torch.tensor"}},
+    "traces-gnn": {"workloads/traces.py:_loss": {"torch.tensor"}},
+}
+"""Those of one run alone."""
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
+    usual = loop.prepare_hardware
+    with late_device(within=loop._loop) as noted:
+        monkeypatch.setattr(
+            loop, "prepare_hardware", lambda *given: replace(usual(*given), device=torch.device(NAME, 0))
+        )
+        yield noted
+
+
+@pytest.fixture(scope="module")
+def folders(
+    data_dir: Path, picture_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], list[str]]:
+    """`folders(workload)`: options that name its data, which is made at the first call."""
+    root = tmp_path_factory.mktemp("prepared")
+
+    def data(workload: str) -> list[str]:
+        where = root / workload
+        if workload == "gpt2":
+            where = data_dir
+        elif workload == "custom":
+            module = root / "digits.py"
+            guide = (Path(__file__).parents[2] / "docs" / "custom.md").read_text("utf-8")
+            module.write_text(re.findall(r"```python\n(.*?)```", guide, re.S)[0], "utf-8")
+            return ["--module", f"{module}:build"]
+        elif not where.exists():
+            assert main([workload, "prepare", *_SOURCES[workload](picture_folder), "--data-dir", str(where)]) == 0
+        return ["--data-dir", str(where)]
+
+    return data
+
+
+_SOURCES: dict[str, Callable[[Path], tuple[str, ...]]] = {
+    "vision": lambda pictures: ("--images", str(pictures), "--image-size", "16"),
+    "text": lambda _: ("--csv", "demo", "--rows", "120", "--model-name", "random:tiny", "--vocab-size", "500"),
+    "traces-lstm": lambda _: ("--record-own", "600", "--seed", "2"),
+    "traces-gnn": lambda _: ("--record-own", "600", "--seed", "2"),
+}
+TINY = ("--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16")
+RUNS = {
+    "gpt2": ("gpt2", *TINY, "--gradient-accumulation-steps", "2", "--dropout", "0.1"),
+    "gpt2-chunks": ("gpt2", *TINY, "--loss-chunk", "32"),
+    "vision": ("vision", "--model", "resnet18", "--image-size", "16", "--batch-size", "8"),
+    "vision-augmented": (
+        "vision", "--model", "vit-mini", "--image-size", "16", "--batch-size", "8", "--mixup", "0.4",
+        "--randaugment", "2,12", "--erase", "0.3", "--class-weights", "balanced", "--focal-loss", "2",
+    ),
+    "text": ("text", "--class-weights", "all"),
+    "traces-lstm": ("traces-lstm", "--batch-size", "16"),
+    "traces-gnn": ("traces-gnn", "--batch-size", "16"),
+    "custom": ("custom",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_step_waits(name: str, folders: Callable[[str], list[str]], waits: Waits, tmp_path: Path) -> None:
+    workload, *options = RUNS[name]
+    if workload == "traces-gnn":
+        pytest.importorskip("torch_geometric")
+    words = [workload, "train", *folders(workload), "--run-dir", str(tmp_path / "run"), *COMMON, *options]
+    assert main(words) == 0
+    assert waits.places == KNOWN | KNOWN_OF.get(name, {})
+
+
+VALUES = torch.tensor([1.0, 0.0, 3.0])
+WAITING: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda late: late.sum().item(),
+    "float": lambda late: float(late.sum()),
+    "int": lambda late: int(late.sum()),
+    "bool": lambda late: bool(late.sum() > 0),
+    "tolist": lambda late: late.tolist(),
+    "cpu": lambda late: late.cpu(),
+    "to": lambda late: late.to("cpu"),
+    "to a tensor of the CPU": lambda late: torch.empty(3).copy_(late, non_blocking=True),
+    "nonzero": lambda late: late.nonzero(),
+    "where": lambda late: torch.where(late > 0),
+    "mask": lambda late: late[late > 0],
+    "values of a mask": lambda late: late.__setitem__(late > 0, late[:2]),
+    "index of the CPU": lambda late: late[torch.tensor([0, 1])],
+    "masked_select": lambda late: late.masked_select(late > 0),
+    "unique": lambda late: late.unique(),
+    "equal": lambda late: torch.equal(late, late.clone()),
+    "repeat_interleave": lambda late: late.repeat_interleave(late.long()),
+    "bincount": lambda late: late.long().bincount(),
+    "tensor": lambda late: torch.tensor([1.0, 2.0], device=late.device),
+    "copy of pageable memory": lambda late: torch.zeros(3).to(late.device, non_blocking=True),
+    "blocking copy": lambda late: torch.zeros(3).pin_memory().to(late.device),
+    "copy of columns": lambda late: torch.zeros(3, 3).pin_memory()[:, 1:].to(late.device, non_blocking=True),
+}
+FREE: dict[str, Callable[[torch.Tensor], object]] = {
+    "arithmetic": lambda late: (late * 2 + 1).sum().clamp_min(0),
+    "filled": lambda late: torch.full((3,), 2.0, device=late.device),
+    "one element": lambda late: late.__setitem__(0, 2.0),
+    "masked_fill": lambda late: late.masked_fill(late > 0, 1.0),
+    "one value for a mask": lambda late: late.__setitem__(late > 0, 1.0),
+    "choice": lambda late: torch.where(late > 0, late, 0.0),
+    "pinned": lambda late: torch.zeros(3).pin_memory().to(late.device, non_blocking=True),
+    "to pinned memory": lambda late: torch.empty(3, pin_memory=True).copy_(late, non_blocking=True),
+}
+
+
+@pytest.mark.parametrize("call", WAITING)
+def test_each_call_that_waits_is_noted(call: str, waits: Waits) -> None:
+    late = VALUES.to(NAME)
+    waits.raises = True
+    with pytest.raises(AssertionError, match="waits for the device"):
+        WAITING[call](late)
+
+
+@pytest.mark.parametrize("call", FREE)
+def test_no_other_call_is_noted(call: str, waits: Waits) -> None:
+    late = VALUES.to(NAME)
+    waits.raises = True
+    FREE[call](late)
