@@ -38,6 +38,8 @@ CHUNK = 1024 * 1024
 WITHOUT_END_S = 14 * 24 * 3600.0
 """Limit of a copy: the relay's lines show whether it still works."""
 STARTING_S = 45.0
+LINE_LIMIT = 16 * 1024 * 1024
+"""Bytes of a line of a relay: it has a number for each file."""
 QUIET_S = 30.0
 """Time without a line of a relay after which its node counts as unreachable."""
 UNFED_S = 2.5
@@ -214,7 +216,7 @@ class _Relay:
             lines = self.node.stream(["python3", "-c", source, "relay", self.place], timeout_s=WITHOUT_END_S)
             with closing(lines):  # type: ignore[type-var]  # a generator on every node
                 for line in _lines(lines):
-                    said(self, json.loads(line))
+                    said(self, _read_line(line, self.content.files, self.name))
                     if self.closed:
                         return
         except Exception as error:
@@ -380,6 +382,34 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
         yield from whole
+        if len(rest) > LINE_LIMIT:
+            raise CommandFailedError("its answer about a copy has no end")
+
+
+_NUMBERS = ("port", "came", "free", "file", "offset")
+_TEXTS = ("state", "kind", "why", "lost", "target")
+
+
+def _read_line(line: bytes, files: Sequence[FileToSend], node: str) -> dict[str, Any]:
+    """A line of a node's relay: its values are of the right kind, and within their bounds."""
+    try:
+        words = json.loads(line)
+        sizes = [file.size for file in files]
+        held = words.get("have", sizes)
+        valid = (
+            all(isinstance(words.get(name, ""), str) for name in _TEXTS)
+            and all(isinstance(words.get(name, 0), int) and words.get(name, 0) >= 0 for name in _NUMBERS)
+            and isinstance(words.get("idle", 0.0), int | float)
+            and words.get("port", 0) <= 65535
+            and words.get("file", 0) <= len(files)
+            and all(isinstance(there, int) and 0 <= there <= size for there, size in zip(held, sizes, strict=True))
+            and ("state" in words or "lost" in words)
+        )
+        if not valid:
+            raise ValueError
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise CommandFailedError("its answer about a copy is not valid", node=node) from None
+    return dict(words)
 
 
 _AGAIN = "then run the same command again: it continues where this one ended"

@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fleet.fan_out import Outcome
-from orchestrator.fleet.relay import Delivered, Destination, FileToSend, FolderToSend, TransferPace, send_folder
+from orchestrator.fleet.relay import (
+    Delivered,
+    Destination,
+    FileToSend,
+    FolderToSend,
+    TransferPace,
+    _read_line,
+    send_folder,
+)
 from orchestrator.fleet.runs.artifacts import file_sums, folder_digest, names_in
 from orchestrator.fleet.runs.send_data import folder_to_send
 from orchestrator.nodes import relay_program
@@ -244,3 +252,26 @@ def test_lines_about_a_long_copy_name_the_remaining_time() -> None:
         "receiving: 1.00 of 6.00 GB, 50 s left",
         "receiving: 2.00 of 6.00 GB, 40 s left",
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "not JSON", "[]", "null", "{}", '{"state": 1}', '{"state": "ready", "port": "x"}',
+        '{"state": "ready", "port": 70000}',
+        '{"state": "ready", "have": [1]}', '{"state": "ready", "have": [1, 99]}', '{"state": "ready", "have": [1, -1]}',
+        '{"state": "ready", "have": 7}', '{"state": "receiving", "file": 3, "offset": 0}', '{"state": "x", "came": -1}',
+        '{"state": "x", "idle": "long"}', '{"lost": ["x"]}', "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_line_that_no_relay_writes_is_the_fault_of_its_node(line: str) -> None:
+    files = [FileToSend(name=name, size=9, sha256="", mode=0o644) for name in "ab"]
+    with pytest.raises(CommandFailedError, match="its answer about a copy is not valid") as caught:
+        _read_line(line.encode(), files, "alpha")
+    assert caught.value.node == "alpha"
+
+
+def test_a_line_of_a_relay() -> None:
+    files = [FileToSend(name=name, size=9, sha256="", mode=0o644) for name in "ab"]
+    words = {"state": "ready", "port": 4711, "have": [9, 0], "free": 10**12, "target": "/data"}
+    assert _read_line(json.dumps(words).encode(), files, "alpha") == words
