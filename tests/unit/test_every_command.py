@@ -92,6 +92,24 @@ def test_3_no_inventory(orch: Orch, command: str) -> None:
         assert "no nowhere.yaml (given by -i)" in ran.err
 
 
+CHOOSING = [one for one in EVERY if "--nodes" in OPTIONS[one] and one not in ("logs", "restart", "resume", "lab up")]
+"""Commands that choose nodes of the inventory at once: three look for a run first, and `lab up` takes a count."""
+
+
+@pytest.mark.parametrize("choice", ["alpah", "alpha,alpah", "!alpah", "2,!alpah"])
+@pytest.mark.parametrize("command", CHOOSING)
+def test_3_a_node_that_the_inventory_does_not_have(orch: Orch, command: str, choice: str) -> None:
+    words = ("--dry-run",) if command == "uninstall" else ()
+    ran = orch(*command.split(), *words, "-n", choice, on=lan.lan(*THREE))
+    assert ran.code == 3, ran.out + ran.err
+    assert "no node 'alpah'" in ran.err
+    assert "did you mean 'alpha'" in ran.err
+
+
+def test_nodes_has_the_same_short_form_on_every_command() -> None:
+    assert [one for one in EVERY if "--nodes" in OPTIONS[one] and "-n" not in OPTIONS[one]] == ["lab up"]
+
+
 GROUPS = sorted({command.split()[0] for command in EVERY if " " in command})
 LISTS = ["status", "runs", "inventory list", "inventory show", "doctor", "explain"]
 """Commands that show a list without anything but three machines and a run."""
