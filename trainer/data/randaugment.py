@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from trainer.data.to_device import to_device
+
 OPERATIONS = (
     "identity", "shear-x", "shear-y", "translate-x", "translate-y", "rotate", "brightness", "contrast",
     "autocontrast", "posterize", "solarize", "equalize", "colour", "sharpness",
@@ -112,7 +114,7 @@ def equalize(images: Tensor) -> Tensor:
 def grey(images: Tensor) -> Tensor:
     if images.shape[1] == 1:
         return images
-    weights = torch.tensor([0.299, 0.587, 0.114], device=images.device)
+    weights = to_device((0.299, 0.587, 0.114), images.device)
     return (images * weights[:, None, None]).sum(1, keepdim=True)
 
 

@@ -123,7 +123,7 @@ class MicroBatchLoader:
         else:
             # An order of its own: it runs ahead, perhaps into the next epoch, by what the workers prefetch.
             requests = split.requests(workload.order(split.seed), cursor)
-            asked = _Asked(workload.batch)
+            asked = _Asked(workload.batch, dense=pin)
             self._batches = self._from_workers(_loader(asked, workers, pin, batch_size=None, sampler=requests))
 
     def _from_workers(self, loader: Iterable[Any]) -> Iterator[Any]:
@@ -199,17 +199,27 @@ def _loader(dataset: Any, workers: int, pin: bool, **how: Any) -> Iterable[Batch
 
 
 def _pinned(batch: Batch) -> Batch:
-    return tuple(part.pin_memory() for part in batch)
+    return tuple(part.pin_memory() for part in _dense(batch))
+
+
+def _dense(batch: Batch) -> Batch:
+    """Without gaps in memory: a GPU copies a tensor that has some from memory that is not pinned, and waits."""
+    return tuple(part if _is_dense(part) else part.contiguous() for part in batch)
+
+
+def _is_dense(part: Tensor) -> bool:
+    return part.is_contiguous() or (part.dim() == 4 and part.is_contiguous(memory_format=torch.channels_last))
 
 
 class _Asked(Dataset[Batch]):
     """Dataset in the sense of DataLoader: its keys are whole requests."""
 
-    def __init__(self, batch: Callable[[BatchRequest], Batch]) -> None:
-        self._batch = batch
+    def __init__(self, batch: Callable[[BatchRequest], Batch], *, dense: bool) -> None:
+        self._batch, self._dense = batch, dense
 
     def __getitem__(self, request: BatchRequest) -> Batch:
-        return self._batch(request)
+        batch = self._batch(request)
+        return _dense(batch) if self._dense else batch
 
 
 def _leave_signals_to_the_loop(_worker: int) -> None:

@@ -16,6 +16,7 @@ from trainer.agent import heartbeat
 from trainer.config import RankInfo, TrainOptions
 from trainer.data import checkpoint
 from trainer.data.files import no_room
+from trainer.data.to_device import to_device
 from trainer.engine.async_save import Checkpointer
 from trainer.engine.buffers import Buffers
 from trainer.engine.checkpoints.writer import Writer
@@ -107,7 +108,7 @@ def _loop(setup: TrainingSetup | None) -> None:
     step, cursor, stopping = start.step, start.cursor, False
     final_step = last_step(options, (step, cursor), run.per_step, workload.train_samples)
     order = workload.order(options.seed)
-    weights = torch.tensor(list(workload.loss_weights.values()), device=hardware.device)
+    weights = to_device(list(workload.loss_weights.values()), hardware.device)
     model, timer, buffers = sync.model, ForwardTimer(hardware.device), Buffers(workload.model)
     model.train()
     loader = MicroBatchLoader(workload, setup.split, cursor, workers=setup.workers, pin=hardware.device.type != "cpu")
@@ -131,7 +132,7 @@ def _loop(setup: TrainingSetup | None) -> None:
             # a mean of the ranks' means is wrong once one has more targets (pytorch/pytorch#67253). A rank that steps
             # by its own gradients sees its share alone.
             ranks = place.world_size if sync.averages else run.per_step / loader.split.share
-            scale = weights * ranks / torch.tensor(targets, device=hardware.device).clamp_min(1e-12)
+            scale = weights * ranks / to_device(targets, hardware.device).clamp_min(1e-12)
 
             # ── Forward and backward passes of the micro-batches ──────────────────────────────────
             local_sums = torch.zeros(len(targets), device=hardware.device)

@@ -203,11 +203,14 @@ class Text(Workload):
         import torch
         from torch.nn import functional as F
 
+        from trainer.data.to_device import to_device
+
         sums, smoothing = [], self._choice.label_smoothing
         for at, own in enumerate(self._by_head(logits)):
+            # Copied each time: `target_counts` needs them on the CPU, where to look at them waits for nothing.
             weights = self._class_weights[at]
-            if weights is not None and weights.device != own.device:
-                weights = self._class_weights[at] = weights.to(own.device)
+            if weights is not None:
+                weights = to_device(weights.tolist(), own.device)
             sums.append(F.cross_entropy(own, labels[:, at], weight=weights, label_smoothing=smoothing, reduction="sum"))
         return torch.stack(sums)
 

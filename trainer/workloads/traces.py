@@ -215,7 +215,7 @@ class TracesWorkload(Workload):
         import torch
         from torch.nn import functional as F
 
-        weight = torch.tensor(self._pos_weight, device=logits.device)
+        weight = torch.full((), float(self._pos_weight), device=logits.device)
         total = F.binary_cross_entropy_with_logits(logits.float(), labels, pos_weight=weight, reduction="sum")
         return total.reshape(1)
 
