@@ -62,14 +62,18 @@ def test_events_tell_the_whole_story_in_order(whole) -> None:
     fields = {
         "started": {"device", "threads", "precision", "torch", "onednn", "backend", "attempt"},
         "joined": {"world_size", "backend", "samples_per_step"},
-        "step": {"step", "loss", "per_s", "unit", "lr", "epoch", "waiting", "exchanging", "grad_norm"},
+        "step": {"step", "final_step", "loss", "per_s", "unit", "lr", "epoch", "waiting", "exchanging", "grad_norm"},
         "evaluation": {"step", "loss", "perplexity", "bits_per_byte"},
         "checkpoint": {"step", "path", "verified", "stopped_s", "seconds"},
         "sample": {"text"},
         "done": {"step", "loss", "seconds"},
     }
     for event in told:
-        assert set(event) == {"event", "t", "rank", "node"} | fields[event["event"]]
+        timed = {"remaining_s"} if event["event"] == "step" and event["step"] > 1 else set()
+        assert set(event) == {"event", "t", "rank", "node"} | fields[event["event"]] | timed
+    steps = [event for event in told if event["event"] == "step"]
+    assert {event["final_step"] for event in steps} == {8}
+    assert (steps[-1]["remaining_s"], steps[1]["remaining_s"] > 0) == (0, True)
     assert told[2]["loss"] > told[-1]["loss"]
     assert told[-2]["text"].startswith("en el")
     assert "💻 LOCAL MODE: using cpu with" in out
