@@ -127,14 +127,14 @@ def test_a_launch_cut_off_half_way_is_found_by_the_next_command(orch: Orch) -> N
 
 
 def test_a_clock_that_is_off_warns_and_then_refuses(orch: Orch) -> None:
-    """Row 28."""
-    here = answering("beta", clock=f"{time.time() - 90:.3f}")
+    """Row 28. The fractions leave almost a second until the clock is read."""
+    here = answering("beta", clock=f"{time.time() - 89.55:.3f}")
     assert_refused(
         orch("launch", on=here),
         here,
         "✗ the clock of beta is 90 s behind [clock.skew]\n  → on it: sudo timedatectl set-ntp true\n",
     )
-    here = answering("beta", clock=f"{time.time() + 10:.3f}")
+    here = answering("beta", clock=f"{time.time() + 10.45:.3f}")
     here.nodes["alpha"].engine.ends_with = None  # type: ignore[attr-defined]  # an Actor
     warned = orch("launch", "--detach", on=here)
     assert warned.code == 0
