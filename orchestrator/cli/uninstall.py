@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import closing
+from getpass import getuser
 from typing import TYPE_CHECKING
 
 import typer
@@ -26,6 +28,8 @@ orch uninstall --nodes gamma
 """
 
 
+NAMED = 20
+"""Runs that are named."""
 _LAST = "removed; orch itself: uv tool uninstall orch, or pipx uninstall orch"
 
 
@@ -39,21 +43,23 @@ def uninstall(
     """Show what orch has left on the nodes and on this computer, with sizes, and remove it on consent.
 
     On a node: the project's runs with their checkpoints, data and caches, containers of ended runs, and images. On this
-    computer: records, accepted host keys and images; with --nodes it is left as it is. Active runs are refused. What
-    orch has not made is never removed. Exit code 5: some nodes did not answer, or something could not be removed.
+    computer: records and accepted host keys of all projects, and images; with --nodes it is left as it is. Active runs
+    are refused, and nodes with runs of another user. What orch has not made stays. Exit code 5: some nodes did not
+    answer or were refused, or something could not be removed.
     """
     if not dry_run:
         require_consent(yes=yes, look_first="orch uninstall --dry-run")
     from orchestrator.fleet import uninstall as fleet
-    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.nodes.local import LocalNode
     from orchestrator.render.leftovers import leftovers_data, leftovers_view
 
     loaded, specs = chosen.load()
     project, here_too = loaded.inventory.project, not (chosen.nodes or chosen.label)
     with closing(LocalNode()) as controller, connected(specs) as nodes:
-        _refuse_active(nodes, project)
-        outcomes = fleet.node_remains(specs, nodes, project)
+        asked = [*nodes, *(stand_ins(specs) if here_too else ())]
+        _refuse_active(asked, project)
+        outcomes = fleet.node_remains(specs, nodes, project, getuser())
         found = [outcome.result for outcome in outcomes if outcome.result]
         folders = fleet.local_folders() if here_too else ()
         images = fleet.local_images(controller, project) if here_too else {}
@@ -72,11 +78,12 @@ def uninstall(
         if not agreed("Remove all of it? It cannot be restored.", yes=yes):
             say("nothing was removed")
             return EXIT_INTERRUPTED
+        _refuse_active(asked, project)  # one may have begun since
         failed = report_errors(outcome.error for outcome in fleet.remove_from_nodes(specs, nodes, found, project))
         if here_too and not failed and not silent:
             failed = report_errors(fleet.remove_locally(folders, images, controller))
     if failed:
-        raise PartialError("not everything was removed", hint="orch uninstall   # continues")
+        raise PartialError("not everything was removed", hint=f"{_again(chosen)}   # continues")
     if here_too:
         say(_LAST if not silent else "this computer was left as it is, to continue from: orch uninstall")
     return unanswered
@@ -92,10 +99,16 @@ def _refuse_active(nodes: Sequence[Node], project: str) -> None:
         raise ConflictError(f"active: {names}; nothing was removed", hint=f"orch stop {active[0].run_id}")
 
 
+def _again(chosen: ChosenNodes) -> str:
+    """Return the same command line."""
+    words = ["orch", "uninstall", *(("--nodes", chosen.nodes) if chosen.nodes else ())]
+    return shlex.join([*words, *(word for label in chosen.label or () for word in ("--label", label))])
+
+
 def _name_runs(found: Sequence[NodeRemains]) -> None:
-    """Name the runs whose checkpoints would be lost."""
+    """Name the runs whose results would be lost."""
     runs = sorted({run for one in found for run in one.runs})
     if runs:
-        more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
-        say(f"checkpoints on these nodes are of: {', '.join(runs[:5])}{more}")
-        say(f"  → orch pull {runs[0]}   # copies them to this computer")
+        more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
+        say(f"runs with checkpoints and all that they wrote: {', '.join(runs[:NAMED])}{more}")
+        say(f"  → orch pull {runs[0]}   # copies what it wrote to this computer")

@@ -1,7 +1,7 @@
 """Find what orch has left on nodes and on this computer, and remove it.
 
-On a node: the folders that orch makes inside the project's folder, containers of ended runs, and images by their tags
-`orch/PROJECT:…`. Names that orch does not make are never removed.
+On a node: runs, data, agents and caches in the project's folder, containers of ended runs, and images by their tags
+`orch/PROJECT:…`. What orch has not made stays, and so does a node that has runs of another user.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_config_path, user_state_path
@@ -19,90 +20,145 @@ from orchestrator.fleet.runs.stop import clean
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.checkpoint import is_run_id
-from orchestrator.specs.errors import ConfigError, OrchError
+from orchestrator.specs.errors import ConfigError, ConflictError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.leftovers import LocalRemains, NodeRemains
 from orchestrator.specs.numbers import whole
 
 LOOK_S, REMOVE_S = 120.0, 900.0
+_IS_LINK = 3
+"""Exit code of the scripts: the project's folder is a link."""
+LONGEST_NAME = 64
 DEFAULT_WORKSPACE = NodeSpec.model_fields["workspace"].default
 
-# Constants. $1: the project's folder, which may begin with ~. `-P`: sizes are those of what is removed. `Data` is the
-# empty folder on which the engine mounts a run's data.
+# Constants. $1: the project's folder, which may begin with ~. They call `mine PART PATH` for what orch has made and
+# `other` for each other name: a folder `data` or `runs` may be the user's own. A run has the plan of its launch, or
+# nothing but copies of checkpoints; data and agents are named by a digest. `Data` is the empty folder on which the
+# engine mounts a run's data. Links are never followed.
 _ENTER = r"""
 LC_ALL=C; export LC_ALL
 place=$1
 case $place in "~"*) place=$HOME${place#"~"};; esac
+[ ! -L "$place" ] || { echo "$place is a link" >&2; exit 3; }
+cd -- "$place" 2>/dev/null || exit 0
+"""
+_EACH = r"""
+each() {
+  for entry in * .[!.]*; do
+    [ -e "$entry" ] || [ -L "$entry" ] || continue
+    case $entry in
+      runs|data|agent|cache) if [ -d "$entry" ] && [ ! -L "$entry" ]; then inside "$entry"; else other; fi;;
+      Data) [ -d Data ] && [ ! -L Data ] && [ -z "$(ls -A Data)" ] || other;;
+      *) other;;
+    esac
+  done
+}
+inside() {
+  for path in "$1"/* "$1"/.[!.]*; do
+    [ -e "$path" ] || [ -L "$path" ] || continue
+    if [ -d "$path" ] && [ ! -L "$path" ] && is_made "$1" "${path##*/}"; then mine "$1" "$path"; else other; fi
+  done
+}
+is_made() {
+  case $1 in
+    runs) case $2 in .*|*[!A-Za-z0-9._-]*) return 1;; esac
+      [ -f "runs/$2/plan.json" ] ||
+        [ -z "$(find "runs/$2" -mindepth 1 -maxdepth 1 ! -name checkpoints ! -name best.json)" ];;
+    cache) [ "$2" = huggingface ] || [ "$2" = torch ];;
+    *) name=${2%.partial}; case $name in *[!0-9a-f]*) return 1;; esac; [ ${#name} = 16 ];;
+  esac
+}
 """
 _LOOK = (
     _ENTER
+    + _EACH
     + r"""
-cd -P -- "$place" 2>/dev/null || exit 0
+mine() {
+  printf '%s %s\n' "$1" "$(du -skP -- "$2" 2>/dev/null | tail -n 1 | cut -f 1)"
+  [ "$1" = runs ] || return 0
+  printf 'run %s\n' "${2#runs/}"
+  sed -n 's/^  "user": "\(.*\)",\{0,1\}$/owner \1/p' "$2/plan.json" 2>/dev/null | head -n 1
+}
+other() { echo other; }
 printf 'at %s\n' "$(pwd -P)"
-for part in runs data cache agent; do
-  if [ -e "$part" ] || [ -L "$part" ]; then
-    printf '%s %s\n' "$part" "$(du -skP -- "$part" 2>/dev/null | tail -n 1 | cut -f 1)"
-  fi
-done
-find . -mindepth 1 -maxdepth 1 ! -name runs ! -name data ! -name cache ! -name agent \
-  ! \( -name Data -type d -empty \) -printf 'other\n'
-for found in runs/*/checkpoints/step-*; do
-  [ -d "$found" ] || continue
-  run=${found#runs/}; printf 'run %s\n' "${run%%/*}"
-done | sort -u
+each
 exit 0
 """
 )
 # $2: 1 to remove the workspace around it too, if it is empty then.
 _REMOVE = (
     _ENTER
+    + _EACH
     + r"""
-cd -P -- "$place" 2>/dev/null || exit 0
-rm -rf -- runs data cache agent || exit 1
-rmdir -- Data 2>/dev/null
+failed=0
+mine() { rm -rf -- "$2" || failed=1; }
+other() { :; }
+each
+rmdir -- runs data agent cache Data 2>/dev/null
 here=$(pwd -P)
 cd / && rmdir -- "$here" 2>/dev/null && [ "$2" = 1 ] && rmdir -- "$(dirname -- "$here")" 2>/dev/null
-exit 0
+exit $failed
 """
 )
 
 
 def node_remains(
-    specs: Sequence[NodeSpec], nodes: Sequence[Node], project: str
+    specs: Sequence[NodeSpec], nodes: Sequence[Node], project: str, own_name: str
 ) -> tuple[Outcome[Node, NodeRemains], ...]:
-    """Look at every node; nothing is changed."""
+    """Look at every node; nothing is changed. A node with runs of others than `own_name` is a ConflictError."""
     folders = {spec.name: f"{spec.workspace}/{project}" for spec in specs}
 
     def look(node: Node) -> NodeRemains:
         answer = node.run(["sh", "-c", _LOOK, "sh", folders[node.name]], timeout_s=LOOK_S)
-        folder, parts, others, runs = _read(answer.check(f"reading {folders[node.name]}"))
+        link = "make workspace of the inventory the folder itself" if answer.exit_code == _IS_LINK else ""
+        found = _read(answer.check(f"reading {folders[node.name]}", hint=link))
+        held = node.engine.containers({labels.LABEL_RUN: "", labels.LABEL_PROJECT: project})
+        owners = {*found.owners, *(one.labels.get(labels.LABEL_USER, "") for one in held)} - {own_name, ""}
+        if owners:
+            raise ConflictError(
+                f"it has runs of {', '.join(sorted(owners))}; nothing is removed there",
+                node=node.name,
+                hint=f"leave it out: orch uninstall --nodes '!{node.name}'",
+            )
         return NodeRemains(
             node=node.name,
-            folder=folder,
-            parts=parts,
-            others=others,
-            runs=runs,
-            containers=len(node.engine.containers({labels.LABEL_RUN: "", labels.LABEL_PROJECT: project})),
+            folder=found.folder,
+            parts=found.parts,
+            others=found.others,
+            runs=tuple(found.runs),
+            containers=len(held),
             images=_images(node, (f"orch/{project}:",)),
         )
 
     return fan_out(nodes, look, timeout_s=LOOK_S)
 
 
-def _read(answer: str) -> tuple[str, dict[str, int], int, tuple[str, ...]]:
-    """Folder, bytes by part, number of other names, and runs with checkpoints."""
-    folder, parts, others, runs = "", dict[str, int](), 0, list[str]()
+@dataclass
+class _Found:
+    """Answer of a node about its folder."""
+
+    folder: str = ""
+    parts: dict[str, int] = field(default_factory=dict)
+    others: int = 0
+    runs: list[str] = field(default_factory=list)
+    owners: set[str] = field(default_factory=set)
+
+
+def _read(answer: str) -> _Found:
+    found = _Found()
     for line in answer.splitlines():
         kind, _, rest = line.partition(" ")
         if kind == "at":
-            folder = rest
+            found.folder = rest
         elif kind == "other":
-            others += 1
+            found.others += 1
+        elif kind == "owner":
+            found.owners.add(rest[:LONGEST_NAME])
         elif kind == "run" and is_run_id(rest):
-            runs.append(rest)
+            found.runs.append(rest)
         elif kind in ("runs", "data", "cache", "agent"):
-            parts[kind] = (whole(rest) or 0) * 1024
-    return folder, parts, others, tuple(runs)
+            found.parts[kind] = found.parts.get(kind, 0) + (whole(rest) or 0) * 1024
+    return found
 
 
 def _images(node: Node, beginnings: tuple[str, ...]) -> dict[str, int]:

@@ -17,9 +17,9 @@ class NodeRemains:
     parts: Mapping[str, int]
     """Bytes by folder in it: runs, data, cache, agent."""
     others: int = 0
-    """Names in it that orch has not made."""
+    """Names in it, and in these, that orch has not made."""
     runs: tuple[str, ...] = ()
-    """Runs with checkpoints."""
+    """Runs with their checkpoints and all that they wrote."""
     containers: int = 0
     images: Mapping[str, int]
     """Bytes by tag; layers that several images share count for each."""

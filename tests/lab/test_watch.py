@@ -70,7 +70,7 @@ def members(orch: Orch, run_id: str) -> tuple[int, list[str]]:
 def test_a_watcher_in_the_background_starts_what_was_killed_and_may_be_killed_itself(
     orch: Orch, detached: Callable[..., Record], figure: Figure
 ) -> None:
-    run = detached(steps=("--no-compile", "--max-steps", "160"))
+    run = detached(steps=("--no-compile", "--max-steps", "400"))  # some 10 s on a quick machine
     until(lambda: run.step() >= 30, "step 30")
     os.kill(watcher(run), signal.SIGKILL)
     at = faults.kill_container("beta")

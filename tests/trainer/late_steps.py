@@ -1,0 +1,30 @@
+"""`python -m tests.trainer.late_steps WORDS…`: a training on the late device; its last line has the calls that waited.
+
+A process of its own: torch's autograd knows only the devices that exist at the first backward pass of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from tests.trainer.late_device import NAME, late_device
+from trainer.cli import main
+from trainer.engine import loop
+
+
+def train(words: Sequence[str]) -> int:
+    usual = loop.prepare_hardware
+    loop.prepare_hardware = lambda *given: replace(usual(*given), device=torch.device(NAME, 0))
+    with late_device(within=loop._loop) as noted:
+        code = main(words)
+    sys.stdout.write(json.dumps({place: sorted(calls) for place, calls in noted.places.items()}) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(train(sys.argv[1:]))
