@@ -40,6 +40,8 @@ WITHOUT_END_S = 14 * 24 * 3600.0
 STARTING_S = 45.0
 LINE_LIMIT = 16 * 1024 * 1024
 """Bytes of a line of a relay: it has a number for each file."""
+RELAYED_FROM = 8_000_000
+"""Bytes from which nodes send on to each other: less is sent sooner than a chain is set up."""
 QUIET_S = 30.0
 """Time without a line of a relay after which its node counts as unreachable."""
 UNFED_S = 2.5

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fleet.images.build_context import archive_of
-from orchestrator.fleet.images.distribute_image import ImageArchive, layers_in_common
+from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
 from orchestrator.nodes.interface import BuildRequest
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.image import DEFAULT_BASE

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.images.distribute_image import ImageArchive, layers_in_common
+from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
 from orchestrator.nodes.fake import FakeEngine
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import ImageFacts

@@ -1,39 +1,35 @@
-"""Send one image to every node without it: nodes in parallel, and to each only its missing layers."""
+"""Send one image to every node without it: over the controller's link once, and only missing layers."""
 
 from __future__ import annotations
 
-import json
-import os
-import tarfile
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from itertools import takewhile
-from tempfile import TemporaryFile
+from contextlib import ExitStack, suppress
 from threading import Lock
-from types import TracebackType
-from typing import IO
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
-from orchestrator.fleet.images.build_context import spool_folder
-from orchestrator.nodes.archive import CHUNK
+from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
+from orchestrator.fleet.relay import RELAYED_FROM, Delivered, Destination, send_folder
 from orchestrator.nodes.interface import Engine, Node, Progress
-from orchestrator.specs.errors import EngineError
+from orchestrator.specs.errors import EngineError, OrchError
 from orchestrator.specs.facts import ImageFacts
 from orchestrator.specs.image import Delivery
 
 TRANSFER_TIMEOUT_S = 3600.0
-_BLOCK = 8 * CHUNK
-_LEVEL = 1
-"""Measured on an image of 1.2 GB: a third of the bytes at 80 MB/s and core; higher levels cost more than they save."""
+ASK_S = 60.0
+_PLACE = "~/.cache/orch/images"
+# Constants. $1: the folder with the compressed parts of the archive, then their names.
+_LOAD = 'cd -- "$1" && shift && cat -- "$@" | docker load --quiet'
+_REMOVE = 'rm -rf -- "$1"'
 
 
 def distribute_image(
     image: ImageFacts, tags: Sequence[str], source: Engine, nodes: Sequence[Node], notify: Notify
 ) -> tuple[Outcome[Node, Delivery], ...]:
-    """One outcome for each node. A failed transfer is the outcome of its node; the others continue."""
+    """One outcome for each node. A failed transfer is the outcome of its node; the others continue.
+
+    Several nodes without it send it on to each other; one, or one that this left without it, gets it from the source.
+    """
     lock, archives, closing = Lock(), list[ImageArchive](), ExitStack()
 
     def archive() -> ImageArchive:
@@ -44,18 +40,66 @@ def distribute_image(
             return archives[0]
 
     def deliver(node: Node) -> Delivery:
-        began, moved = time.monotonic(), 0
+        began, moved = time.monotonic(), relayed.get(node.name, 0)
         if node.engine.image(image.id) is None:
             notify(node.name, Progress(text="waiting for the image to be saved"))
-            moved = _send(image, archive(), node, notify)
+            moved += _send(image, archive(), node, notify)
         for tag in tags:
             node.engine.tag(image.id, tag)
         notify(node.name, Progress(text="has the image", done=1, total=1))
-        took = time.monotonic() - began
+        took = time.monotonic() - (start if relayed.get(node.name) else began)
         return Delivery(image_id=image.id, size_bytes=image.size_bytes, moved_bytes=moved, duration_s=took)
 
+    start, relayed = time.monotonic(), dict[str, int]()
     with closing:
+        lacking = _layers_held(image, nodes)
+        if len(lacking) > 1:
+            for node, _ in lacking:
+                notify(node.name, Progress(text="waiting for the image to be saved"))
+            with suppress(OrchError):  # the image cannot be saved or read: each node's own try shows it
+                relayed.update(_send_on(image, archive(), lacking, notify))
         return fan_out(nodes, deliver, timeout_s=TRANSFER_TIMEOUT_S)
+
+
+def _layers_held(image: ImageFacts, nodes: Sequence[Node]) -> list[tuple[Node, int]]:
+    """Nodes that answer and lack the image, with how many of its layers they have."""
+
+    def held(node: Node) -> int | None:
+        if node.engine.image(image.id) is not None:
+            return None
+        return layers_in_common(image.layers, [other.layers for other in node.engine.images()])
+
+    outcomes = fan_out(nodes, held, timeout_s=ASK_S)
+    return [(one.item, one.result) for one in outcomes if one.error is None and one.result is not None]
+
+
+def _send_on(
+    image: ImageFacts, archive: ImageArchive, lacking: Sequence[tuple[Node, int]], notify: Notify
+) -> dict[str, int]:
+    """Bytes that have reached nodes by way of each other, by name. Afterwards these may still lack the image."""
+    fewest = min(held for _, held in lacking)
+    if archive.size(fewest) < RELAYED_FROM:
+        return {}
+    content, layers = archive.folder(fewest), archive.layers(fewest)
+    place = f"{_PLACE}/{image.id.removeprefix('sha256:')[:16]}"
+    targets = [
+        Destination(node=node, folder=place, skipped=sum(0 <= layer < held for layer in layers))
+        for node, held in lacking
+    ]
+
+    def load(outcome: Outcome[Destination, Delivered]) -> None:
+        """Hand the files to the engine. One that refuses them gets the image from the source."""
+        target, folder = outcome.item, outcome.value().folder
+        if not folder:
+            return
+        names = [file.name for file in content.files[target.skipped :]]
+        notify(target.node.name, Progress(text="unpacking"))
+        target.node.run(["sh", "-c", _LOAD, "sh", folder, *names], timeout_s=TRANSFER_TIMEOUT_S)
+        target.node.run(["sh", "-c", _REMOVE, "sh", folder], timeout_s=ASK_S)
+
+    sent = send_folder(content, targets, notify, otherwise=lambda _target: Delivered(folder="", came=0, fed=0))
+    fan_out(sent, load, timeout_s=TRANSFER_TIMEOUT_S)
+    return {one.item.node.name: one.result.came for one in sent if one.result}
 
 
 def _send(image: ImageFacts, archive: ImageArchive, node: Node, notify: Notify) -> int:
@@ -87,107 +131,3 @@ def _send(image: ImageFacts, archive: ImageArchive, node: Node, notify: Notify) 
         problem = f"took the archive of {image.id[:19]} but shows no image of this id"
         raise EngineError(problem, node=node.name, hint="orch build --each-node")
     return moved
-
-
-class ImageArchive:
-    """`docker save`, spooled. Close it: the spool is as big as the image."""
-
-    def __init__(self, engine: Engine, reference: str) -> None:
-        self._closing = ExitStack()
-        self._raw = self._spool()
-        self._packed: dict[int, tuple[IO[bytes], int]] = {}
-        self._lock = Lock()
-        try:
-            for chunk in engine.save(reference):
-                self._raw.write(chunk)
-            self._spans = _spans(self._raw, reference)
-            self.whole_size = self._raw.seek(0, os.SEEK_END)
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> ImageArchive:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Delete the temporary files."""
-        self._closing.close()
-
-    def chunks(self, layers_held: int) -> Iterator[bytes]:
-        """The archive for a node that holds this many layers, compressed. Several nodes may read at once."""
-        for layer in sorted(self._spans):
-            if layer == -1 or layer >= layers_held:
-                yield from self._read(*self._compressed(layer))
-        yield _gzip(bytes(2 * tarfile.BLOCKSIZE))
-
-    def size(self, layers_held: int) -> int:
-        """Approximate number of bytes that `chunks` yields."""
-        return sum(self._compressed(layer)[1] for layer in self._spans if layer == -1 or layer >= layers_held)
-
-    def whole(self) -> Iterator[bytes]:
-        """The archive as the engine saved it, for engines that refuse an incomplete one."""
-        return self._read(self._raw, self.whole_size)
-
-    def _compressed(self, layer: int) -> tuple[IO[bytes], int]:
-        """The members of one layer as gzip, made once, on all cores: gzip members may be concatenated."""
-
-        def pack(block: tuple[int, int]) -> bytes:
-            return _gzip(os.pread(self._raw.fileno(), block[1], block[0]))
-
-        with self._lock:
-            if layer not in self._packed:
-                spool = self._spool()
-                blocks = (
-                    (at, min(_BLOCK, end - at)) for start, end in self._spans[layer] for at in range(start, end, _BLOCK)
-                )
-                with ThreadPoolExecutor(os.cpu_count()) as pool:
-                    for packed in pool.map(pack, blocks):
-                        spool.write(packed)
-                spool.flush()
-                self._packed[layer] = (spool, spool.tell())
-            return self._packed[layer]
-
-    def _read(self, spool: IO[bytes], size: int) -> Iterator[bytes]:
-        """Read by position, because several nodes read the same file at once."""
-        for start in range(0, size, CHUNK):
-            yield os.pread(spool.fileno(), min(CHUNK, size - start), start)
-
-    def _spool(self) -> IO[bytes]:
-        return self._closing.enter_context(TemporaryFile(dir=spool_folder()))
-
-
-def _gzip(content: bytes) -> bytes:
-    packer = zlib.compressobj(_LEVEL, wbits=31)  # zlib.compress takes wbits from Python 3.11 on
-    return packer.compress(content) + packer.flush()
-
-
-def layers_in_common(layers: Sequence[str], held: Sequence[Sequence[str]]) -> int:
-    """How many of an image's layers, from its base upwards, some other image has too."""
-    same = (takewhile(lambda pair: pair[0] == pair[1], zip(layers, other, strict=False)) for other in held)
-    return max((len(list(pairs)) for pairs in same), default=0)
-
-
-def _spans(spool: IO[bytes], reference: str) -> dict[int, list[tuple[int, int]]]:
-    """Start and end of the archive's members, with header and padding, by layer: base first, -1 for all else.
-
-    A file that serves two layers (an empty one may occur twice) belongs to the upper: it is needed for longer.
-    """
-    spool.flush()
-    spool.seek(0)
-    try:
-        with tarfile.open(fileobj=spool, mode="r:") as archive:
-            members = archive.getmembers()
-            manifest = archive.extractfile("manifest.json")
-            layers = json.loads(manifest.read() if manifest else b"")[0]["Layers"]
-            end = archive.offset
-    except (tarfile.TarError, KeyError, ValueError) as error:
-        raise EngineError(f"the engine's archive of {reference} cannot be read: {error}") from error
-    numbers = {name: number for number, name in enumerate(layers)}
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for member, after in zip(members, [*(member.offset for member in members[1:]), end], strict=True):
-        layer = numbers.get(member.name, -1) if member.isreg() else -1
-        spans.setdefault(layer, []).append((member.offset, after))
-    return spans
