@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from enum import Enum
 from pathlib import Path
@@ -124,7 +124,8 @@ def build(
         raise UsageError("--each-node transfers no image: it does not go with a registry")
     reference = image or ("" if builds else loaded.inventory.image.reference or "")
     if reference:
-        return _bring(reference, specs, Registry.of(through) if through else None, output, yes=yes)
+        folders = {spec.name: spec.folder(loaded.inventory.project) for spec in specs}
+        return _bring(reference, specs, folders, Registry.of(through) if through else None, output, yes=yes)
     options = BuildOptions(
         project=loaded.inventory.project,
         profile=profile.value,
@@ -168,8 +169,16 @@ def _must_fit(image: str, builds: Sequence[str]) -> None:
         raise UsageError(f"--image builds nothing: {', '.join(builds)} does not go with it")
 
 
-def _bring(reference: str, specs: Sequence[NodeSpec], registry: Registry | None, output: Output, *, yes: bool) -> int:
-    """Copy an image that orch has not built to these nodes."""
+def _bring(
+    reference: str,
+    specs: Sequence[NodeSpec],
+    folders: Mapping[str, str],
+    registry: Registry | None,
+    output: Output,
+    *,
+    yes: bool,
+) -> int:
+    """Copy an image that orch has not built to these nodes, whose project folders are these."""
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.images.reference import provide_reference
     from orchestrator.nodes.local import LocalNode
@@ -179,7 +188,7 @@ def _bring(reference: str, specs: Sequence[NodeSpec], registry: Registry | None,
         say("nothing was copied")
         return EXIT_INTERRUPTED
     with closing(LocalNode()) as controller, connected(specs) as reached, ProgressView(quiet=output.as_json) as view:
-        placed = provide_reference(reference, reached, controller, view.notify, registry)
+        placed = provide_reference(reference, reached, folders, controller, view.notify, registry)
     return _report(placed, output)
 
 

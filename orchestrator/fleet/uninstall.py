@@ -1,7 +1,7 @@
 """Find what orch has left on nodes and on this computer, and remove it.
 
-On a node: runs, data, agents and caches in the project's folder, containers of ended runs, and images by their tags
-`orch/PROJECT:…`. What orch has not made stays, and so does a node that has runs of another user.
+On a node: runs, data, agents, caches and parts of images in the project's folder, containers of ended runs, and images
+by their tags `orch/PROJECT:…`. What orch has not made stays, and so does a node that has runs of another user.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ DEFAULT_WORKSPACE = NodeSpec.model_fields["workspace"].default
 
 # Constants. $1: the project's folder, which may begin with ~. They call `mine PART PATH` for what orch has made and
 # `other` for each other name: a folder `data` or `runs` may be the user's own. A run has the plan of its launch, or
-# nothing but copies of checkpoints; data and agents are named by a digest. `Data` is the empty folder on which the
-# engine mounts a run's data. Links are never followed.
+# nothing but copies of checkpoints; data, agents and parts of images are named by a digest. `Data` is the empty folder
+# on which the engine mounts a run's data. Links are never followed.
 _ENTER = r"""
 LC_ALL=C; export LC_ALL
 place=$1
@@ -47,7 +47,7 @@ each() {
   for entry in * .[!.]*; do
     [ -e "$entry" ] || [ -L "$entry" ] || continue
     case $entry in
-      runs|data|agent|cache) if [ -d "$entry" ] && [ ! -L "$entry" ]; then inside "$entry"; else other; fi;;
+      runs|data|agent|cache|images) if [ -d "$entry" ] && [ ! -L "$entry" ]; then inside "$entry"; else other; fi;;
       Data) [ -d Data ] && [ ! -L Data ] && [ -z "$(ls -A Data)" ] || other;;
       *) other;;
     esac
@@ -94,7 +94,7 @@ failed=0
 mine() { rm -rf -- "$2" || failed=1; }
 other() { :; }
 each
-rmdir -- runs data agent cache Data 2>/dev/null
+rmdir -- runs data agent cache images Data 2>/dev/null
 here=$(pwd -P)
 cd / && rmdir -- "$here" 2>/dev/null && [ "$2" = 1 ] && rmdir -- "$(dirname -- "$here")" 2>/dev/null
 exit $failed
@@ -106,7 +106,7 @@ def node_remains(
     specs: Sequence[NodeSpec], nodes: Sequence[Node], project: str, own_name: str
 ) -> tuple[Outcome[Node, NodeRemains], ...]:
     """Look at every node; nothing is changed. A node with runs of others than `own_name` is a ConflictError."""
-    folders = {spec.name: f"{spec.workspace}/{project}" for spec in specs}
+    folders = {spec.name: spec.folder(project) for spec in specs}
 
     def look(node: Node) -> NodeRemains:
         answer = node.run(["sh", "-c", _LOOK, "sh", folders[node.name]], timeout_s=LOOK_S)
@@ -156,7 +156,7 @@ def _read(answer: str) -> _Found:
             found.owners.add(rest[:LONGEST_NAME])
         elif kind == "run" and is_run_id(rest):
             found.runs.append(rest)
-        elif kind in ("runs", "data", "cache", "agent"):
+        elif kind in ("runs", "data", "cache", "agent", "images"):
             found.parts[kind] = found.parts.get(kind, 0) + (whole(rest) or 0) * 1024
     return found
 
@@ -169,18 +169,19 @@ def remove_from_nodes(
     specs: Sequence[NodeSpec], nodes: Sequence[Node], remains: Sequence[NodeRemains], project: str
 ) -> tuple[Outcome[Node, None], ...]:
     """Remove what was found. A node's error leaves the rest of it there: the same call again continues."""
-    workspaces = {spec.name: spec.workspace for spec in specs}
+    by_name = {spec.name: spec for spec in specs}
     found = {one.node: one for one in remains}
     chosen = [node for node in nodes if node.name in found]
     cleaned = {outcome.item.name: outcome for outcome in clean(chosen, project=project)}
 
     def remove(node: Node) -> None:
         cleaned[node.name].value()
-        workspace = workspaces[node.name]
-        default = "1" if workspace == DEFAULT_WORKSPACE else "0"
-        argv = ["sh", "-c", _REMOVE, "sh", f"{workspace}/{project}", default]
+        spec = by_name[node.name]
+        default = "1" if spec.workspace == DEFAULT_WORKSPACE else "0"
+        argv = ["sh", "-c", _REMOVE, "sh", spec.folder(project), default]
         node.run(argv, timeout_s=REMOVE_S).check(
-            f"removing {workspace}/{project}", hint=f"files of another user? orch exec {node.name} -- ls -l {workspace}"
+            f"removing {spec.folder(project)}",
+            hint=f"files of another user? orch exec {node.name} -- ls -l {spec.workspace}",
         )
         for tag in found[node.name].images:
             node.engine.remove_image(tag)

@@ -212,6 +212,10 @@ class NodeSpec(_Spec):
         "~/orch", pattern=PATH, description="folder on the node for data, checkpoints and logs"
     )
 
+    def folder(self, project: str) -> str:
+        """The project's folder on the node; it may begin with `~`."""
+        return f"{self.workspace}/{project}"
+
 
 class Inventory(_Spec):
     """The whole file."""

@@ -79,8 +79,10 @@ def test_a_layer_that_all_nodes_lack_is_sent_to_all_at_once(orch: Orch, monkeypa
             pass
         image = here.engine.image(tag)
         assert image is not None
-        with connected(parse_inventory(file.read_bytes(), filename=str(file)).nodes) as nodes:
-            placed = distribute_image(image, [tag], here.engine, nodes, lambda node, progress: None)
+        inventory = parse_inventory(file.read_bytes(), filename=str(file))
+        folders = {spec.name: spec.folder(inventory.project) for spec in inventory.nodes}
+        with connected(inventory.nodes) as nodes:
+            placed = distribute_image(image, [tag], here.engine, nodes, folders, lambda node, progress: None)
             assert [node.engine.image(tag) for node in nodes] == [image] * len(NAMES)
             for node in nodes:
                 node.engine.remove_image(tag)

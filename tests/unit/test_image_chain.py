@@ -20,6 +20,7 @@ from orchestrator.specs.facts import ImageFacts
 from tests.cases.images.engines import LayerEngine, add
 
 IMAGE = ImageFacts(id="sha256:0123", tags=("it:1",), layers=("base", "torch", "code"))
+FOLDERS = dict.fromkeys(("alpha", "beta", "gamma"), "~/mine")
 TORCH = os.urandom(9_000_000)
 
 
@@ -90,7 +91,7 @@ def test_each_node_loads_the_layers_that_it_lacks(tmp_path: Path, source: LargeE
         Machine("beta", tmp_path, 2),
         Machine("gamma", tmp_path, 3, "base"),
     ]
-    brought = distribute_image(IMAGE, ["it:1", "it:2"], source, nodes, ignore)
+    brought = distribute_image(IMAGE, ["it:1", "it:2"], source, nodes, FOLDERS, ignore)
     moved = {outcome.item.name: outcome.value().moved_bytes for outcome in brought}
     assert [node.memory.parts for node in nodes] == [
         [["code/layer.tar"]],
@@ -100,28 +101,28 @@ def test_each_node_loads_the_layers_that_it_lacks(tmp_path: Path, source: LargeE
     assert all({"it:1", "it:2"} <= set(node.engine.image(IMAGE.id).tags) for node in nodes)  # type: ignore[union-attr]
     assert moved["alpha"] < 10_000 < len(TORCH) < moved["gamma"] <= moved["beta"]
     assert source.calls.count(("save", "it:1")) == 1
-    for node in nodes:
-        assert not list((node.home / ".cache/orch/images").iterdir())
+    assert not [path for node in nodes for path in (node.home / "mine").rglob("*")]
 
 
 def test_an_engine_that_refuses_the_files_gets_the_image_from_the_source(tmp_path: Path, source: LargeEngine) -> None:
     nodes = [Machine("alpha", tmp_path, 1), Machine("beta", tmp_path, 2, refuses=True)]
-    distribute_image(IMAGE, ["it:1"], source, nodes, ignore)
+    distribute_image(IMAGE, ["it:1"], source, nodes, FOLDERS, ignore)
     assert all(node.engine.image(IMAGE.id) for node in nodes)
     assert ("load",) in nodes[1].memory.calls
+    assert not list((nodes[1].home / "mine").rglob("*"))
 
 
 def test_one_node_gets_it_from_the_source(tmp_path: Path, source: LargeEngine) -> None:
     nodes = [Machine("alpha", tmp_path, 1), Machine("beta", tmp_path, 2)]
     nodes[1].memory.held[IMAGE.id] = IMAGE
-    distribute_image(IMAGE, ["it:1"], source, nodes, ignore)
+    distribute_image(IMAGE, ["it:1"], source, nodes, FOLDERS, ignore)
     assert nodes[0].engine.image(IMAGE.id)
-    assert not (nodes[0].home / ".cache").exists()
+    assert not (nodes[0].home / "mine").exists()
 
 
 def test_an_image_that_cannot_be_saved_is_the_error_of_each_node(tmp_path: Path, source: LargeEngine) -> None:
     source.held.clear()
     nodes = [Machine("alpha", tmp_path, 1), Machine("beta", tmp_path, 2)]
     source.save = lambda reference: iter([b"no archive"])  # type: ignore[method-assign]  # an engine that is damaged
-    for outcome in distribute_image(IMAGE, ["it:1"], source, nodes, ignore):
+    for outcome in distribute_image(IMAGE, ["it:1"], source, nodes, FOLDERS, ignore):
         assert "the engine's archive of it:1 cannot be read" in str(outcome.error)

@@ -30,6 +30,7 @@ from tests import lan
 from tests.cases.images.engines import LayerEngine
 
 MINE = "lab/mine:1"
+FOLDERS = {"alpha": "~/orch/orch", "beta": "~/orch/orch"}
 IMAGE = ImageFacts(id="sha256:" + "5e" * 32, tags=(MINE,), labels={"orch.profile": "cpu", "orch.content": "below"})
 INSIDE = {
     "python": "3.12.1", "torch": "2.13.0+cpu", "torch_error": "", "cuda": "", "torchrun": True, "backends": ["gloo"],
@@ -71,7 +72,7 @@ def test_a_name_without_a_tag_is_the_latest() -> None:
 
 def test_a_node_that_has_it_supplies_the_others() -> None:
     controller, alpha, beta = machine("controller"), machine("alpha"), machine("beta", has=True)
-    placed = provide_reference(MINE, [alpha, beta], controller, quiet)
+    placed = provide_reference(MINE, [alpha, beta], FOLDERS, controller, quiet)
     assert [(one.node, one.builder, one.error) for one in placed] == [("alpha", "beta", None), ("beta", "beta", None)]
     found = alpha.engine.image(MINE)
     assert found
@@ -82,7 +83,7 @@ def test_the_controllers_counts_where_a_node_has_another() -> None:
     other = replace(IMAGE, id="sha256:other")
     alpha = machine("alpha")
     alpha.engine.held = {other.id: other}
-    (placed,) = provide_reference(MINE, [alpha], machine("controller", has=True), quiet)
+    (placed,) = provide_reference(MINE, [alpha], FOLDERS, machine("controller", has=True), quiet)
     assert placed.delivery
     assert placed.delivery.image_id == IMAGE.id
     assert (found := alpha.engine.image(MINE))
@@ -91,14 +92,14 @@ def test_the_controllers_counts_where_a_node_has_another() -> None:
 
 def test_where_nobody_has_it_it_is_pulled_once() -> None:
     controller, alpha = machine("controller", **{MINE: IMAGE}), machine("alpha")
-    (placed,) = provide_reference(MINE, [alpha], controller, quiet)
+    (placed,) = provide_reference(MINE, [alpha], FOLDERS, controller, quiet)
     assert placed.builder == "controller"
     assert not any(call[0] == "pull" for call in alpha.engine.calls)
 
 
 def test_where_nobody_can_pull_it_everyone_says_why() -> None:
     with pytest.raises(PreflightError) as caught:
-        provide_reference(MINE, [machine("alpha")], machine("controller"), quiet)
+        provide_reference(MINE, [machine("alpha")], FOLDERS, machine("controller"), quiet)
     assert "controller: pulling" in str(caught.value)
     assert "alpha: pulling" in str(caught.value)
     assert f"docker build -t {MINE}" in caught.value.hint
@@ -108,7 +109,7 @@ def test_another_architecture_is_named() -> None:
     controller, alpha = machine("controller", has=True), machine("alpha")
     controller.engine.held = {IMAGE.id: replace(IMAGE, architecture="arm64")}
     with pytest.raises(PreflightError, match=r"alpha: .* is built for aarch64, and its engine is x86_64"):
-        provide_reference(MINE, [alpha], controller, quiet)
+        provide_reference(MINE, [alpha], FOLDERS, controller, quiet)
 
 
 def test_through_a_registry_it_is_pushed_once_and_pulled_by_each() -> None:
@@ -116,7 +117,7 @@ def test_through_a_registry_it_is_pushed_once_and_pulled_by_each() -> None:
     controller, alpha, beta = machine("controller", has=True), machine("alpha"), machine("beta")
     for node in (controller, alpha, beta):
         node.engine.registry = shared
-    placed = provide_reference(MINE, [alpha, beta], controller, quiet, Registry.of("http://10.0.0.5:5000/"))
+    placed = provide_reference(MINE, [alpha, beta], FOLDERS, controller, quiet, Registry.of("http://10.0.0.5:5000/"))
     there = f"10.0.0.5:5000/{MINE}"
     assert [one.error for one in placed] == [None, None]
     assert [call for call in controller.engine.calls if call[0] == "push"] == [("push", there)]
@@ -136,7 +137,7 @@ def test_a_node_without_the_registry_is_named_with_what_to_do(says: str, hint: s
     controller, alpha, beta = machine("controller", has=True), machine("alpha"), machine("beta")
     beta.engine.registry = controller.engine.registry
     alpha.engine.failures["pull"] = EngineRefusedError(says, node="alpha")
-    first, second = provide_reference(MINE, [alpha, beta], controller, quiet, Registry.of("10.0.0.5:5000"))
+    first, second = provide_reference(MINE, [alpha, beta], FOLDERS, controller, quiet, Registry.of("10.0.0.5:5000"))
     assert first.error
     assert (first.error.node, hint in first.error.hint, second.error) == ("alpha", True, None)
 
@@ -144,7 +145,7 @@ def test_a_node_without_the_registry_is_named_with_what_to_do(says: str, hint: s
 def test_another_image_under_the_name_is_found_out() -> None:
     controller, alpha = machine("controller", has=True), machine("alpha")
     alpha.engine.registry = {f"10.0.0.5:5000/{MINE}": replace(IMAGE, id="sha256:other")}
-    (placed,) = provide_reference(MINE, [alpha], controller, quiet, Registry.of("10.0.0.5:5000"))
+    (placed,) = provide_reference(MINE, [alpha], FOLDERS, controller, quiet, Registry.of("10.0.0.5:5000"))
     assert placed.error
     assert "sha256:other" in placed.error.message
 

@@ -25,7 +25,13 @@ def left_behind(orch: Orch, tmp_path: Path) -> lan.Lan:
     for name in THREE:
         folder = tmp_path / name / "orch"
         made = (f"runs/{run_id}/checkpoints/step-00000007", "runs/copied-1/checkpoints", f"data/{DIGEST}", "Data")
-        for part in (*made, f"data/{DIGEST}.partial", f"agent/{DIGEST}", "cache/huggingface/hub"):
+        for part in (
+            *made,
+            f"data/{DIGEST}.partial",
+            f"agent/{DIGEST}",
+            f"images/{DIGEST}.partial",
+            "cache/huggingface/hub",
+        ):
             (folder / part).mkdir(parents=True)
         (folder / f"data/{DIGEST}/train.bin").write_bytes(bytes(200_000))
         (folder / f"runs/{run_id}/plan.json").write_text(f'{{\n  "user": "{getuser()}",\n  "run_id": "x"\n}}\n')

@@ -33,7 +33,7 @@ def places_of(plan: Plan) -> Places:
 
 def places_in(specs: Sequence[NodeSpec], project: str) -> Places:
     """The project folders on these machines of the inventory, whether they took part in a run or not."""
-    return {spec.name: f"{spec.workspace}/{project}" for spec in specs}
+    return {spec.name: spec.folder(project) for spec in specs}
 
 
 def survey(nodes: Sequence[Node], places: Places, run: str = "") -> Survey:

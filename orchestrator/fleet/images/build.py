@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import BinaryIO
@@ -79,6 +79,7 @@ def provide_images(
     """
 
     groups, cuda_reason = _by_image(options, specs, nodes)
+    folders = {spec.name: spec.folder(options.project) for spec in specs}
     placed: dict[str, Placed] = {}
     for (profile, cuda, architecture), group in groups.items():
         recipe = Recipe(
@@ -99,9 +100,9 @@ def provide_images(
             if options.registry:
                 brought = distribute_by_registry(image, tags, options.registry, builder, group, notify)
             else:
-                brought = distribute_image(image, tags, builder.engine, group, notify)
+                brought = distribute_image(image, tags, builder.engine, group, folders, notify)
         else:
-            brought = _build_everywhere(recipe, options, group, builders, notify)
+            brought = _build_everywhere(recipe, options, group, folders, builders, notify)
         built = (builder or group[0]).engine.image(recipe.tag)
         for outcome in brought:
             placed[outcome.item.name] = Placed(
@@ -262,7 +263,12 @@ class _Builders:
 
 
 def _build_everywhere(
-    recipe: Recipe, options: BuildOptions, group: Sequence[Node], builders: _Builders, notify: Notify
+    recipe: Recipe,
+    options: BuildOptions,
+    group: Sequence[Node],
+    folders: Mapping[str, str],
+    builders: _Builders,
+    notify: Notify,
 ) -> tuple[Outcome[Node, Delivery], ...]:
     """Build on every node: the same content, but a different image id on each."""
     if recipe.base == DEFAULT_BASE:  # made once: every node would make it of other bytes and of the same mirror
@@ -270,7 +276,7 @@ def _build_everywhere(
         ensure_base(maker, recipe.base, notify)
         lacking = [node for node in group if node.engine.image(recipe.base) is None]
         if base := maker.engine.image(recipe.base):
-            for outcome in distribute_image(base, (recipe.base,), maker.engine, lacking, notify):
+            for outcome in distribute_image(base, (recipe.base,), maker.engine, lacking, folders, notify):
                 outcome.value()
 
     def build(node: Node) -> Delivery:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from threading import Lock
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
-from orchestrator.fleet.relay import RELAYED_FROM, Delivered, Destination, send_folder
+from orchestrator.fleet.relay import DIGEST_LENGTH, RELAYED_FROM, Delivered, Destination, send_folder
 from orchestrator.nodes.interface import Engine, Node, Progress
 from orchestrator.specs.errors import EngineError, OrchError
 from orchestrator.specs.facts import ImageFacts
@@ -17,18 +17,26 @@ from orchestrator.specs.image import Delivery
 
 TRANSFER_TIMEOUT_S = 3600.0
 ASK_S = 60.0
-_PLACE = "~/.cache/orch/images"
-# Constants. $1: the folder with the compressed parts of the archive, then their names.
-_LOAD = 'cd -- "$1" && shift && cat -- "$@" | docker load --quiet'
-_REMOVE = 'rm -rf -- "$1"'
+# A constant. $1: the folder with the compressed parts of the archive, which is removed; then their names.
+_LOAD = """
+folder=$1; shift
+cd -- "$folder" && cat -- "$@" | docker load --quiet
+cd / && rm -rf -- "$folder" && rmdir -- "$(dirname -- "$folder")" 2>/dev/null
+"""
 
 
 def distribute_image(
-    image: ImageFacts, tags: Sequence[str], source: Engine, nodes: Sequence[Node], notify: Notify
+    image: ImageFacts,
+    tags: Sequence[str],
+    source: Engine,
+    nodes: Sequence[Node],
+    folders: Mapping[str, str],
+    notify: Notify,
 ) -> tuple[Outcome[Node, Delivery], ...]:
     """One outcome for each node. A failed transfer is the outcome of its node; the others continue.
 
-    Several nodes without it send it on to each other; one, or one that this left without it, gets it from the source.
+    Several nodes without it send it on to each other, by way of their project `folders`; a single one, and one that
+    lacks it even then, gets it from the source.
     """
     lock, archives, closing = Lock(), list[ImageArchive](), ExitStack()
 
@@ -57,7 +65,7 @@ def distribute_image(
             for node, _ in lacking:
                 notify(node.name, Progress(text="waiting for the image to be saved"))
             with suppress(OrchError):  # the image cannot be saved or read: each node's own try shows it
-                relayed.update(_send_on(image, archive(), lacking, notify))
+                relayed.update(_send_on(image, archive(), lacking, folders, notify))
         return fan_out(nodes, deliver, timeout_s=TRANSFER_TIMEOUT_S)
 
 
@@ -74,16 +82,24 @@ def _layers_held(image: ImageFacts, nodes: Sequence[Node]) -> list[tuple[Node, i
 
 
 def _send_on(
-    image: ImageFacts, archive: ImageArchive, lacking: Sequence[tuple[Node, int]], notify: Notify
+    image: ImageFacts,
+    archive: ImageArchive,
+    lacking: Sequence[tuple[Node, int]],
+    folders: Mapping[str, str],
+    notify: Notify,
 ) -> dict[str, int]:
     """Bytes that have reached nodes by way of each other, by name. Afterwards these may still lack the image."""
     fewest = min(held for _, held in lacking)
     if archive.size(fewest) < RELAYED_FROM:
         return {}
     content, layers = archive.folder(fewest), archive.layers(fewest)
-    place = f"{_PLACE}/{image.id.removeprefix('sha256:')[:16]}"
+    digest = image.id.removeprefix("sha256:")[:DIGEST_LENGTH]
     targets = [
-        Destination(node=node, folder=place, skipped=sum(0 <= layer < held for layer in layers))
+        Destination(
+            node=node,
+            folder=f"{folders[node.name]}/images/{digest}",
+            skipped=sum(0 <= layer < held for layer in layers),
+        )
         for node, held in lacking
     ]
 
@@ -95,7 +111,6 @@ def _send_on(
         names = [file.name for file in content.files[target.skipped :]]
         notify(target.node.name, Progress(text="unpacking"))
         target.node.run(["sh", "-c", _LOAD, "sh", folder, *names], timeout_s=TRANSFER_TIMEOUT_S)
-        target.node.run(["sh", "-c", _REMOVE, "sh", folder], timeout_s=ASK_S)
 
     sent = send_folder(content, targets, notify, otherwise=lambda _target: Delivered(folder="", came=0, fed=0))
     fan_out(sent, load, timeout_s=TRANSFER_TIMEOUT_S)

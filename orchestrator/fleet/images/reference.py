@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from orchestrator.fleet.fan_out import Notify, fan_out
 from orchestrator.fleet.images.distribute_image import distribute_image
@@ -18,7 +18,12 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def provide_reference(
-    reference: str, nodes: Sequence[Node], controller: Node, notify: Notify, registry: Registry | None = None
+    reference: str,
+    nodes: Sequence[Node],
+    folders: Mapping[str, str],
+    controller: Node,
+    notify: Notify,
+    registry: Registry | None = None,
 ) -> tuple[Placed, ...]:
     """Copy the image to the nodes that lack it; one `Placed` for each, in order.
 
@@ -33,7 +38,7 @@ def provide_reference(
     if registry:
         brought = distribute_by_registry(image, tags, registry, source, nodes, notify)
     else:
-        brought = distribute_image(image, tags, source.engine, nodes, notify)
+        brought = distribute_image(image, tags, source.engine, nodes, folders, notify)
     return tuple(
         Placed(
             node=outcome.item.name,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from orchestrator.fleet.fan_out import copy_from_first, fan_out
-from orchestrator.fleet.relay import RELAYED_FROM, Delivered, Destination, TransferPace, send_folder
+from orchestrator.fleet.relay import DIGEST_LENGTH, RELAYED_FROM, Delivered, Destination, TransferPace, send_folder
 from orchestrator.fleet.runs.agent_files import PACKAGES, agent_entries, agent_names
 from orchestrator.fleet.runs.code_files import code_files
 from orchestrator.fleet.runs.known_sums import SumsReader, sum_of
@@ -23,8 +23,6 @@ from orchestrator.fleet.runs.send_data import folder_to_send
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
 from orchestrator.specs.plan import Plan
-
-DIGEST_LENGTH = 16
 
 # A constant. $1: a run's folder, $2: the digest of its code, $3: a temporary folder with the code, empty if it is in
 # place; its files' names on stdin, each ended by a NUL. A run writes into its code's folder: the list says what it was
