@@ -79,6 +79,7 @@ def measure(rate: str, candidates: dict[str, tuple[Copy, Copy]], bridge: str, ro
             copy()
             seconds[name].append(time.monotonic() - began)
             sent[name].append(sent_by(bridge) - before)
+            clear()
     for name, values in seconds.items():
         one = seconds[f"{name.split(',')[0]}, one node"]
         ratio = statistics.median(here / alone for here, alone in zip(values, one, strict=True))

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from contract.cost_model.memory import TransformerTraining
+from contract.data_parts import MANIFEST
 from trainer.cli import parse
 from trainer.config import RankInfo
-from trainer.data.prepared_folder import KINDS, MANIFEST, kind_of
+from trainer.data.prepared_folder import KINDS, kind_of
 from trainer.errors import ConfigurationError, TrainerError
 
 

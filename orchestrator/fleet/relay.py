@@ -48,8 +48,6 @@ UNFED_S = 2.5
 """Time without input after which a relay that no other one can feed is fed by the controller."""
 FEEDS = 4
 SAY_EVERY_S = 10.0
-DIGEST_LENGTH = 16
-"""Characters of the digest that names a folder of files that were sent."""
 SPARE_BYTES = 256 * CHUNK
 """Free space to leave on a node: a full disk would make the next checkpoint fail."""
 

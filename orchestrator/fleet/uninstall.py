@@ -157,7 +157,8 @@ def _read(answer: str) -> _Found:
         elif kind == "run" and is_run_id(rest):
             found.runs.append(rest)
         elif kind in ("runs", "data", "cache", "agent", "images"):
-            found.parts[kind] = found.parts.get(kind, 0) + (whole(rest) or 0) * 1024
+            part = "cache" if kind == "images" else kind
+            found.parts[part] = found.parts.get(part, 0) + (whole(rest) or 0) * 1024
     return found
 
 

@@ -35,7 +35,17 @@ def launch_words(plan: Plan) -> tuple[str, ...]:
     """The launch of this plan as one types it: nodes, folders and the words after `--`."""
     folders = (("--workdir", plan.code_origin if plan.own_code else ""), ("--data", plan.data_origin))
     given = (word for option, folder in folders if folder for word in (option, folder))
-    return ("orch", "launch", "--nodes", ",".join(part.node for part in plan.nodes), *given, "--", *plan.command)
+    shard = ("--shard",) if plan.data_parts else ()
+    return (
+        "orch",
+        "launch",
+        "--nodes",
+        ",".join(part.node for part in plan.nodes),
+        *given,
+        *shard,
+        "--",
+        *plan.command,
+    )
 
 
 def is_own_script(command: Sequence[str]) -> bool:

@@ -26,7 +26,7 @@ from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.container_limits import limits_of
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.plan import NodePlan
+from orchestrator.specs.plan import NodePlan, data_name
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.secret import Secret
 
@@ -80,7 +80,8 @@ def plan_node(
     folder = project_folder(node, facts, request.project)
     secrets = secrets_folder(facts.uid, identity, node.name)
     limits = limits_of(node, facts)
-    data = Mount(source=f"{folder}/data/{request.data_digest}", target=CONTAINER_DATA, read_only=True)
+    own_data = data_name(request.data_digest, request.data_parts, node.name)
+    data = Mount(source=f"{folder}/data/{own_data}", target=CONTAINER_DATA, read_only=True)
     agent = Mount(source=f"{folder}/agent/{request.agent_digest}", target=AGENT_INSIDE, read_only=True)
     container = ContainerSpec(
         name=LOCK_NAME,

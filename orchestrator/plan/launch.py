@@ -45,6 +45,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         code_digest=request.code_digest,
         code_origin=request.code_origin,
         data_origin=request.data_origin,
+        data_parts=request.data_parts,
         agent_digest=request.agent_digest,
         away=request.away,
         nodes=nodes,
@@ -52,6 +53,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
             *_notes(order, facts, note),
             *filter(None, [memory_note, _hang_note(request)]),
             *_downloads(request),
+            *_lost_parts(request),
         ),
     )
 
@@ -110,6 +112,11 @@ def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_not
 def _downloads(request: LaunchRequest) -> Iterator[str]:
     for source in request.downloads:
         yield f"{source.text}: before the start, what is missing is downloaded on one node and copied to the others"
+
+
+def _lost_parts(request: LaunchRequest) -> Iterator[str]:
+    if lost := sorted(set(request.data_parts) - {node.name for node in request.nodes}):
+        yield f"the training samples of {', '.join(lost)} are not in this run: to divide them anew, resume with --shard"
 
 
 def _hang_note(request: LaunchRequest) -> str:

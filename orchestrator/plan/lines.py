@@ -49,7 +49,8 @@ def _other_steps(plan: Plan, nodes: Iterable[NodeSpec]) -> Iterator[str]:
     if plan.code_digest:
         yield f"# and copies code {plan.code_digest} from {plan.code_origin!r} to {folder}/code"
     if plan.data_digest:
-        yield f"# and copies data {plan.data_digest} from {plan.data_origin!r} to data/{plan.data_digest}, if missing"
+        name = plan.data_digest if not plan.data_parts else "NAME, its own part"
+        yield f"# and copies data {plan.data_digest} from {plan.data_origin!r} to data/{name}, if missing"
     if plan.agent_digest:
         yield f"# and copies orch's agent to agent/{plan.agent_digest}, if missing: {plan.image} has none"
     if any(node.engine != "process" for node in nodes):

@@ -14,7 +14,7 @@ from orchestrator.specs.container_limits import ContainerLimits
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.labels import LABEL_PURPOSE
 from orchestrator.specs.measurement import option
-from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.specs.plan import NodePlan, Plan, data_name
 
 ACTIONS: Mapping[str, tuple[str, ...]] = {
     "gpt2": ("sample", "evaluate"),
@@ -70,9 +70,10 @@ class ModelUse:
         if self.workload == "text" and len(files) > 1:
             raise UsageError("text predicts one CSV file at a time", hint=f"orch predict {self.plan.run_id} {files[0]}")
 
-    def folders(self, place: str) -> tuple[Mount, ...]:
+    def folders(self, node: str, place: str) -> tuple[Mount, ...]:
         """Folders of the node that it reads. `place`: the project's folder there."""
-        data = f"{place}/data/{self.plan.data_digest}" if self.plan.data_digest else f"{place}/Data"
+        name = data_name(self.plan.data_digest, self.plan.data_parts, node)
+        data = f"{place}/data/{name}" if self.plan.data_digest else f"{place}/Data"
         code = f"{place}/runs/{self.plan.run_id}/code"
         return (
             *([Mount(source=data, target=CONTAINER_DATA, read_only=True)] if self.reads_data else ()),
@@ -98,7 +99,7 @@ class ModelUse:
             return (*words, "--out" if self.workload == "vision" else "--pictures", OUT)
         return words
 
-    def mounts(self, place: str, part: NodePlan | None) -> tuple[Mount, ...]:
+    def mounts(self, node: str, place: str, part: NodePlan | None) -> tuple[Mount, ...]:
         """Mounts of data and code, and the user's own of the launch, read-only."""
         launched = part.container.mounts if part and self.own and self.action == "evaluate" else ()
         theirs = [
@@ -107,7 +108,7 @@ class ModelUse:
             if one.target not in (CONTAINER_WORKSPACE, CONTAINER_DATA)
             and SECRETS_INSIDE not in map(str, PurePosixPath(one.target).parents)
         ]
-        return (*self.folders(place), *theirs)
+        return (*self.folders(node, place), *theirs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ def use_container(use: ModelUse, place: ModelPlace, words: tuple[str, ...], name
             Mount(source=place.held.folder, target=MODEL, read_only=True),
             Mount(source=f"{place.scratch}/in", target=FILES, read_only=True),
             Mount(source=place.out(use.action), target=OUT),
-            *use.mounts(place.project, part),
+            *use.mounts(place.held.node, place.project, part),
         ),
         working_dir=CODE if use.workload == "custom" else CONTAINER_WORKSPACE,
         user=place.user,

@@ -241,6 +241,9 @@ class LaunchOptions(RunSettings):
     data: Path | None = _option(  # noqa: RUF009  # a dataclass field
         None, "--data", metavar="DIR", help="Prepared data, copied to nodes without it (default: ./Data)."
     )
+    shard: bool = _option(
+        False, "--shard", help="Copy to each node only its part of the training samples (default: all of them)."
+    )
     fetch_once: tuple[Source, ...] = _option(
         (),
         "--fetch-once",

@@ -15,7 +15,7 @@ class NodeRemains:
     folder: str = ""
     """The project's folder; empty: there is none."""
     parts: Mapping[str, int]
-    """Bytes by folder in it: runs, data, cache, agent, images."""
+    """Bytes by folder in it: runs, data, agent, cache (parts of images too)."""
     others: int = 0
     """Names in it, and in these, that orch has not made."""
     runs: tuple[str, ...] = ()

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.launch_options import RunSettings
+
+DIGEST_LENGTH = 16
+"""Characters of the digest that names a folder of code, data or image parts on a node."""
+
+
+def data_name(digest: str, parts: Sequence[str], node: str) -> str:
+    """Name of the folder with the data on a node: the digest of all data, or one of the node's part of it."""
+    if node not in parts:
+        return digest
+    part = f"{digest} part {parts.index(node)} of {len(parts)}"
+    return hashlib.sha256(part.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +68,8 @@ class Plan(RunSettings):
     code_origin: str = ""
     data_origin: str = ""
     """Folders of code and data on the controller, and digest of the code: a node that joins later gets the same."""
+    data_parts: tuple[str, ...] = ()
+    """Nodes in the order of their parts of the data, some perhaps lost since; empty: every node has all of it."""
     agent_digest: str = ""
     """Content of the agent that is copied to the nodes; empty: it is in the image."""
     away: tuple[str, ...] = ()

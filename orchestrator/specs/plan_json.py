@@ -54,6 +54,10 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield f"user: longer than {LONGEST_NAME} characters"
     if not 1 <= len(plan.nodes) <= MOST_NODES or len({part.node for part in plan.nodes}) != len(plan.nodes):
         yield f"nodes: expected 1 to {MOST_NODES}, each once"
+    if plan.data_parts and not ({part.node for part in plan.nodes} <= set(plan.data_parts)):
+        yield "data_parts: lacks a node"
+    if len(plan.data_parts) > MOST_NODES:
+        yield f"data_parts: more than {MOST_NODES}"
     for part in plan.nodes:
         if not (0 <= part.node_rank < MOST_NODES and 1 <= part.nproc_per_node <= MOST_RANKS):
             yield f"nodes: {part.node!r} has node_rank {part.node_rank} and {part.nproc_per_node} processes"

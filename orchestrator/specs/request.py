@@ -50,6 +50,8 @@ class LaunchRequest(RunSettings):
     data_origin: str = ""
     """Absolute folders of the controller that launched the run first, and the content of its code: where `workdir` or
     `data` is None, a node that lacks them still gets them."""
+    data_parts: tuple[str, ...] = ()
+    """Nodes in the order of their parts of the data; empty: every node gets all of it."""
     absence_s: int = ABSENCE_S
     """Seconds that the nodes of a run wait for an absent one."""
     away: tuple[str, ...] = ()

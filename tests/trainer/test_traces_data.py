@@ -116,7 +116,7 @@ def test_shards_give_each_trace_as_it_was(tmp_path: Path) -> None:
 
 
 def test_many_shards_are_one_split(tmp_path: Path) -> None:
-    source = generate(30_000, 3)
+    source = generate(2_000, 3)
     big = prepare(source, tmp_path / "big")[0]
     (shard,) = big.split("train")["shards"]
     data = MappedTraces(big, "train", 50)

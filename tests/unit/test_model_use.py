@@ -241,7 +241,7 @@ def test_mounts_of_another_computers_plan_are_not_used(here: Shelves) -> None:
     wide = replace(part.container, mounts=(Mount(source="/", target="/mnt/all"),))
     part = replace(part, container=wide)
     for own, expected in ((True, {"/workspace/Data", "/mnt/all"}), (False, {"/workspace/Data"})):
-        found = ModelUse(action="evaluate", plan=plan, own=own).mounts("/p", part)
+        found = ModelUse(action="evaluate", plan=plan, own=own).mounts("alpha", "/p", part)
         assert {mount.target for mount in found} == expected
         assert all(mount.read_only for mount in found)
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from contract.data_parts import here
 from trainer.data.images import Frame, Gallery, Pixels, Split, pixels
 from trainer.data.order import Indices
-from trainer.data.prepared_folder import IMAGES, PreparedFolder, remove_all_but, store
+from trainer.data.prepared_folder import IMAGES, PreparedFolder, remove_all_but, shard_limit, store
 from trainer.errors import ConfigurationError
 from trainer.limits import usable_threads
 
+SHARD_BYTES = 64 << 20
 AT_ONCE = 1024
 """Images in memory while preparing: it does not grow with their number."""
 
@@ -33,8 +39,8 @@ class PreparedImages(PreparedFolder):
 
     @property
     def content(self) -> str:
-        """Hash of all hashes."""
-        return hashlib.sha256("".join(str(entry["sha256"]) for entry in self.files).encode()).hexdigest()
+        """Hash of all hashes, the same for every part."""
+        return str(self.manifest.get("content_sha256") or _content(self.files))
 
     @property
     def frame(self) -> Frame:
@@ -47,19 +53,34 @@ class StoredImages:
     def __init__(self, prepared: PreparedImages, split: str) -> None:
         self._made_of = (prepared, split)
         entry = prepared.manifest["splits"][split]
-        self.labels: Indices = np.fromfile(prepared.folder / entry["labels"]["file"], "<i8").astype(np.int64)
-        shape, file = (len(self.labels), *prepared.frame.shape), prepared.folder / entry["pixels"]["file"]
-        self._pixels = np.memmap(file, np.uint8, "r", shape=shape) if len(self.labels) else np.empty(shape, np.uint8)
+        self.all_labels: Indices = np.fromfile(prepared.folder / entry["labels"]["file"], "<i8").astype(np.int64)
+        """Of the images of all nodes."""
+        # Data that was prepared before there were shards has one file of pixels.
+        shards = entry.get("shards") or [{**entry["pixels"], "images": len(self.all_labels)}]
+        ends = list(accumulate(int(shard["images"]) for shard in shards))
+        held = [number for number in here(shards) if shards[number]["images"]]
+        self._shards = [
+            np.memmap(
+                prepared.folder / str(shards[number]["file"]), np.uint8, "r",
+                shape=(int(shards[number]["images"]), *prepared.frame.shape),
+            )
+            for number in held
+        ]  # fmt: skip
+        self._ends = list(accumulate(map(len, self._shards)))
+        rows = [np.arange(ends[number] - shards[number]["images"], ends[number]) for number in held]
+        self.labels: Indices = self.all_labels[np.concatenate(rows)] if rows else np.empty(0, np.int64)
 
     def __reduce__(self) -> tuple[type[StoredImages], tuple[PreparedImages, str]]:
         """Let a worker process map the file again instead of receiving gigabytes."""
         return StoredImages, self._made_of
 
     def __len__(self) -> int:
+        """Count the images that are here."""
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Pixels:
-        image: Pixels = self._pixels[index]
+        shard = bisect_right(self._ends, index)
+        image: Pixels = self._shards[shard][index - (self._ends[shard - 1] if shard else 0)]
         return image
 
 
@@ -74,11 +95,11 @@ def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[PreparedImage
         earlier = {str(entry["file"]) for entry in PreparedImages.open(folder).files}
     bad: list[str] = []
     statistics = Statistics(frame.channels)
-    splits = {}
+    splits: dict[str, dict[str, Any]] = {}
     for name, split in gallery.splits.items():
         splits[name] = {
             "images": len(split),
-            "pixels": _store_pixels(folder, name, split, frame, statistics, bad),
+            "shards": _store_pixels(folder, name, split, frame, statistics, bad),
             "labels": store(folder, name, ".labels", split.labels.astype("<i8").tobytes()),
         }
     if bad:
@@ -90,8 +111,13 @@ def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[PreparedImage
     manifest = {
         "input_sha256": fingerprint, "classes": list(gallery.classes),
         "frame": asdict(frame), **statistics.result(), "splits": splits,
+        "content_sha256": _content([one for split in splits.values() for one in (*split["shards"], split["labels"])]),
     }  # fmt: skip
     return PreparedImages.finish(folder, manifest), True
+
+
+def _content(files: Iterable[Mapping[str, Any]]) -> str:
+    return hashlib.sha256("".join(str(entry["sha256"]) for entry in files).encode()).hexdigest()
 
 
 class Statistics:
@@ -117,7 +143,7 @@ class Statistics:
 
 def _store_pixels(
     folder: Path, name: str, split: Split, frame: Frame, statistics: Statistics, bad: list[str]
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     """Decode the split's images in order, some at a time; Pillow decodes without the interpreter's lock."""
 
     def decode(index: int) -> Pixels:
@@ -127,21 +153,46 @@ def _store_pixels(
             bad.append(f"{split.names[index]}: {error}")
             return np.zeros(frame.shape, np.uint8)
 
-    digest, scratch = hashlib.sha256(), folder / f".{name}.{os.getpid()}.tmp"
-    try:
-        with scratch.open("wb") as file, ThreadPoolExecutor(usable_threads()) as pool:
-            for start in range(0, len(split), AT_ONCE):
-                part = np.stack(list(pool.map(decode, range(start, min(start + AT_ONCE, len(split))))))
-                content = part.tobytes()
-                file.write(content)
-                digest.update(content)
-                if name == "train":
-                    statistics.add(part)
-            size = file.tell()
-            file.flush()
-            os.fsync(file.fileno())
-        stored = f"{name}-{digest.hexdigest()[:12]}.pixels"
-        scratch.replace(folder / stored)
-    finally:
-        scratch.unlink(missing_ok=True)
-    return {"file": stored, "bytes": size, "sha256": digest.hexdigest()}
+    shards, stored, image_bytes = list[dict[str, Any]](), 0, math.prod(frame.shape)
+    with ThreadPoolExecutor(usable_threads()) as pool:
+        while stored < len(split):
+            count = max(1, shard_limit(stored * image_bytes, SHARD_BYTES) // image_bytes)
+            end = min(stored + count, len(split))
+            with _PixelFile(folder, name) as file:
+                for start in range(stored, end, AT_ONCE):
+                    part = np.stack(list(pool.map(decode, range(start, min(start + AT_ONCE, end)))))
+                    file.write(part.tobytes())
+                    if name == "train":
+                        statistics.add(part)
+                shards.append({**file.finish(), "images": end - stored})
+            stored = end
+    return shards
+
+
+class _PixelFile:
+    """A shard, without its name until it is complete."""
+
+    def __init__(self, folder: Path, split: str) -> None:
+        self._folder, self._split = folder, split
+        self._scratch = folder / f".{split}.{os.getpid()}.tmp"
+        self._file, self._hash = self._scratch.open("wb"), hashlib.sha256()
+
+    def __enter__(self) -> _PixelFile:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._file.close()
+        self._scratch.unlink(missing_ok=True)
+
+    def write(self, content: bytes) -> None:
+        self._file.write(content)
+        self._hash.update(content)
+
+    def finish(self) -> dict[str, Any]:
+        """Give the file its name; return its entry in the manifest."""
+        size = self._file.tell()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        name = f"{self._split}-{self._hash.hexdigest()[:12]}.pixels"
+        self._scratch.replace(self._folder / name)
+        return {"file": name, "bytes": size, "sha256": self._hash.hexdigest()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.data_parts import here
 from trainer.data.prepared_folder import LABELLED_TEXT, TOKENS, PreparedFolder
 from trainer.errors import ConfigurationError
 
@@ -32,7 +33,9 @@ class PreparedTokens(PreparedFolder):
 
     def longest_window(self, split: str) -> int:
         """The largest `--seq-len` of which this split holds a sample: that many tokens and the one after."""
-        return max((int(shard["tokens"]) - 1 for shard in self.manifest["splits"][split]["shards"]), default=0)
+        shards = self.manifest["splits"][split]["shards"]
+        held = here(shards) if self.is_part else range(len(shards))
+        return max((int(shards[number]["tokens"]) - 1 for number in held), default=0)
 
     def must_hold_a_window(self, split: str, length: int) -> None:
         if (longest := self.longest_window(split)) < length:

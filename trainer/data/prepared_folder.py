@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from contract import environment
+from contract.data_parts import MANIFEST, is_part
 from trainer.data.files import sha256, sync_folder, write_atomic
 from trainer.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-MANIFEST = "manifest.json"
+LEAST_SHARD = 1 << 20
+"""Bytes."""
+SHARDS_BEFORE = 32
 NAMES = re.compile(r"[a-z-]+-[0-9a-f]{12}\.[a-z]+")
 """Names of files that are written here: no others are ever removed."""
 
@@ -91,6 +94,11 @@ class PreparedFolder:
     def files(self) -> list[dict[str, Any]]:
         return list(_entries(self.manifest))
 
+    @property
+    def is_part(self) -> bool:
+        """Whether it holds only a part of the training shards."""
+        return is_part(self.manifest)
+
     def is_sound(self) -> bool:
         """Whether every file has the content of its hash."""
         return all(sha256(self.folder / str(entry["file"])) == entry["sha256"] for entry in self.files)
@@ -138,6 +146,12 @@ def store(folder: Path, stem: str, suffix: str, content: bytes) -> dict[str, Any
     name = f"{stem}-{digest[:12]}{suffix}"
     write_atomic(folder / name, content)
     return {"file": name, "bytes": len(content), "sha256": digest}
+
+
+def shard_limit(before: int, most: int) -> int:
+    """Bytes of the next shard, after so many bytes in earlier ones. Small data has several shards too, which can be
+    divided among nodes, and large data not too many."""
+    return min(most, max(LEAST_SHARD, before // SHARDS_BEFORE))
 
 
 def remove_all_but(folder: Path, kept: Set[str]) -> None:

@@ -8,6 +8,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from contract.data_parts import here
 from trainer.data.manifests import PreparedTokens
 from trainer.data.order import Indices
 
@@ -19,11 +20,15 @@ class Windows:
         dtype = np.dtype(prepared.manifest["dtype"])
         entries = prepared.manifest["splits"][split]["shards"]
         self.length = length
-        self._shards = [np.memmap(prepared.folder / str(entry["file"]), dtype, "r") for entry in entries]
+        held = [entries[number] for number in here(entries)]
+        self._shards = [np.memmap(prepared.folder / str(entry["file"]), dtype, "r") for entry in held]
         self._ends = list(accumulate((len(shard) - 1) // length for shard in self._shards))
+        self.everywhere = sum((int(entry["tokens"]) - 1) // length for entry in entries)
+        """Samples of all nodes together."""
         prepared.must_hold_a_window(split, length)
 
     def __len__(self) -> int:
+        """Count the samples that are here."""
         return self._ends[-1]
 
     def take(self, indices: Indices) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.files import sync_folder
+from trainer.data.prepared_folder import shard_limit
 
 
 class TokenFiles:
@@ -18,7 +19,7 @@ class TokenFiles:
     so that no shard is in memory or read again."""
 
     def __init__(self, folder: Path, split: str, dtype: np.dtype[Any], shard_tokens: int) -> None:
-        self._folder, self._split, self._dtype, self._most = folder, split, dtype, shard_tokens
+        self._folder, self._split, self._dtype, self._most = folder, split, dtype, shard_tokens * dtype.itemsize
         self._file: BinaryIO | None = None
         self._hash, self._length = hashlib.sha256(), 0
         self._shards: list[dict[str, Any]] = []
@@ -31,7 +32,7 @@ class TokenFiles:
         self._bytes += text_bytes
         self._pieces += 1
         while len(tokens):
-            part = tokens[: self._most - self._length]
+            part = tokens[: self._limit() - self._length]
             tokens = tokens[len(part) :]
             if self._file is None:
                 self._file = self._path(len(self._shards)).open("w+b")
@@ -39,7 +40,7 @@ class TokenFiles:
             self._file.write(content)
             self._hash.update(content)
             self._length += len(part)
-            if self._length == self._most:
+            if self._length == self._limit():
                 self._close_shard()
 
     def state(self) -> dict[str, Any]:
@@ -85,6 +86,11 @@ class TokenFiles:
         if self._file:
             self._file.close()
             self._file = None
+
+    def _limit(self) -> int:
+        """Tokens of the shard that is being written."""
+        before = sum(int(shard["bytes"]) for shard in self._shards)
+        return shard_limit(before, self._most) // self._dtype.itemsize
 
     def _hidden(self) -> list[Path]:
         return list(self._folder.glob(f".{self._split}-*.tokens"))

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from contract.data_parts import here
 from trainer.data.order import Indices
-from trainer.data.prepared_folder import TRACES, PreparedFolder, store
+from trainer.data.prepared_folder import TRACES, PreparedFolder, shard_limit, store
 from trainer.data.traces import Floats, Rows, Traces, join, rows_of
 
 SHARD_BYTES = 64 << 20
@@ -101,14 +102,14 @@ class _Writer:
     def __init__(self, folder: Path, stem: str) -> None:
         self._folder, self._stem = folder, stem
         self._parts: list[Traces] = []
-        self._bytes = 0
+        self._bytes = self._stored = 0
         self._sums = {"samples": 0, "positives": 0, "calls": 0}
         self._shards: list[dict[str, Any]] = []
 
     def add(self, traces: Traces) -> None:
         self._parts.append(traces)
         self._bytes += traces.calls.nbytes
-        if self._bytes >= SHARD_BYTES:
+        if self._bytes >= shard_limit(self._stored, SHARD_BYTES):
             self._store()
 
     def close(self) -> dict[str, Any]:
@@ -125,6 +126,7 @@ class _Writer:
         index[:-1, 1] = traces.labels
         content = index.tobytes() + traces.calls.astype("<i4").tobytes()
         self._shards.append({**store(self._folder, self._stem, ".traces", content), "samples": len(traces)})
+        self._stored += len(content)
         self._sums["samples"] += len(traces)
         self._sums["positives"] += int(traces.labels.sum())
         self._sums["calls"] += len(traces.calls)
@@ -142,7 +144,8 @@ class MappedTraces:
     def __init__(self, prepared: PreparedTraces, split: str, longest: int) -> None:
         self._made_of = (prepared, split, longest)
         self._folder = prepared.folder
-        self._entries = prepared.split(split)["shards"]
+        shards = prepared.split(split)["shards"]
+        self._entries = [shards[number] for number in here(shards)]
         self._ends = np.array(list(accumulate(int(entry["samples"]) for entry in self._entries)), np.int64)
         self._words = 2 + len(prepared.manifest["features"])
         self._longest = longest
@@ -150,6 +153,7 @@ class MappedTraces:
         self._shard = lru_cache(OPEN_SHARDS)(self._open)
 
     def __len__(self) -> int:
+        """Count the traces that are here."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def __reduce__(self) -> tuple[type[MappedTraces], tuple[PreparedTraces, str, int]]:

@@ -37,6 +37,8 @@ class BatchSplit:
     micro_batch: int
     shares: tuple[int, ...] = ()
     """Samples of each rank in a step; empty: equal shares."""
+    sharded: bool = False
+    """Whether each node holds only a part of the training samples, as `Workload.sharded`."""
 
     @property
     def share(self) -> int:
@@ -82,12 +84,23 @@ class BatchSplit:
     def requests(self, order: Order, cursor: int) -> Iterator[BatchRequest]:
         """This rank's micro-batches from position `cursor` of the stream on, without end."""
         while True:
-            indices = order.take(cursor, self.per_step)[self._here]
-            positions = np.arange(cursor, cursor + self.per_step)[self._here]
+            begin = self._begin(cursor)
+            indices = order.take(begin, self.share)
+            positions = np.arange(begin, begin + self.share)
             for at in range(0, len(indices), self.micro_batch):
                 here = slice(at, at + self.micro_batch)
                 yield BatchRequest(split="train", indices=indices[here], positions=positions[here])
             cursor += self.per_step
+
+    def _begin(self, cursor: int) -> int:
+        """Position of this rank's first sample in the step at `cursor`. A node with a part of the samples has a stream
+        of its own, in which its ranks take as many samples per step as they do of a whole step."""
+        if not self.sharded:
+            return cursor + int(self._here.start)
+        first = self.place.rank - self.place.local_rank
+        before, rest = self.by_rank[first : self.place.rank], self.by_rank[self.place.rank :]
+        of_node = sum(before) + sum(rest[: self.place.local_world_size - self.place.local_rank])
+        return cursor * of_node // self.per_step + sum(before)
 
 
 class MicroBatchLoader:

@@ -50,7 +50,13 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     options, events = run.options, run.events
     optimizer = run.optimizer()
     trained = _trained(run, optimizer)
-    split = BatchSplit(place=run.place, seed=options.seed, per_step=run.per_step, micro_batch=options.batch_size)
+    split = BatchSplit(
+        place=run.place,
+        seed=options.seed,
+        per_step=run.per_step,
+        micro_batch=options.batch_size,
+        sharded=run.workload.sharded,
+    )
     bench = Bench(run.workload, run.hardware, split, 0, events)
     context = methods.SyncContext(model=run.workload.model, optimizer=optimizer, options=options, group=run.group)
     bench.choose_micro_batch(options, optimizer, lambda: stand_in(wished_sync(options), context))

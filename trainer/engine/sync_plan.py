@@ -113,6 +113,10 @@ def _forecast(run: TrainingRun, own: Own) -> SyncChoice:
         found = choose_sync(measured, sync=wished_sync(options), equal=not by_speed(run))
     except CostModelError as error:
         raise OptionError(str(error)) from error
-    if workload.streamed and len(found.chosen.ranks) < run.place.world_size and found.chosen.sync != ALONE:
-        return choose_sync(measured, sync=found.chosen.sync, equal=True)  # its parts are cut for all ranks
+    if len(found.chosen.ranks) < run.place.world_size:
+        if workload.streamed and found.chosen.sync != ALONE:
+            return choose_sync(measured, sync=found.chosen.sync, equal=True)  # its parts are cut for all ranks
+        if workload.sharded:  # nobody else has the samples of a node that is left out
+            method = "fp32" if found.chosen.sync == ALONE else found.chosen.sync
+            return choose_sync(measured, sync=method, equal=not by_speed(run))
     return found

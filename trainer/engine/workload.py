@@ -44,6 +44,9 @@ class Workload(ABC):
     """Files copied into each checkpoint, so that it can be used without the data."""
     train_samples: int
     validation_samples: int = 0
+    held_samples: int | None = None
+    """Training samples on this node, if it holds only a part of them; None: all. `train_samples` counts those of all
+    nodes, `order` and `batch` number those that are here."""
     streamed: bool = False
     """Whether training samples come from `stream`, in its order, instead of from `batch`, by index."""
 
@@ -68,11 +71,20 @@ class Workload(ABC):
         """Count these training samples in `unit`."""
         return len(indices)
 
+    @property
+    def sharded(self) -> bool:
+        return self.held_samples is not None
+
+    @property
+    def samples_here(self) -> int:
+        """Training samples that this node can load."""
+        return self.train_samples if self.held_samples is None else self.held_samples
+
     def order(self, seed: int) -> Order:
-        """Order of the training samples over all epochs."""
+        """Order of the training samples of this node over all epochs."""
         from trainer.data.order import Shuffled
 
-        return Shuffled(self.train_samples, seed)
+        return Shuffled(self.samples_here, seed)
 
     def stream(self, rank: int, world_size: int, skip: int, share: int) -> Iterable[Batch]:
         """Create an endless dataset for torch's DataLoader that yields this rank's samples one by one, after its first

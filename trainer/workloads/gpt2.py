@@ -216,7 +216,8 @@ class Gpt2(Workload):
         self.model = self._gpt2
         self.identity = {"workload": self.name, **shape, "tokenizer_sha256": data.tokenizer_sha256}
         self.attachments = {"tokenizer.json": data.tokenizer_file}
-        self.train_samples = len(self._windows["train"])
+        self.train_samples = self._windows["train"].everywhere
+        self.held_samples = len(self._windows["train"]) if data.is_part else None
         self.validation_samples = len(self._windows.get("validation", ()))
 
     @classmethod

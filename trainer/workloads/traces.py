@@ -157,6 +157,7 @@ class TracesWorkload(Workload):
         prepared = PreparedTraces.open(self._options.data_dir)
         splits = ("train", "validation")
         self.mapped = {name: MappedTraces(prepared, name, self._choices.max_length) for name in splits}
+        self.held_samples = len(self.mapped["train"]) if prepared.is_part else None
         self.attachments = {VOCABULARY: prepared.folder / "manifest.json"}
         counts = {key: {name: prepared.split(name)[key] for name in splits} for key in ("samples", "positives")}
         return {**prepared.manifest, **counts, "features": len(prepared.manifest["features"])}

@@ -59,4 +59,4 @@ class GnnTraces(traces.TracesWorkload):
     def order(self, seed: int) -> Order:
         from trainer.data.order import BlockShuffled
 
-        return BlockShuffled(self.train_samples, seed)
+        return BlockShuffled(self.samples_here, seed)

@@ -43,5 +43,5 @@ class LstmTraces(traces.TracesWorkload):
         from trainer.data.order import BlockShuffled, ByLength
 
         if self.streamed:
-            return BlockShuffled(self.train_samples, seed)
-        return ByLength(self.train_samples, seed, self.mapped["train"].lengths, GROUP)
+            return BlockShuffled(self.samples_here, seed)
+        return ByLength(self.samples_here, seed, self.mapped["train"].lengths, GROUP)

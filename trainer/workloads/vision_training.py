@@ -41,6 +41,8 @@ class Pictures:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     content: str
+    labels: Indices
+    """Of all images to train with, on whatever node they are."""
 
     def about(self) -> bytes:
         told = {"classes": self.classes, "frame": asdict(self.frame), "mean": self.mean, "std": self.std}
@@ -52,8 +54,10 @@ def open_pictures(options: TrainOptions, choices: VisionOptions, size: int | Non
     if choices.images is None:
         data = image_store.PreparedImages.open(options.data_dir)
         frame = Frame(**{**asdict(data.frame), **({"crop": size} if size else {})})
+        stored = {split: image_store.StoredImages(data, split) for split in data.manifest["splits"]}
         return Pictures(
-            splits={split: image_store.StoredImages(data, split) for split in data.manifest["splits"]},
+            splits=stored,
+            labels=stored["train"].all_labels,
             classes=data.classes,
             frame=frame,
             mean=tuple(data.manifest["mean"]),
@@ -75,6 +79,7 @@ def open_pictures(options: TrainOptions, choices: VisionOptions, size: int | Non
             print(f"{name}: {len(split)} images, {cached.kept} of them kept in memory ({cached.bytes >> 20} MiB)")
     return Pictures(
         splits=splits,
+        labels=gallery.splits["train"].labels,
         classes=gallery.classes,
         frame=frame,
         mean=USUAL_MEAN if frame.channels == 3 else (sum(USUAL_MEAN) / 3,),
@@ -92,8 +97,7 @@ class Vision(Workload):
         frame, classes = pictures.frame, pictures.classes
         self._pictures, self._classes, self._seed = pictures.splits, classes, options.seed
         self._augmentation = augmentation(choices, frame)
-        labels = pictures.splits["train"].labels
-        counts = np.bincount(labels, minlength=len(classes)).tolist()
+        counts = np.bincount(pictures.labels, minlength=len(classes)).tolist()
         self._loss = ClassificationLoss(
             smoothing=choices.label_smoothing,
             gamma=choices.focal_loss,
@@ -105,9 +109,10 @@ class Vision(Workload):
         network = build(shape, checkpointing=choices.gradient_checkpointing, pretrained=choices.pretrained)
         self.memory_format = torch.channels_last if choices.channels_last else torch.contiguous_format
         self.model = in_memory(Classifier(network, pictures.mean, pictures.std), self.memory_format)
-        self.train_samples = len(pictures.splits["train"])
+        self.train_samples, here = len(pictures.labels), len(pictures.splits["train"])
+        self.held_samples = here if here < self.train_samples else None
         self.validation_samples = len(pictures.splits["validation"])
-        self._order = Shuffled(self.train_samples, options.seed)
+        self._order = Shuffled(self.samples_here, options.seed)
         about = pictures.about()
         self.identity = {
             "workload": self.name,
@@ -130,7 +135,7 @@ class Vision(Workload):
         batch = self._drawn(images, indices, request.positions)
         if not self._augmentation.mixup:
             return batch
-        positions = partners(request.positions, self.train_samples)
+        positions = partners(request.positions, self.samples_here)
         first, last = int(positions.min()), int(positions.max())
         others = self._order.take(first, last - first + 1)[positions - first]
         chance = uniform(self._seed, request.positions, self._augmentation.columns)

@@ -162,6 +162,7 @@ def _without_foreign_words(found: Recalled, inventory: Inventory) -> Plan:
         },
         code_origin=own.code_origin if own and own.code_digest == plan.code_digest else "",
         data_origin=own.data_origin if own and own.data_digest == plan.data_digest else "",
+        data_parts=own.data_parts if own and own.data_digest == plan.data_digest else (),
         nodes=tuple(part_of(part) for part in plan.nodes if part.node in places),
         away=tuple(name for name in plan.away if name in places),
         notes=(),

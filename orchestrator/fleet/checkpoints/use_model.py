@@ -90,7 +90,7 @@ def running_on(node: Node) -> str:
 
 def must_be_fit(node: Node, use: ModelUse, place: ModelPlace) -> None:
     """PreflightError: the node lacks memory, data or code."""
-    folders = [mount.source for mount in use.folders(place.project)]
+    folders = [mount.source for mount in use.folders(node.name, place.project)]
     lines = node.run(["sh", "-c", _LOOK, "sh", *folders]).check("reading memory and folders").splitlines()
     if not lines or not re.fullmatch("[0-9]{1,12}", lines[0]):
         raise CommandFailedError("its answer about memory is not valid", node=node.name)

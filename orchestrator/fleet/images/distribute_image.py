@@ -9,11 +9,12 @@ from threading import Lock
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
-from orchestrator.fleet.relay import DIGEST_LENGTH, RELAYED_FROM, Delivered, Destination, send_folder
+from orchestrator.fleet.relay import RELAYED_FROM, Delivered, Destination, send_folder
 from orchestrator.nodes.interface import Engine, Node, Progress
 from orchestrator.specs.errors import EngineError, OrchError
 from orchestrator.specs.facts import ImageFacts
 from orchestrator.specs.image import Delivery
+from orchestrator.specs.plan import DIGEST_LENGTH
 
 TRANSFER_TIMEOUT_S = 3600.0
 ASK_S = 60.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from datetime import datetime, timezone
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from contract.data_parts import MANIFEST, divide
 from orchestrator.fleet.runs.artifacts import agent_digest, code_digest, data_digest
 from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.fetch import OFFLINE
@@ -79,7 +81,8 @@ def build_request(
         absence_s=resolved.absence_limit_s,
         agent_digest=agent_digest() if settings["image"] else "",
     )
-    return _with_content(request, earlier, notify)
+    request = _with_content(request, earlier, notify)
+    return replace(request, data_parts=_data_parts(request, earlier, divided=options.shard))
 
 
 def _image(inventory: Inventory, options: LaunchOptions, earlier: Plan | None) -> str:
@@ -121,6 +124,29 @@ def _with_content(request: LaunchRequest, earlier: Plan | None, notify: Callable
     if data := request.data:
         request = replace(request, data_digest=data_digest(data, notify), data_origin=str(data.resolve()))
     return request
+
+
+def _data_parts(request: LaunchRequest, earlier: Plan | None, *, divided: bool) -> tuple[str, ...]:
+    """Return the nodes in the order of their parts of the data; empty if each gets all of it.
+
+    A resumed run keeps the parts of its earlier attempt while each of its nodes has one. UsageError, ConfigError: the
+    data cannot be divided.
+    """
+    kept = earlier.data_parts if earlier and not request.data else ()
+    names = tuple(sorted(spec.name for spec in request.nodes))
+    if not divided and set(kept) >= set(names if kept else ()):
+        return kept
+    again = "launch without --shard: every node then gets all of the data"
+    if brings_own_code(request.command):
+        raise UsageError("--shard divides the data of a workload; code of yours reads its own", hint=again)
+    folder = request.data or (Path(request.data_origin) if request.data_origin else None)
+    if folder is None:
+        raise UsageError("--shard divides prepared data, and there is no ./Data", hint="give it: --data DIR")
+    try:
+        divide(json.loads((folder / MANIFEST).read_text("utf-8")), len(names))
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"{folder} cannot be divided among {len(names)} nodes: {error}", hint=again) from error
+    return names if len(names) > 1 else ()
 
 
 def with_engine(inventory: Inventory, engine: str) -> Inventory:

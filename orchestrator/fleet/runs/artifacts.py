@@ -14,15 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from orchestrator.fleet.fan_out import copy_from_first, fan_out
-from orchestrator.fleet.relay import DIGEST_LENGTH, RELAYED_FROM, Delivered, Destination, TransferPace, send_folder
+from contract.data_parts import MANIFEST
+from orchestrator.fleet.fan_out import Outcome, copy_from_first, fan_out
+from orchestrator.fleet.relay import RELAYED_FROM, WITHOUT_END_S, Delivered, Destination, TransferPace, send_folder
 from orchestrator.fleet.runs.agent_files import PACKAGES, agent_entries, agent_names
 from orchestrator.fleet.runs.code_files import code_files
 from orchestrator.fleet.runs.known_sums import SumsReader, sum_of
-from orchestrator.fleet.runs.send_data import folder_to_send
+from orchestrator.fleet.runs.send_data import folder_to_send, part_of_data
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
-from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan import DIGEST_LENGTH, Plan, data_name
 
 # A constant. $1: a run's folder, $2: the digest of its code, $3: a temporary folder with the code, empty if it is in
 # place; its files' names on stdin, each ended by a NUL. A run writes into its code's folder: the list says what it was
@@ -192,6 +193,8 @@ class Artifact:
     digest: str
     origin: str
     """Its folder on the controller that launched the run."""
+    parts: tuple[str, ...] = ()
+    """Nodes in the order of their parts of the data; empty: each has all of it."""
 
     @property
     def is_code(self) -> bool:
@@ -206,7 +209,9 @@ class Artifact:
         return f"{target.folder}/runs/{self.run_id}"
 
     def place(self, target: ProjectDir) -> str:
-        return f"{self.run_folder(target)}/code" if self.is_code else f"{target.folder}/{self.what}/{self.digest}"
+        if self.is_code:
+            return f"{self.run_folder(target)}/code"
+        return f"{target.folder}/{self.what}/{data_name(self.digest, self.parts, target.node.name)}"
 
 
 def artifacts_of(plan: Plan) -> tuple[Artifact, ...]:
@@ -217,7 +222,13 @@ def artifacts_of(plan: Plan) -> tuple[Artifact, ...]:
         ("agent", plan.agent_digest, str(PACKAGES)),
     )
     return tuple(
-        Artifact(what=what, run_id=plan.run_id, digest=digest, origin=origin)
+        Artifact(
+            what=what,
+            run_id=plan.run_id,
+            digest=digest,
+            origin=origin,
+            parts=plan.data_parts if what == "data" else (),
+        )
         for what, digest, origin in found
         if digest
     )
@@ -242,9 +253,10 @@ def bring(
         asked = ["sh", "-c", _HOLDS, "sh", artifact.place(target), artifact.listed]
         return target.node.run(asked, timeout_s=ASK_S).exit_code == 0
 
-    folder, holders = fresh or _as_launched(artifact), list(having)
+    folder, holders = fresh or _as_launched(artifact), [] if artifact.parts else list(having)
     if not folder and not holders:
-        holders = [outcome.item for outcome in fan_out(elsewhere, holds, timeout_s=ASK_S) if outcome.result]
+        asked = () if artifact.parts else elsewhere  # no other node has the part of this one
+        holders = [outcome.item for outcome in fan_out(asked, holds, timeout_s=ASK_S) if outcome.result]
         if not holders:
             raise _nowhere(artifact, lacking)
 
@@ -263,7 +275,7 @@ def bring(
 
     if folder and artifact.what == "data":
         sums = SumsReader().sums(folder, names_in(folder))
-        if sum((folder / name).stat().st_size for name in sums) >= RELAYED_FROM:
+        if artifact.parts or sum((folder / name).stat().st_size for name in sums) >= RELAYED_FROM:
             send_data(artifact, folder, sums, lacking, on_step)
             return
     for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
@@ -277,20 +289,35 @@ def send_data(
     lacking: Sequence[ProjectDir],
     on_step: Callable[[str, str], None],
 ) -> None:
-    """Copy data to all nodes over the controller's link once. Raises the first error, which names the others."""
-    content, pace = folder_to_send(folder, sums), TransferPace()
-
-    def otherwise(target: Destination) -> Delivered:
-        upload_data(target.node, folder, target.folder)
-        return Delivered(folder=target.folder, came=content.size, fed=content.size)
+    """Copy data, or to each node its part, over the controller's link once. Raises the first error, which names the
+    others."""
+    pace = TransferPace()
 
     def notify(node: str, progress: Progress) -> None:
         if line := pace.line(node, progress):
             on_step(node, line)
 
-    targets = [Destination(node=target.node, folder=artifact.place(target)) for target in lacking]
+    def send(source: Path, hashes: Mapping[str, str], *to: ProjectDir) -> Sequence[Outcome[Destination, Delivered]]:
+        content = folder_to_send(source, hashes)
+
+        def otherwise(target: Destination) -> Delivered:
+            upload_data(target.node, source, target.folder)
+            return Delivered(folder=target.folder, came=content.size, fed=content.size)
+
+        targets = [Destination(node=target.node, folder=artifact.place(target)) for target in to]
+        return send_folder(content, targets, notify, otherwise=otherwise)
+
+    def send_part(target: ProjectDir) -> Outcome[Destination, Delivered]:
+        with part_of_data(folder, artifact.parts.index(target.node.name), len(artifact.parts)) as part:
+            own = {name: sums.get(name) or sum_of(part / name) for name in names_in(part)}
+            return send(part, own | {MANIFEST: sum_of(part / MANIFEST)}, target)[0]
+
+    if artifact.parts:
+        outcomes = [one.value() for one in fan_out(lacking, send_part, timeout_s=WITHOUT_END_S)]
+    else:
+        outcomes = list(send(folder, sums, *lacking))
     failed = list[OrchError]()
-    for outcome in send_folder(content, targets, notify, otherwise=otherwise):
+    for outcome in outcomes:
         if outcome.error:
             failed.append(outcome.error)
         else:

@@ -25,7 +25,7 @@ from orchestrator.fleet.runs.secrets import (
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConflictError, EngineError
-from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.specs.plan import NodePlan, Plan, data_name
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run import ContainerFacts, State
 
@@ -116,7 +116,8 @@ def _prepare(
     text = to_json(plan).encode()
 
     def prepare(store: ProjectDir) -> list[str]:
-        words = [store.folder, plan.run_id, plan.data_digest, code_list(plan.code_digest), plan.agent_digest]
+        data = data_name(plan.data_digest, plan.data_parts, store.node.name)
+        words = [store.folder, plan.run_id, data, code_list(plan.code_digest), plan.agent_digest]
         made = store.node.run(["sh", "-c", _PREPARE, "sh", *words], stdin=text)
         hint = "may this user write there? set `workspace` in the inventory"
         return made.check(f"making {store.folder}", hint=hint).split()

@@ -1,10 +1,14 @@
-"""A data folder as `send_folder` takes it."""
+"""A data folder, or one node's part of it, as `send_folder` takes it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from contract.data_parts import MANIFEST, divide, files_of
 from orchestrator.fleet.relay import CHUNK, FileToSend, FolderToSend
 
 
@@ -33,6 +37,18 @@ def folder_to_send(folder: Path, sums: Mapping[str, str]) -> FolderToSend:
         links=links,
         folders=folders,
     )
+
+
+@contextmanager
+def part_of_data(folder: Path, number: int, parts: int) -> Iterator[Path]:
+    """A temporary folder with the manifest of a part, and links to its files."""
+    manifest = divide(json.loads((folder / MANIFEST).read_text("utf-8")), parts)[number]
+    with TemporaryDirectory(prefix="orch-part-") as name:
+        part = Path(name)
+        for file in files_of(manifest):
+            (part / file).symlink_to((folder / file).resolve())
+        (part / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False))
+        yield part
 
 
 def _file(folder: Path, name: str, sha256: str) -> FileToSend:
