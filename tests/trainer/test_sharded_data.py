@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from contract.cost_model.choice import choose_sync
 from contract.data_parts import divide, files_of
 from tests.trainer.conftest import Ranks, Result
+from tests.trainer.forecasts import GIGABIT, measured, node
 from trainer.config import RankInfo, TrainOptions
 from trainer.data import image_store, prepare_tokens, trace_shards
 from trainer.data.image_store import PreparedImages, StoredImages
@@ -26,6 +28,7 @@ from trainer.data.texts import Document
 from trainer.data.trace_generator import generate
 from trainer.data.trace_shards import MappedTraces, PreparedTraces
 from trainer.engine.dataloader import BatchSplit
+from trainer.engine.sync_plan import with_all_nodes
 from trainer.errors import ConfigurationError
 from trainer.workloads.vision_options import VisionOptions
 from trainer.workloads.vision_training import Vision, open_pictures
@@ -157,11 +160,11 @@ def test_a_node_reads_its_part_from_end_to_end(
     ranks: tuple[int, ...], shares: tuple[int, ...], of_node: tuple[int, ...], bucketed: bool
 ) -> None:
     """After as many steps as its own share needs for its part, whatever the other nodes hold or take."""
-    for node, mine in zip(places(*ranks), of_node, strict=True):
+    for together, mine in zip(places(*ranks), of_node, strict=True):
         samples = 6 * mine
         order = Bucketed(np.arange(samples) % 7, 3, 12) if bucketed else Shuffled(samples, 3)
         for epoch in range(2):
-            read = Counter(index for place in node for index in read_by(place, order, 6, shares, start=6 * epoch))
+            read = Counter(index for place in together for index in read_by(place, order, 6, shares, start=6 * epoch))
             assert read == Counter(range(samples))
 
 
@@ -192,3 +195,15 @@ def test_nodes_with_parts_train_together(
     again = train(30, "--resume", str(tmp_path / "run"))
     assert again.code == 0, again.err
     assert min(again.losses()) == 21
+
+
+@pytest.mark.parametrize("link", [GIGABIT / 10, GIGABIT / 10_000])
+def test_a_slow_node_is_not_left_out(link: float) -> None:
+    """Its samples are nowhere else: also where the others, or one node alone, would be faster."""
+    nodes = [node(0), node(1), node(2, link=link)] if link > GIGABIT / 100 else [node(0), node(1, link=link)]
+    found = choose_sync(measured(nodes, samples_per_step=16))
+    assert found.left_out
+    together = with_all_nodes(found, equal=False)
+    assert together.left_out == ()
+    assert set(together.chosen.ranks) == set(range(len(nodes)))
+    assert together.chosen.proven

@@ -116,7 +116,13 @@ def _forecast(run: TrainingRun, own: Own) -> SyncChoice:
     if len(found.chosen.ranks) < run.place.world_size:
         if workload.streamed and found.chosen.sync != ALONE:
             return choose_sync(measured, sync=found.chosen.sync, equal=True)  # its parts are cut for all ranks
-        if workload.sharded:  # nobody else has the samples of a node that is left out
-            method = "fp32" if found.chosen.sync == ALONE else found.chosen.sync
-            return choose_sync(measured, sync=method, equal=not by_speed(run))
+        if workload.sharded:  # no other node has the samples of one that would be left out
+            return with_all_nodes(found, equal=not by_speed(run))
     return found
+
+
+def with_all_nodes(found: SyncChoice, *, equal: bool) -> SyncChoice:
+    """The choice with no node left out: its method, or the fastest proven one instead of one node alone."""
+    methods = [row for row in found.rows if row.sync != ALONE and row.proven]
+    method = max(methods, key=lambda row: row.per_s).sync if found.chosen.sync == ALONE else found.chosen.sync
+    return choose_sync(found.measured, sync=method, equal=equal)
