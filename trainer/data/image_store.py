@@ -54,7 +54,7 @@ class StoredImages:
         self._made_of = (prepared, split)
         entry = prepared.manifest["splits"][split]
         self.all_labels: Indices = np.fromfile(prepared.folder / entry["labels"]["file"], "<i8").astype(np.int64)
-        """Of the images of all nodes."""
+        """Labels of the images of all nodes."""
         # Data that was prepared before there were shards has one file of pixels.
         shards = entry.get("shards") or [{**entry["pixels"], "images": len(self.all_labels)}]
         ends = list(accumulate(int(shard["images"]) for shard in shards))

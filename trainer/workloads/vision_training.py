@@ -42,7 +42,7 @@ class Pictures:
     std: tuple[float, ...]
     content: str
     labels: Indices
-    """Of all images to train with, on whatever node they are."""
+    """Labels of all images to train with, on whatever node they are."""
 
     def about(self) -> bytes:
         told = {"classes": self.classes, "frame": asdict(self.frame), "mean": self.mean, "std": self.std}
