@@ -116,7 +116,7 @@ def _downloads(request: LaunchRequest) -> Iterator[str]:
 
 def _lost_parts(request: LaunchRequest) -> Iterator[str]:
     if lost := sorted(set(request.data_parts) - {node.name for node in request.nodes}):
-        yield f"the training samples of {', '.join(lost)} are not in this run; resume with --shard to divide them among its nodes"
+        yield f"the training samples of {', '.join(lost)} are not in this run; resume with --shard to divide all again"
 
 
 def _hang_note(request: LaunchRequest) -> str:

@@ -126,10 +126,7 @@ def test_a_plan_names_each_nodes_part() -> None:
     folders = [Path(part.container.mounts[1].source).name for part in plan.nodes]
     assert folders == [data_name("0123456789abcdef", THREE, node) for node in ("alpha", "gamma")]
     assert len({*folders, "0123456789abcdef"}) == 3
-    assert (
-        "the training samples of beta are not in this run; resume with --shard to divide them among its nodes"
-        in plan.notes
-    )
+    assert "the training samples of beta are not in this run; resume with --shard to divide all again" in plan.notes
     assert "--shard" in launch_words(plan)
     assert from_json(to_json(plan), where="plan.json") == plan
     with pytest.raises(ConfigError, match="not a plan"):
