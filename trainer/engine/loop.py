@@ -20,6 +20,7 @@ from trainer.data.to_device import to_device
 from trainer.engine.async_save import Checkpointer
 from trainer.engine.buffers import Buffers
 from trainer.engine.checkpoints.writer import Writer
+from trainer.engine.compiler import Compiler
 from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.evaluate import Evaluator
 from trainer.engine.hardware.agreement import agree
@@ -30,7 +31,7 @@ from trainer.engine.optimization.schedule import dropout_seed, last_step, learni
 from trainer.engine.process_group import expected_backend, join, leave
 from trainer.engine.rank_speed import ForwardTimer
 from trainer.engine.reporting.events import Events
-from trainer.engine.reporting.metrics import USUAL_STEPS, TrainingReporter
+from trainer.engine.reporting.metrics import TrainingReporter
 from trainer.engine.reporting.profile import StepProfiler
 from trainer.engine.run import TrainingRun
 from trainer.engine.setup import TrainingSetup, begin
@@ -115,7 +116,8 @@ def _loop(setup: TrainingSetup | None) -> None:
     checkpointer = Checkpointer(run, trained, sync, start.step)
     profiler = StepProfiler(options.run_dir / "profile", options.profile, hardware.device, active=place.rank == 0)
 
-    with TrainingReporter(setup, loader, final_step) as reporter, profiler:
+    reporting = TrainingReporter(setup, loader, final_step)
+    with reporting as reporter, profiler, Compiler(run, reporting.expect_slow_step) as compiler:
         evaluator = Evaluator(run, trained, sync, reporter.metrics)
         while step < final_step and not stopping and not early_stopping.exhausted:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────
@@ -197,8 +199,7 @@ def _loop(setup: TrainingSetup | None) -> None:
             # ── Report, evaluate, save ────────────────────────────────────────────────────────────
             reporter.step(step, stats, losses, loss=loss, lr=lr, units=workload.count_units(indices))
             with reporter.paused():
-                if step == start.step + USUAL_STEPS:
-                    run.compile_if_it_pays(reporter.step_s, final_step - step)
+                compiler.step_done(reporter.last_step_s, reporter.step_s, final_step - step)
                 if profiler.step():
                     run.events.say(profiler.outcome)
                 if setup.balancer and (shares := setup.balancer.update(stats.sample_s)):

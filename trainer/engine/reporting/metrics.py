@@ -15,6 +15,7 @@ from contract.cost_model.units import duration, thousands
 from contract.events import SampleWritten, StepDone, TrainingDone, TrainingStopped
 from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.early_stopping import EarlyStopping
+from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.rank_speed import ComputeTimes
 from trainer.engine.reporting.metrics_writer import MetricsWriter
 from trainer.engine.reporting.remaining_time import FIRST_STEPS, RemainingTime
@@ -34,20 +35,32 @@ class Throughput:
         self._steps: deque[float] = deque(maxlen=USUAL_STEPS)
         self._units = 0
         self._waited: Sequence[float] = ()
+        self._slow = False
         self._remaining = RemainingTime()
+
+    def expect_slow_step(self) -> None:
+        """Leave the next step out of the estimate of the remaining time: it compiles."""
+        self._slow = True
 
     def count(self, units: int) -> None:
         """End a step of so many units."""
         self._units += units
         now = self._clock()
         self._steps.append(now - self._step_began)
-        self._remaining.step(now - self._step_began)
+        if not self._slow:
+            self._remaining.step(now - self._step_began)
+        self._slow = False
         self._step_began = now
 
     @property
     def step_s(self) -> float:
         """Median of the last five steps, in seconds: the slow first step of a training does not show."""
         return median(self._steps)
+
+    @property
+    def last_s(self) -> float:
+        """Time of the last step, in seconds."""
+        return self._steps[-1]
 
     def remaining_s(self, steps_left: int) -> float | None:
         """Estimated seconds for this many steps and the pauses between them; None after fewer than two steps."""
@@ -92,11 +105,17 @@ class TrainingReporter:
         self.metrics = MetricsWriter(run.options.run_dir, active=run.place.rank == 0, first_step=first_step)
         self._throughput = Throughput()
         self.paused = self._throughput.paused
+        self.expect_slow_step = self._throughput.expect_slow_step
 
     @property
     def step_s(self) -> float:
         """Usual time of a step, in seconds."""
         return self._throughput.step_s
+
+    @property
+    def last_step_s(self) -> float:
+        """Time of the last step, in seconds."""
+        return self._throughput.last_s
 
     def __enter__(self) -> TrainingReporter:
         return self
@@ -165,7 +184,8 @@ class TrainingReporter:
         """Report the end of a training that has reached its last step, or stopped early."""
         run, prompt = self._run, self._run.options.prompt
         if run.place.rank == 0 and prompt is not None:
-            text = run.workload.generate(prompt)
+            with uncompiled(run.workload.model):
+                text = run.workload.generate(prompt)
             run.events.emit(SampleWritten(text=text))
             run.events.say(f"sample: {text}")
         seconds, memory = time.perf_counter() - self._began, run.hardware.peak_bytes
