@@ -221,7 +221,7 @@ class _Watch:
 
 
 def _key(run: TrainingRun) -> str:
-    """What decides kernels and times: model, batch, precision, device and torch."""
+    """Digest of all that decides kernels and times: model, batch, precision, device and torch."""
     device = run.hardware.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     about = [dict(run.workload.identity), run.options.batch_size, run.options.micro_batch_size]

@@ -66,8 +66,8 @@ def compile_in_place(
 
 
 def _call_of(module: nn.Module) -> Callable[..., Any]:
-    """What `module.compile()` compiles, as a function of ours: torch sees that the code of a bare nn.Sequential is its
-    own, and silently compiles nothing (torch 2.13)."""
+    """Return the function that `module.compile()` compiles, as one of ours: torch sees that the code of a bare
+    nn.Sequential is its own, and silently compiles nothing (torch 2.13)."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
