@@ -203,7 +203,7 @@ class NodeSpec(_Spec):
         None, pattern=INTERFACE, description="network interface (default: chosen by route)"
     )
     labels: Annotated[dict[LabelKey, LabelValue], Expected("words, such as room: lab")] = Field(
-        default_factory=dict, description="your own words, for --label"
+        default_factory=dict, description="your own words, for --nodes and --label"
     )
     limits: Annotated[Limits, Expected("a mapping of cpus, memory_reservation, memory and shm")] = Field(
         default_factory=Limits, description="what the container may use"
