@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -149,13 +150,16 @@ def refusal(attempt: Attempt) -> NodeUnreachableError:
         what = f"no answer in {attempt.waited_s:.0f} s"
     if reach is Reach.REFUSED:
         what, hint = "refused the connection", "on it: sudo systemctl enable --now ssh; or its port in the inventory."
-    if reach is Reach.OTHER:
+    if isinstance(error, paramiko.ChannelException):
+        reach, what, hint = Reach.NO_ANSWER, f"cannot be reached from its jump host {spec.jump}", "is it on?"
+    elif reach is Reach.OTHER:
         what, hint = "answers, and not as an SSH server does", "is its port right in the inventory?"
     return NodeUnreachableError(
         f"{attempt.place} {what} ({plain(error)})",
         reach=reach,
         node=spec.name,
-        hint=f"{hint} Try: ssh -p {spec.port} {attempt.user}@{spec.address}",
+        hint=f"{hint} Try: ssh {f'-J {shlex.quote(spec.jump)} ' if spec.jump else ''}-p {spec.port} "
+        f"{attempt.user}@{spec.address}",
     )
 
 
@@ -171,11 +175,12 @@ def _login(attempt: Attempt) -> NodeUnreachableError:
         )
     if locked := keys.locked:
         names = ", ".join(map(str, locked))
+        agent = "" if os.environ.get("SSH_AUTH_SOCK") else 'eval "$(ssh-agent)"; '
         return NodeUnreachableError(
             f"{attempt.place}: locked by a passphrase, so not tried: {names}",
             reach=Reach.KEY_LOCKED,
             node=spec.name,
-            hint=f"ssh-add {' '.join(shlex.quote(str(file)) for file in locked)}",
+            hint=f"{agent}ssh-add {' '.join(shlex.quote(str(file)) for file in locked)}",
         )
     tried = spec.identity or "your agent's keys and ~/.ssh/id_*"
     return NodeUnreachableError(
