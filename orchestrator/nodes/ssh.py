@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import shlex
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from docker.transport.sshconn import SSHConnectionPool
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
 from orchestrator.nodes.docker_engine import DockerEngine
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed, resolved
 from orchestrator.nodes.ssh_config import Login, SshSettings, login_of, settings_of_hop
 from orchestrator.nodes.ssh_login import (
     REFUSALS,
@@ -34,13 +33,11 @@ from orchestrator.nodes.ssh_login import (
     Keys,
     drop_missing,
     keys_for,
-    plain,
     refusal,
     require_identity,
 )
 from orchestrator.specs.errors import CommandFailedError, ConfigError, DeadlineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.reach import Reach
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 15
@@ -239,16 +236,8 @@ class SshNode:
 
 
 def resolve(spec: NodeSpec) -> str:
-    """The node's IPv4 address. Names are resolved here alone: on the nodes, host names hang runs."""
-    try:
-        return socket.gethostbyname(spec.address)
-    except OSError as error:
-        raise NodeUnreachableError(
-            f"{spec.address} has no IPv4 address ({plain(error)})",
-            reach=Reach.NO_ADDRESS,
-            node=spec.name,
-            hint="write its address into the inventory: on that machine, `ip -4 address` shows it",
-        ) from error
+    """The node's IPv4 address."""
+    return resolved(spec.address, node=spec.name)
 
 
 def hold_to_known_keys(client: paramiko.SSHClient, node: str, *, accept_by: str = "") -> None:
