@@ -51,6 +51,8 @@ def load_inventory(path: Path | None) -> LoadedInventory:
     lab, variable = inventory_file(), os.environ.get("ORCH_INVENTORY")
     if given := path or invocation.current.inventory:
         found, origin = given, "(given by -i)"
+        if given.is_file() and given != lab:
+            invocation.current.inventory = given  # for the lines to paste
     elif variable:
         found, origin = Path(variable), "(given by $ORCH_INVENTORY)"
     elif lab.exists():

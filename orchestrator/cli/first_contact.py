@@ -28,7 +28,10 @@ def let_in(specs: Sequence[NodeSpec], *, yes: bool) -> list[NodeSpec]:
     Jump hosts come first, also those that are not among the machines: the others are asked through them.
     """
     ways = _ways(specs)
+    if hops := [spec.name for spec, _ in ways.values() if spec not in specs]:
+        say(f"jump hosts on the way, which get your key first: {', '.join(hops)}")
     done: dict[Place, bool] = {}
+    passwords: list[str] = []
     for length in sorted({len(way) for _, way in ways.values()}):
         round_ = []
         for place, (spec, way) in ways.items():
@@ -40,7 +43,7 @@ def let_in(specs: Sequence[NodeSpec], *, yes: bool) -> list[NodeSpec]:
                 report_error(NodeUnreachableError(reason, node=spec.name, hint="fix that one first"))
             else:
                 round_.append((place, spec))
-        fit = {spec.name for spec in _round([spec for _, spec in round_], yes=yes)}
+        fit = {spec.name for spec in _round([spec for _, spec in round_], passwords, yes=yes)}
         done |= {place: spec.name in fit for place, spec in round_}
     return [spec for spec in specs if spec.connection == "local" or done.get(_place(spec))]
 
@@ -77,11 +80,11 @@ def _place(spec: NodeSpec) -> Place:
     return login.spec.address.lower(), login.spec.port
 
 
-def _round(specs: Sequence[NodeSpec], *, yes: bool) -> list[NodeSpec]:
+def _round(specs: Sequence[NodeSpec], passwords: list[str], *, yes: bool) -> list[NodeSpec]:
     """Let the key in on machines that can be reached now; return those that accept it."""
     from orchestrator.fleet.fan_out import fan_out
 
-    trusted, _ = accept_keys(fan_out(specs, shown_by, timeout_s=TIMEOUT_S), yes=yes)
+    trusted, _ = accept_keys(fan_out(specs, shown_by, timeout_s=TIMEOUT_S), yes=yes, again="this command")
     fit: list[NodeSpec] = []
     lacking: list[NodeSpec] = []
     refusals: list[OrchError] = []
@@ -100,10 +103,12 @@ def _round(specs: Sequence[NodeSpec], *, yes: bool) -> list[NodeSpec]:
     if lacking and not can_ask():
         report_errors(refusals)
         return fit
-    return [*fit, *_copied(lacking, refusals, yes=yes)]
+    return [*fit, *_copied(lacking, refusals, passwords, yes=yes)]
 
 
-def _copied(specs: Sequence[NodeSpec], refusals: Sequence[OrchError], *, yes: bool) -> list[NodeSpec]:
+def _copied(
+    specs: Sequence[NodeSpec], refusals: Sequence[OrchError], passwords: list[str], *, yes: bool
+) -> list[NodeSpec]:
     """Copy the key to machines that lack it, after one question; return those that accept it now."""
     from orchestrator.nodes.first_login import make_key, public_key
     from orchestrator.nodes.ssh_config import login_of
@@ -119,9 +124,8 @@ def _copied(specs: Sequence[NodeSpec], refusals: Sequence[OrchError], *, yes: bo
     places = {spec.name: _login_name(spec) for spec in specs}
     question = f"Copy your public key to {', '.join(places[name] for name in names)}?"
     agreed_on = chosen(question, names, yes=yes, default=True)
-    if len(agreed_on) > 1:
+    if len(agreed_on) > 1 and not passwords:
         say("the password of the first machine is tried on the others, and asked for again where it is refused")
-    passwords: list[str] = []
     done: list[NodeSpec] = []
     for spec in specs:
         key = keys[spec.name]

@@ -72,11 +72,11 @@ def shown_by(spec: NodeSpec) -> ShownKey:
 
 
 def accept_keys(
-    outcomes: Sequence[Outcome[NodeSpec, ShownKey]], *, yes: bool
+    outcomes: Sequence[Outcome[NodeSpec, ShownKey]], *, yes: bool, again: str = ""
 ) -> tuple[list[NodeSpec], list[OrchError]]:
     """Show all unknown keys and ask for consent once; return the trusted machines, and the errors, which are reported.
 
-    A changed key is an error.
+    A changed key is an error. `again`: the command that comes after it was removed (default: `orch trust`).
     """
     from orchestrator.nodes.host_keys import accept, changed_key, known_keys
 
@@ -88,7 +88,7 @@ def accept_keys(
             machine = outcome.value()
             known = known_keys(machine.address, machine.port, machine.names)
             if known and machine.key not in known:
-                raise changed_key(machine.name, machine.address, machine.port, known, machine.key)
+                raise changed_key(machine.name, machine.address, machine.port, known, machine.key, then=again)
         except OrchError as error:
             error.node = error.node or outcome.item.name
             report_error(error)

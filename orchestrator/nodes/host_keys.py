@@ -59,9 +59,12 @@ class RefuseUnknown(paramiko.MissingHostKeyPolicy):
 
 
 def changed_key(
-    node: str, host: str, port: int, known: Sequence[paramiko.PKey], shown: paramiko.PKey
+    node: str, host: str, port: int, known: Sequence[paramiko.PKey], shown: paramiko.PKey, *, then: str = ""
 ) -> NodeUnreachableError:
-    """Error for a machine that presents a different key than before: no option of orch accepts it."""
+    """Error for a machine that presents a different key than before: no option of orch accepts it.
+
+    `then`: the next step after the old one is removed (default: `orch trust`).
+    """
     entries = dict.fromkeys((entry_name(host, port), host))  # a jump host has a port of its own
     removals = [
         f"ssh-keygen -f {shlex.quote(str(file))} -R {shlex.quote(entry)}"
@@ -75,7 +78,7 @@ def changed_key(
         reach=Reach.KEY_CHANGED,
         node=node,
         hint="this may be an attack. If the machine was reinstalled or given another key, remove the old one: "
-        f"{'; '.join(removals)}; then: orch trust {node}",
+        f"{'; '.join(removals)}; then: {then or f'orch trust {node}'}",
     )
 
 

@@ -190,6 +190,18 @@ def test_the_machines_of_an_inventory_get_the_key_and_it_is_left_as_it_is(init: 
         assert init("-i", "hosts.ini", "10.0.0.1")[0] == 2
 
 
+def test_a_changed_key_leads_back_to_this_command(init: Init, tmp_path: Path) -> None:
+    with machines(Machine()) as words:
+        port = words[0].rpartition(":")[2]
+        (tmp_path / "config/orch").mkdir(parents=True)
+        other = paramiko.ECDSAKey.generate()
+        line = f"[{ADDRESS}]:{port} {other.get_name()} {other.get_base64()}\n"
+        (tmp_path / "config/orch/known_hosts").write_text(line)
+        code, said = init(*words)
+    assert code == 4
+    assert f"-R '[{ADDRESS}]:{port}'; then: this command\n" in said
+
+
 def test_jump_hosts_come_first_and_need_not_be_named(init: Init, tmp_path: Path) -> None:
     behind = Machine()
     with machines(behind) as (word,), sshd(tmp_path / "sshd") as hop:
@@ -205,6 +217,7 @@ def test_jump_hosts_come_first_and_need_not_be_named(init: Init, tmp_path: Path)
         code, said = init("far", typed=(RIGHT,))
         assert code == 0, said
         assert said.count("Is that its key?") == 2
+        assert "jump hosts on the way, which get your key first: hop\n" in said
         assert said.index("your key is accepted already: hop") < said.index("key copied, and accepted: far")
     assert len(behind.keys) == 1
     assert "hop" not in (tmp_path / "inventory.yaml").read_text()

@@ -104,9 +104,12 @@ def test_what_a_jump_host_met_is_told_of_the_jump_host(own: Server, tmp_path: Pa
         f"Host lab1\n{target}  ProxyJump hop1\nHost hop1\n{reached(own)}"
         f"Host lab2\n{target}  ProxyJump hop2\nHost hop2\n{target}"
     )
-    with pytest.raises(NodeUnreachableError, match="cannot be reached from its jump host hop1") as raised:
+    with pytest.raises(NodeUnreachableError, match=r"from its jump host hop1 \(Connect failed\)") as raised:
         SshNode(ALIAS).open()
-    assert raised.value.hint == f"is it on? Try: ssh -J hop1 -p {closed} ana@{ADDRESS}"
+    assert (
+        raised.value.hint
+        == f"is it on, and does that host allow it (AllowTcpForwarding)? Try: ssh -J hop1 -p {closed} ana@{ADDRESS}"
+    )
     with pytest.raises(NodeUnreachableError, match=f"jump host on the way to it: ana@{ADDRESS}:{closed} refused"):
         SshNode(NodeSpec(name="alpha", address="lab2")).open()
     with sshd(tmp_path / "hop") as unknown:
