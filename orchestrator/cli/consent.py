@@ -58,7 +58,7 @@ def chosen(question: str, names: Sequence[str], *, yes: bool, default: bool = Fa
         try:
             selected, count = select_names(str(answer), names, place="this list")
         except (ConfigError, UsageError) as error:
-            sys.stderr.write(f"not understood: {error.message}; {error.hint}\n")
+            sys.stderr.write(f"not understood: {error.message.removeprefix('--nodes: ')}; {error.hint}\n")
             continue
         return selected[:count]
 

@@ -29,7 +29,7 @@ class LoadedInventory:
 
     def select(self, nodes: str | None, labels: Sequence[str] | None = None) -> tuple[NodeSpec, ...]:
         """Return the nodes that `--nodes` and `--label` choose."""
-        return select_nodes(self.inventory, nodes=nodes, labels=labels or (), filename=str(self.path))
+        return select_nodes(self.inventory, nodes=nodes, labels=labels or ())
 
 
 @dataclass(frozen=True, kw_only=True)

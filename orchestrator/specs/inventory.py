@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    WithJsonSchema,
+    model_validator,
+)
 
 from orchestrator.specs.image import IMAGE_EXPECTED, REFERENCE, REGISTRY, REGISTRY_EXPECTED
 
@@ -226,6 +235,18 @@ class Inventory(_Spec):
         ImageSpec, Expected("a mapping of requirements, apt and dockerfile, or of reference; and registry")
     ] = Field(default_factory=ImageSpec, description="packages that the project adds to the image, or another image")
     nodes: tuple[NodeSpec, ...] = Field(min_length=1)
+    _filename: str = PrivateAttr("inventory.yaml")
+
+    @property
+    def filename(self) -> str:
+        """Name of its file, for messages."""
+        return self._filename
+
+    def of_file(self, filename: str) -> Inventory:
+        """The same inventory with the name of its file."""
+        named = self.model_copy()
+        named._filename = filename
+        return named
 
     @model_validator(mode="after")
     def _names_differ(self) -> Inventory:

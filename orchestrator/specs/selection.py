@@ -22,14 +22,9 @@ Labels = Mapping[str, Mapping[str, str]]
 """Labels of each node, by its name."""
 
 
-def select_nodes(
-    inventory: Inventory,
-    *,
-    nodes: str | None = None,
-    labels: Sequence[str] = (),
-    filename: str = "inventory.yaml",
-) -> tuple[NodeSpec, ...]:
+def select_nodes(inventory: Inventory, *, nodes: str | None = None, labels: Sequence[str] = ()) -> tuple[NodeSpec, ...]:
     """Nodes that have all the labels and that `nodes` selects; ConfigError where none is left, or a name is unknown."""
+    filename = inventory.filename
     labelled = _with_labels(inventory.nodes, labels, filename)
     if nodes is None:
         return labelled
