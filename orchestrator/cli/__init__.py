@@ -70,6 +70,7 @@ GROUPS = {
 }
 """Commands by group, in the order of use, with their summaries."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+_WITHOUT_INVENTORY = ("lab", "explain", "init", "inventory", "version")
 ALIASES = {"watch": "supervise"}
 """Other names of commands; the help of the command names them."""
 
@@ -105,7 +106,8 @@ def run() -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. Every error becomes a message, never a traceback."""
     arguments = _current_names(sys.argv[1:] if argv is None else argv)
-    with invocation(Invocation(words=tuple(arguments))):
+    commands = tuple(name for name in COMMANDS if name not in _WITHOUT_INVENTORY)
+    with invocation(Invocation(words=tuple(arguments), commands=commands)):
         if os.environ.get("ORCH_DEBUG", "0") not in ("", "0"):
             _set_common("debug")
         try:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import typer
 
-from orchestrator.specs.errors import UsageError
+from orchestrator.specs.errors import ConfigError, UsageError
 
-Answer = Callable[[str, bool], bool]
-"""Answers a question, given what an empty line means."""
+Answer = Callable[[str, bool], "bool | str"]
+"""Answers a question, given what an empty line means; one that names can answer, also with a text."""
 
 
 def require_consent(*, yes: bool, look_first: str = "") -> None:
@@ -35,7 +35,32 @@ def agreed(question: str, *, yes: bool, default: bool = False) -> bool:
     """Ask on stderr, which leaves stdout for data, and return whether the answer is yes."""
     require_consent(yes=yes)
     ask = _answering.get() or (lambda question, default: typer.confirm(question, default=default, err=True))
-    return yes or ask(question, default)
+    return yes or bool(ask(question, default))
+
+
+def chosen(question: str, names: Sequence[str], *, yes: bool, default: bool = False) -> tuple[str, ...]:
+    """Ask on stderr for which of the names the answer is yes: all (`y`), none (`n`), some, or all but `!NAME`."""
+    from orchestrator.specs.selection import select_names
+
+    if yes or len(names) == 1:
+        return tuple(names) if agreed(question, yes=yes, default=default) else ()
+    require_consent(yes=yes)
+    while True:
+        if person := _answering.get():
+            answer = person(question, default)
+        else:
+            usual = "y" if default else "n"
+            answer = asked(f"{question} (y, n, names, or !NAME to leave one out)", default=usual).strip().lower()
+        if answer in (True, "y", "yes", "all"):
+            return tuple(names)
+        if answer in (False, "n", "no"):
+            return ()
+        try:
+            selected, count = select_names(str(answer), names, place="this list")
+        except (ConfigError, UsageError) as error:
+            sys.stderr.write(f"not understood: {error.message.removeprefix('--nodes: ')}; {error.hint}\n")
+            continue
+        return selected[:count]
 
 
 def asked(question: str, *, default: str | None = None, hidden: bool = False) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
+from shlex import quote
 
 from orchestrator.cli.options import InventoryOption, LabelOption, NodesOption
 from orchestrator.cli.report import invocation, say
@@ -28,7 +29,7 @@ class LoadedInventory:
 
     def select(self, nodes: str | None, labels: Sequence[str] | None = None) -> tuple[NodeSpec, ...]:
         """Return the nodes that `--nodes` and `--label` choose."""
-        return select_nodes(self.inventory, nodes=nodes, labels=labels or (), filename=str(self.path))
+        return select_nodes(self.inventory, nodes=nodes, labels=labels or ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,8 @@ def load_inventory(path: Path | None) -> LoadedInventory:
     lab, variable = inventory_file(), os.environ.get("ORCH_INVENTORY")
     if given := path or invocation.current.inventory:
         found, origin = given, "(given by -i)"
+        if given.is_file() and given != lab:
+            invocation.current.inventory = given  # for the lines to paste
     elif variable:
         found, origin = Path(variable), "(given by $ORCH_INVENTORY)"
     elif lab.exists():
@@ -59,6 +62,8 @@ def load_inventory(path: Path | None) -> LoadedInventory:
         found, origin = Path("inventory.yaml"), "in this folder"
     if not found.exists():
         raise ConfigError(f"no {found} {origin}", hint=HINT)
+    if inside := next((file for file in sorted(found.iterdir()) if file.is_file()), None) if found.is_dir() else None:
+        raise ConfigError(f"{found} is a folder; expected a file {origin}".rstrip(), hint=f"-i {quote(str(inside))}")
     loaded = LoadedInventory(inventory=_of_ansible(found) or read_inventory(found), path=found)
     getLogger("orch").info("inventory %s: %s", found, loaded.inventory)
     return loaded
@@ -72,14 +77,31 @@ def _of_ansible(file: Path) -> Inventory | None:
     from orchestrator.nodes.ansible_program import listed
     from orchestrator.specs.inventory_files.ansible_host import UNUSED
     from orchestrator.specs.inventory_files.ansible_inventory import read_ansible
+    from orchestrator.specs.inventory_files.ansible_vars import variables_beside
     from orchestrator.specs.inventory_files.inventory_import import inventory_text
 
-    found = read_ansible(listed(file) or text, filename=str(file))
+    try:
+        answer = listed(file)
+    except ConfigError as error:
+        raise _faults(text, file) or error from None
+    beside = None if answer else variables_beside(file)
+    found = read_ansible(answer or text, filename=str(file), beside=beside)
     converted, notes = inventory_text(found, source=str(file))
     for note in notes:
         if not note.startswith(UNUSED):
             _say_once(f"note: {file}: {note}")
     return parse_inventory(converted, filename=str(file))
+
+
+def _faults(text: str, file: Path) -> ConfigError | None:
+    """Error that names the lines, where the own reader finds the fault that the program failed on."""
+    from orchestrator.specs.inventory_files.ansible_inventory import read_ansible
+
+    try:
+        read_ansible(text, filename=str(file))
+    except ConfigError as error:
+        return error if error.problems else None
+    return None
 
 
 def _say_once(text: str) -> None:

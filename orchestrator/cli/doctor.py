@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import typer
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import ChosenNodes
 from orchestrator.cli.options import Output
-from orchestrator.cli.report import report_error, say
+from orchestrator.cli.report import report_error, say, with_inventory
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
 
@@ -61,8 +62,17 @@ def doctor(
             say(f"{fixed} fixed; checking again")
             report = _look(reached, request, words, quiet=output.as_json)
     names = [finding.id for finding in report.all_findings]
-    output.write(doctor_data(report), names, doctor_screen(report, wide=output.wide))
+    output.write(doctor_data(report), names, doctor_screen(_to_paste(report), wide=output.wide))
     return PreflightError.exit_code if report.unfit else EXIT_OK
+
+
+def _to_paste(report: DoctorReport) -> DoctorReport:
+    """The report with fixes that name the inventory, where it was given by `-i`."""
+    findings = {
+        area: tuple(replace(one, fix=with_inventory(one.fix)) for one in found)
+        for area, found in report.findings.items()
+    }
+    return replace(report, findings=findings)
 
 
 def _words(only: str) -> tuple[str, ...]:

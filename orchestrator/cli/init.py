@@ -5,38 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shlex import quote
 
 import typer
 
-from orchestrator.cli.consent import agreed, asked, can_ask, require_consent
+from orchestrator.cli.consent import agreed, asked, can_ask, chosen, require_consent
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.first_contact import let_in
 from orchestrator.cli.options import YesOption
-from orchestrator.cli.report import exit_code, report_error, report_errors, say
+from orchestrator.cli.report import exit_code, invocation, report_errors, say
 from orchestrator.render.printable import counted
-from orchestrator.specs.errors import (
-    EXIT_INTERRUPTED,
-    ConfigError,
-    EngineError,
-    NodeUnreachableError,
-    OrchError,
-    UsageError,
-)
+from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, EngineError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, ImportedNode, inventory_text
 from orchestrator.specs.inventory_files.machine_words import machines_of
-from orchestrator.specs.reach import Reach
 
-if TYPE_CHECKING:
-    from orchestrator.nodes.ssh import SshNode
-
-TRIES = 3
-TIMEOUT_S = 40.0
 _THIS_COMPUTER = "nodes: {here: {address: 127.0.0.1, connection: local}}"
 EXAMPLES = """\
 orch init 192.168.1.11 192.168.1.12
 orch init ana@192.168.1.11:2222 'node[1-5]'
 orch init --scan 192.168.1.0/24 --user ana
+orch init -i hosts.ini
 orch init --local
 """
 
@@ -48,25 +38,33 @@ def init(
     scan: str | None = typer.Option(None, metavar="NETWORK", help="Find machines with SSH, such as 192.168.1.0/24."),
     user: str | None = typer.Option(None, metavar="NAME", help="SSH user for machines without one."),
     local: bool = typer.Option(False, "--local", help="This computer alone, without SSH."),
+    inventory: Path | None = typer.Option(
+        None, "-i", "--inventory", metavar="FILE", help="The machines of this inventory, also an Ansible one."
+    ),
     file: Path = typer.Option(Path("inventory.yaml"), "--file", "-f", metavar="FILE", help="File to write."),
     force: bool = typer.Option(False, "--force", help="Replace the file without a question."),
     yes: YesOption = False,
 ) -> int:
     """Write inventory.yaml for machines that have nothing but SSH, and bring your key to them.
 
-    Shows each host key, copies your public key with a password that is asked for and never stored, and looks at each
-    machine. Can be repeated: what is done is not asked again. Exit code 5: some machines were left out; 4: all were.
+    Shows all host keys at once, copies your public key with a password that is asked for and never stored, and looks
+    at each machine. With -i, for the machines of that inventory, which is left as it is. Can be repeated: what is done
+    is not asked again. Exit code 5: some machines were left out; 4: all were.
     """
     require_consent(yes=yes)
-    if file.exists() and yes and not force:
-        raise UsageError(f"{file} is there already; nothing was done", hint="--force replaces it; --file names another")
     if local and (machines or scan or user):
         raise UsageError("--local is this computer alone, without SSH: no machine, --scan or --user goes with it")
+    if given := inventory or invocation.current.inventory:
+        if machines or scan or user or local:
+            raise UsageError(f"-i {given} names the machines: no machine, --scan, --user or --local goes with it")
+        return _of_inventory(given, yes=yes)
+    if file.exists() and yes and not force:
+        raise UsageError(f"{file} is there already; nothing was done", hint="--force replaces it; --file names another")
     if local:
         specs = fit = list(parse_inventory(_THIS_COMPUTER, filename="this computer").nodes)
     else:
         specs = list(_specs(_words(machines or [], scan, yes=yes), user, yes=yes))
-        fit = _let_in(specs, yes=yes)
+        fit = let_in(specs, yes=yes)
     left_out = [spec.name for spec in specs if spec not in fit]
     if not fit:
         say("no machine can be used; nothing was written")
@@ -76,8 +74,20 @@ def init(
         return EXIT_INTERRUPTED
     if not _write(fit, file, force=force, yes=yes):
         return EXIT_INTERRUPTED
-    where = "" if file == Path("inventory.yaml") else f" -i {file}"
+    where = "" if file == Path("inventory.yaml") else f" -i {quote(str(file))}"
     say(f"next: orch {_next_after_a_look(fit)}{where}")
+    return exit_code(len(left_out), len(specs))
+
+
+def _of_inventory(file: Path, *, yes: bool) -> int:
+    """Bring the key to the machines of an inventory, and look at them."""
+    specs = load_inventory(file).inventory.nodes
+    fit = let_in(specs, yes=yes)
+    if left_out := [spec.name for spec in specs if spec not in fit]:
+        say(f"without your key: {', '.join(left_out)}; {file} was left as it is")
+    if fit:
+        chosen_ones = f" -n {','.join(spec.name for spec in fit)}" if left_out else ""
+        say(f"next: orch {_next_after_a_look(fit)} -i {quote(str(file))}{chosen_ones}")
     return exit_code(len(left_out), len(specs))
 
 
@@ -86,15 +96,13 @@ def _words(given: Sequence[str], scan: str | None, *, yes: bool) -> list[str]:
     words = list(given)
     if scan:
         from orchestrator.fleet.readiness.find_machines import find_machines, subnet
-        from orchestrator.specs.selection import select_names
 
         network = subnet(scan)
         say(f"looking for SSH servers in {network}")
         found = find_machines(network)
         say(f"{counted(len(found), 'machine')} with SSH: {', '.join(found) or '-'}")
         if found and not yes and can_ask():
-            answer = asked("Which of them? (all, addresses, or '!ADDRESS' to leave one out)", default="all").strip()
-            found = found if answer in ("", "all") else select_names(answer, found, place="the scan")[0]
+            found = chosen("Use them?", found, yes=yes, default=True)
         words += found
     if not words and not scan and not yes and can_ask():
         words = asked("Addresses of your machines, separated by spaces").split()
@@ -114,101 +122,6 @@ def _specs(words: Sequence[str], user: str | None, *, yes: bool) -> tuple[NodeSp
     if notes:
         raise UsageError(notes[0], hint="expected 192.168.1.11, ana@host:2222 or node[1-5]")
     return parse_inventory(text, filename="the machines").nodes
-
-
-def _let_in(specs: Sequence[NodeSpec], *, yes: bool) -> list[NodeSpec]:
-    """Return the machines that let the user's key in; the errors of the others are reported."""
-    from orchestrator.cli.trust import accept_key, shown_by
-    from orchestrator.fleet.fan_out import fan_out
-
-    fit: list[NodeSpec] = []
-    passwords: list[str] = []
-    for outcome in fan_out(specs, shown_by, timeout_s=TIMEOUT_S):
-        spec = outcome.item
-        try:
-            if accept_key(outcome.value(), yes=yes) and _has_key(spec, passwords, yes=yes):
-                fit.append(spec)
-        except UsageError:
-            raise
-        except OrchError as error:
-            error.node = error.node or spec.name
-            report_error(error)
-    return fit
-
-
-def _has_key(spec: NodeSpec, passwords: list[str], *, yes: bool) -> bool:
-    """Let the user's key in, by a password where needed; return whether the machine accepts it."""
-    from orchestrator.nodes.first_login import authorize, make_key, public_key
-    from orchestrator.nodes.ssh import SshNode
-    from orchestrator.nodes.ssh_config import login_of
-
-    try:
-        _log_in(SshNode(spec))
-        say(f"{spec.name}: lets your key in")
-        return True
-    except NodeUnreachableError as error:
-        if error.reach not in (Reach.LOGIN, Reach.NO_KEY):
-            raise
-        refused = error
-    login = login_of(spec)
-    key = public_key(login)
-    if key is None and agreed("You have no SSH key. Make ~/.ssh/id_ed25519, without a passphrase?", yes=yes):
-        say(f"made {make_key()}")
-        key = public_key(login)
-    if key is None or not can_ask():
-        raise refused
-    place = f"{login.spec.user}@{login.spec.address}"
-    if not agreed(f"Copy your public key to {place}?", yes=yes, default=True):
-        say(f"{spec.name}: left as it is")
-        return False
-    node = _by_password(spec, place, passwords)
-    try:
-        authorize(node, key)
-    finally:
-        node.close()
-    _log_in(SshNode(spec))
-    say(f"{spec.name}: key copied, lets it in")
-    return True
-
-
-def _log_in(node: SshNode) -> None:
-    try:
-        node.open()
-    finally:
-        node.close()
-
-
-_REFUSED = (Reach.LOGIN, Reach.NO_KEY, Reach.KEY_LOCKED)
-"""A login by password that is refused is explained by the keys that there are."""
-
-
-def _by_password(spec: NodeSpec, place: str, passwords: list[str]) -> SshNode:
-    """Log in by the password of the last machine, or by one that is asked for; three at most.
-
-    `passwords` holds those that were accepted, in memory alone.
-    """
-    from orchestrator.nodes.ssh import SshNode
-
-    for left in range(TRIES, 0, -1):
-        known = passwords[-1:] if left == TRIES else []
-        password = known[0] if known else asked(f"Password of {place}", hidden=True)
-        node = SshNode(spec, password=password)
-        try:
-            node.open()
-        except NodeUnreachableError as error:
-            node.close()
-            if error.reach not in _REFUSED:
-                raise
-            say(f"{spec.name}: {'the password of the last machine' if known else 'that password'} is refused")
-            continue
-        passwords.append(password)
-        return node
-    raise NodeUnreachableError(
-        f"{place} refused {TRIES} passwords; nothing was changed there",
-        reach=Reach.LOGIN,
-        node=spec.name,
-        hint="is it your machine, and the user right (--user)? Does its sshd allow PasswordAuthentication?",
-    )
 
 
 def _write(specs: Sequence[NodeSpec], file: Path, *, force: bool, yes: bool) -> bool:

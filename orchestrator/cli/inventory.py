@@ -158,9 +158,11 @@ def _read_source(source: str, kind: str) -> ImportedInventory:
         return from_ssh_config(text, home=Path.home(), included=source != "-")
     if kind in ("ansible", "ansible-ini"):
         from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
+        from orchestrator.specs.inventory_files.ansible_vars import variables_beside
 
         ini = kind == "ansible-ini" or (not YAML_GROUP.search(text) and INI.search(text))
-        return from_ansible_ini(text) if ini else from_ansible(text, filename=source)
+        beside = None if source == "-" else variables_beside(path)
+        return (from_ansible_ini if ini else from_ansible)(text, filename=source, beside=beside)
     return from_hostfile(text, filename=source)
 
 

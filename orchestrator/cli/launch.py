@@ -33,8 +33,8 @@ SETTINGS = WORDS_LAST
             "-n",
             "--nodes",
             metavar="NODES|auto",
-            help="A number of nodes, or names: alpha,beta or node[01-05] or 'lab*'; '!gamma' excludes one; auto: the "
-            "fastest set by `orch plan` (default: all).",
+            help="A number of nodes, names (alpha,beta or node[01-05] or 'lab*') or labels (room=lab); '!gamma' "
+            "excludes one; auto: the fastest set by `orch plan` (default: all).",
         ),
     ]
 )

@@ -15,7 +15,7 @@ from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from orchestrator.specs.numbers import duration_s
 from orchestrator.specs.run_events import ContainerExited, RunLine, Tick
-from orchestrator.specs.selection import select_names
+from orchestrator.specs.selection import Labels, labels_of, select_names
 
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.read_logs import LogSource
@@ -57,9 +57,10 @@ def logs(
         wanted = Filter(rank=rank, since=_moment(since), tail=tail, grep=re.compile(grep))
     except re.error as error:
         raise UsageError(f"--grep {grep}: not a regular expression: {error}") from error
-    with connected_for(known_nodes(inventory, run), run) as reached:
+    specs = known_nodes(inventory, run)
+    with connected_for(specs, run) as reached:
         source = resolve_logs(reached, run)
-        wanted = replace(wanted, nodes=_selected(source, nodes, rank))
+        wanted = replace(wanted, nodes=_selected(source, nodes, rank, labels_of(specs)))
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
         lines = gather_lines(source, wanted, note=lambda text: say(f"note: {text}"))
@@ -89,7 +90,7 @@ def logs(
     return EXIT_OK
 
 
-def _selected(source: LogSource, nodes: str | None, rank: int | None) -> frozenset[str] | None:
+def _selected(source: LogSource, nodes: str | None, rank: int | None, labels: Labels) -> frozenset[str] | None:
     """Return the nodes of the run that `nodes` selects, None for all. UsageError: a rank that the run does not have."""
     plan = source.record.plan()
     if rank is not None and plan and not 0 <= rank < plan.world_size:
@@ -98,7 +99,7 @@ def _selected(source: LogSource, nodes: str | None, rank: int | None) -> frozens
         return None
     planned = [part.node for part in plan.nodes] if plan else []
     names = tuple(dict.fromkeys([*planned, *sorted({*source.names, *source.record.names, *source.unreachable})]))
-    selected, count = select_names(nodes, names, place=f"run {source.run_id}")
+    selected, count = select_names(nodes, names, place=f"run {source.run_id}", labels=labels)
     return frozenset(selected[:count])
 
 

@@ -31,7 +31,8 @@ NodesOption = Annotated[
         "-n",
         "--nodes",
         metavar="NODES",
-        help="A number of nodes, or names: alpha,beta or node[01-05] or 'lab*'; '!gamma' excludes one (default: all).",
+        help="A number of nodes, names (alpha,beta or node[01-05] or 'lab*') or labels (room=lab); '!gamma' excludes "
+        "one (default: all).",
     ),
 ]
 LabelOption = Annotated[

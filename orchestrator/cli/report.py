@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -27,7 +29,9 @@ class Invocation:
     command: str = ""
     """Such as `checkpoints ls`."""
     inventory: Path | None = None
-    """From `-i` before the command."""
+    """From `-i`, before the command or after it."""
+    commands: tuple[str, ...] = ()
+    """Commands that take an inventory."""
     quiet: bool = False
     debug_file: Path | None = None
     said: set[str] = field(default_factory=set)
@@ -136,4 +140,17 @@ def _wrapped(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _lines(text: str) -> str:
-    return "".join(f"{printable(line)}\n" for line in text.split("\n"))
+    return "".join(f"{printable(_hint(line))}\n" for line in text.split("\n"))
+
+
+def _hint(line: str) -> str:
+    return with_inventory(line) if line.lstrip().startswith("→") else line
+
+
+def with_inventory(line: str) -> str:
+    """A line to be pasted, with the inventory that was given by `-i`: otherwise it would use another one."""
+    given, commands = invocation.current.inventory, invocation.current.commands
+    if given is None or not commands or re.search(r"\s(-i|--inventory)\b", line):
+        return line
+    words = rf"(?<![\w./-])orch (?=(?:{'|'.join(map(re.escape, commands))})\b)"
+    return re.sub(words, lambda _: f"orch -i {shlex.quote(str(given))} ", line)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
-from orchestrator.cli.consent import agreed, can_ask
+from orchestrator.cli.consent import can_ask, chosen
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, NodesOption, YesOption
 from orchestrator.cli.report import report_error, say
@@ -16,6 +17,8 @@ from orchestrator.specs.inventory import NodeSpec
 
 if TYPE_CHECKING:
     from paramiko import PKey
+
+    from orchestrator.fleet.fan_out import Outcome
 
 ANSWER_S = 5.0
 TIMEOUT_S = 40.0
@@ -30,7 +33,7 @@ def trust(
     inventory: InventoryOption = None,
     yes: YesOption = False,
 ) -> int:
-    """Show the SSH host key of each node, and save it if you accept it.
+    """Show the SSH host keys of the nodes, and save those that you accept.
 
     A host key that differs from the saved one is always refused, also if it has another type: remove
     the old line from known_hosts yourself if you know why. Exit code 4: no node could be trusted; 5: some could not.
@@ -38,16 +41,7 @@ def trust(
     from orchestrator.fleet.fan_out import fan_out
 
     specs = [spec for spec in load_inventory(inventory).select(nodes or listed) if spec.connection == "ssh"]
-    failed: list[OrchError] = []
-    for outcome in fan_out(specs, shown_by, timeout_s=TIMEOUT_S):
-        try:
-            accept_key(outcome.value(), yes=yes)
-        except UsageError:
-            raise
-        except OrchError as error:
-            error.node = error.node or outcome.item.name
-            report_error(error)
-            failed.append(error)
+    _, failed = accept_keys(fan_out(specs, shown_by, timeout_s=TIMEOUT_S), yes=yes)
     if failed and len(failed) < len(specs):
         raise PartialError(f"{len(failed)} of {len(specs)} nodes did not answer or were not trusted")
     return failed[0].exit_code if failed else EXIT_OK
@@ -64,44 +58,72 @@ class ShownKey:
     """Its other names in files of known hosts."""
     key: PKey
 
+    @property
+    def place(self) -> str:
+        return f"{self.address}:{self.port}"
+
 
 def shown_by(spec: NodeSpec) -> ShownKey:
-    """Ask a node for its host key, at the address that the SSH configuration gives it."""
-    from getpass import getuser
+    """Ask a node for its host key, at the address that the SSH configuration gives it, through its jump hosts."""
+    from orchestrator.nodes.ssh import shown_key
 
-    from orchestrator.nodes.host_keys import offered_key
-    from orchestrator.nodes.ssh import resolve
-    from orchestrator.nodes.ssh_config import login_of
-    from orchestrator.nodes.ssh_login import REFUSALS, Attempt, Keys, refusal
-
-    login = login_of(spec)
-    spec, address = login.spec, resolve(login.spec)
-    try:
-        key = offered_key(address, spec.port, timeout_s=ANSWER_S, names=login.key_names)
-    except REFUSALS as error:
-        no_keys = Keys(files=(), in_agent=frozenset())  # no login takes place
-        user = spec.user or getuser()
-        raise refusal(Attempt(spec=spec, user=user, error=error, waited_s=ANSWER_S, keys=no_keys)) from error
-    return ShownKey(name=spec.name, address=address, port=spec.port, names=login.key_names, key=key)
+    login, address, key = shown_key(spec, timeout_s=ANSWER_S)
+    return ShownKey(name=spec.name, address=address, port=login.spec.port, names=login.key_names, key=key)
 
 
-def accept_key(machine: ShownKey, *, yes: bool) -> bool:
-    """Show an unknown key and ask for consent; return whether the key is trusted. OrchError: it has changed."""
-    from orchestrator.nodes.host_keys import accept, changed_key, fingerprint, known_keys, where_to_compare
+def accept_keys(
+    outcomes: Sequence[Outcome[NodeSpec, ShownKey]], *, yes: bool, again: str = ""
+) -> tuple[list[NodeSpec], list[OrchError]]:
+    """Show all unknown keys and ask for consent once; return the trusted machines, and the errors, which are reported.
 
-    name, address, port, key = machine.name, machine.address, machine.port, machine.key
-    known = known_keys(address, port, machine.names)
-    if key in known:
-        say(f"{name}: known already, {fingerprint(key)}")
-        return True
-    if known:
-        raise changed_key(name, address, port, known, key)
-    say(f"{name} {address}:{port} shows {fingerprint(key)}")
-    say(f"  compare it with what this shows on {name} itself: {where_to_compare(key)}")
+    A changed key is an error. `again`: the command that comes after it was removed (default: `orch trust`).
+    """
+    from orchestrator.nodes.host_keys import accept, changed_key, known_keys
+
+    new: list[ShownKey] = []
+    trusted: list[str] = []
+    failed: list[OrchError] = []
+    for outcome in outcomes:
+        try:
+            machine = outcome.value()
+            known = known_keys(machine.address, machine.port, machine.names)
+            if known and machine.key not in known:
+                raise changed_key(machine.name, machine.address, machine.port, known, machine.key, then=again)
+        except OrchError as error:
+            error.node = error.node or outcome.item.name
+            report_error(error)
+            failed.append(error)
+        else:
+            if known:
+                trusted.append(machine.name)
+            else:
+                new.append(machine)
+    if trusted:
+        say(f"host key known already: {', '.join(trusted)}")
+    accepted = _accepted(new, yes=yes)
+    files = {str(accept(one.address, one.port, one.key, one.names)) for one in accepted}
+    if accepted:
+        say(f"host key kept in {', '.join(files)}: {', '.join(one.name for one in accepted)}")
+    trusted += [one.name for one in accepted]
+    return [outcome.item for outcome in outcomes if outcome.item.name in trusted], failed
+
+
+def _accepted(new: Sequence[ShownKey], *, yes: bool) -> list[ShownKey]:
+    """Show the keys in one table, and return those that are accepted."""
+    from orchestrator.nodes.host_keys import where_to_compare
+    from orchestrator.render.console import stderr
+    from orchestrator.render.table import Column, Table
+
+    if not new:
+        return []
+    rows = [(one.name, one.place, one.key.get_name(), one.key.fingerprint) for one in new]
+    stderr().print(Table(columns=[Column("machine"), Column("address"), Column("type"), Column("host key")], rows=rows))
+    compare = " or ".join(dict.fromkeys(where_to_compare(one.key) for one in new))
+    say(f"compare with what this shows on the machine itself: {compare}")
+    names = [one.name for one in new]
     if not yes and not can_ask():
-        raise UsageError("no terminal to confirm the host key on", hint=f"orch trust -n {name} --yes")
-    if agreed("Is that its key?", yes=yes):
-        say(f"{name}: kept in {accept(address, port, key, machine.names)}")
-        return True
-    say(f"{name}: not accepted")
-    return False
+        raise UsageError("no terminal to confirm the host keys on", hint=f"orch trust -n {','.join(names)} --yes")
+    accepted = chosen("Are these their keys?" if len(new) > 1 else "Is that its key?", names, yes=yes)
+    if refused := [name for name in names if name not in accepted]:
+        say(f"not accepted: {', '.join(refused)}")
+    return [one for one in new if one.name in accepted]

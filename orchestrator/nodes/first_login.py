@@ -78,5 +78,7 @@ def authorize(node: Node, key: str) -> None:
     if done.exit_code != 0:
         last = done.stderr.strip().rsplit("\n", 1)[-1] or f"exit code {done.exit_code}"
         raise CommandFailedError(
-            f"the key could not be stored in ~/.ssh/authorized_keys: {last}", node=node.name, hint="is the disk full?"
+            f"the key could not be stored in ~/.ssh/authorized_keys: {last}",
+            node=node.name,
+            hint="on it: ls -ld ~ ~/.ssh ~/.ssh/authorized_keys; df -h ~   # is all of it that user's, with room?",
         )

@@ -44,22 +44,27 @@ def fingerprint(key: paramiko.PKey) -> str:
 class RefuseUnknown(paramiko.MissingHostKeyPolicy):
     """Name the unknown key and say how to accept it."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, *, accept_by: str = "") -> None:
+        """`accept_by`: the command that accepts it (default: `orch trust` of the node)."""
         self._node = node
+        self._accept_by = accept_by or f"orch trust {node}"
 
     def missing_host_key(self, _client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
         raise NodeUnreachableError(
             f"{hostname} shows an unknown host key: {fingerprint(key)}",
             reach=Reach.KEY_UNKNOWN,
             node=self._node,
-            hint=f"compare it with the machine's own ({where_to_compare(key)}), then: orch trust {self._node}",
+            hint=f"compare it with the machine's own ({where_to_compare(key)}), then: {self._accept_by}",
         )
 
 
 def changed_key(
-    node: str, host: str, port: int, known: Sequence[paramiko.PKey], shown: paramiko.PKey
+    node: str, host: str, port: int, known: Sequence[paramiko.PKey], shown: paramiko.PKey, *, then: str = ""
 ) -> NodeUnreachableError:
-    """Error for a machine that presents a different key than before: no option of orch accepts it."""
+    """Error for a machine that presents a different key than before: no option of orch accepts it.
+
+    `then`: the next step after the old one is removed (default: `orch trust`).
+    """
     entries = dict.fromkeys((entry_name(host, port), host))  # a jump host has a port of its own
     removals = [
         f"ssh-keygen -f {shlex.quote(str(file))} -R {shlex.quote(entry)}"
@@ -73,7 +78,7 @@ def changed_key(
         reach=Reach.KEY_CHANGED,
         node=node,
         hint="this may be an attack. If the machine was reinstalled or given another key, remove the old one: "
-        f"{'; '.join(removals)}; then: orch trust {node}",
+        f"{'; '.join(removals)}; then: {then or f'orch trust {node}'}",
     )
 
 
@@ -81,12 +86,20 @@ EXCHANGE_S = 15.0
 """Timeout of the key exchange once a machine answers: a small machine computes for seconds."""
 
 
-def offered_key(address: str, port: int, *, timeout_s: float = 5.0, names: Sequence[str] = ()) -> paramiko.PKey:
+def offered_key(
+    address: str,
+    port: int,
+    *,
+    timeout_s: float = 5.0,
+    names: Sequence[str] = (),
+    through: paramiko.Channel | None = None,
+) -> paramiko.PKey:
     """The key that a machine shows, without logging in: one of a type that is on record, where it has one.
 
-    Raises OSError, EOFError or SSHException where no SSH server answers.
+    `through`: an open channel to that port, of a jump host. Raises OSError, EOFError or SSHException where no SSH
+    server answers.
     """
-    with socket.create_connection((address, port), timeout=timeout_s) as connection:
+    with through or socket.create_connection((address, port), timeout=timeout_s) as connection:
         transport = paramiko.Transport(connection)
         try:
             security = transport.get_security_options()

@@ -6,19 +6,34 @@ fake; the same contract tests run on all of them.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from orchestrator.specs.container import ContainerSpec
-from orchestrator.specs.errors import CommandFailedError
+from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
+from orchestrator.specs.reach import Reach
 from orchestrator.specs.run import ContainerFacts
 
 MIB = 1024 * 1024
 OUTPUT_LIMIT = 16 * MIB
 """Bytes of stdout and of stderr each; longer output is read with `Node.stream`."""
+
+
+def resolved(address: str, *, node: str) -> str:
+    """The IPv4 address. Names are resolved here alone: on the nodes, host names hang runs."""
+    try:
+        return socket.gethostbyname(address)
+    except OSError as error:
+        raise NodeUnreachableError(
+            f"{address} has no IPv4 address ({error.strerror or error})",
+            reach=Reach.NO_ADDRESS,
+            node=node,
+            hint="write its address into the inventory: on that machine, `ip -4 address` shows it",
+        ) from error
 
 
 class CommandOutput(bytearray):

@@ -19,7 +19,7 @@ from docker.utils import kwargs_from_env
 
 from orchestrator.nodes.archive import CHUNK
 from orchestrator.nodes.docker_engine import DockerEngine
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed, Engine
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed, Engine, resolved
 from orchestrator.specs.errors import CommandFailedError, DeadlineError
 
 
@@ -28,8 +28,12 @@ class LocalNode:
 
     def __init__(self, name: str = "controller", address: str = "127.0.0.1", engine: Engine | None = None) -> None:
         self.name = name
-        self.address = address
+        self._address = address
         self.engine: Engine = engine or DockerEngine(name, _docker_client, explain=_why_no_engine)
+
+    @property
+    def address(self) -> str:
+        return resolved(self._address, node=self.name)
 
     def open(self) -> None:
         return

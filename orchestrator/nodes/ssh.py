@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from getpass import getuser
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -24,12 +25,19 @@ from docker.transport.sshconn import SSHConnectionPool
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
 from orchestrator.nodes.docker_engine import DockerEngine
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed, resolved
 from orchestrator.nodes.ssh_config import Login, SshSettings, login_of, settings_of_hop
-from orchestrator.nodes.ssh_login import REFUSALS, Attempt, drop_missing, keys_for, plain, refusal, require_identity
+from orchestrator.nodes.ssh_login import (
+    REFUSALS,
+    Attempt,
+    Keys,
+    drop_missing,
+    keys_for,
+    refusal,
+    require_identity,
+)
 from orchestrator.specs.errors import CommandFailedError, ConfigError, DeadlineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.reach import Reach
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 15
@@ -210,27 +218,12 @@ class SshNode:
         host = _Host(
             address=address, user=spec.user, port=spec.port, identities=login.identities, names=login.key_names
         )
-        connection = _connection(host, node=spec.name, gateway=_gateway(login))
+        connection = _connection(host, node=spec.name, gateway=_gateway(login, spec.name))
         if self._password is not None:
             connection.connect_kwargs.pop("key_filename", None)
             connection.connect_kwargs |= {"password": self._password, "look_for_keys": False, "allow_agent": False}
         require_identity(spec, connection.user)
-        drop_missing(connection.connect_kwargs)
-        began = time.monotonic()
-        try:
-            connection.open()
-        except REFUSALS as error:
-            transport = connection.client.get_transport()
-            attempt = Attempt(
-                spec=spec,
-                user=connection.user,
-                error=error,
-                waited_s=time.monotonic() - began,
-                keys=keys_for(connection.connect_kwargs),
-                at_login=bool(transport and transport.session_id and transport.is_active()),
-            )
-            connection.client.close()  # with its connection to the user's ssh-agent, which Fabric leaves open
-            raise refusal(attempt) from error
+        _open(connection, spec)
         connection.client.get_transport().set_keepalive(KEEPALIVE_S)
         return connection
 
@@ -243,23 +236,15 @@ class SshNode:
 
 
 def resolve(spec: NodeSpec) -> str:
-    """The node's IPv4 address. Names are resolved here alone: on the nodes, host names hang runs."""
-    try:
-        return socket.gethostbyname(spec.address)
-    except OSError as error:
-        raise NodeUnreachableError(
-            f"{spec.address} has no IPv4 address ({plain(error)})",
-            reach=Reach.NO_ADDRESS,
-            node=spec.name,
-            hint="write its address into the inventory: on that machine, `ip -4 address` shows it",
-        ) from error
+    """The node's IPv4 address."""
+    return resolved(spec.address, node=spec.name)
 
 
-def hold_to_known_keys(client: paramiko.SSHClient, node: str) -> None:
+def hold_to_known_keys(client: paramiko.SSHClient, node: str, *, accept_by: str = "") -> None:
     """Check host keys. Fabric alone would accept any, a changed one too (fabric/fabric#2071)."""
     for file in host_keys.known_files():
         client.load_system_host_keys(str(file))
-    client.set_missing_host_key_policy(host_keys.RefuseUnknown(node))
+    client.set_missing_host_key_policy(host_keys.RefuseUnknown(node, accept_by=accept_by))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +257,8 @@ class _Host:
     identities: Sequence[str]
     names: Sequence[str]
     """Its names in files of known hosts, beside the address."""
+    accept_by: str = ""
+    """Command that accepts its host key (default: `orch trust`)."""
 
 
 def _connection(host: _Host, *, node: str, gateway: Any) -> Any:
@@ -286,24 +273,93 @@ def _connection(host: _Host, *, node: str, gateway: Any) -> Any:
         gateway=gateway,
         connect_kwargs={**keys, "banner_timeout": CONNECT_TIMEOUT_S, "auth_timeout": 2 * CONNECT_TIMEOUT_S},
     )
-    hold_to_known_keys(connection.client, node)
+    hold_to_known_keys(connection.client, node, accept_by=host.accept_by)
     host_keys.known_as(connection.client, host.address, host.port, host.names)
     return connection
 
 
-def _gateway(login: Login) -> Any:
-    """The last of the jump hosts, reached through the others; None without any."""
-    spec = login.spec
+def _open(connection: Any, spec: NodeSpec) -> None:
+    """Connect and log in. NodeUnreachableError says why it could not."""
+    drop_missing(connection.connect_kwargs)
+    began = time.monotonic()
     try:
-        hops = _hops(spec.jump.split(",") if spec.jump else ())
-    except ConfigError as error:
-        raise NodeUnreachableError(error.message, node=spec.name, hint=error.hint) from error
+        connection.open()
+    except REFUSALS as error:
+        transport = connection.client.get_transport()
+        attempt = Attempt(
+            spec=spec,
+            user=connection.user,
+            error=error,
+            waited_s=time.monotonic() - began,
+            keys=keys_for(connection.connect_kwargs),
+            at_login=bool(transport and transport.session_id and transport.is_active()),
+        )
+        connection.client.close()  # with its connection to the user's ssh-agent, which Fabric leaves open
+        raise refusal(attempt) from error
+
+
+def shown_key(spec: NodeSpec, *, timeout_s: float) -> tuple[Login, str, paramiko.PKey]:
+    """How to log in to a node, its address, and the host key that it shows, also behind jump hosts."""
+    login = login_of(spec)
+    to, address = login.spec, resolve(login.spec)
+    gateway = _gateway(login, spec.name)
+    try:
+        through = None
+        if gateway:
+            through = gateway.transport.open_channel("direct-tcpip", (address, to.port), ("", 0), timeout=timeout_s)
+        key = host_keys.offered_key(address, to.port, timeout_s=timeout_s, names=login.key_names, through=through)
+    except REFUSALS as error:
+        no_keys = Keys(files=(), in_agent=frozenset())  # no login takes place
+        raise refusal(
+            Attempt(spec=to, user=to.user or getuser(), error=error, waited_s=timeout_s, keys=no_keys)
+        ) from error
+    finally:
+        if gateway:
+            gateway.close()
+    return login, address, key
+
+
+def jump_hosts(spec: NodeSpec) -> tuple[NodeSpec, ...]:
+    """The machines on the way to a node in the order of connection, as nodes of their own."""
+    found: list[NodeSpec] = []
+    for hop in _hops_to(login_of(spec).spec, spec.name):
+        name = re.sub("[^a-z0-9._-]", "-", hop.asked.lower())[:63]
+        one = NodeSpec(name=name, address=hop.asked, user=hop.user, port=hop.port)
+        way = ",".join(f"{host.user}@{host.address}:{host.port}" for host in found)
+        found.append(one.model_copy(update={"jump": way}) if way else one)
+    return tuple(found)
+
+
+def _gateway(login: Login, node: str) -> Any:
+    """An open connection to the last of the jump hosts, through the others; None without any."""
     gateway: Any = None
-    for hop in hops:
-        host = _Host(address=hop.host, user=hop.user, port=hop.port, identities=hop.identities, names=hop.key_names)
-        gateway = _connection(host, node=spec.name, gateway=gateway)
-        drop_missing(gateway.connect_kwargs)
+    for hop in _hops_to(login.spec, node):
+        host = _Host(
+            address=hop.host,
+            user=hop.user,
+            port=hop.port,
+            identities=hop.identities,
+            names=hop.key_names,
+            accept_by=f"ssh -p {hop.port} {hop.user}@{hop.asked} true",
+        )
+        before, gateway = gateway, _connection(host, node=node, gateway=gateway)
+        there = NodeSpec(name=node, address=hop.host, user=hop.user, port=hop.port)
+        try:
+            _open(gateway, there)
+        except NodeUnreachableError as error:
+            if before:
+                before.close()
+            error.message = f"the jump host on the way to it: {error.message}"
+            raise
     return gateway
+
+
+def _hops_to(spec: NodeSpec, node: str) -> list[SshSettings]:
+    """Jump hosts on the way to the address of a login."""
+    try:
+        return _hops(spec.jump.split(",") if spec.jump else ())
+    except ConfigError as error:
+        raise NodeUnreachableError(error.message, node=node, hint=error.hint) from error
 
 
 MAX_HOPS = 8

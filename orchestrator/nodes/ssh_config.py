@@ -30,6 +30,8 @@ _USUAL_KEYS = {"~/.ssh/id_rsa", "~/.ssh/id_ecdsa"}
 class SshSettings:
     """How `ssh` would reach a host."""
 
+    asked: str
+    """The host as it is written: an alias, a name or an address."""
     host: str
     """HostName: an address, or a name to resolve."""
     user: str
@@ -97,6 +99,7 @@ def _settings(host: str, user: str | None, port: int | None, jump: str | None, h
         )
     login = user or value("user") or getuser()
     return SshSettings(
+        asked=host,
         host=name,
         user=login,
         port=int(own_port),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -12,7 +13,7 @@ from typing import Any
 
 import paramiko
 from paramiko.pkey import UnknownKeyType
-from paramiko.ssh_exception import NoValidConnectionsError
+from paramiko.ssh_exception import IncompatiblePeer, NoValidConnectionsError
 
 from orchestrator.nodes import host_keys
 from orchestrator.specs.errors import NodeUnreachableError
@@ -147,15 +148,22 @@ def refusal(attempt: Attempt) -> NodeUnreachableError:
     what, hint = "no answer", "is it on, and its address right in the inventory?"
     if isinstance(error, TimeoutError):
         what = f"no answer in {attempt.waited_s:.0f} s"
-    if reach is Reach.REFUSED:
+    elif reach is Reach.REFUSED:
         what, hint = "refused the connection", "on it: sudo systemctl enable --now ssh; or its port in the inventory."
-    if reach is Reach.OTHER:
+    elif isinstance(error, paramiko.ChannelException):
+        reach, what = Reach.NO_ANSWER, f"cannot be reached from its jump host {spec.jump}"
+        hint = "is it on, and does that host allow it (AllowTcpForwarding)?"
+    elif isinstance(error, IncompatiblePeer):
+        what, hint = "has no algorithm of SSH in common with orch", "update the SSH server there."
+    elif reach is Reach.OTHER:
         what, hint = "answers, and not as an SSH server does", "is its port right in the inventory?"
+    bare = reach is Reach.OTHER and not isinstance(error, IncompatiblePeer)  # paramiko's own text adds nothing
     return NodeUnreachableError(
-        f"{attempt.place} {what} ({plain(error)})",
+        f"{attempt.place} {what}{'' if bare else f' ({plain(error)})'}",
         reach=reach,
         node=spec.name,
-        hint=f"{hint} Try: ssh -p {spec.port} {attempt.user}@{spec.address}",
+        hint=f"{hint} Try: ssh {f'-J {shlex.quote(spec.jump)} ' if spec.jump else ''}-p {spec.port} "
+        f"{attempt.user}@{spec.address}",
     )
 
 
@@ -171,11 +179,12 @@ def _login(attempt: Attempt) -> NodeUnreachableError:
         )
     if locked := keys.locked:
         names = ", ".join(map(str, locked))
+        agent = "" if os.environ.get("SSH_AUTH_SOCK") else 'eval "$(ssh-agent)"; '
         return NodeUnreachableError(
             f"{attempt.place}: locked by a passphrase, so not tried: {names}",
             reach=Reach.KEY_LOCKED,
             node=spec.name,
-            hint=f"ssh-add {' '.join(shlex.quote(str(file)) for file in locked)}",
+            hint=f"{agent}ssh-add {' '.join(shlex.quote(str(file)) for file in locked)}",
         )
     tried = spec.identity or "your agent's keys and ~/.ssh/id_*"
     return NodeUnreachableError(
@@ -185,7 +194,7 @@ def _login(attempt: Attempt) -> NodeUnreachableError:
 
 def plain(error: BaseException) -> str:
     """First line of the error, or the name of its type."""
-    text = getattr(error, "strerror", None) or str(error)
+    text = getattr(error, "strerror", None) or getattr(error, "text", None) or str(error)
     return text.splitlines()[0] if text else type(error).__name__
 
 

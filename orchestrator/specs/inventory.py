@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    WithJsonSchema,
+    model_validator,
+)
 
 from orchestrator.specs.image import IMAGE_EXPECTED, REFERENCE, REGISTRY, REGISTRY_EXPECTED
 
@@ -203,7 +212,7 @@ class NodeSpec(_Spec):
         None, pattern=INTERFACE, description="network interface (default: chosen by route)"
     )
     labels: Annotated[dict[LabelKey, LabelValue], Expected("words, such as room: lab")] = Field(
-        default_factory=dict, description="your own words, for --label"
+        default_factory=dict, description="your own words, for --nodes and --label"
     )
     limits: Annotated[Limits, Expected("a mapping of cpus, memory_reservation, memory and shm")] = Field(
         default_factory=Limits, description="what the container may use"
@@ -230,6 +239,18 @@ class Inventory(_Spec):
         ImageSpec, Expected("a mapping of requirements, apt and dockerfile, or of reference; and registry")
     ] = Field(default_factory=ImageSpec, description="packages that the project adds to the image, or another image")
     nodes: tuple[NodeSpec, ...] = Field(min_length=1)
+    _filename: str = PrivateAttr("inventory.yaml")
+
+    @property
+    def filename(self) -> str:
+        """Name of its file, for messages."""
+        return self._filename
+
+    def of_file(self, filename: str) -> Inventory:
+        """The same inventory with the name of its file."""
+        named = self.model_copy()
+        named._filename = filename
+        return named
 
     @model_validator(mode="after")
     def _names_differ(self) -> Inventory:

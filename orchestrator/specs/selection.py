@@ -1,4 +1,4 @@
-"""Node selection: `-n 5`, `-n alpha,beta`, `-n 'node[01-05]'`, `-n 'lab*'`, `-n '!gamma'`, combinations, `--label k=v`.
+"""Node selection: `-n 5`, `alpha,beta`, `'node[01-05]'`, `'lab*'`, `room=lab`, `'!gamma'`, combinations; `--label k=v`.
 
 The nodes come in the order of the inventory, so that a node keeps its place among the ranks.
 """
@@ -6,28 +6,31 @@ The nodes come in the order of the inventory, so that a node keeps its place amo
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.hostlist import HostlistError, expand
 from orchestrator.specs.inventory import Inventory, NodeSpec
 
-_HINT = "give a number (5), names (alpha,beta), a range (node[01-05]), a pattern ('lab*') or an exclusion ('!gamma')"
+_HINT = (
+    "give a number (5), names (alpha,beta), a range (node[01-05]), a pattern ('lab*'), a label (room=lab) "
+    "or an exclusion ('!gamma')"
+)
+Labels = Mapping[str, Mapping[str, str]]
+"""Labels of each node, by its name."""
 
 
-def select_nodes(
-    inventory: Inventory,
-    *,
-    nodes: str | None = None,
-    labels: Sequence[str] = (),
-    filename: str = "inventory.yaml",
-) -> tuple[NodeSpec, ...]:
+def select_nodes(inventory: Inventory, *, nodes: str | None = None, labels: Sequence[str] = ()) -> tuple[NodeSpec, ...]:
     """Nodes that have all the labels and that `nodes` selects; ConfigError where none is left, or a name is unknown."""
+    filename = inventory.filename
     labelled = _with_labels(inventory.nodes, labels, filename)
     if nodes is None:
         return labelled
-    names, count = select_names(nodes, [node.name for node in inventory.nodes], place=filename)
+    names, count = select_names(
+        nodes, [node.name for node in inventory.nodes], place=filename, labels=labels_of(inventory.nodes)
+    )
     chosen = tuple(node for node in labelled if node.name in names)
     if not chosen:
         raise ConfigError(
@@ -35,22 +38,31 @@ def select_nodes(
             hint=f"{_and(labels)}: {_listed([node.name for node in labelled])}",
         )
     if count is not None and count > len(chosen):
+        others = [word for word in expand(nodes) if not word.isdecimal()]
+        selected = f" of {','.join(others)}" if others else ""
         having = f" with {_and(labels)}" if labels else ""
         raise ConfigError(
-            f"asked for {'1 node' if count == 1 else f'{count} nodes'}, {filename} has {len(chosen)}{having}: "
-            f"{_listed([node.name for node in chosen])}",
-            hint=f"ask for --nodes {len(chosen)}, or add machines to {filename}",
+            f"asked for {'1 node' if count == 1 else f'{count} nodes'}, {filename} has "
+            f"{len(chosen)}{selected}{having}: {_listed([node.name for node in chosen])}",
+            hint=f"ask for --nodes {shlex.quote(','.join([str(len(chosen)), *others]))}, or add machines to {filename}",
         )
     return chosen[:count]
 
 
-def select_names(text: str, known: Sequence[str], *, place: str) -> tuple[tuple[str, ...], int | None]:
+def labels_of(nodes: Sequence[NodeSpec]) -> Labels:
+    """Labels of the nodes, by name."""
+    return {node.name: node.labels for node in nodes}
+
+
+def select_names(
+    text: str, known: Sequence[str], *, place: str, labels: Labels | None = None
+) -> tuple[tuple[str, ...], int | None]:
     """Names among `known` that the text selects, and how many of these at most (None: all of them).
 
-    Words are separated by commas: a number, a name, a range `node[01-05]`, a pattern with `*` or `?`, and each of these
-    after `!` to exclude it. Without names or patterns, all of `known` are selected before the exclusions.
-    `place` is where the names come from, for messages. UsageError: not such a list; ConfigError: an unknown name, a
-    pattern without a match, or no node left.
+    Words are separated by commas: a number, a name, a range `node[01-05]`, a pattern with `*` or `?`, a label
+    `key=value`, and each of these after `!` to exclude it. Without any but exclusions, all of `known` are selected
+    before these. `place` is where the names come from, for messages. UsageError: not such a list; ConfigError: an
+    unknown name or label, a pattern without a match, or no node left.
     """
     try:
         words = expand(text)
@@ -62,13 +74,9 @@ def select_names(text: str, known: Sequence[str], *, place: str) -> tuple[tuple[
     if counts == [0]:
         raise UsageError("--nodes 0: a run needs at least one node")
     wanted = [word for word in words if not word.isdecimal()]
-    found = {word: [name for name in known if fnmatchcase(name, word.removeprefix("!"))] for word in wanted}
+    found = {word: _matching(word.removeprefix("!"), known, labels or {}) for word in wanted}
     if missing := [word.removeprefix("!") for word, names in found.items() if not names]:
-        raise ConfigError(
-            f"not in {place}: {', '.join(missing)}",
-            problems=[_unknown(word, known) for word in missing],
-            hint=f"nodes there: {_listed(known)}",
-        )
+        raise _not_there(missing, known, labels or {}, place)
     included = {name for word, names in found.items() if not word.startswith("!") for name in names}
     excluded = {name for word, names in found.items() if word.startswith("!") for name in names}
     if all(word.startswith("!") for word in wanted):
@@ -79,34 +87,69 @@ def select_names(text: str, known: Sequence[str], *, place: str) -> tuple[tuple[
     return chosen, counts[0] if counts else None
 
 
+def _matching(word: str, known: Sequence[str], labels: Labels) -> list[str]:
+    """Names that a word selects: by their labels where it has a `=`, which no name has."""
+    if "=" not in word:
+        return [name for name in known if fnmatchcase(name, word)]
+    key, value = _parsed(word, "--nodes")
+    return [name for name in known if _has(labels.get(name, {}), key, value)]
+
+
+def _not_there(missing: Sequence[str], known: Sequence[str], labels: Labels, place: str) -> ConfigError:
+    """Error for words that select no node: what is there, and for each word the nearest."""
+    there = _label_words(labels[name] for name in known if name in labels)
+    hints = [f"nodes there: {_listed(known)}"] if any("=" not in word for word in missing) else []
+    if any("=" in word for word in missing):
+        hints.append(_labels_there(there))
+    return ConfigError(
+        f"not in {place}: {', '.join(missing)}",
+        problems=[_unknown(word, there if "=" in word else known) for word in missing],
+        hint="; ".join(hints),
+    )
+
+
 def _with_labels(nodes: tuple[NodeSpec, ...], labels: Sequence[str], filename: str) -> tuple[NodeSpec, ...]:
-    wanted = [_parsed(label) for label in labels]
-    chosen = tuple(node for node in nodes if all(_has(node, key, value) for key, value in wanted))
+    wanted = [_parsed(label, "--label") for label in labels]
+    chosen = tuple(node for node in nodes if all(_has(node.labels, key, value) for key, value in wanted))
     if not chosen:
-        there = sorted({f"{key}={value}" for node in nodes for key, value in node.labels.items()})
-        hint = f"labels there: {', '.join(there)}" if there else "no node there has labels; add `labels: {key: value}`"
-        raise ConfigError(f"no node in {filename} has {_and(labels)}", hint=hint)
+        there = _label_words(node.labels for node in nodes)
+        unknown = [label for label in labels if not any(_has(node.labels, *_parsed(label, "")) for node in nodes)]
+        raise ConfigError(
+            f"no node in {filename} has {_and(labels)}",
+            problems=[_unknown(label, there) for label in unknown],
+            hint=_labels_there(there),
+        )
     return chosen
 
 
-def _parsed(label: str) -> tuple[str, str]:
+def _parsed(label: str, option: str) -> tuple[str, str]:
     key, equals, value = label.partition("=")
-    if not key or not equals:
-        raise UsageError(f"--label {label!r} is not KEY=VALUE", hint="for example --label room=lab")
+    if not key or not equals or not value:
+        raise UsageError(f"{option} {label!r} is not KEY=VALUE", hint=f"for example {option} room=lab")
     return key, value
 
 
-def _has(node: NodeSpec, key: str, value: str) -> bool:
+def _has(labels: Mapping[str, str], key: str, value: str) -> bool:
     """A label may hold several words: `group: gpu,lab` has both `group=gpu` and `group=lab`."""
-    held = node.labels.get(key)
+    held = labels.get(key)
     return held is not None and (value == held or value in held.split(","))
 
 
+def _label_words(labels: Iterable[Mapping[str, str]]) -> list[str]:
+    """Every `key=value` that selects a node."""
+    return sorted({f"{key}={one}" for held in labels for key, value in held.items() for one in value.split(",")})
+
+
+def _labels_there(there: Sequence[str]) -> str:
+    return f"labels there: {_listed(there)}" if there else "no node there has labels; add `labels: {key: value}`"
+
+
 def _unknown(word: str, known: Sequence[str]) -> str:
-    if any(character in word for character in "*?"):
+    if "=" not in word and any(character in word for character in "*?"):
         return f"no node matches {word!r}"
     near = difflib.get_close_matches(word, known, n=1)
-    return f"no node {word!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
+    what = "no node has the label" if "=" in word else "no node"
+    return f"{what} {word!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
 from threading import Thread
+from types import MappingProxyType
 
 import paramiko
 import pytest
@@ -20,7 +21,7 @@ from orchestrator.fleet.readiness.find_machines import find_machines, subnet
 from orchestrator.nodes.first_login import authorize
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import UsageError
-from tests.contract.sshd import ADDRESS, free_port
+from tests.contract.sshd import ADDRESS, free_port, sshd
 from tests.contract.test_trust import saying, serving
 
 RIGHT = "correct horse"
@@ -80,20 +81,24 @@ Init = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Init:
-    """`orch init` in an empty folder, for a user without a key; agrees to all but `refusing`, and types `words`."""
+    """`orch init` in an empty folder, for a user without a key; agrees to all but `refusing`, and types `typed`."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     monkeypatch.chdir(tmp_path)
 
     def run(
-        *words: str, typed: tuple[str, ...] = (), refusing: str = "nothing", terminal: bool = True
+        *words: str,
+        typed: tuple[str, ...] = (),
+        refusing: str = "nothing",
+        terminal: bool = True,
+        answers: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[int, str]:
         left, questions = list(typed), list[str]()
 
-        def person(question: str, _default: bool) -> bool:
+        def person(question: str, _default: bool) -> bool | str:
             questions.append(question)
-            return refusing not in question
+            return next((text for part, text in answers.items() if part in question), refusing not in question)
 
         with answering_by(person if terminal else None), writing_by(lambda question: left.pop(0)):
             code = main(["init", *words])
@@ -120,13 +125,17 @@ def test_from_a_password_to_an_inventory_and_again(init: Init, tmp_path: Path) -
         assert code == 0, said
         public = (tmp_path / ".ssh/id_ed25519.pub").read_text().strip()
         assert (first.keys, second.keys) == ([public], [public])
-        assert said.count("Copy your public key") == 2
+        assert said.count("Copy your public key") == said.count("Are these their keys?") == 1
+        shown = [line.split() for line in said.splitlines() if "SHA256:" in line]
+        assert [line[0] for line in shown] == ["node1", "node2"]
+        assert {line[-1] for line in shown} == {HOST_KEY.fingerprint}
         assert "wrote inventory.yaml: 2 nodes" in said
         assert RIGHT not in said + "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
         assert "next: orch doctor" in said  # nothing but authorized_keys is served there
         code, said = init(*words)
         assert code == 0, said
-        assert "node1: lets your key in" in said
+        assert "host key known already: node1, node2" in said
+        assert "your key is accepted already: node1, node2" in said
         assert "inventory.yaml is up to date" in said
         assert "Copy your public key" not in said
     assert (len(first.keys), len(second.keys)) == (1, 1)
@@ -142,6 +151,76 @@ def test_a_stranger_is_named_and_left_out_after_three_passwords(init: Init, tmp_
     assert "Leave out node2 and write the others?" in said
     assert stranger.keys == []
     assert "node2" not in (tmp_path / "inventory.yaml").read_text()
+
+
+def test_one_question_can_be_answered_for_each_machine(init: Init) -> None:
+    first, second, third = Machine(), Machine(), Machine()
+    with machines(first, second, third) as words:
+        code, said = init(*words, typed=(RIGHT,), answers={"Are these": "!node3", "Copy your": "node1"})
+        assert code == 5, said
+        assert "not accepted: node3" in said
+        assert "node2: left as it is" in said
+        assert "Leave out node2, node3 and write the others?" in said
+        assert [len(one.keys) for one in (first, second, third)] == [1, 0, 0]
+        assert [len(one.tries) for one in (first, second, third)] == [1, 0, 0]
+
+
+def test_a_machine_with_another_password_is_asked_about_on_its_own(init: Init) -> None:
+    first, second, third = Machine(), Machine("its own"), Machine("its own")
+    with machines(first, second, third) as words:
+        code, said = init(*words, typed=(RIGHT, "its own"))
+    assert code == 0, said
+    assert [one.tries for one in (first, second, third)] == [[RIGHT], [RIGHT, "its own"], ["its own"]]
+
+
+def test_the_machines_of_an_inventory_get_the_key_and_it_is_left_as_it_is(init: Init, tmp_path: Path) -> None:
+    first, second = Machine(), Machine("other")
+    with machines(first, second) as words:
+        ports = [word.rpartition(":")[2] for word in words]
+        hosts = "".join(f"n{port} ansible_host={ADDRESS} ansible_port={port} ansible_user=ana\n" for port in ports)
+        (tmp_path / "hosts.ini").write_text(f"[lab]\n{hosts}")
+        code, said = init("-i", "hosts.ini", typed=(RIGHT, "a", "b"))
+        assert code == 5, said
+        assert f"without your key: n{ports[1]}; hosts.ini was left as it is" in said
+        assert f"next: orch doctor -i hosts.ini -n n{ports[0]}" in said
+        assert not (tmp_path / "inventory.yaml").exists()
+        second.accepted = RIGHT
+        code, said = init("-i", "hosts.ini", typed=(RIGHT,))
+        assert (code, len(first.keys), len(second.keys)) == (0, 1, 1), said
+        assert init("-i", "hosts.ini", "10.0.0.1")[0] == 2
+
+
+def test_a_changed_key_leads_back_to_this_command(init: Init, tmp_path: Path) -> None:
+    with machines(Machine()) as words:
+        port = words[0].rpartition(":")[2]
+        (tmp_path / "config/orch").mkdir(parents=True)
+        other = paramiko.ECDSAKey.generate()
+        line = f"[{ADDRESS}]:{port} {other.get_name()} {other.get_base64()}\n"
+        (tmp_path / "config/orch/known_hosts").write_text(line)
+        code, said = init(*words)
+    assert code == 4
+    assert f"-R '[{ADDRESS}]:{port}'; then: this command\n" in said
+
+
+def test_jump_hosts_come_first_and_need_not_be_named(init: Init, tmp_path: Path) -> None:
+    behind = Machine()
+    with machines(behind) as (word,), sshd(tmp_path / "sshd") as hop:
+        (tmp_path / ".ssh").mkdir(mode=0o700)
+        (tmp_path / ".ssh/config").write_text(
+            f"Host hop\n  HostName {ADDRESS}\n  Port {hop.port}\n  User {hop.spec().user}\n"
+            f"  IdentityFile {hop.identity}\nHost far\n  HostName {ADDRESS}\n  Port {word.rpartition(':')[2]}\n"
+            f"  User ana\n  IdentityFile {hop.identity}\n  ProxyJump hop\n"
+        )
+        code, said = init("far", refusing="Is that its key?")
+        assert (code, behind.tries) == (4, []), said
+        assert f"far: it is reached through {ADDRESS}:{hop.port}, which does not let your key in" in said
+        code, said = init("far", typed=(RIGHT,))
+        assert code == 0, said
+        assert said.count("Is that its key?") == 2
+        assert "jump hosts on the way, which get your key first: hop\n" in said
+        assert said.index("your key is accepted already: hop") < said.index("key copied, and accepted: far")
+    assert len(behind.keys) == 1
+    assert "hop" not in (tmp_path / "inventory.yaml").read_text()
 
 
 def test_nothing_is_written_where_no_machine_is_left(init: Init, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.nodes.interface import Node
-from orchestrator.specs.errors import CommandFailedError, DeadlineError, OrchError
+from orchestrator.nodes.local import LocalNode
+from orchestrator.specs.errors import CommandFailedError, DeadlineError, NodeUnreachableError, OrchError
 
 MIB = 1024 * 1024
 WORDS = (
@@ -223,3 +224,12 @@ def _listing(folder: Path) -> dict[str, tuple[str, int, str | bytes]]:
         else:
             found[name] = ("file", path.stat().st_mode & 0o777, path.read_bytes())
     return found
+
+
+def test_a_name_as_an_address_is_resolved_on_the_controller(node: Node) -> None:
+    """`localhost` as MASTER_ADDR would lead every other machine to itself, and not be found to do so."""
+    assert node.address == "127.0.0.1"
+    local = LocalNode("here", "localhost")
+    assert local.address == "127.0.0.1"
+    with pytest.raises(NodeUnreachableError, match=r"nowhere\.invalid has no IPv4 address"):
+        assert LocalNode("here", "nowhere.invalid").address

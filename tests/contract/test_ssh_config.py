@@ -14,7 +14,7 @@ from orchestrator.nodes.ssh import SshNode
 from orchestrator.nodes.ssh_config import SshSettings, settings_for
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
-from tests.contract.sshd import ADDRESS, Server, sshd
+from tests.contract.sshd import ADDRESS, Server, free_port, sshd
 
 
 @pytest.fixture
@@ -86,6 +86,40 @@ def test_a_jump_host_of_the_configuration_is_gone_through(own: Server, way: str)
     assert greets(ALIAS) == "hello"
 
 
+def test_the_host_key_of_a_machine_behind_a_jump_host_is_shown_through_it(own: Server, tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("nodes: {alpha: {address: lab1}}\n")
+    with sshd(tmp_path / "behind") as behind:
+        configure(f"Host lab1\n{reached(behind, then='ProxyJump hop')}Host hop\n{reached(own)}")
+        with pytest.raises(NodeUnreachableError, match="unknown host key"):
+            greets(ALIAS)
+        assert main(["trust", "-i", str(inventory), "--yes"]) == 0
+        assert greets(ALIAS) == "hello"
+
+
+def test_what_a_jump_host_met_is_told_of_the_jump_host(own: Server, tmp_path: Path) -> None:
+    closed = free_port()
+    target = f"  HostName {ADDRESS}\n  Port {closed}\n  User ana\n"
+    configure(
+        f"Host lab1\n{target}  ProxyJump hop1\nHost hop1\n{reached(own)}"
+        f"Host lab2\n{target}  ProxyJump hop2\nHost hop2\n{target}"
+    )
+    with pytest.raises(NodeUnreachableError, match=r"from its jump host hop1 \(Connect failed\)") as raised:
+        SshNode(ALIAS).open()
+    assert (
+        raised.value.hint
+        == f"is it on, and does that host allow it (AllowTcpForwarding)? Try: ssh -J hop1 -p {closed} ana@{ADDRESS}"
+    )
+    with pytest.raises(NodeUnreachableError, match=f"jump host on the way to it: ana@{ADDRESS}:{closed} refused"):
+        SshNode(NodeSpec(name="alpha", address="lab2")).open()
+    with sshd(tmp_path / "hop") as unknown:
+        configure(f"Host lab3\n{target}  ProxyJump hop3\nHost hop3\n{reached(unknown)}")
+        with pytest.raises(NodeUnreachableError, match="unknown host key") as raised:
+            SshNode(NodeSpec(name="alpha", address="lab3")).open()
+    user = unknown.spec().user
+    assert raised.value.hint.endswith(f", then: ssh -p {unknown.port} {user}@hop3 true")
+
+
 def test_jump_hosts_in_a_circle_are_refused(own: Server) -> None:
     configure(f"Host lab1\n{reached(own, then='ProxyJump hop')}Host hop\n{reached(own, then='ProxyJump lab1')}")
     with pytest.raises(NodeUnreachableError, match="more than 8 jump hosts"):
@@ -116,10 +150,15 @@ def test_without_the_ssh_program_hosts_are_read_here(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", "/nowhere")
     configure(f"Host lab1\n{reached(own)}")
     assert settings_for("lab1", None, None, None) == SshSettings(
-        host=ADDRESS, user=own.spec().user or "", port=own.port, identities=(str(own.identity),), key_names=(ADDRESS,)
+        asked="lab1",
+        host=ADDRESS,
+        user=own.spec().user or "",
+        port=own.port,
+        identities=(str(own.identity),),
+        key_names=(ADDRESS,),
     )
     assert settings_for("other", "ana", None, None) == SshSettings(
-        host="other", user="ana", port=22, key_names=("other",)
+        asked="other", host="other", user="ana", port=22, key_names=("other",)
     )
 
 
@@ -143,6 +182,6 @@ def test_trust_asks_the_machine_behind_the_alias(
     inventory = tmp_path / "inventory.yaml"
     inventory.write_text("nodes:\n  alpha: {address: lab1}\n")
     assert main(["trust", "-i", str(inventory), "--yes"]) == 0
-    assert f"alpha {ADDRESS}:{own.port} shows" in capsys.readouterr().err
+    assert ["alpha", f"{ADDRESS}:{own.port}"] in [line.split()[:2] for line in capsys.readouterr().err.splitlines()]
     assert f"[{ADDRESS}]:{own.port},[the-lab]:{own.port} " in host_keys.own_file().read_text()
     assert greets(ALIAS) == "hello"

@@ -78,13 +78,14 @@ def test_a_public_key_is_no_identity(own: Server) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["by the inventory", "by its usual name"])
-def test_a_key_locked_by_a_passphrase(own: Server, named: bool) -> None:
+def test_a_key_locked_by_a_passphrase(own: Server, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     key = own.identity if named else at_home(own)
     lock(key)
     error = refusal(SshNode(own.spec(identity=str(key) if named else None)))
     assert error.reach is Reach.KEY_LOCKED
     assert f"locked by a passphrase, so not tried: {key}" in str(error)
-    assert error.hint == f"ssh-add {key}"
+    assert error.hint == f'eval "$(ssh-agent)"; ssh-add {key}'  # ssh-add alone fails without an agent
 
 
 def test_a_locked_key_that_the_agent_holds_is_let_in(

@@ -89,7 +89,15 @@ def test_a_vault_without_its_password_is_an_error(orch: Orch, tmp_path: Path, no
     ("text", "said"),
     [
         ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", "hosts is encrypted by ansible-vault"),
-        ("[gpu]\nnode1 'ansible_user=ana\n", "line 2 left out: No closing quotation"),
+        ("[gpu]\nnode1 'ansible_user=ana\n", "hosts:2: No closing quotation"),
+        ("[gpu\nnode1\n[gpu:vars]\nfoo\n", "hosts:1: '[gpu' is no section"),
+        ("[gpu\nnode1\n[gpu:vars]\nfoo\n", "hosts:4: 'foo' is not key=value"),
+        ("[gpu]\nnode1 ansible_port={{ port }}\n", "hosts:2: 'port' is not key=value"),
+        ("all:\n  hosts:\n    a:\n    b:\n    a:\n", "hosts:5: a is there already, on line 3"),
+        (
+            "all: {hosts: {a: {ansible_host: 10.0.0.1, ansible_host: 10.0.0.2}}}\n",
+            "ansible_host is there already, on line 1",
+        ),
         ("plugin: aws_ec2\n", "configures Ansible's plugin"),
         ("all: {hosts: {}}\n", "no machines in"),
     ],
@@ -101,6 +109,83 @@ def test_bad_files_are_named(orch: Orch, tmp_path: Path, text: str, said: str) -
     assert (ran.code, ran.out) == (3, "")
     assert said in ran.err
     assert str(file) in ran.err
+
+
+def test_the_cause_is_named_where_the_program_fails(orch: Orch, tmp_path: Path, no_program: Path) -> None:
+    """ansible-core 2.19 ends with 0 and without a host, unless it is told to fail."""
+    file = tmp_path / "hosts.ini"
+    file.write_text("[gpu]\nnode1\n")
+    program(
+        no_program,
+        '[ "$ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED" = true ] || { echo "{}"; exit 0; }\n'
+        "printf '[WARNING]: Failed to parse\\n\\n<<< caused by >>>\\n\\nno plugin took it\\nOrigin: x\\n\\n' >&2\n"
+        "echo '[ERROR]: Completely failed' >&2; exit 1",
+    )
+    ran = orch("inventory", "list", "-i", str(file))
+    assert (ran.code, ran.out) == (3, "")
+    assert f"error: {file}: ansible-inventory failed: no plugin took it\n" in ran.err
+    file.write_text("[gpu]\nnode1 x\n")  # the own reader knows the line
+    assert f"{file}:2: 'x' is not key=value\n" in orch("inventory", "list", "-i", str(file)).err
+
+
+def test_files_of_variables_beside_it_are_read(orch: Orch, tmp_path: Path) -> None:
+    file = tmp_path / "hosts.yml"
+    file.write_text("gpu: {hosts: {a: , 192.168.1.12: , c: }, vars: {ansible_user: before}}\n")
+    for name, text in (
+        ("group_vars/gpu.yml", "ansible_user: ana\nansible_port: 2222\n"),
+        ("group_vars/all/users.yaml", "ansible_user: other\n"),
+        ("group_vars/all/vault.yml", "$ANSIBLE_VAULT;1.1;AES256\n6162\n"),
+        ("group_vars/other", "ansible_user: stranger\n"),
+        ("host_vars/a.yml", "ansible_host: 192.168.1.11\n"),
+        ("host_vars/192.168.1.12", "---\nansible_port: 22\n"),
+        ("host_vars/c.yml~", "ansible_user: old\n"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    ran = orch("inventory", "list", "-i", str(file), "-o", "json")
+    nodes = [(node["name"], node["address"], node["user"], node["port"]) for node in json.loads(ran.out)["data"]]
+    assert nodes == [
+        ("a", "192.168.1.11", "ana", 2222),
+        ("192.168.1.12", "192.168.1.12", "ana", 22),
+        ("c", "c", "ana", 2222),
+    ]
+    assert "group_vars/all/vault.yml is encrypted by ansible-vault" in ran.err
+    (tmp_path / "host_vars/a.yml").write_text("a: [\n")
+    ran = orch("inventory", "list", "-i", str(file))
+    assert ran.code == 3
+    assert f"{tmp_path}/host_vars/a.yml:2" in ran.err
+
+
+def test_values_that_only_ansible_reads_are_named(orch: Orch, tmp_path: Path, no_program: Path) -> None:
+    file = tmp_path / "hosts.yml"
+    file.write_text(
+        "gpu:\n  hosts:\n    a: {ansible_host: '{{ inventory_hostname }}.lan'}\n"
+        "    b: {ansible_host: !vault '$ANSIBLE_VAULT;1.1;AES256 6162'}\n    c: {ansible_host: 10.0.0.1}\n"
+    )
+    vaulted = {"ansible_host": {"__ansible_vault": "$ANSIBLE_VAULT;1.1;AES256 6162"}}
+    hosts = {"a": {"ansible_host": "{{ inventory_hostname }}.lan"}, "b": vaulted, "c": {"ansible_host": "10.0.0.1"}}
+    for answer in (None, {"_meta": {"hostvars": hosts}, "gpu": {"hosts": ["a", "b", "c"]}}):
+        if answer:
+            program(no_program, f"printf %s '{json.dumps(answer)}'")
+        ran = orch("inventory", "list", "-i", str(file), "-o", "json")
+        nodes = [(node["name"], node["address"]) for node in json.loads(ran.out)["data"]]
+        assert nodes == [("a", "a.lan"), ("c", "10.0.0.1")]
+        assert "b left out: its ansible_host is encrypted by ansible-vault; write its value yourself" in ran.err
+        assert "6162" not in ran.out + ran.err
+
+
+def test_a_folder_is_refused_with_a_file_in_it(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab/hosts.yml").write_text(YAML)
+    ran = orch("inventory", "list", "-i", str(tmp_path / "lab"))
+    assert (ran.code, f"→ -i {tmp_path}/lab/hosts.yml" in ran.err) == (3, True)
+
+
+def test_a_host_with_two_addresses_is_named(orch: Orch, tmp_path: Path) -> None:
+    file = tmp_path / "hosts.ini"
+    file.write_text("[a]\nx ansible_host=10.0.0.1\n[b]\nx ansible_host=10.0.0.2\n")
+    ran = orch("inventory", "list", "-i", str(file))
+    assert "x has ansible_host '10.0.0.1' and '10.0.0.2'; took the last one" in ran.err
 
 
 @pytest.mark.parametrize("text", [INVENTORY, "project: x\n", "", "nodes: [", "a b c\n"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import build_app
-from orchestrator.cli.consent import agreed, answering_by
+from orchestrator.cli.consent import agreed, answering_by, chosen
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.lab.state import lab_folder
 from orchestrator.nodes.fake import FakeNode
@@ -218,3 +218,25 @@ def test_it_is_granted_without_a_question() -> None:
         assert (agreed("Do it?", yes=False), agreed("Do it?", yes=False, default=True)) == (False, True)
     with pytest.raises(UsageError, match="no terminal"):
         agreed("Do it?", yes=False)
+
+
+@pytest.mark.parametrize(
+    ("answers", "names"),
+    [
+        ((True,), "a b c"),
+        ((False,), ""),
+        (("a,c",), "a c"),
+        (("!b",), "a c"),
+        (("2",), "a b"),
+        (("aa", "b,", "[c-a]", "b"), "b"),  # not understood, and asked again
+    ],
+)
+def test_a_question_about_several_can_be_answered_by_names(
+    answers: tuple[bool | str, ...], names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = list(answers)
+    with answering_by(lambda _question, _default: left.pop(0)):
+        assert " ".join(chosen("These?", ("a", "b", "c"), yes=False)) == names
+    assert left == []
+    assert capsys.readouterr().err.count("not understood: ") == len(answers) - 1
+    assert chosen("These?", ("a", "b"), yes=True) == ("a", "b")

@@ -18,7 +18,11 @@ nodes:
 """,
     filename="inventory.yaml",
 )
-HINT = "give a number (5), names (alpha,beta), a range (node[01-05]), a pattern ('lab*') or an exclusion ('!gamma')"
+HINT = (
+    "give a number (5), names (alpha,beta), a range (node[01-05]), a pattern ('lab*'), a label (room=lab) "
+    "or an exclusion ('!gamma')"
+)
+LABELS = "labels there: gpu=yes, group=fast, group=quiet, room=attic, room=lab"
 
 
 def chosen(**request: Any) -> str:
@@ -45,6 +49,13 @@ def chosen(**request: Any) -> str:
         ({"nodes": "3,!beta"}, "alpha gamma node01"),
         ({"nodes": "1,node0?"}, "node01"),
         ({"nodes": "!alpha", "labels": ["room=lab"]}, "beta"),
+        ({"nodes": "room=lab"}, "alpha beta"),
+        ({"nodes": "!room=lab"}, "gamma node01 node02"),
+        ({"nodes": "room=attic,group=quiet"}, "beta gamma"),
+        ({"nodes": "node01,room=lab,!gpu=yes"}, "beta node01"),
+        ({"nodes": "1,room=attic"}, "gamma"),
+        ({"nodes": "3,!room=attic"}, "alpha beta node01"),
+        ({"nodes": "room=lab", "labels": ["gpu=yes"]}, "alpha"),
     ],
 )
 def test_nodes_are_chosen_in_the_order_of_the_inventory(request_: dict[str, Any], names: str) -> None:
@@ -76,8 +87,22 @@ def test_nodes_are_chosen_in_the_order_of_the_inventory(request_: dict[str, Any]
             {"labels": ["room=cellar"]},
             ConfigError,
             "no node in inventory.yaml has room=cellar",
-            "labels there: gpu=yes, group=fast,quiet, room=attic, room=lab",
+            LABELS,
         ),
+        ({"nodes": "rom=lab"}, ConfigError, "not in inventory.yaml: rom=lab", LABELS),
+        (
+            {"nodes": "zeta,!room=cellar"},
+            ConfigError,
+            "not in inventory.yaml: zeta, room=cellar",
+            f"nodes there: alpha, beta, gamma, node01, node02; {LABELS}",
+        ),
+        (
+            {"nodes": "3,room=lab"},
+            ConfigError,
+            "asked for 3 nodes, inventory.yaml has 2 of room=lab: alpha, beta",
+            "ask for --nodes 2,room=lab, or add machines to inventory.yaml",
+        ),
+        ({"nodes": "room="}, UsageError, "--nodes 'room=' is not KEY=VALUE", "for example --nodes room=lab"),
         (
             {"nodes": "gamma", "labels": ["room=lab"]},
             ConfigError,
@@ -113,6 +138,13 @@ def test_what_cannot_be_chosen_says_what_is_there(
     with pytest.raises(kind) as caught:
         chosen(**request_)
     assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+@pytest.mark.parametrize("request_", [{"nodes": "!rom=lab"}, {"labels": ["rom=lab"]}])
+def test_an_unknown_label_gets_its_nearest(request_: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        chosen(**request_)
+    assert caught.value.problems == ("no node has the label 'rom=lab' (did you mean 'room=lab'?)",)
 
 
 def test_an_unknown_name_gets_its_nearest() -> None:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.specs.inventory_files.ansible_vars import VAULT
 from orchestrator.specs.inventory_files.inventory_import import ImportedNode
 from orchestrator.specs.inventory_files.inventory_yaml import shown
 
@@ -20,6 +21,8 @@ _SPELLINGS = {
 _KEY_OF = {variable: key for key, variables in _SPELLINGS.items() for variable in variables}
 _ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
 _CONNECTION = "ansible_connection"
+REACH = frozenset({*_KEY_OF, *_ARGUMENTS, _CONNECTION})
+"""Variables that say how to reach a machine."""
 _SSH = ("ssh", "smart", "paramiko", "paramiko_ssh")
 _TEMPLATE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _TEMPLATES_DEEP, _TEMPLATE_CHARACTERS = 8, 1000
@@ -34,6 +37,7 @@ Note = Callable[[str], None]
 
 def node_of(host: str, variables: Mapping[str, Any], groups: Sequence[str], note: Note) -> ImportedNode | None:
     """The host as a node, or None where no node can be made of it; `note` is called with each thing left out."""
+    variables = {"inventory_hostname": host, "inventory_hostname_short": host.partition(".")[0], **variables}
     connection = str(variables.get(_CONNECTION, "ssh")).removeprefix("ansible.builtin.")
     if connection != "local" and connection not in _SSH:
         note(f"{host} left out: Ansible reaches it by {shown(connection)}, orch by SSH only")
@@ -46,22 +50,29 @@ def node_of(host: str, variables: Mapping[str, Any], groups: Sequence[str], note
         if len({str(value) for value in given.values()}) > 1:
             note(f"{host}: {' and '.join(given)} differ; took {shown(list(given.values())[-1])}")
         for name, value in given.items():
-            if isinstance(value, str) and "{{" in value:
+            if obstacle := _unreadable(value):
+                left_out = " left out: its" if key == "address" else ":"
+                note(f"{host}{left_out} {name} is {obstacle}; write its value yourself")
                 if key == "address":
-                    note(f"{host} left out: its {name} is a template, {shown(value)}; write its value yourself")
                     return None
-                note(f"{host}: {name} is a template, {shown(value)}; write its value yourself")
             else:
                 values[key] = int(value) if key == "port" and _is_port(value) else value
     for name in _ARGUMENTS:
         if name in variables:
             _read_arguments(host, name, str(resolved(variables[name], variables)), values, note)
     for name in variables:
-        if name not in _KEY_OF and name not in (*_ARGUMENTS, _CONNECTION):
+        if name not in REACH and not name.startswith("inventory_hostname"):
             note(f"{UNUSED}{shown(name)} is not supported in an inventory")
     if groups:
         values["labels"] = {"group": ",".join(groups)}
     return ImportedNode(name=host, values=values)
+
+
+def _unreadable(value: Any) -> str:
+    """Description of a value that only Ansible itself can read; empty for others."""
+    if (isinstance(value, dict) and "__ansible_vault" in value) or str(value).startswith(VAULT):
+        return "encrypted by ansible-vault"
+    return f"a template, {shown(value)}" if isinstance(value, str) and "{{" in value else ""
 
 
 def resolved(value: Any, variables: Mapping[str, Any]) -> Any:

@@ -14,15 +14,15 @@ from typing import Any
 
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.hostlist import MAX_NAMES
-from orchestrator.specs.inventory_files.ansible_host import node_of
+from orchestrator.specs.inventory_files.ansible_host import REACH, node_of
+from orchestrator.specs.inventory_files.ansible_vars import VAULT, VariablesBeside
 from orchestrator.specs.inventory_files.inventory_import import ImportedInventory
-from orchestrator.specs.inventory_files.inventory_yaml import plain, read_yaml, shown
+from orchestrator.specs.inventory_files.inventory_yaml import plain, read_yaml, require_single_keys, shown
 
 _RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})(?::(\d{1,9}))?\]|\[([a-z]):([a-z])(?::(\d{1,9}))?\]")
 _SECTION = re.compile(r"\[(?P<group>[^\]:]+)(?::(?P<kind>vars|children|hosts))?\]\s*(?:[#;].*)?")
 _PORT = re.compile(r"(?P<host>[^:\s\[\]]*(?:\[[^\]]*\][^:\s\[\]]*)*):(?P<port>\d{1,5})")
 _META = "_meta"
-_VAULT = "$ANSIBLE_VAULT;"
 _NODES = re.compile(r"^[\"']?nodes[\"']?\s*:", re.MULTILINE)
 """The key that every `inventory.yaml` has."""
 _GROUP_KEYS = {"hosts", "vars", "children"}
@@ -37,18 +37,21 @@ def is_ansible(text: str, *, filename: str) -> bool:
         return False
     top = _as_mapping(text, filename)
     if top is None:
-        return text.startswith(_VAULT) or INI.search(text) is not None
+        return text.startswith(VAULT) or INI.search(text) is not None
     groups = [one for one in top.values() if isinstance(one, dict) and one.keys() & _GROUP_KEYS]
     return _META in top or isinstance(top.get("plugin"), str) or bool(groups)
 
 
-def read_ansible(text: str, *, filename: str) -> ImportedInventory:
-    """Every host of an inventory in YAML, JSON or INI."""
-    if text.startswith(_VAULT):
-        raise ConfigError(f"{filename} is encrypted by ansible-vault", hint="install ansible: orch then asks it")
+def read_ansible(text: str, *, filename: str, beside: VariablesBeside | None = None) -> ImportedInventory:
+    """Every host of an inventory in YAML, JSON or INI. `beside`: variables from files beside it."""
+    if text.startswith(VAULT):
+        raise ConfigError(
+            f"{filename} is encrypted by ansible-vault",
+            hint="pip install ansible-core && export ANSIBLE_VAULT_PASSWORD_FILE=FILE   # orch then asks Ansible",
+        )
     if _as_mapping(text, filename) is None and INI.search(text):
-        return from_ansible_ini(text)
-    return from_ansible(text, filename=filename)
+        return from_ansible_ini(text, filename=filename, beside=beside)
+    return from_ansible(text, filename=filename, beside=beside)
 
 
 def _as_mapping(text: str, filename: str) -> dict[str, Any] | None:
@@ -59,9 +62,11 @@ def _as_mapping(text: str, filename: str) -> dict[str, Any] | None:
     return top if isinstance(top, dict) else None
 
 
-def from_ansible(text: str | bytes, *, filename: str) -> ImportedInventory:
+def from_ansible(text: str | bytes, *, filename: str, beside: VariablesBeside | None = None) -> ImportedInventory:
     """Every host of a YAML or JSON inventory with the variables that Ansible gives it; its groups as label `group`."""
-    top = plain(read_yaml(text, filename=filename, tags=True))
+    tree = read_yaml(text, filename=filename, tags=True)
+    require_single_keys(tree, filename=filename)
+    top = plain(tree)
     if not isinstance(top, dict):
         raise ConfigError(
             f"{filename} is not an Ansible inventory in YAML", hint="expected groups such as `all: {hosts: …}`"
@@ -71,7 +76,7 @@ def from_ansible(text: str | bytes, *, filename: str) -> ImportedInventory:
             f"{filename} configures Ansible's plugin {shown(top['plugin'])} and names no machines itself",
             hint=f"ansible-inventory -i {shlex.quote(filename)} --list | orch inventory import -",
         )
-    reading = _Reading()
+    reading = _Reading(beside)
     meta = _mapping(top.pop(_META, None))
     for name, group in top.items():
         reading.group(name, group)
@@ -81,37 +86,49 @@ def from_ansible(text: str | bytes, *, filename: str) -> ImportedInventory:
     return reading.found()
 
 
-def from_ansible_ini(text: str) -> ImportedInventory:
-    """Every host of an INI inventory: `[group]`, `[group:vars]`, `[group:children]`, `host key=value …`."""
-    reading = _Reading()
+def from_ansible_ini(
+    text: str, *, filename: str = "hosts.ini", beside: VariablesBeside | None = None
+) -> ImportedInventory:
+    """Every host of an INI inventory: `[group]`, `[group:vars]`, `[group:children]`, `host key=value …`.
+
+    ConfigError names every line that Ansible refuses, too.
+    """
+    reading = _Reading(beside)
     section, kind = UNGROUPED, "hosts"
+    problems: list[str] = []
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if not line or line[0] in "#;":
             continue
-        if header := _SECTION.fullmatch(line):
-            section, kind = header["group"].strip(), header["kind"] or "hosts"
-            reading.groups.group(section)
-        elif kind == "vars":
-            key, equals, value = line.partition("=")
-            if not equals:
-                reading.note(f"line {number}: {shown(line)} is not key=value")
-            reading.groups.group(section).variables[key.strip()] = _unquoted(value.strip())
-        elif kind == "children":
-            child = line.split()[0]
-            reading.groups.group(child)
-            reading.groups.group(section).children[child] = None
-        else:
-            reading.host_line(line, section, number)
+        try:
+            if header := _SECTION.fullmatch(line):
+                section, kind = header["group"].strip(), header["kind"] or "hosts"
+                reading.groups.group(section)
+            elif line[0] == "[" and not _RANGE.match(line):
+                raise ValueError(f"{shown(line)} is no section; expected [group], [group:vars] or [group:children]")
+            elif kind == "vars":
+                key, value = _key_value(line)
+                reading.groups.group(section).variables[key.strip()] = _unquoted(value.strip())
+            elif kind == "children":
+                child = line.split()[0]
+                reading.groups.group(child)
+                reading.groups.group(section).children[child] = None
+            else:
+                reading.host_line(line, section)
+        except ValueError as error:
+            problems.append(f"{filename}:{number}: {error}")
+    if problems:
+        raise ConfigError(f"cannot read {filename}", problems=problems)
     return reading.found()
 
 
 class _Reading:
     """Hosts and groups gathered from all places that name them, with notes on what could not be read."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: VariablesBeside | None) -> None:
         self.groups = AnsibleGroups()
-        self._notes: dict[str, None] = {}
+        self._beside = beside or VariablesBeside()
+        self._notes: dict[str, None] = dict.fromkeys(self._beside.notes)
 
     def group(self, name: str, given: Any) -> None:
         """A group of YAML or JSON: its variables, its hosts, then its children."""
@@ -133,29 +150,24 @@ class _Reading:
             group.children[child] = None
             self.group(child, inner)
 
-    def host_line(self, line: str, section: str, number: int) -> None:
-        """A line of INI: `name[01:10]:port key=value key="two words"  # comment`."""
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            self.note(f"line {number} left out: {error}")
-            return
-        own: dict[str, Any] = {}
-        for word in words[1:]:
-            key, equals, value = word.partition("=")
-            if equals:
-                own[key] = value
-            else:
-                self.note(f"line {number}: {shown(word)} is not key=value")
+    def host_line(self, line: str, section: str) -> None:
+        """A line of INI: `name[01:10]:port key=value key="two words"  # comment`. ValueError: it is none."""
+        words = shlex.split(line, comments=True)
+        own: dict[str, Any] = dict(map(_key_value, words[1:]))
         pattern = words[0]
         if with_port := _PORT.fullmatch(pattern):
             pattern = with_port["host"]
             own.setdefault("ansible_port", with_port["port"])
         for host in self._hosts(pattern):
+            earlier = self.groups.hosts.get(host, {})
+            for name in own.keys() & earlier.keys() & REACH:
+                if own[name] != earlier[name]:
+                    self.note(f"{host} has {name} {shown(earlier[name])} and {shown(own[name])}; took the last one")
             self.groups.add_host(host, section, own)
 
     def found(self) -> ImportedInventory:
         """All hosts in the order first named."""
+        self.groups.update(self._beside)
         resolved = self.groups.resolve()
         nodes = [node_of(host, variables, labels, self.note) for host, (variables, labels) in resolved.items()]
         return ImportedInventory(nodes=tuple(node for node in nodes if node is not None), notes=tuple(self._notes))
@@ -188,6 +200,13 @@ class _Reading:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _key_value(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise ValueError(f"{shown(word)} is not key=value")
+    return key, value
 
 
 def _unquoted(value: str) -> str:
@@ -243,6 +262,15 @@ class AnsibleGroups:
         """Put a host into a group. Where its own variables are given several times, the last value counts."""
         self.group(group).hosts[host] = None
         self.hosts.setdefault(host, {}).update(own)
+
+    def update(self, beside: VariablesBeside) -> None:
+        """Variables of files win over those of the inventory; names that it does not have are left out."""
+        for name, values in beside.groups.items():
+            if name in self._groups:
+                self._groups[name].variables.update(values)
+        for host, values in beside.hosts.items():
+            if host in self.hosts:
+                self.hosts[host].update(values)
 
     def resolve(self) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         """The variables of every host and its groups without `all`, outer groups first.

@@ -55,7 +55,7 @@ def parse_inventory(text: str | bytes, *, filename: str) -> Inventory:
         lines = problems.lines(filename)
         count = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
         raise ConfigError(f"{filename} has {count}", problems=lines)
-    return inventory
+    return inventory.of_file(filename)
 
 
 class _File:

@@ -133,6 +133,27 @@ def plain(tree: Tree) -> Any:
     return tree.value
 
 
+def require_single_keys(tree: Tree, *, filename: str) -> None:
+    """ConfigError names every key that a mapping has twice, with both lines."""
+    problems: list[str] = []
+    waiting = [tree]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Items):
+            waiting.extend(one.items)
+        if not isinstance(one, Mapping):
+            continue
+        lines: dict[str, int] = {}
+        for entry in one.entries:
+            if entry.key in lines:
+                first = lines[entry.key]
+                problems.append(f"{filename}:{entry.line}: {shown_key(entry.key)} is there already, on line {first}")
+            lines.setdefault(entry.key, entry.line)
+            waiting.append(entry.value)
+    if problems:
+        raise ConfigError(f"cannot read {filename}", problems=problems)
+
+
 def shown(value: object) -> str:
     """A value of the file in a message: short, and harmless to a terminal."""
     if value is None:

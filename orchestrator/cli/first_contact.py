@@ -1,0 +1,205 @@
+"""First contact with machines: their host keys are accepted, and the user's key is copied to those that lack it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.consent import agreed, asked, can_ask, chosen
+from orchestrator.cli.report import report_error, report_errors, say
+from orchestrator.cli.trust import TIMEOUT_S, accept_keys, shown_by
+from orchestrator.specs.errors import NodeUnreachableError, OrchError
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.reach import Reach
+
+if TYPE_CHECKING:
+    from orchestrator.nodes.ssh import SshNode
+
+TRIES = 3
+_LACKS_KEY = (Reach.LOGIN, Reach.NO_KEY)
+_REFUSED = (*_LACKS_KEY, Reach.KEY_LOCKED)
+"""A login by password that is refused is explained by the keys that there are."""
+Place = tuple[str, int]
+
+
+def let_in(specs: Sequence[NodeSpec], *, yes: bool) -> list[NodeSpec]:
+    """Return the machines that let the user's key in; the errors of the others are reported.
+
+    Jump hosts come first, also those that are not among the machines: the others are asked through them.
+    """
+    ways = _ways(specs)
+    if hops := [spec.name for spec, _ in ways.values() if spec not in specs]:
+        say(f"jump hosts on the way, which get your key first: {', '.join(hops)}")
+    done: dict[Place, bool] = {}
+    passwords: list[str] = []
+    for length in sorted({len(way) for _, way in ways.values()}):
+        round_ = []
+        for place, (spec, way) in ways.items():
+            if len(way) != length:
+                continue
+            if missing := [hop for hop in way if not done.get(hop)]:
+                at = f"{missing[0][0]}:{missing[0][1]}"
+                reason = f"it is reached through {at}, which does not let your key in"
+                report_error(NodeUnreachableError(reason, node=spec.name, hint="fix that one first"))
+            else:
+                round_.append((place, spec))
+        fit = {spec.name for spec in _round([spec for _, spec in round_], passwords, yes=yes)}
+        done |= {place: spec.name in fit for place, spec in round_}
+    return [spec for spec in specs if spec.connection == "local" or done.get(_place(spec))]
+
+
+def _ways(specs: Sequence[NodeSpec]) -> dict[Place, tuple[NodeSpec, tuple[Place, ...]]]:
+    """Machines and their jump hosts by place, with the places on the way to each."""
+    from orchestrator.nodes.ssh import jump_hosts
+
+    ways: dict[Place, tuple[NodeSpec, tuple[Place, ...]]] = {}
+    for spec in specs:
+        if spec.connection == "local":
+            continue
+        try:
+            hops = jump_hosts(spec)
+            places = tuple(_place(hop) for hop in hops)
+            ways[_place(spec)] = (spec, places)  # also where it was a jump host of another one
+        except OrchError as error:
+            error.node = error.node or spec.name
+            report_error(error)
+            continue
+        for number, hop in enumerate(hops):
+            name = f"jump-{hop.name}" if hop.name in {one.name for one in specs} else hop.name
+            ways.setdefault(places[number], (hop.model_copy(update={"name": name}), places[:number]))
+    return ways
+
+
+def _place(spec: NodeSpec) -> Place:
+    from orchestrator.nodes.ssh_config import login_of
+
+    try:
+        login = login_of(spec)
+    except OrchError:
+        return spec.address.lower(), spec.port
+    return login.spec.address.lower(), login.spec.port
+
+
+def _round(specs: Sequence[NodeSpec], passwords: list[str], *, yes: bool) -> list[NodeSpec]:
+    """Let the key in on machines that can be reached now; return those that accept it."""
+    from orchestrator.fleet.fan_out import fan_out
+
+    trusted, _ = accept_keys(fan_out(specs, shown_by, timeout_s=TIMEOUT_S), yes=yes, again="this command")
+    fit: list[NodeSpec] = []
+    lacking: list[NodeSpec] = []
+    refusals: list[OrchError] = []
+    for outcome in fan_out(trusted, log_in, timeout_s=TIMEOUT_S):
+        error = outcome.error
+        if error is None:
+            fit.append(outcome.item)
+        elif isinstance(error, NodeUnreachableError) and error.reach in _LACKS_KEY:
+            lacking.append(outcome.item)
+            refusals.append(error)
+        else:
+            error.node = error.node or outcome.item.name
+            report_error(error)
+    if fit:
+        say(f"your key is accepted already: {', '.join(spec.name for spec in fit)}")
+    if lacking and not can_ask():
+        report_errors(refusals)
+        return fit
+    return [*fit, *_copied(lacking, refusals, passwords, yes=yes)]
+
+
+def _copied(
+    specs: Sequence[NodeSpec], refusals: Sequence[OrchError], passwords: list[str], *, yes: bool
+) -> list[NodeSpec]:
+    """Copy the key to machines that lack it, after one question; return those that accept it now."""
+    from orchestrator.nodes.first_login import make_key, public_key
+    from orchestrator.nodes.ssh_config import login_of
+
+    keys = {spec.name: public_key(login_of(spec)) for spec in specs}
+    if None in keys.values() and agreed("You have no SSH key. Make ~/.ssh/id_ed25519, without a passphrase?", yes=yes):
+        say(f"made {make_key()}")
+        keys = {spec.name: public_key(login_of(spec)) for spec in specs}
+    report_errors(error for error in refusals if keys.get(error.node, "") is None)
+    names = [name for name, key in keys.items() if key]
+    if not names:
+        return []
+    places = {spec.name: _login_name(spec) for spec in specs}
+    question = f"Copy your public key to {', '.join(places[name] for name in names)}?"
+    agreed_on = chosen(question, names, yes=yes, default=True)
+    if len(agreed_on) > 1 and not passwords:
+        say("the password of the first machine is tried on the others, and asked for again where it is refused")
+    done: list[NodeSpec] = []
+    for spec in specs:
+        key = keys[spec.name]
+        if key is None:
+            continue
+        if spec.name not in agreed_on:
+            say(f"{spec.name}: left as it is")
+            continue
+        try:
+            _copy(spec, key, passwords)
+            done.append(spec)
+        except OrchError as error:
+            error.node = error.node or spec.name
+            report_error(error)
+    if done:
+        say(f"key copied, and accepted: {', '.join(spec.name for spec in done)}")
+    return done
+
+
+def _copy(spec: NodeSpec, key: str, passwords: list[str]) -> None:
+    from orchestrator.nodes.first_login import authorize
+
+    node = _by_password(spec, passwords)
+    try:
+        authorize(node, key)
+    finally:
+        node.close()
+    log_in(spec)
+
+
+def log_in(spec: NodeSpec) -> None:
+    """Log in by key. OrchError says why it could not."""
+    from orchestrator.nodes.ssh import SshNode
+
+    node = SshNode(spec)
+    try:
+        node.open()
+    finally:
+        node.close()
+
+
+def _login_name(spec: NodeSpec) -> str:
+    from orchestrator.nodes.ssh_config import login_of
+
+    to = login_of(spec).spec
+    port = f":{to.port}" if to.port != 22 else ""
+    return f"{to.user}@{to.address}{port}"
+
+
+def _by_password(spec: NodeSpec, passwords: list[str]) -> SshNode:
+    """Log in by the password of the last machine, or by one that is asked for; three at most.
+
+    `passwords` holds those that were accepted, in memory alone.
+    """
+    from orchestrator.nodes.ssh import SshNode
+
+    place = _login_name(spec)
+    for left in range(TRIES, 0, -1):
+        known = passwords[-1:] if left == TRIES else []
+        password = known[0] if known else asked(f"Password of {place}", hidden=True)
+        node = SshNode(spec, password=password)
+        try:
+            node.open()
+        except NodeUnreachableError as error:
+            node.close()
+            if error.reach not in _REFUSED:
+                raise
+            say(f"{spec.name}: {'the password of the last machine' if known else 'that password'} is refused")
+            continue
+        passwords.append(password)
+        return node
+    raise NodeUnreachableError(
+        f"{place} refused {TRIES} passwords; nothing was changed there",
+        reach=Reach.LOGIN,
+        node=spec.name,
+        hint="is it your machine, and the user right (--user)? Does its sshd allow PasswordAuthentication?",
+    )
