@@ -19,7 +19,7 @@ from trainer.engine.rank_speed import ComputeTimes
 from trainer.engine.reporting.metrics_writer import MetricsWriter
 from trainer.engine.reporting.remaining_time import FIRST_STEPS, RemainingTime
 from trainer.engine.setup import TrainingSetup
-from trainer.engine.step_stats import StepStats
+from trainer.engine.step_stats import StepStats, TakenStep
 
 USUAL_STEPS = FIRST_STEPS
 """Steps whose median is the usual time of a step."""
@@ -36,10 +36,10 @@ class Throughput:
         self._waited: Sequence[float] = ()
         self._remaining = RemainingTime()
 
-    def count(self, units: int) -> None:
-        """End a step of so many units."""
+    def count(self, units: int, ended: float | None = None) -> None:
+        """End a step of so many units, now or at that time of the clock."""
         self._units += units
-        now = self._clock()
+        now = self._clock() if ended is None else ended
         self._steps.append(now - self._step_began)
         self._remaining.step(now - self._step_began)
         self._step_began = now
@@ -55,7 +55,7 @@ class Throughput:
 
     def read(self, *waited: float) -> tuple[float, list[float]]:
         """Units per second, and for each of `waited`, the seconds so far of waiting for something, its share."""
-        now = self._clock()
+        now = self._step_began
         seconds = max(now - self._since, 1e-9)
         before = self._waited or (0.0,) * len(waited)
         shares = [min(1.0, (so_far - then) / seconds) for so_far, then in zip(waited, before, strict=True)]
@@ -107,13 +107,14 @@ class TrainingReporter:
         self.metrics.close()
 
     def step(
-        self, step: int, stats: StepStats, losses: dict[str, float], *, loss: float, lr: float, units: int
+        self, taken: TakenStep, stats: StepStats, losses: dict[str, float], *, loss: float, ended: float | None
     ) -> None:
-        """Report a step, every --log-every steps on rank 0. `losses`: by term; `units`: those of the step's samples."""
+        """Report a step, every --log-every steps on rank 0. `losses`: by term; `ended`: None for now."""
+        step, lr = taken.step, taken.lr
         run, setup, split = self._run, self._setup, self._loader.split
         self._loss = loss
         self._times.add(stats.sample_s, split.by_rank)
-        self._throughput.count(units)
+        self._throughput.count(taken.units, ended)
         first_or_last = step in (setup.start.step + 1, self._final_step)
         if run.place.rank or not (step % run.options.log_every == 0 or first_or_last):
             return
