@@ -41,10 +41,7 @@ class StepFigures:
     def send(self, taken: TakenStep, sums: Tensor, norm: Tensor) -> None:
         """Begin to copy this rank's figures from the device."""
         copied = torch.cat([sums, norm.reshape(1)]).to("cpu", non_blocking=True)
-        event = None
-        if sums.is_cuda:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's own gap
-            event.record()
+        event = torch.cuda.current_stream(sums.device).record_event() if sums.is_cuda else None
         ended = time.perf_counter() if self.late and sums.is_cpu else None  # a CPU has computed the step by now
         self._sent = _Sent(taken=taken, copied=copied, event=event, ended=ended)
 

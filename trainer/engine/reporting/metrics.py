@@ -34,12 +34,18 @@ class Throughput:
         self._steps: deque[float] = deque(maxlen=USUAL_STEPS)
         self._units = 0
         self._waited: Sequence[float] = ()
+        self._pauses: list[tuple[float, float]] = []
+        """Begin and seconds of each pause that no counted step has had yet."""
         self._remaining = RemainingTime()
 
     def count(self, units: int, ended: float | None = None) -> None:
         """End a step of so many units, now or at that time of the clock."""
         self._units += units
         now = self._clock() if ended is None else ended
+        paused_s = sum(seconds for began, seconds in self._pauses if began < now)
+        self._pauses = [pause for pause in self._pauses if pause[0] >= now]  # of a step that is counted late
+        self._since += paused_s
+        self._step_began += paused_s
         self._steps.append(now - self._step_began)
         self._remaining.step(now - self._step_began)
         self._step_began = now
@@ -70,8 +76,7 @@ class Throughput:
         yield
         seconds = self._clock() - paused_at
         self._remaining.pause(seconds)
-        self._since += seconds
-        self._step_began += seconds
+        self._pauses.append((paused_at, seconds))
 
 
 class TrainingReporter:
