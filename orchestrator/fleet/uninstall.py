@@ -64,7 +64,7 @@ is_made() {
     runs) case $2 in .*|*[!A-Za-z0-9._-]*) return 1;; esac
       [ -f "runs/$2/plan.json" ] ||
         [ -z "$(find "runs/$2" -mindepth 1 -maxdepth 1 ! -name checkpoints ! -name best.json)" ];;
-    cache) [ "$2" = huggingface ] || [ "$2" = torch ];;
+    cache) [ "$2" = huggingface ] || [ "$2" = torch ] || [ "$2" = inductor ];;
     *) name=${2%.partial}; case $name in *[!0-9a-f]*) return 1;; esac; [ ${#name} = 16 ];;
   esac
 }

@@ -17,6 +17,8 @@ HF_HOME = f"{CONTAINER_WORKSPACE}/cache/huggingface"
 """Cache of `transformers` and `datasets`."""
 TORCH_HOME = f"{CONTAINER_WORKSPACE}/cache/torch"
 """Cache of `torch.hub`, which torchvision's weights use."""
+COMPILED = f"{CONTAINER_WORKSPACE}/cache/inductor"
+"""Cache of torch.compile."""
 SHUTDOWN_TIMEOUT_S = 60
 """Seconds that torchrun gives ranks for their last checkpoint after SIGTERM (its default: 30)."""
 STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15

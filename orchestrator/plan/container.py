@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from contract import environment
 from orchestrator.plan.command import (
+    COMPILED,
     CONTAINER_DATA,
     CONTAINER_WORKSPACE,
     HF_HOME,
@@ -43,8 +44,6 @@ IMAGE_ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "HOME": "/tmp",  # noqa: S108  # a path inside the container
     "USER": "orch",
-    "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",  # noqa: S108
-    "TRITON_CACHE_DIR": "/tmp/triton",  # noqa: S108
     "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108
     "XDG_CACHE_HOME": "/tmp/cache",  # noqa: S108
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -194,6 +193,9 @@ def _environment(
         # on the node's disk and for all its runs: a model of the hub in /tmp would count against the memory's limit
         "HF_HOME": HF_HOME,
         "TORCH_HOME": TORCH_HOME,
+        # kernels of torch.compile: a run that starts again need not compile again
+        "TORCHINDUCTOR_CACHE_DIR": COMPILED,
+        "TRITON_CACHE_DIR": f"{COMPILED}/triton",
         environment.RUN_ID: identity.run_id,
         environment.ATTEMPT: str(identity.attempt),
         environment.NODE: node,

@@ -14,7 +14,7 @@ from trainer.engine.step_figures import StepFigures
 from trainer.engine.step_stats import TakenStep
 
 FIRST, LAST = 2, 4
-"""Steps between whose ends no call may wait: the first makes what is made once, the fifth is read at once."""
+"""Steps between whose ends no call may wait: the first makes what is made once."""
 
 
 class Watched(StepFigures):

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from trainer.agent import heartbeat
+from trainer.config import RankInfo, TrainOptions
+from trainer.engine.compiler import PATIENCE_S, Compiler, CompileTimes, _Watch
 from trainer.engine.hardware import compiling
 from trainer.engine.reporting.metrics import Throughput
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
-
-
-@pytest.mark.parametrize(
-    ("step_s", "steps_left", "gain", "cost_s", "worth"),
-    [
-        (1.4, 530, 0.05, 36, False),  # GPT-2 on two cores: it takes some hundred steps more than that
-        (1.4, 560, 0.05, 36, True),
-        (5.6, 35, 0.23, 36, True),  # ResNet-18 there
-        (5.6, 34, 0.23, 36, False),
-        (0.1, 10, 0.5, 45, False),
-        (0.1, 10_000, 0.5, 45, True),
-    ],
-)
-def test_it_pays_from_some_step_on(step_s: float, steps_left: int, gain: float, cost_s: float, worth: bool) -> None:
-    assert compiling.pays(step_s, steps_left, gain, cost_s) is worth
-    assert compiling.decide(step_s, steps_left, gain, cost_s).compile is worth
+CPU = torch.device("cpu")
 
 
 def test_neither_a_slow_first_step_nor_a_pause_counts_as_the_time_of_a_step() -> None:
@@ -44,15 +36,233 @@ def test_neither_a_slow_first_step_nor_a_pause_counts_as_the_time_of_a_step() ->
     assert throughput.step_s == 1.0
 
 
-def test_the_decision_in_words() -> None:
-    why = compiling.decide(0.25, 100, 0.25, 36).why
-    assert why == "not compiled: 100 steps of 250 ms would be 5.0 s shorter, and compiling takes 36 s"
+def test_a_step_that_compiles_is_no_part_of_the_remaining_time() -> None:
+    now = [0.0]
+    throughput = Throughput(clock=lambda: now[0])
+    for number in range(20):
+        if number == 10:
+            throughput.expect_slow_step()
+        now[0] += 100.0 if number == 10 else 1.0
+        throughput.count(8)
+    assert throughput.remaining_s(10) == pytest.approx(10.0)
 
 
-def test_what_is_known_of_devices() -> None:
-    assert compiling.cost_s(CPU) < compiling.cost_s(GPU)
-    assert compiling.gain(CPU, 0.23) == 0.23
-    assert compiling.gain(GPU, 0.23) == compiling.GPU_GAIN
+# ── The decision ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Played:
+    """A run of a model with repeated blocks, whose other ranks answer what `others` says."""
+
+    tmp_path: Path
+    others: dict[str, float] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    slow: list[int] = field(default_factory=list)
+    model: nn.Module = field(default_factory=lambda: nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))
+
+    def compiler(self, compile: bool | str = "auto", *, gain: float = 0.25, deterministic: bool = False) -> Compiler:
+        workload = SimpleNamespace(model=self.model, compile_gain=gain, compile_gain_on_gpu=0.5, identity={"width": 4})
+        run = SimpleNamespace(
+            workload=workload,
+            options=TrainOptions(compile=compile, deterministic=deterministic, run_dir=self.tmp_path),
+            hardware=SimpleNamespace(device=CPU, precision="float32"),
+            group=SimpleNamespace(all_gather_scalar=lambda own: [own, *self.others.values()], barrier=lambda: None),
+            events=SimpleNamespace(say=self.told.append, warn=self.told.append),
+            place=RankInfo(),
+        )
+        folder = {"TORCHINDUCTOR_CACHE_DIR": str(self.tmp_path / "cache")}
+        return Compiler(run, lambda: self.slow.append(1), folder, slowness=lambda: 2.0)  # type: ignore[arg-type]
+
+    @property
+    def is_compiled(self) -> bool:
+        return any(module._compiled_call_impl for module in self.model.modules())
+
+    def steps(self, compiler: Compiler, count: int, seconds: float, left: int = 10_000) -> None:
+        for _ in range(count):
+            known = seconds if compiler.measures else math.nan
+            compiler.step_done(known, known, left)
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
+    monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
+    return Played(tmp_path)
+
+
+COST_S = 2 * compiling.BLOCKS_S["cpu"]
+"""On a machine that is twice as slow as the one of the figures."""
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps_left", "gain", "pays"),
+    [
+        (1.0, int(COST_S * 21), 0.05, False),  # gain / (1 + gain) of each step
+        (1.0, int(COST_S * 21) + 1, 0.05, True),
+        (0.1, int(COST_S * 50), 0.25, False),
+        (0.1, int(COST_S * 50) + 1, 0.25, True),
+        (100.0, 10_000, 0.0, False),
+    ],
+)
+def test_auto_compiles_where_the_steps_left_save_more(
+    played: Played, step_s: float, steps_left: int, gain: float, pays: bool
+) -> None:
+    with played.compiler(gain=gain) as compiler:
+        played.steps(compiler, 4, step_s, steps_left)
+        assert not played.is_compiled, "the first steps are not usual ones"
+        played.steps(compiler, 1, step_s, steps_left)
+        assert played.is_compiled is pays
+        assert bool(played.slow) is pays
+        assert any("compiling in the next step, about 30 s" in line for line in played.told) is pays
+
+
+def test_what_is_not_faster_is_undone_and_not_tried_again(played: Played) -> None:
+    with played.compiler() as compiler:
+        played.steps(compiler, 5, 1.0)
+        played.steps(compiler, 1, 41.0)
+        played.steps(compiler, 6, 1.0)
+        assert not played.is_compiled
+    assert played.told[-1] == "compiled steps take 1.0 s, before 1.0 s: back to steps that are not compiled"
+    with played.compiler() as again:
+        played.steps(again, 30, 1.0)
+        assert not played.is_compiled
+
+
+def test_what_has_paid_is_compiled_at_once_when_the_run_starts_again(played: Played) -> None:
+    with played.compiler() as compiler:
+        played.steps(compiler, 5, 1.0)
+        played.steps(compiler, 1, 41.0)
+        played.steps(compiler, 6, 0.8)
+        assert played.is_compiled
+    assert "compiled: the step took 41 s" in played.told
+    (kept,) = json.loads((played.tmp_path / "cache/compile.json").read_text()).values()
+    assert kept == {"seconds": 40.0, "warm": False, "gain": pytest.approx(0.25)}
+    compiling.undo(played.model)
+    with played.compiler():
+        assert played.is_compiled
+    compiling.undo(played.model)
+    played.others = {"another rank, whose machine has never compiled this": 0.0}
+    with played.compiler():
+        assert not played.is_compiled
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"key": 3}', '{"KEY": {"seconds": "x"}}'])
+def test_figures_that_cannot_be_read_are_none(played: Played, text: str) -> None:
+    with played.compiler() as compiler:
+        played.steps(compiler, 12, 1.0)
+    file = played.tmp_path / "cache/compile.json"
+    (key,) = json.loads(file.read_text())
+    file.write_text(text.replace("KEY", key))
+    assert CompileTimes(file.parent).get(key) is None
+    compiling.undo(played.model)
+    with played.compiler():
+        assert not played.is_compiled
+
+
+def test_the_slowest_rank_decides(played: Played) -> None:
+    """Its steps are those of all; and where it gains nothing, nobody does."""
+    played.others = {"no gain on this rank": 0.0}
+    with played.compiler() as compiler:
+        played.steps(compiler, 12, 1.0)
+        assert not played.is_compiled
+
+
+@pytest.mark.parametrize(("compile", "deterministic"), [(False, False), ("auto", True)])
+def test_not_where_it_is_not_wanted(played: Played, compile: bool | str, deterministic: bool) -> None:
+    with played.compiler(compile, deterministic=deterministic) as compiler:
+        played.steps(compiler, 12, 10.0)
+        assert not played.is_compiled
+    assert played.told == []
+
+
+def test_compiling_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the hang detector, and for people."""
+    times, over, said, parts = iter([0.0, 3.0, 6.0, 9.0, 12.0, 1900.0]), Event(), list[str](), list[str]()
+    monkeypatch.setattr(heartbeat, "part", parts.append)
+    monkeypatch.setattr("trainer.engine.compiler.TICK_S", 0.001)
+
+    def clock() -> float:
+        now = next(times)
+        if now > PATIENCE_S:
+            over.set()
+        return now
+
+    _Watch(said.append, clock)
+    assert over.wait(10)
+    assert parts == ["compiling"] * 4
+    assert said == ["compiling for 12 s"]
+
+
+# ── Blocks ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_blocks_that_repeat_are_compiled_and_other_models_whole() -> None:
+    blocks = [nn.Linear(3, 3) for _ in range(3)]
+    repeated = nn.Sequential(nn.Embedding(5, 3), nn.ModuleList(blocks), nn.Linear(3, 5))
+    assert list(compiling.regions(repeated)) == blocks
+    tapering = nn.ModuleList([nn.Linear(4, 3), nn.Linear(3, 2)])
+    assert list(compiling.regions(tapering)) == [tapering]
+    assert compiling.usual_cost_s(repeated, CPU) < compiling.usual_cost_s(tapering, CPU)
+
+
+def test_evaluation_runs_what_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
+    model = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+    compiling.compile_in_place(model, CPU, backend="eager")
+    before = [block._compiled_call_impl for block in model]
+    inside = []
+
+    def fail_inside() -> None:
+        with compiling.uncompiled(model):
+            inside.extend(block._compiled_call_impl for block in model)
+            raise ValueError("in between")
+
+    with pytest.raises(ValueError, match="in between"):
+        fail_inside()
+    assert inside == [None, None]
+    assert [block._compiled_call_impl for block in model] == before
+
+
+def test_a_slow_machine_takes_longer() -> None:
+    times = iter(number * 4 * compiling.REFERENCE_S for number in range(10))
+    assert compiling.slowness(lambda: next(times), lambda: None) == pytest.approx(4.0)
+    quick = iter(number * compiling.REFERENCE_S / 2 for number in range(10))
+    assert compiling.slowness(lambda: next(quick), lambda: None) == 1.0, "never better than the figures"
+
+
+def test_gradients_come_block_by_block() -> None:
+    """So that the exchange of the first ones overlaps with the rest of the backward pass; one graph serves all."""
+    ran = subprocess.run(
+        (sys.executable, "-c", OVERLAP), capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["graphs"] == 1
+    assert found["blocks"] == [3, 2, 1, 0], "the order in which blocks have all their gradients"
+    assert found["at"] == sorted(found["at"])
+    assert found["at"][0] < 0.6, "of all gradients, when the last block has its own"
+
+
+OVERLAP = """
+import json
+import torch
+from torch._dynamo.utils import counters
+from trainer.engine.hardware import compiling
+from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
+
+compiling.what_lacks = lambda device: ""
+torch.manual_seed(0)
+model = GPT2(Gpt2Shape(vocab_size=64, layers=4, heads=2, width=16, seq_len=8), 0.0, Computation())
+compiling.compile_in_place(model, torch.device("cpu"), backend="aot_eager")
+came, total = [], len(list(model.parameters()))
+for name, parameter in model.named_parameters():
+    parameter.register_post_accumulate_grad_hook(lambda _, name=name: came.append(name))
+tokens = torch.randint(0, 64, (2, 8))
+model(tokens, tokens).backward()
+ends = {b: max(i for i, name in enumerate(came) if name.startswith(f"blocks.{b}.")) for b in range(4)}
+order = sorted(ends, key=ends.get)
+print(json.dumps({"graphs": counters["stats"]["unique_graphs"], "blocks": order,
+                  "at": [ends[b] / total for b in order]}))
+"""
 
 
 def test_what_lacks(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from trainer.engine import loop
 ROOT = Path(__file__).parents[2]
 STEPS = ("--max-steps", "6", "--eval-every", "0", "--checkpoint-every", "0", "--log-every", "1", "--num-workers", "0")
 COMMON = (*STEPS, "--no-compile", "--no-amp", "--seed", "7")
-AT_REST = 2
-"""Steps after which figures are read at once: the fifth, for --compile auto, and the last."""
 
 
 @pytest.fixture
@@ -91,9 +89,9 @@ def test_no_step_waits(name: str, folders: Callable[[str], list[str]], tmp_path:
     found = json.loads(ran.stdout.splitlines()[-1])
     assert found["waits"] == {}  # calls by file and function
     # The figures of a step are read once the next one's passes are queued.
-    late, at_rest = found["reads"][:-AT_REST], found["reads"][-AT_REST:]
-    assert len(late) == 4
-    assert min(late) > 10 > max(at_rest), found["reads"]
+    *late, last = found["reads"]
+    assert len(late) == 5
+    assert min(late) > 10 > last, found["reads"]
 
 
 VALUES = torch.tensor([1.0, 0.0, 3.0])

@@ -31,6 +31,7 @@ def left_behind(orch: Orch, tmp_path: Path) -> lan.Lan:
             f"agent/{DIGEST}",
             f"images/{DIGEST}.partial",
             "cache/huggingface/hub",
+            "cache/inductor/fx",
         ):
             (folder / part).mkdir(parents=True)
         (folder / f"data/{DIGEST}/train.bin").write_bytes(bytes(200_000))

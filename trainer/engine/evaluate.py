@@ -18,6 +18,7 @@ from trainer.data.order import Indices, share
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.group import Group
+from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.hardware.device import Hardware, prepare_hardware
 from trainer.engine.reporting.metrics_writer import MetricsWriter
 from trainer.engine.run import TrainingRun
@@ -66,8 +67,14 @@ class Evaluator:
         return improved
 
 
-@torch.no_grad()
 def evaluate(
+    workload: Workload, options: TrainOptions, micro_batch: int, hardware: Hardware, group: Group
+) -> Evaluation:
+    with torch.no_grad(), uncompiled(workload.model):
+        return _evaluate(workload, options, micro_batch, hardware, group)
+
+
+def _evaluate(
     workload: Workload, options: TrainOptions, micro_batch: int, hardware: Hardware, group: Group
 ) -> Evaluation:
     everyones = chosen(workload.validation_samples, options)

@@ -20,6 +20,7 @@ from trainer.data.to_device import to_device
 from trainer.engine.async_save import Checkpointer
 from trainer.engine.buffers import Buffers
 from trainer.engine.checkpoints.writer import Writer
+from trainer.engine.compiler import Compiler
 from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.evaluate import Evaluator
 from trainer.engine.hardware.agreement import agree
@@ -31,7 +32,7 @@ from trainer.engine.optimization.schedule import dropout_seed, last_step, learni
 from trainer.engine.process_group import expected_backend, join, leave
 from trainer.engine.rank_speed import ForwardTimer
 from trainer.engine.reporting.events import Events
-from trainer.engine.reporting.metrics import USUAL_STEPS, TrainingReporter
+from trainer.engine.reporting.metrics import TrainingReporter
 from trainer.engine.reporting.profile import StepProfiler
 from trainer.engine.run import TrainingRun
 from trainer.engine.setup import TrainingSetup, begin
@@ -117,7 +118,8 @@ def _loop(setup: TrainingSetup | None) -> None:
     checkpointer = Checkpointer(run, trained, sync, start.step)
     profiler = StepProfiler(options.run_dir / "profile", options.profile, hardware.device, active=place.rank == 0)
 
-    with TrainingReporter(setup, loader, final_step) as reporter, profiler:
+    reporting = TrainingReporter(setup, loader, final_step)
+    with reporting as reporter, profiler, Compiler(run, reporting.expect_slow_step) as compiler:
         evaluator = Evaluator(run, trained, sync, reporter.metrics)
         figures = StepFigures(setup, checkpointer, reporter)
         if figures.late:
@@ -200,15 +202,13 @@ def _loop(setup: TrainingSetup | None) -> None:
             # ── Report, evaluate, save ────────────────────────────────────────────────────────────
             evaluates = evaluator.enabled and run.due(options.eval_every, step, cursor)
             saves = run.due(options.checkpoint_every, step, cursor)
-            checks, compiles = step % CHECKED_EVERY == 0, step == start.step + USUAL_STEPS
-            ends = step == final_step or figures.stopping
-            if not figures.late or evaluates or saves or checks or compiles or ends or figures.shares:
+            checks, ends = step % CHECKED_EVERY == 0, step == final_step or figures.stopping
+            if not figures.late or evaluates or saves or checks or ends or figures.shares or compiler.measures:
                 figures.settle()
             if checks:
                 check_weights_match(sync, group, step)
             with reporter.paused():
-                if compiles:
-                    run.compile_if_it_pays(reporter.step_s, final_step - step)
+                compiler.step_done(reporter.last_step_s, reporter.step_s, final_step - step)
                 if profiler.step():
                     run.events.say(profiler.outcome)
                 if figures.shares:

@@ -17,7 +17,6 @@ from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.dataloader import BatchSplit
 from trainer.engine.group import Group
-from trainer.engine.hardware.compiling import compile_in_place, cost_s, decide, gain
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.optimization.schedule import due
@@ -55,19 +54,6 @@ class TrainingRun:
         return build_optimizer(
             workload.model, workload.parameter_groups(), self.options, self.hardware.dtype_of_updates
         )
-
-    def compile(self) -> None:
-        self.events.say(compile_in_place(self.workload.model, self.hardware.device) or "compiling in the next step")
-
-    def compile_if_it_pays(self, step_s: float, steps_left: int) -> None:
-        """`--compile auto`: compile where the steps left gain more time than compiling takes."""
-        if self.options.compile != "auto" or self.options.deterministic:
-            return
-        device = self.hardware.device
-        decision = decide(step_s, steps_left, gain(device, self.workload.compile_gain), cost_s(device))
-        if decision.compile:
-            self.events.say(decision.why)
-            self.compile()
 
     def search_lr(self, bench: Bench, optimizer: torch.optim.Optimizer) -> None:
         """`--find-lr`: the range test in place of training."""

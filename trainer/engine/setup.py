@@ -102,8 +102,6 @@ def _ready(
         return None
     share_weights(model, run.group)
     sync = _sync(run, bench, plan.sync, optimizer, start.step)
-    if options.compile is True:
-        run.compile()
     if start.step and start.sync == plan.sync:  # what another way has kept is of no use to this one
         rank_state.restore(options.run_dir, start.step, sync, run.group, events.warn)
     return TrainingSetup(

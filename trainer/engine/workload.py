@@ -36,6 +36,8 @@ class Workload(ABC):
     targets."""
     compile_gain: float = 0.05
     """Measured speed-up of a step by torch.compile on a CPU (0.05: 5 %), by which `--compile auto` decides."""
+    compile_gain_on_gpu: float = 0.5
+    """The same on a GPU, estimated from 250 to 135 ms for GPT-2 in nanoGPT's README."""
 
     model: nn.Module
     identity: Mapping[str, str | int]

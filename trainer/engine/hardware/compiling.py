@@ -1,29 +1,104 @@
-"""torch.compile where it pays: compiling takes a while, and a short run never earns that back."""
+"""torch.compile of a model in place, block by block, and what it takes on this machine.
+
+The repeated blocks of a transformer are compiled, not the model as a whole: torch compiles one and uses it for all, in
+half the time, and gradients come block by block, so that their exchange overlaps with the backward pass.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sysconfig
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
 
-COST_S = {"cpu": 36.0, "cuda": 45.0}
-"""GPT-2 on a CPU, measured; on a GPU estimated."""
-GPU_GAIN = 0.5
-"""How much faster a step gets there: 250 to 135 ms for GPT-2 in nanoGPT's README; taken with care."""
+BLOCKS_S = {"cpu": 15.0, "cuda": 20.0}
+"""Time to compile a block of GPT-2 for the first time: measured on a CPU of `REFERENCE_S`; on a GPU estimated."""
+WHOLE_S = {"cpu": 30.0, "cuda": 45.0}
+"""The same for a model without repeated blocks."""
+WARM = 0.25
+"""Share of that time if the kernels are in the cache: 2.6 of 15 s measured, and the rest is for slow disks."""
+REFERENCE_S = 0.05
+"""Time of `_work` on the machine of these figures."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    compile: bool
-    why: str
+def regions(model: nn.Module) -> Sequence[nn.Module]:
+    """Blocks to be compiled each on its own: the largest list of modules that are alike; without one, the model."""
+    lists = [list(each.children()) for each in model.modules() if isinstance(each, nn.ModuleList | nn.Sequential)]
+    repeated = [blocks for blocks in lists if len(blocks) > 1 and len({_signature(block) for block in blocks}) == 1]
+    return max(repeated, key=lambda blocks: _size(blocks[0]) * len(blocks), default=[model])
+
+
+def _signature(block: nn.Module) -> tuple[object, ...]:
+    """Alike for blocks that one compiled function serves."""
+    tensors = (*block.named_parameters(), *block.named_buffers())
+    return (type(block), *((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors))
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def compile_in_place(
+    model: nn.Module, device: torch.device, *, dynamic: bool | None = None, backend: str = "inductor"
+) -> str:
+    """Compile the model's `regions` without wrappers around them, so that the names of its weights stay.
+
+    Returns why that cannot be, empty if it can. `dynamic=True` is for batches of many lengths: one kernel for all
+    instead of one for each length, until torch gives up.
+    """
+    lacking = what_lacks(device)
+    if not lacking:
+        for region in regions(model):
+            if type(region) is nn.Sequential:
+                region._compiled_call_impl = torch.compile(_call_of(region), dynamic=dynamic, backend=backend)
+            else:
+                region.compile(dynamic=dynamic, backend=backend)
+    return lacking
+
+
+def _call_of(module: nn.Module) -> Callable[..., Any]:
+    """Return the function that `module.compile()` compiles, as one of ours: torch sees that the code of a bare
+    nn.Sequential is its own, and silently compiles nothing (torch 2.13)."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    return call
+
+
+def undo(model: nn.Module) -> None:
+    """Run the model as it was before it was compiled."""
+    for module in model.modules():
+        module._compiled_call_impl = None
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Run without what was compiled: evaluation would compile again, for no gradients and for other sizes."""
+    compiled = {module: call for module in model.modules() if (call := module._compiled_call_impl) is not None}
+    for module in compiled:
+        module._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for module, call in compiled.items():
+            module._compiled_call_impl = call
+
+
+def is_of_the_compiler(error: BaseException) -> bool:
+    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+
+
+# ── Time that it takes and saves ──────────────────────────────────────────────────────────────────
 
 
 def saved_s(step_s: float, steps_left: int, gain: float) -> float:
@@ -31,48 +106,29 @@ def saved_s(step_s: float, steps_left: int, gain: float) -> float:
     return step_s * steps_left * gain / (1 + gain)
 
 
-def pays(step_s: float, steps_left: int, gain: float, cost_s: float) -> bool:
-    return saved_s(step_s, steps_left, gain) > cost_s
+def usual_cost_s(model: nn.Module, device: torch.device) -> float:
+    """Seconds of compiling on the reference machine."""
+    costs = WHOLE_S if regions(model) == [model] else BLOCKS_S
+    return costs.get(device.type, costs["cuda"])
 
 
-def decide(step_s: float, steps_left: int, gain: float, cost_s: float) -> Decision:
-    saved = saved_s(step_s, steps_left, gain)
-    would = f"{steps_left} steps of {_seconds(step_s)} would be {_seconds(saved)} shorter, and compiling takes"
-    compile_ = pays(step_s, steps_left, gain, cost_s)
-    return Decision(compile=compile_, why=f"{'compiled' if compile_ else 'not compiled'}: {would} {_seconds(cost_s)}")
+def slowness(clock: Callable[[], float] = time.perf_counter, work: Callable[[], object] | None = None) -> float:
+    """How many times slower this machine is now than the reference machine: compiling is work of one core, and other
+    processes, the other ranks of this machine among them, may share it."""
+    times = []
+    for _ in range(5):
+        began = clock()
+        (work or _work)()
+        times.append(clock() - began)
+    return max(1.0, median(times) / REFERENCE_S)
 
 
-def cost_s(device: torch.device) -> float:
-    return COST_S.get(device.type, COST_S["cuda"])
-
-
-def gain(device: torch.device, on_cpu: float) -> float:
-    """`on_cpu`: what the workload knows of itself there (`Workload.compile_gain`)."""
-    return on_cpu if device.type == "cpu" else GPU_GAIN
-
-
-def compile_in_place(
-    model: nn.Module, device: torch.device, *, dynamic: bool | None = None, backend: str = "inductor"
-) -> str:
-    """Compile `model.forward` without a wrapper around the model, so that the names of its weights stay.
-
-    Returns why that cannot be, empty if it can. `dynamic=True` is for batches of many lengths: one kernel for all
-    instead of one for each length, until torch gives up.
-    """
-    lacking = what_lacks(device)
-    if not lacking:
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-        # What `model.compile()` does, but for the function between: without it torch sees that the code of a bare
-        # nn.Sequential is its own, and silently compiles nothing (torch 2.13).
-        model._compiled_call_impl = torch.compile(call, dynamic=dynamic, backend=backend)
-    return lacking
-
-
-def is_of_the_compiler(error: BaseException) -> bool:
-    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+def _work() -> int:
+    """About what a compiler in Python does: build, hash and look up small objects."""
+    table: dict[tuple[int, str], int] = {}
+    for number in range(480_000):
+        table[number % 4096, "name"] = number
+    return len(table)
 
 
 def what_lacks(
@@ -91,7 +147,3 @@ def what_lacks(
     if not (headers / "Python.h").is_file():
         return f"torch.compile needs Python's headers, and {headers}/Python.h is not there: install python3-dev"
     return ""
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -15,6 +15,7 @@ from contract.cost_model.units import duration, thousands
 from contract.events import SampleWritten, StepDone, TrainingDone, TrainingStopped
 from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.early_stopping import EarlyStopping
+from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.rank_speed import ComputeTimes
 from trainer.engine.reporting.metrics_writer import MetricsWriter
 from trainer.engine.reporting.remaining_time import FIRST_STEPS, RemainingTime
@@ -36,7 +37,12 @@ class Throughput:
         self._waited: Sequence[float] = ()
         self._pauses: list[tuple[float, float]] = []
         """Begin and seconds of each pause that no counted step has had yet."""
+        self._slow = False
         self._remaining = RemainingTime()
+
+    def expect_slow_step(self) -> None:
+        """Leave the next step out of the estimate of the remaining time: it compiles."""
+        self._slow = True
 
     def count(self, units: int, ended: float | None = None) -> None:
         """End a step of so many units, now or at that time of the clock."""
@@ -47,13 +53,20 @@ class Throughput:
         self._since += paused_s
         self._step_began += paused_s
         self._steps.append(now - self._step_began)
-        self._remaining.step(now - self._step_began)
+        if not self._slow:
+            self._remaining.step(now - self._step_began)
+        self._slow = False
         self._step_began = now
 
     @property
     def step_s(self) -> float:
-        """Median of the last five steps, in seconds: the slow first step of a training does not show."""
-        return median(self._steps)
+        """Median of the last five steps, in seconds: the slow first step of a training does not show. 0 before any."""
+        return median(self._steps or (0.0,))
+
+    @property
+    def last_s(self) -> float:
+        """Time of the last step, in seconds; 0 before any."""
+        return self._steps[-1] if self._steps else 0.0
 
     def remaining_s(self, steps_left: int) -> float | None:
         """Estimated seconds for this many steps and the pauses between them; None after fewer than two steps."""
@@ -97,11 +110,17 @@ class TrainingReporter:
         self.metrics = MetricsWriter(run.options.run_dir, active=run.place.rank == 0, first_step=first_step)
         self._throughput = Throughput()
         self.paused = self._throughput.paused
+        self.expect_slow_step = self._throughput.expect_slow_step
 
     @property
     def step_s(self) -> float:
         """Usual time of a step, in seconds."""
         return self._throughput.step_s
+
+    @property
+    def last_step_s(self) -> float:
+        """Time of the last step, in seconds."""
+        return self._throughput.last_s
 
     def __enter__(self) -> TrainingReporter:
         return self
@@ -171,7 +190,8 @@ class TrainingReporter:
         """Report the end of a training that has reached its last step, or stopped early."""
         run, prompt = self._run, self._run.options.prompt
         if run.place.rank == 0 and prompt is not None:
-            text = run.workload.generate(prompt)
+            with uncompiled(run.workload.model):
+                text = run.workload.generate(prompt)
             run.events.emit(SampleWritten(text=text))
             run.events.say(f"sample: {text}")
         seconds, memory = time.perf_counter() - self._began, run.hardware.peak_bytes

@@ -1,0 +1,240 @@
+"""`--compile`: when a run compiles its model, and whether it keeps to it. One decision for all ranks.
+
+`auto` compiles after a few steps if the remaining ones save more time than it takes, then measures steps again and goes
+back if they are not faster. The kernels and the measured figures are kept on the node's disk: a run that starts again
+compiles at once, from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import torch
+
+from contract.cost_model.units import duration
+from trainer.agent import heartbeat
+from trainer.data.files import write_atomic
+from trainer.engine.hardware import compiling
+from trainer.engine.reporting.remaining_time import FIRST_STEPS
+from trainer.engine.run import TrainingRun
+
+TICK_S, SAY_EVERY_S = 3.0, 10.0
+PATIENCE_S = 1800.0
+"""Time for which compiling counts as progress; afterwards the hang detector may act."""
+LEAST_GAIN = 0.01
+"""Compiled steps that gain less are not worth the compilations that other batch sizes cost later."""
+KEPT = "compile.json"
+MOST_KEPT = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileTime:
+    """Figures of one model on this machine."""
+
+    seconds: float
+    """Time of the first compiled step beyond that of a usual one."""
+    warm: bool
+    """Whether its kernels were in the cache then."""
+    gain: float | None = None
+    """How much faster compiled steps were; None: the run ended before that was known."""
+
+
+class CompileTimes:
+    """Figures of earlier runs on this machine, next to the kernels in torch's cache. Hints for speed alone: a file that
+    cannot be read costs a measurement."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file = folder / KEPT if folder else None
+
+    def get(self, key: str) -> CompileTime | None:
+        with suppress(KeyError, TypeError, ValueError):
+            told = self._all()[key]
+            gain = None if told["gain"] is None else float(told["gain"])
+            return CompileTime(seconds=max(0.0, float(told["seconds"])), warm=bool(told["warm"]), gain=gain)
+        return None
+
+    def put(self, key: str, measured: CompileTime) -> None:
+        if self._file is None:
+            return
+        others = {name: value for name, value in self._all().items() if name != key}
+        kept = dict(list({**others, key: asdict(measured)}.items())[-MOST_KEPT:])
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._file, json.dumps(kept, indent=1).encode())
+
+    def _all(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._file.read_text()) if self._file else {}
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+class Compiler:
+    """Compiles a run's model before a step, and looks at the steps after it. All ranks call it alike."""
+
+    def __init__(
+        self,
+        run: TrainingRun,
+        expect_slow_step: Callable[[], None],
+        environ: Mapping[str, str] = os.environ,
+        slowness: Callable[[], float] = compiling.slowness,
+    ) -> None:
+        self._run, self._model, self._slowness = run, run.workload.model, slowness
+        self._expect_slow_step = expect_slow_step
+        folder = environ.get("TORCHINDUCTOR_CACHE_DIR")
+        self._times = CompileTimes(Path(folder) if folder else None)
+        self._key = _key(run)
+        self._known: CompileTime | None = None
+        self._steps = self._compiled_at = 0
+        self._eager_s = self._predicted_s = 0.0
+        self._watch: _Watch | None = None
+        self._automatic = run.options.compile == "auto" and not run.options.deterministic
+        self._settled = not self._automatic and run.options.compile is not True
+
+    def __enter__(self) -> Compiler:
+        self._begin()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._watch:
+            self._watch.stop()
+
+    def _begin(self) -> None:
+        """Before the first step: compile if that is asked for, or if it has paid on all ranks' machines before."""
+        if self._settled:
+            return
+        self._known = self._times.get(self._key)
+        paid = self._known is not None and (self._known.gain or 0.0) >= LEAST_GAIN
+        if self._automatic and min(self._run.group.all_gather_scalar(float(paid))) == 0.0:
+            return
+        self._compile("as before" if self._automatic else "")
+
+    @property
+    def measures(self) -> bool:
+        """Whether `step_done` needs the time of the step that ends now: the same on all ranks."""
+        if self._watch or self._settled:
+            return self._watch is not None
+        return self._steps + 1 == (self._compiled_at + 1 if self._compiled_at else 0) + FIRST_STEPS
+
+    def step_done(self, last_s: float, usual_s: float, steps_left: int) -> None:
+        """After each step, of so many seconds. `usual_s`: the median of the last few."""
+        self._steps += 1
+        if self._watch:
+            self._watch.stop()
+            self._watch = None
+            took = max(0.0, last_s - self._eager_s)
+            self._run.events.say(f"compiled: the step took {duration(last_s)}")
+            self._known = CompileTime(
+                seconds=took, warm=self._known is not None, gain=self._known.gain if self._known else None
+            )
+            self._keep()
+        elif self._settled:
+            return
+        elif not self._compiled_at and self._steps == FIRST_STEPS:
+            self._compile_if_it_pays(usual_s, steps_left)
+        elif self._compiled_at and self._steps == self._compiled_at + 1 + FIRST_STEPS:
+            self._compare(usual_s)
+
+    def _compile_if_it_pays(self, step_s: float, steps_left: int) -> None:
+        group = self._run.group
+        # The slowest rank decides: the others wait for it in each step.
+        step_s = max(group.all_gather_scalar(step_s))
+        gain = min(group.all_gather_scalar(self._gain()))
+        saved = compiling.saved_s(step_s, steps_left, gain)
+        usual = max(group.all_gather_scalar(compiling.usual_cost_s(self._model, self._run.hardware.device)))
+        self._settled = True
+        if saved <= usual * compiling.WARM:  # whatever is measured
+            return
+        group.barrier()  # all at once, as they would compile
+        cost = max(group.all_gather_scalar(self._cost_s()))
+        if saved > cost:
+            self._eager_s, self._predicted_s = step_s, cost
+            self._compile(f"{steps_left} steps of {_seconds(step_s)} may be {_seconds(saved)} shorter")
+
+    def _gain(self) -> float:
+        if self._known and self._known.gain is not None:
+            return max(0.0, self._known.gain)
+        workload = self._run.workload
+        return workload.compile_gain if self._run.hardware.device.type == "cpu" else workload.compile_gain_on_gpu
+
+    def _cost_s(self) -> float:
+        if self._known:
+            return self._known.seconds * (1.0 if self._known.warm else compiling.WARM)
+        return compiling.usual_cost_s(self._model, self._run.hardware.device) * self._slowness()
+
+    def _compile(self, why: str) -> None:
+        run = self._run
+        lacking = compiling.what_lacks(run.hardware.device)
+        if any(run.group.all_gather_scalar(float(bool(lacking)))):
+            if lacking:
+                run.events.warn(f"not compiled: {lacking}")
+            self._settled = True
+            return
+        compiling.compile_in_place(self._model, run.hardware.device)
+        predicted = f", about {duration(self._predicted_s)}" if self._predicted_s else ""
+        run.events.say(f"compiling in the next step{predicted}{': ' if why else ''}{why}")
+        self._settled, self._compiled_at = not self._automatic, self._steps + 1
+        self._watch = _Watch(run.events.say)
+        self._expect_slow_step()
+
+    def _compare(self, compiled_s: float) -> None:
+        """Keep to what is faster: the prediction is for any machine, the steps are of this one."""
+        self._settled = True
+        if not self._eager_s:  # compiled from the first step on, because it has paid before
+            return
+        compiled_s = max(self._run.group.all_gather_scalar(compiled_s))
+        gain = self._eager_s / compiled_s - 1
+        if self._known:
+            self._known = CompileTime(seconds=self._known.seconds, warm=self._known.warm, gain=gain)
+            self._keep()
+        told = f"compiled steps take {_seconds(compiled_s)}, before {_seconds(self._eager_s)}"
+        if gain < LEAST_GAIN:
+            compiling.undo(self._model)
+            told += ": back to steps that are not compiled"
+        self._run.events.say(told)
+
+    def _keep(self) -> None:
+        if self._known and self._run.place.local_rank == 0:
+            self._times.put(self._key, self._known)
+
+
+class _Watch:
+    """Says that the rank compiles, to people and to the hang detector: no step ends meanwhile."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock, self._over = say, clock, Event()
+        Thread(target=self._watch, daemon=True, name="compiling").start()
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        began = said = self._clock()
+        while not self._over.wait(TICK_S) and (now := self._clock()) - began < PATIENCE_S:
+            heartbeat.part("compiling")
+            if now - said >= SAY_EVERY_S:
+                said = now
+                self._say(f"compiling for {duration(now - began)}")
+
+
+def _key(run: TrainingRun) -> str:
+    """Digest of all that decides kernels and times: model, batch, precision, device and torch."""
+    device = run.hardware.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    about = [dict(run.workload.identity), run.options.batch_size, run.options.micro_batch_size]
+    told = json.dumps([*about, run.hardware.precision, name, torch.__version__], sort_keys=True, default=str)
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else duration(seconds)
