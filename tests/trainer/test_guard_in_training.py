@@ -78,10 +78,15 @@ def test_read_late_or_at_once_a_bad_step_changes_the_same(
     assert not any(one.isnan().any() for one in late["model"].values())
 
 
-def test_a_bad_step_read_late_stops_without_a_checkpoint_of_it(observe: Any, tmp_path: Path) -> None:
-    run = observe(tmp_path, 1, NAN, **PAIRS | {"checkpoint_every": BAD})
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("checkpoint_every", [0, BAD])
+def test_a_bad_step_read_late_stops_without_a_checkpoint_of_it(
+    checkpoint_every: int, ranks: int, observe: Any, tmp_path: Path
+) -> None:
+    run = observe(tmp_path, ranks, NAN, **PAIRS | {"checkpoint_every": checkpoint_every})
     assert run.code == 1
-    assert run.events("failed")[0]["message"].startswith(f"the loss is nan at step {BAD} on rank 0")
+    assert run.events("failed")[0]["message"].startswith(f"the loss is nan at step {BAD} on rank {ranks - 1}")
+    assert BAD + 1 not in run.losses()
     assert not (tmp_path / "checkpoints" / f"step-{BAD:08d}").exists()
 
 
