@@ -1,12 +1,18 @@
-"""What a step copies to a GPU is copied without waiting for it."""
+"""No step of a training waits for the GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from tests.gpu.conftest import ROOT
+from tests.trainer.conftest import data_dir, picture_folder  # noqa: F401  # fixtures
+from tests.trainer.test_no_waiting import RUNS, STEPS, folders  # noqa: F401  # a fixture
 from trainer.data.to_device import to_device
 from trainer.engine.dataloader import _pinned
 
@@ -35,3 +41,26 @@ def test_batches_and_numbers_are_copied_without_waiting() -> None:
 def test_a_call_that_waits_is_refused() -> None:
     with pytest.raises(RuntimeError, match="synchroniz"):
         torch.ones(1, device=CUDA).item()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "auto", "fp16"])
+@pytest.mark.parametrize("name", RUNS)
+def test_no_step_waits(
+    name: str,
+    precision: str,
+    folders: Callable[[str], list[str]],  # noqa: F811  # the fixture
+    tmp_path: Path,
+) -> None:
+    workload, *options = RUNS[name]
+    if workload == "traces-gnn":
+        pytest.importorskip("torch_geometric")
+    usual = [*STEPS, "--no-compile", "--seed", "7", "--precision", precision]
+    words = [workload, "train", *folders(workload), "--run-dir", str(tmp_path / "run"), *usual, *options]
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.refusing_steps", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr

@@ -67,6 +67,10 @@ class Waits:
     """Names of the calls, by file and function of the trainer."""
     raises: bool = False
     """Whether such a call fails, wherever it is."""
+    operators: int = 0
+    """Operators that were queued so far."""
+    reads: list[int] = field(default_factory=list)
+    """Of each copy that the CPU has read: how many operators were queued between the two."""
 
     def note(self, call: str) -> None:
         stack = traceback.extract_stack()
@@ -141,6 +145,9 @@ class _BeforeOperators(TorchFunctionMode):
         if func is Tensor.tolist and isinstance(args[0], LateTensor):
             _note("tolist")
             return args[0].host.tolist()
+        if func is Tensor.tolist and (queued := getattr(args[0], "queued_before", None)) is not None:
+            for waits in _noted:
+                waits.reads.append(waits.operators - queued)
         if func in FROM_NUMBERS and _is_late(kwargs.get("device")):
             _note(f"torch.{func.__name__}")
             return LateTensor(func(*args, **(kwargs | {"device": "cpu"})))
@@ -157,6 +164,8 @@ def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         _note(call)
     if target is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
+    for waits in _noted:
+        waits.operators += bool(late)
     hosts: Any = tree_map(lambda one: one.host if isinstance(one, LateTensor) else one, (args, kwargs))
     made = func(*hosts[0], **hosts[1])
     given = {id(one.host if isinstance(one, LateTensor) else one): one for one in tree_leaves((args, kwargs))}
@@ -166,6 +175,8 @@ def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             return one
         if id(one) in given and not (target is not None and on_device):
             return given[id(one)]  # what an operator has changed in place
+        if late and not on_device:
+            one.queued_before = sum(waits.operators for waits in _noted)  # type: ignore[attr-defined]  # ours
         return LateTensor(one) if on_device else one
 
     return tree_map(placed, made)

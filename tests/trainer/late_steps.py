@@ -1,5 +1,7 @@
 """`python -m tests.trainer.late_steps WORDS…`: a training on the late device; its last line has the calls that waited.
 
+It has also how many operators were queued between the copy of each step's figures and their reading.
+
 A process of its own: torch's autograd knows only the devices that exist at the first backward pass of the process.
 """
 
@@ -22,7 +24,8 @@ def train(words: Sequence[str]) -> int:
     loop.prepare_hardware = lambda *given: replace(usual(*given), device=torch.device(NAME, 0))
     with late_device(within=loop._loop) as noted:
         code = main(words)
-    sys.stdout.write(json.dumps({place: sorted(calls) for place, calls in noted.places.items()}) + "\n")
+    waits = {place: sorted(calls) for place, calls in noted.places.items()}
+    sys.stdout.write(json.dumps({"waits": waits, "reads": noted.reads}) + "\n")
     return code
 
 

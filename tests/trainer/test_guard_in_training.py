@@ -55,6 +55,41 @@ def test_the_rank_with_the_bad_sample_is_named_and_all_skip_alike(observe: Any, 
     assert losses == pytest.approx(one, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "sync", "optimizer"),
+    [(1, "fp32", "adamw"), (1, "fp32", "sgd"), (2, "fp32", "adamw"), (2, "int8", "sgd"), (2, "topk", "adamw")],
+)
+@pytest.mark.parametrize("bad", [1, BAD])
+def test_read_late_or_at_once_a_bad_step_changes_the_same(
+    bad: int, ranks: int, sync: str, optimizer: str, observe: Any, tmp_path: Path
+) -> None:
+    per_step = 2 * ranks
+    wishes = {"nan_sample": STREAM[per_step * bad - 1], "batch_norm": True, "width": 64}
+    options = {**PAIRS, "global_batch_size": per_step, "checkpoint_every": 0, "on_nan": "skip"}
+    options |= {"sync": sync, "optimizer": optimizer}
+    runs = {}
+    for on_spike in ("warn", "skip"):  # with skip the figures decide on the update, and so are read at once
+        runs[on_spike] = observe(tmp_path / on_spike, ranks, wishes, **options, on_spike=on_spike)
+        assert f"the loss is nan at step {bad} on rank {ranks - 1}; this update is skipped (1" in runs[on_spike].out
+    late, at_once = (state(tmp_path / name, 5) for name in ("warn", "skip"))
+    assert runs["warn"].losses() == runs["skip"].losses()
+    assert same(late["model"], at_once["model"])
+    assert same(late["guard"], at_once["guard"])
+    assert not any(one.isnan().any() for one in late["model"].values())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("checkpoint_every", [0, BAD])
+def test_a_bad_step_read_late_stops_without_a_checkpoint_of_it(
+    checkpoint_every: int, ranks: int, observe: Any, tmp_path: Path
+) -> None:
+    run = observe(tmp_path, ranks, NAN, **PAIRS | {"checkpoint_every": checkpoint_every})
+    assert run.code == 1
+    assert run.events("failed")[0]["message"].startswith(f"the loss is nan at step {BAD} on rank {ranks - 1}")
+    assert BAD + 1 not in run.losses()
+    assert not (tmp_path / "checkpoints" / f"step-{BAD:08d}").exists()
+
+
 def test_figures_of_a_skipped_step_stay_json(observe: Any, tmp_path: Path) -> None:
     observe(tmp_path, 1, NAN, **PAIRS, on_nan="skip")
 

@@ -9,9 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.trainer.observed import same
 from trainer.config import TrainOptions
 from trainer.engine.optimization.muon import Muon, orthogonal
-from trainer.engine.optimization.optimizer import CombinedOptimizer, build_optimizer, usual_groups
+from trainer.engine.optimization.optimizer import (
+    CombinedOptimizer,
+    LossScaler,
+    build_optimizer,
+    fill_momentum,
+    skips_on_device,
+    usual_groups,
+)
 from trainer.errors import OptionError
 from trainer.models.gpt2 import GPT2, Gpt2Shape
 
@@ -90,6 +98,47 @@ def test_a_step_without_rate_and_gradient_makes_all_state_and_moves_nothing(kind
         for m, o in ((model, optimizer), (trained, reference))
     ]
     assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_the_device_skips_a_step_the_first_one_too(kind: str, dtype: torch.dtype) -> None:
+    model = a_model()
+    optimizer = an_optimizer(model, kind)
+    scaler = LossScaler("cpu", enabled=dtype is torch.float16)
+    assert skips_on_device(optimizer)
+    fill_momentum(optimizer)
+    tokens = torch.randint(50, (4, 9), generator=torch.Generator().manual_seed(0))
+    weights, kept = [], []
+    for void in (True, False, True):
+        scaler.scale(model(tokens[:, :-1], tokens[:, 1:])).backward()  # type: ignore[no-untyped-call]
+        scaler.unscale_(optimizer)
+        scaler.step_unless(torch.tensor(void), optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        weights.append(copy.deepcopy(model.state_dict()))
+        kept.append(copy.deepcopy(optimizer.state_dict()["state"]))
+    assert same(weights[0], a_model().state_dict())
+    assert not any(value.any() for one in kept[0].values() for value in one.values())
+    assert not same(weights[1], weights[0])
+    assert same(weights[2], weights[1])
+    assert same(kept[2], kept[1])
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw"])
+def test_no_flag_skips_muon_or_an_update_that_is_not_fused(kind: str) -> None:
+    options = TrainOptions(optimizer=kind, fused=kind == "muon")
+    assert not skips_on_device(build_optimizer(a_model(), None, options, torch.float32))
+
+
+def test_momentum_from_zero_is_torchs_first_step() -> None:
+    models = a_model(), a_model()
+    for model in models:
+        optimizer = an_optimizer(model, "sgd")
+        if model is models[1]:
+            fill_momentum(optimizer)
+        train(model, optimizer, range(3))
+    assert same(models[0].state_dict(), models[1].state_dict())
 
 
 def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:

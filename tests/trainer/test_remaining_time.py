@@ -50,3 +50,15 @@ def test_a_training_measures_steps_and_pauses_apart() -> None:
         pass
     throughput.count(8)
     assert throughput.remaining_s(4) == 4 * (1.0 + 10.0 / 2)
+
+
+def test_a_step_that_is_counted_late_ends_before_the_pause_that_followed_it() -> None:
+    times = iter([0.0, 1.0, 11.0])
+    throughput = Throughput(clock=lambda: next(times))
+    with throughput.paused():  # 10 s after the first step, which is counted in the second
+        pass
+    throughput.count(8, ended=1.0)
+    assert throughput.read()[0] == 8.0
+    throughput.count(8, ended=12.0)
+    assert throughput.read()[0] == 8.0
+    assert throughput.step_s == 1.0

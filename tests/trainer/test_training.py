@@ -170,7 +170,7 @@ def test_a_loss_that_is_no_number_ends_the_run(train, tmp_path: Path) -> None:
     failed = train(tmp_path, "--max-steps", "30", "--lr", "1e30", "--warmup-steps", "0", "--clip", "0")
     assert failed.code == 1
     assert "a smaller --lr" in failed.err
-    assert failed.events("failed")[0]["frame"].endswith("in _loop")
+    assert failed.events("failed")[0]["frame"].endswith("in read")
 
 
 def test_accumulation_and_batches_do_not_change_the_losses(train, tmp_path: Path) -> None:

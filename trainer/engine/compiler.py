@@ -119,6 +119,13 @@ class Compiler:
             return
         self._compile("as before" if self._automatic else "")
 
+    @property
+    def measures(self) -> bool:
+        """Whether `step_done` needs the time of the step that ends now: the same on all ranks."""
+        if self._watch or self._settled:
+            return self._watch is not None
+        return self._steps + 1 == (self._compiled_at + 1 if self._compiled_at else 0) + FIRST_STEPS
+
     def step_done(self, last_s: float, usual_s: float, steps_left: int) -> None:
         """After each step, of so many seconds. `usual_s`: the median of the last few."""
         self._steps += 1

@@ -27,6 +27,7 @@ from trainer.engine.hardware.agreement import agree
 from trainer.engine.hardware.compiling import is_of_the_compiler
 from trainer.engine.hardware.device import prepare_hardware, start_line
 from trainer.engine.hardware.reproducible import determinism_explained, seed_everything
+from trainer.engine.optimization.optimizer import fill_momentum
 from trainer.engine.optimization.schedule import dropout_seed, last_step, learning_rate
 from trainer.engine.process_group import expected_backend, join, leave
 from trainer.engine.rank_speed import ForwardTimer
@@ -35,7 +36,8 @@ from trainer.engine.reporting.metrics import TrainingReporter
 from trainer.engine.reporting.profile import StepProfiler
 from trainer.engine.run import TrainingRun
 from trainer.engine.setup import TrainingSetup, begin
-from trainer.engine.step_stats import all_reduce_stats
+from trainer.engine.step_figures import StepFigures
+from trainer.engine.step_stats import TakenStep
 from trainer.engine.stop_signal import StopSignal
 from trainer.engine.weights import CHECKED_EVERY, check_weights_match
 from trainer.engine.workload import Workload
@@ -105,8 +107,8 @@ def _loop(setup: TrainingSetup | None) -> None:
         return
     run, trained, optimizer, sync, start = setup.run, setup.trained, setup.optimizer, setup.sync, setup.start
     workload, options, place, hardware, group = run.workload, run.options, run.place, run.hardware, run.group
-    scaler, guard, early_stopping = trained.scaler, trained.guard, trained.early_stopping
-    step, cursor, stopping = start.step, start.cursor, False
+    scaler, early_stopping = trained.scaler, trained.early_stopping
+    step, cursor = start.step, start.cursor
     final_step = last_step(options, (step, cursor), run.per_step, workload.train_samples)
     order = workload.order(options.seed)
     weights = to_device(list(workload.loss_weights.values()), hardware.device)
@@ -119,7 +121,10 @@ def _loop(setup: TrainingSetup | None) -> None:
     reporting = TrainingReporter(setup, loader, final_step)
     with reporting as reporter, profiler, Compiler(run, reporting.expect_slow_step) as compiler:
         evaluator = Evaluator(run, trained, sync, reporter.metrics)
-        while step < final_step and not stopping and not early_stopping.exhausted:
+        figures = StepFigures(setup, checkpointer, reporter)
+        if figures.late:
+            fill_momentum(optimizer)
+        while step < final_step and not figures.stopping and not early_stopping.exhausted:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────
             step += 1
             heartbeat.step(step)
@@ -147,7 +152,9 @@ def _loop(setup: TrainingSetup | None) -> None:
                         with profiler.part("forward"), timer.part(workload.count_samples(batch)), hardware.autocast():
                             sums = workload.loss_sums(model, batch)
                         with profiler.part("backward"):  # and, in the last one, the sum of gradients over the ranks
-                            scaler.scale((sums * scale).sum()).backward()  # type: ignore[no-untyped-call]
+                            # A loss that is NaN or infinite makes the gradients so; to others this adds nothing.
+                            factor = scale + 0 * sums.detach()
+                            scaler.scale((sums * factor).sum()).backward()  # type: ignore[no-untyped-call]
                     local_sums += sums.detach()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -162,60 +169,63 @@ def _loop(setup: TrainingSetup | None) -> None:
             # ── Gradients of all ranks, clipped ───────────────────────────────────────────────────
             with profiler.part("exchange"):
                 sync.finish()
+            figures.settle()  # the last step's, while the device computes this one's
             with profiler.part("optimizer"):
                 scaler.unscale_(optimizer)
                 own_norm = nn.utils.clip_grad_norm_(workload.model.parameters(), options.clip or math.inf)
 
-            # One small all-reduce gives all ranks the loss, which ranks have a NaN or infinite one, whether one was
-            # asked to stop, how fast each computes, and whether each has written its own part of the last checkpoint.
-            stats = all_reduce_stats(
-                group, local_sums.tolist(), float(own_norm),
-                stop=run.stop.asked, sample_s=timer.read(), written=checkpointer.own_written,
-            )  # fmt: skip
-            checkpointer.poll(all_written=stats.written)
-            stopping = stats.stopping
-            losses = stats.mean_losses(workload.loss_weights, targets)
-            loss = sum(workload.loss_weights[name] * mean for name, mean in losses.items())
-
-            # ── Update of the weights ─────────────────────────────────────────────────────────────
+            # ── Update of the weights, unless the loss or the gradient is NaN or infinite ─────────
+            taken = TakenStep(
+                step=step, lr=lr, units=workload.count_units(indices), targets=targets, sample_s=timer.take()
+            )
+            if figures.late:
+                with profiler.part("optimizer"):
+                    void = ~own_norm.isfinite()  # on the device: the same on all ranks
+                    scaler.step_unless(void, optimizer)
+                    buffers.put_back_where(void)
+                figures.send(taken, local_sums, own_norm)
+            else:
+                figures.send(taken, local_sums, own_norm)
+                stats, verdict = figures.read()
+                with profiler.part("optimizer"):
+                    if verdict.action == "skip":
+                        buffers.put_back()
+                    else:
+                        if not math.isfinite(stats.norm):
+                            scaler.overflowed(optimizer)  # on another rank, where each steps by its own gradients
+                        scaler.step(optimizer)
             with profiler.part("optimizer"):
-                verdict = guard.judge(step, loss, stats.at_fault, None if scaler.is_enabled() else stats.norm)
-                if verdict.action == "stop":
-                    raise TrainerError(verdict.message)
-                if verdict.message:
-                    run.events.say(verdict.message)
-                if verdict.action == "continue":
-                    if not math.isfinite(stats.norm):
-                        scaler.overflowed(optimizer)  # on another rank, where each steps by its own gradients
-                    scaler.step(optimizer)
-                else:
-                    buffers.put_back()
                 scaler.update()
                 optimizer.zero_grad(set_to_none=True)
             sync.stepped(step)
-            if step % CHECKED_EVERY == 0:
-                check_weights_match(sync, group, step)
 
             # ── Report, evaluate, save ────────────────────────────────────────────────────────────
-            reporter.step(step, stats, losses, loss=loss, lr=lr, units=workload.count_units(indices))
+            evaluates = evaluator.enabled and run.due(options.eval_every, step, cursor)
+            saves = run.due(options.checkpoint_every, step, cursor)
+            checks, ends = step % CHECKED_EVERY == 0, step == final_step or figures.stopping
+            if not figures.late or evaluates or saves or checks or ends or figures.shares or compiler.measures:
+                figures.settle()
+            if checks:
+                check_weights_match(sync, group, step)
             with reporter.paused():
                 compiler.step_done(reporter.last_step_s, reporter.step_s, final_step - step)
                 if profiler.step():
                     run.events.say(profiler.outcome)
-                if setup.balancer and (shares := setup.balancer.update(stats.sample_s)):
-                    loader.resplit(run.rebalance(loader.split, shares, trained, sync), cursor)
+                if figures.shares:
+                    loader.resplit(run.rebalance(loader.split, figures.shares, trained, sync), cursor)
+                    figures.shares = None
                 improved = False
-                if evaluator.enabled and run.due(options.eval_every, step, cursor) and not stopping:
+                if evaluates and not figures.stopping:
                     improved = evaluator.evaluate(step, loader.split.micro_batch)
-                if improved or run.due(options.checkpoint_every, step, cursor):
+                if improved or saves:
                     checkpointer.save(step, cursor, best=improved)
         loader.close()
 
         # ── The end, asked for or reached ─────────────────────────────────────────────────────────
-        if not stopping and sync.finalize():  # which has changed the weights that all ranks share
+        if not figures.stopping and sync.finalize():  # which has changed the weights that all ranks share
             checkpointer.saved_step = evaluator.step = -1
         checkpointer.finish(step, cursor)
-        if stopping:
+        if figures.stopping:
             reporter.stopped(step)
             return
         reporter.reached(step, early_stopping)

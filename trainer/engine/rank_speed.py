@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 
@@ -41,10 +41,13 @@ class ForwardTimer:
 
     def read(self) -> float:
         """Seconds a sample since the last reading. On a GPU, to be asked once its work is done."""
-        seconds = sum(_between(*marks) for marks in self._marks)
-        per_sample = seconds / max(1, self._samples)
+        return self.take()()
+
+    def take(self) -> Callable[[], float]:
+        """End what is to be read together; the function it returns reads it, once a GPU's work on it is done."""
+        marks, samples = self._marks, self._samples
         self._marks, self._samples = [], 0
-        return per_sample
+        return lambda: sum(_between(*pair) for pair in marks) / max(1, samples)
 
     def _now(self) -> float | torch.cuda.Event:
         if not self._on_gpu:

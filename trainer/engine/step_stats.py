@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trainer.engine.group import Group
 from trainer.engine.guard import finite_flags, ranks_at_fault
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenStep:
+    """A step, and what is known of it on the CPU."""
+
+    step: int
+    lr: float
+    units: int
+    """Units of its samples, over all ranks."""
+    targets: Sequence[float]
+    """Targets of each loss term, over all ranks."""
+    sample_s: Callable[[], float]
+    """Seconds that a sample took on this rank, to be asked once the step is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from trainer.config import TrainOptions
@@ -106,6 +106,33 @@ class LossScaler(torch.amp.GradScaler):
         if self.is_enabled():
             for found in self._found_inf_per_device(optimizer).values():
                 found.fill_(1.0)
+
+    def step_unless(self, void: Tensor, optimizer: Optimizer) -> None:
+        """As `step`, but the device skips the update where `void` is true: one value on it, which this does not wait
+        for. For an optimizer that `skips_on_device`."""
+        if self.is_enabled():
+            for found in self._found_inf_per_device(optimizer).values():
+                found.masked_fill_(void, 1.0)
+            self.step(optimizer)
+            return
+        optimizer.found_inf = void.float()  # type: ignore[attr-defined]  # as GradScaler gives it to fused optimizers
+        optimizer.step()
+        del optimizer.found_inf  # type: ignore[attr-defined]
+
+
+def skips_on_device(optimizer: Optimizer) -> bool:
+    """Whether it takes a flag on the device that says to skip the update: torch's fused ones do."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def fill_momentum(optimizer: Optimizer) -> None:
+    """Give SGD the momentum that it lacks, zero: in its first step torch's fused one takes memory as it is for it,
+    and where the device skips that step, so it stays. From zero the first step is the same."""
+    for group in optimizer.param_groups if isinstance(optimizer, SGD) else ():
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if parameter.requires_grad and state.get("momentum_buffer") is None:
+                state["momentum_buffer"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
 
 
 @contextmanager

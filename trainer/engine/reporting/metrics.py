@@ -20,7 +20,7 @@ from trainer.engine.rank_speed import ComputeTimes
 from trainer.engine.reporting.metrics_writer import MetricsWriter
 from trainer.engine.reporting.remaining_time import FIRST_STEPS, RemainingTime
 from trainer.engine.setup import TrainingSetup
-from trainer.engine.step_stats import StepStats
+from trainer.engine.step_stats import StepStats, TakenStep
 
 USUAL_STEPS = FIRST_STEPS
 """Steps whose median is the usual time of a step."""
@@ -35,6 +35,8 @@ class Throughput:
         self._steps: deque[float] = deque(maxlen=USUAL_STEPS)
         self._units = 0
         self._waited: Sequence[float] = ()
+        self._pauses: list[tuple[float, float]] = []
+        """Begin and seconds of each pause that no counted step has had yet."""
         self._slow = False
         self._remaining = RemainingTime()
 
@@ -42,10 +44,14 @@ class Throughput:
         """Leave the next step out of the estimate of the remaining time: it compiles."""
         self._slow = True
 
-    def count(self, units: int) -> None:
-        """End a step of so many units."""
+    def count(self, units: int, ended: float | None = None) -> None:
+        """End a step of so many units, now or at that time of the clock."""
         self._units += units
-        now = self._clock()
+        now = self._clock() if ended is None else ended
+        paused_s = sum(seconds for began, seconds in self._pauses if began < now)
+        self._pauses = [pause for pause in self._pauses if pause[0] >= now]  # of a step that is counted late
+        self._since += paused_s
+        self._step_began += paused_s
         self._steps.append(now - self._step_began)
         if not self._slow:
             self._remaining.step(now - self._step_began)
@@ -54,13 +60,13 @@ class Throughput:
 
     @property
     def step_s(self) -> float:
-        """Median of the last five steps, in seconds: the slow first step of a training does not show."""
-        return median(self._steps)
+        """Median of the last five steps, in seconds: the slow first step of a training does not show. 0 before any."""
+        return median(self._steps or (0.0,))
 
     @property
     def last_s(self) -> float:
-        """Time of the last step, in seconds."""
-        return self._steps[-1]
+        """Time of the last step, in seconds; 0 before any."""
+        return self._steps[-1] if self._steps else 0.0
 
     def remaining_s(self, steps_left: int) -> float | None:
         """Estimated seconds for this many steps and the pauses between them; None after fewer than two steps."""
@@ -68,7 +74,7 @@ class Throughput:
 
     def read(self, *waited: float) -> tuple[float, list[float]]:
         """Units per second, and for each of `waited`, the seconds so far of waiting for something, its share."""
-        now = self._clock()
+        now = self._step_began
         seconds = max(now - self._since, 1e-9)
         before = self._waited or (0.0,) * len(waited)
         shares = [min(1.0, (so_far - then) / seconds) for so_far, then in zip(waited, before, strict=True)]
@@ -83,8 +89,7 @@ class Throughput:
         yield
         seconds = self._clock() - paused_at
         self._remaining.pause(seconds)
-        self._since += seconds
-        self._step_began += seconds
+        self._pauses.append((paused_at, seconds))
 
 
 class TrainingReporter:
@@ -126,13 +131,14 @@ class TrainingReporter:
         self.metrics.close()
 
     def step(
-        self, step: int, stats: StepStats, losses: dict[str, float], *, loss: float, lr: float, units: int
+        self, taken: TakenStep, stats: StepStats, losses: dict[str, float], *, loss: float, ended: float | None
     ) -> None:
-        """Report a step, every --log-every steps on rank 0. `losses`: by term; `units`: those of the step's samples."""
+        """Report a step, every --log-every steps on rank 0. `losses`: by term; `ended`: None for now."""
+        step, lr = taken.step, taken.lr
         run, setup, split = self._run, self._setup, self._loader.split
         self._loss = loss
         self._times.add(stats.sample_s, split.by_rank)
-        self._throughput.count(units)
+        self._throughput.count(taken.units, ended)
         first_or_last = step in (setup.start.step + 1, self._final_step)
         if run.place.rank or not (step % run.options.log_every == 0 or first_or_last):
             return
