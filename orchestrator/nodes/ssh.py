@@ -382,8 +382,8 @@ def _feed(channel: paramiko.Channel, stdin: bytes | Iterable[bytes]) -> None:
         for chunk in (stdin,) if isinstance(stdin, bytes) else stdin:
             channel.sendall(chunk)
         channel.shutdown_write()
-    except OSError:
-        return  # the command ended without reading all of it; its exit code decides
+    except (OSError, EOFError, paramiko.SSHException):
+        return  # the command or the connection ended before all of it was read; whoever reads its output reports that
 
 
 def _drain(channel: paramiko.Channel, ended: _Ended) -> None:

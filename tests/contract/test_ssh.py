@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.nodes import host_keys
-from orchestrator.nodes.ssh import SshNode
+from orchestrator.nodes.ssh import SshNode, _feed
 from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError
 from orchestrator.specs.reach import Reach
 from tests.contract.sshd import ADDRESS, Server, free_port, sshd
@@ -291,3 +291,21 @@ def write_archive(file: Path, entries: list[tuple[str, ...]]) -> None:
             else:
                 info.size = 4
             archive.addfile(info, io.BytesIO(b"evil") if not link else None)
+
+
+@pytest.mark.parametrize("error", [EOFError(), BrokenPipeError(), paramiko.SSHException("closed")])
+def test_a_connection_that_ends_while_stdin_is_sent_raises_nothing_in_that_thread(error: Exception) -> None:
+    """The thread that reads the output reports it."""
+
+    class Cut:
+        sent = b""
+
+        def sendall(self, chunk: bytes) -> None:
+            self.sent += chunk
+
+        def shutdown_write(self) -> None:
+            raise error
+
+    channel = Cut()
+    _feed(channel, [b"one", b"two"])  # type: ignore[arg-type]
+    assert channel.sent == b"onetwo"

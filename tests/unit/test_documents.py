@@ -24,9 +24,10 @@ CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
 FOLDERS = {
     path.name: path.parent
     for path in (*ROOT.iterdir(), *ROOT.glob("orchestrator/*"), *ROOT.glob("trainer/*"))
-    if path.is_dir()
+    if path.is_dir() and path.name != "Data"
 }
-"""Parents by folder: documents name modules of both sides from their package on (`engine/loop.py`)."""
+"""Parents by folder: documents name modules of both sides from their package on (`engine/loop.py`). `Data` is the
+user's."""
 NOT_YET = {"docs/findings/resources.read_only.md", "trainer/forecast"}
 """The example of a new finding; a package of the past in ADR 21."""
 FOREIGN = {"--logs-specs", "--node", "--permanent", "--preserve-env", "--privileged", "--runtime", "--tmpfs"}
