@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO
+from functools import wraps
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 import docker
 import requests
@@ -22,6 +23,26 @@ from orchestrator.specs.run import ContainerFacts
 
 UNPACKING_S = 1800
 """Read timeout while an engine handles an image: it unpacks gigabytes, possibly on a slow disk."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _again_if_lost(ask: Callable[P, R]) -> Callable[P, R]:
+    """Ask once more over a new connection if the engine closed the first one without an answer, as a new engine may.
+
+    Only for requests that change nothing, or that change nothing more when they are made twice.
+    """
+
+    @wraps(ask)
+    def asking(*args: P.args, **options: P.kwargs) -> R:
+        try:
+            return ask(*args, **options)
+        except EngineRefusedError:
+            raise
+        except EngineError:
+            return ask(*args, **options)
+
+    return asking
 
 
 class DockerEngine:
@@ -35,6 +56,7 @@ class DockerEngine:
         self._client: docker.APIClient | None = None
         self._silence_s = 0
 
+    @_again_if_lost
     def facts(self) -> EngineFacts:
         with self._asking("describe itself") as api:
             info = api.info()
@@ -52,6 +74,7 @@ class DockerEngine:
             memory_mib=_count(info, "MemTotal") // MIB,
         )
 
+    @_again_if_lost
     def image(self, reference: str) -> ImageFacts | None:
         with self._asking(f"inspect image {reference}") as api:
             try:
@@ -59,6 +82,7 @@ class DockerEngine:
             except ImageNotFound:
                 return None
 
+    @_again_if_lost
     def images(self) -> list[ImageFacts]:
         with self._asking("list its images") as api:
             ids = {entry["Id"] for entry in api.images()}
@@ -128,11 +152,13 @@ class DockerEngine:
         if failure:
             raise EngineRefusedError(f"{what} failed: {failure}", node=self._node)
 
+    @_again_if_lost
     def tag(self, image_id: str, reference: str) -> None:
         repository, _, tag = reference.rpartition(":")
         with self._asking(f"tag {image_id} as {reference}") as api:
             api.tag(image_id, repository, tag, force=True)
 
+    @_again_if_lost
     def remove_image(self, reference: str) -> None:
         with self._asking(f"remove image {reference}") as api:
             try:
@@ -162,6 +188,7 @@ class DockerEngine:
             api.rename(container, name)
             api.update_container(container, restart_policy={"Name": "no"})
 
+    @_again_if_lost
     def container(self, container: str) -> ContainerFacts | None:
         with self._asking(f"inspect container {container[:12]}") as api:
             try:
@@ -169,6 +196,7 @@ class DockerEngine:
             except NotFound:
                 return None
 
+    @_again_if_lost
     def containers(self, labels: Mapping[str, str]) -> list[ContainerFacts]:
         wanted = [f"{key}={value}" if value else key for key, value in labels.items()]
         with self._asking("list its containers") as api:
@@ -202,6 +230,7 @@ class DockerEngine:
         with self._asking(f"signal container {container[:12]}") as api:
             api.kill(container, signal)
 
+    @_again_if_lost
     def stop(self, container: str, timeout_s: int) -> None:
         with self._asking(f"stop container {container[:12]}") as api:
             try:
@@ -209,17 +238,10 @@ class DockerEngine:
             except NotFound:
                 return
 
+    @_again_if_lost
     def remove(self, container: str) -> None:
-        for is_last in (False, True):  # a lost connection leaves nothing behind: to remove twice does no harm
-            try:
-                with self._asking(f"remove container {container[:12]}") as api, suppress(NotFound):
-                    api.remove_container(container, force=True, v=True)
-                return
-            except EngineRefusedError:
-                raise
-            except EngineError:
-                if is_last:
-                    raise
+        with self._asking(f"remove container {container[:12]}") as api, suppress(NotFound):
+            api.remove_container(container, force=True, v=True)
 
     def execute(self, container: str, argv: Sequence[str]) -> Completed:
         with self._asking(f"run {argv[0]} in container {container[:12]}") as api:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import docker
 import paramiko
@@ -66,6 +67,58 @@ def test_an_engine_that_says_nothing_is_named_with_the_time_it_had(engine: Docke
     assert time.monotonic() - began < 10
     assert told.value.node == "beta"
     assert "again" in told.value.hint
+
+
+class ClosingEngine(BaseHTTPRequestHandler):
+    """Closes the first connections of each kind of request without a word, as an engine does that has just started."""
+
+    silent: ClassVar[dict[str, int]] = {}
+
+    def do_GET(self) -> None:
+        self._answer("GET", b'{"ServerVersion": "20.10.24"}')
+
+    def do_POST(self) -> None:
+        self._answer("POST", b"")
+
+    def _answer(self, method: str, body: bytes) -> None:
+        if self.silent.get(method, 0):
+            self.silent[method] -= 1
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def closing() -> Iterator[DockerEngine]:
+    ClosingEngine.silent = {}
+    with ThreadingHTTPServer(("127.0.0.1", 0), ClosingEngine) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        engine = DockerEngine("beta", lambda: docker.APIClient(base_url=url, version="1.41"), explain=lambda: "")
+        yield engine
+        engine.close()
+        server.shutdown()
+        thread.join()
+
+
+def test_a_question_whose_connection_was_closed_is_asked_again_and_no_more(closing: DockerEngine) -> None:
+    ClosingEngine.silent = {"GET": 1}
+    assert closing.facts().version == "20.10.24"
+    ClosingEngine.silent = {"GET": 2}
+    with pytest.raises(EngineError, match="beta: no answer from the container engine"):
+        closing.facts()
+
+
+def test_what_must_not_happen_twice_is_not_asked_again(closing: DockerEngine) -> None:
+    ClosingEngine.silent = {"POST": 1}
+    with pytest.raises(EngineError, match="beta: no answer from the container engine"):
+        closing.signal("any", "USR1")
+    assert ClosingEngine.silent == {"POST": 0}
 
 
 def test_a_connection_that_broke_is_an_engine_that_does_not_answer() -> None:
