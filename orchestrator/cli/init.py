@@ -105,10 +105,20 @@ def _words(given: Sequence[str], scan: str | None, *, yes: bool) -> list[str]:
             found = chosen("Use them?", found, yes=yes, default=True)
         words += found
     if not words and not scan and not yes and can_ask():
-        words = asked("Addresses of your machines, separated by spaces").split()
+        words = _announced() or asked("Addresses of your machines, separated by spaces").split()
     if not words:
         raise UsageError("no machines", hint="orch init 192.168.1.11 192.168.1.12, or --scan 192.168.1.0/24")
     return words
+
+
+def _announced() -> list[str]:
+    """Those of the machines that announce SSH by mDNS that the user wants."""
+    from orchestrator.fleet.readiness.find_machines import announced_machines
+
+    if not (found := announced_machines()):
+        return []
+    say(f"announced by mDNS: {', '.join(f'{word} ({host})' for word, host in found.items())}")
+    return list(chosen("Use them?", tuple(found), yes=False, default=True))
 
 
 def _specs(words: Sequence[str], user: str | None, *, yes: bool) -> tuple[NodeSpec, ...]:

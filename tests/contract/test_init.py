@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +18,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.cli.consent import answering_by, writing_by
 from orchestrator.cli.context import load_inventory
-from orchestrator.fleet.readiness.find_machines import find_machines, subnet
+from orchestrator.fleet.readiness.find_machines import announced_machines, find_machines, subnet
 from orchestrator.nodes.first_login import authorize
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import UsageError
@@ -306,6 +307,54 @@ def test_a_scan_finds_ssh_servers_alone(init: Init) -> None:
         assert ADDRESS in find_machines(IPv4Network("127.0.0.0/29"), port=port)
     with serving(saying(b"HTTP/1.1 400\r\n")) as port:
         assert find_machines(IPv4Network("127.0.0.0/29"), port=port) == ()
+
+
+ANNOUNCED = r"""+;eth0;IPv4;alpha;_ssh._tcp;local
+=;eth0;IPv4;beta;_ssh._tcp;local;beta.local;192.168.1.12;2222;
+=;eth0;IPv4;alpha;_ssh._tcp;local;alpha.local;192.168.1.11;22;"a;b"
+=;wlan0;IPv4;alpha;_ssh._tcp;local;alpha.local;192.168.1.11;22;
+=;eth0;IPv6;alpha;_ssh._tcp;local;alpha.local;fe80::1;22;
+=;lo;IPv4;here;_ssh._tcp;local;here.local;127.0.0.1;22;
+=;eth0;IPv4;far;_ssh._tcp;local;far.local;8.8.8.8;22;
+=;eth0;IPv4;e\059vil;_ssh._tcp;local;$(id).local;192.168.1.13;22;
+=;eth0;IPv4;evil;_ssh._tcp;local;evil.local;-oProxyCommand=id;22;
+=;eth0;IPv4;evil;_ssh._tcp;local;evil.local;192.168.1.14;0;
+=;eth0;IPv4;evil
+"""
+
+
+def avahi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a program in place of avahi-browse."""
+    program = folder / "avahi-browse"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_machines_that_announce_ssh_are_offered(init: Init, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "announced").write_text(ANNOUNCED)
+    avahi(tmp_path, monkeypatch, f"exec cat {tmp_path}/announced")
+    assert announced_machines() == {"192.168.1.11": "alpha.local", "192.168.1.12:2222": "beta.local"}
+    machine = Machine()
+    with machines(machine) as words:
+        code, said = init(typed=(words[0], RIGHT), refusing="Use them?")
+    assert "announced by mDNS: 192.168.1.11 (alpha.local), 192.168.1.12:2222 (beta.local)" in said
+    assert (code, len(machine.keys)) == (0, 1), said
+
+
+@pytest.mark.parametrize(
+    "script", ["echo Daemon not running >&2; exit 1", "exec sleep 60", "exec head -c 9999 /dev/urandom"]
+)
+def test_without_an_answer_by_mdns_the_addresses_are_asked_for(
+    init: Init, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr("orchestrator.fleet.readiness.find_machines.BROWSE_S", 0.5)
+    avahi(tmp_path, monkeypatch, script)
+    machine = Machine()
+    with machines(machine) as words:
+        code, said = init(typed=(words[0], RIGHT))
+    assert (code, len(machine.keys)) == (0, 1), said
+    assert "Use them?" not in said
 
 
 @pytest.mark.parametrize("text", ["8.8.8.0/24", "10.0.0.0/8", "fe80::/64", "x"])
