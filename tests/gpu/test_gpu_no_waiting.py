@@ -15,6 +15,7 @@ from tests.trainer.conftest import data_dir, picture_folder  # noqa: F401  # fix
 from tests.trainer.test_no_waiting import RUNS, STEPS, folders  # noqa: F401  # a fixture
 from trainer.data.to_device import to_device
 from trainer.engine.dataloader import _pinned
+from trainer.engine.hardware.batch_copies import BatchCopies
 
 CUDA = torch.device("cuda")
 
@@ -35,6 +36,19 @@ def test_batches_and_numbers_are_copied_without_waiting() -> None:
     torch.cuda.set_sync_debug_mode("default")
     assert batch[1].cpu().equal(windows[:, 1:])
     assert weights.tolist() == [0.5, 2.0]
+
+
+def test_a_batch_arrives_while_the_gpu_computes() -> None:
+    copies = BatchCopies(CUDA)
+    copies.begin((torch.zeros(1).pin_memory(),))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]  # clock cycles: about a second
+    computing = torch.cuda.current_stream().record_event()
+    batch = copies.begin((torch.ones(1 << 20).pin_memory(),))
+    assert copies._stream
+    copies._stream.synchronize()
+    assert not computing.query()
+    assert float(copies.finish(batch)[0].sum()) == 1 << 20
 
 
 @pytest.mark.usefixtures("refuses_to_wait")

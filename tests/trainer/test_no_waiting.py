@@ -14,7 +14,11 @@ import torch
 
 from tests.trainer.late_device import NAME, Waits, late_device
 from trainer.cli import main
+from trainer.config import RankInfo
+from trainer.data.batch import BatchRequest
+from trainer.data.order import Shuffled
 from trainer.engine import loop
+from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 
 ROOT = Path(__file__).parents[2]
 STEPS = ("--max-steps", "6", "--eval-every", "0", "--checkpoint-every", "0", "--log-every", "1", "--num-workers", "0")
@@ -92,6 +96,44 @@ def test_no_step_waits(name: str, folders: Callable[[str], list[str]], tmp_path:
     *late, last = found["reads"]
     assert len(late) == 5
     assert min(late) > 10 > last, found["reads"]
+    assert found["ahead"] == [False, *[True] * (len(found["ahead"]) - 1)]
+    assert len(found["ahead"]) >= 6
+
+
+class Numbers:
+    """A workload as far as a loader knows it: a sample is its own number."""
+
+    streamed = False
+
+    def __init__(self) -> None:
+        self.loaded: list[list[int]] = []
+
+    def order(self, seed: int) -> Shuffled:
+        return Shuffled(6, seed)
+
+    def batch(self, request: BatchRequest) -> tuple[torch.Tensor, ...]:
+        self.loaded.append(request.indices.tolist())
+        return (torch.from_numpy(request.indices),)
+
+
+@pytest.mark.parametrize("device", [NAME, "cpu"])
+def test_a_batch_is_copied_ahead_when_told_and_dropped_with_the_split(device: str, waits: Waits) -> None:
+    workload, split = Numbers(), BatchSplit(place=RankInfo(), seed=3, per_step=2, micro_batch=2)
+    expected = [workload.order(3).take(at, 2).tolist() for at in (0, 2, 4)]
+    loader = MicroBatchLoader(workload, split, 0, workers=0, device=torch.device(device))  # type: ignore[arg-type]
+    waits.raises = True
+    first = next(loader)
+    loader.copy_ahead()
+    loader.copy_ahead()
+    assert workload.loaded == expected[: 1 if device == "cpu" else 2]
+    second = next(loader)
+    assert workload.loaded == expected[:2]
+    loader.copy_ahead()
+    loader.resplit(split, 0)
+    again = next(loader)
+    waits.raises = False
+    assert [batch[0].tolist() for batch in (first, second, again)] == [expected[0], expected[1], expected[0]]
+    assert {batch[0].device.type for batch in (first, second, again)} == {device}
 
 
 VALUES = torch.tensor([1.0, 0.0, 3.0])

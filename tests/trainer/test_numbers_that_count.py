@@ -52,7 +52,7 @@ def test_each_worker_has_two_batches_ahead(tmp_path: Path) -> None:
     counted = Counted(workload.order(1))
     workload.order = lambda _seed: counted  # type: ignore[method-assign]  # an order that counts
     split = BatchSplit(place=RankInfo(), seed=1, per_step=2, micro_batch=2)
-    feed = MicroBatchLoader(workload, split, 0, workers=1, pin=False)
+    feed = MicroBatchLoader(workload, split, 0, workers=1)
     assert counted.taken == 2
     next(feed)
     assert counted.taken == 3

@@ -57,7 +57,7 @@ def cut_into(micro_batch: int, per_step: int = SHARE, world_size: int = 1) -> Ba
 def steps(workload: TracesWorkload, cut: BatchSplit, first: int, count: int, workers: int) -> list[list[int]]:
     """The numbers of the traces of each step."""
     told = []
-    with closing(MicroBatchLoader(workload, cut, first * cut.per_step, workers=workers, pin=False)) as feed:
+    with closing(MicroBatchLoader(workload, cut, first * cut.per_step, workers=workers)) as feed:
         for _ in range(count):
             batches = [next(feed) for _ in range(cut.micro_batches)]
             assert [len(batch[-1]) for batch in batches] == cut.sizes
@@ -91,8 +91,8 @@ def test_micro_batches_from_workers_are_those_of_this_process(folder: Path, kind
     """They travel joined, and must come out as they went in: one worker reads what this process reads."""
     workload, cut = workload_of(folder, kind), cut_into(8)
     with (
-        closing(MicroBatchLoader(workload, cut, 0, workers=0, pin=False)) as here,
-        closing(MicroBatchLoader(workload, cut, 0, workers=1, pin=False)) as there,
+        closing(MicroBatchLoader(workload, cut, 0, workers=0)) as here,
+        closing(MicroBatchLoader(workload, cut, 0, workers=1)) as there,
     ):
         for _ in range(2 * cut.micro_batches):
             for ours, theirs in zip(next(here), next(there), strict=True):
@@ -102,7 +102,7 @@ def test_micro_batches_from_workers_are_those_of_this_process(folder: Path, kind
 
 def test_steps_that_ranks_cannot_share_evenly_are_refused(folder: Path) -> None:
     with pytest.raises(OptionError, match="21 samples a step do not divide into 2 ranks; change --global-batch-size"):
-        MicroBatchLoader(workload_of(folder), cut_into(4, per_step=21, world_size=2), 0, workers=0, pin=False)
+        MicroBatchLoader(workload_of(folder), cut_into(4, per_step=21, world_size=2), 0, workers=0)
 
 
 def test_a_training_resumed_with_another_micro_batch_is_the_undisturbed_one(

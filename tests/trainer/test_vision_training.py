@@ -91,7 +91,7 @@ def test_ranks_and_workers_see_the_same(workers: int, vision: Build) -> None:
     got: list[list[torch.Tensor]] = []
     for rank in range(3):
         cut = BatchSplit(place=RankInfo(rank=rank, world_size=3), seed=5, per_step=12, micro_batch=3)
-        feed = MicroBatchLoader(workload, cut, 0, workers=workers, pin=False)
+        feed = MicroBatchLoader(workload, cut, 0, workers=workers)
         got.append([torch.cat([p.flatten(1), t], 1) for p, t in (workload.seen(next(feed)) for _ in range(4))])
         feed.close()
     in_order = [got[rank][2 * step + part] for step in range(2) for rank in range(3) for part in range(2)]

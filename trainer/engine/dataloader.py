@@ -19,9 +19,11 @@ from torch.utils.data import DataLoader, Dataset
 from trainer.config import RankInfo
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.order import Order, span
+from trainer.engine.hardware.batch_copies import BatchCopies
 from trainer.engine.workload import Workload
 from trainer.errors import OptionError
 
+CPU = torch.device("cpu")
 PREFETCH = 2
 """Batches that each worker prepares ahead."""
 
@@ -104,15 +106,20 @@ class BatchSplit:
 
 
 class MicroBatchLoader:
-    """An endless iterator over a rank's micro-batches; `waited` is how long the loop has waited for them, in seconds.
+    """An endless iterator over a rank's micro-batches, on its device. `waited` is how long the loop has waited for
+    them, in seconds.
 
     Which batch comes when does not depend on the number of workers: DataLoader hands them out in the order asked for.
     """
 
-    def __init__(self, workload: Workload, split: BatchSplit, cursor: int, *, workers: int, pin: bool) -> None:
+    def __init__(
+        self, workload: Workload, split: BatchSplit, cursor: int, *, workers: int, device: torch.device = CPU
+    ) -> None:
         self.waited = 0.0
         self.workers = workers
-        self._workload, self._pin = workload, pin
+        self._workload, self._pin = workload, device.type != "cpu"
+        self._copies = BatchCopies(device)
+        self._ahead: Batch | None = None
         self._close: Callable[[], None] = lambda: None
         self._batches: Iterator[Batch]
         self._open(split, cursor)
@@ -124,6 +131,7 @@ class MicroBatchLoader:
 
     def _open(self, split: BatchSplit, cursor: int) -> None:
         self.split = split
+        self._ahead = None
         workload, workers, pin = self._workload, self.workers, self._pin
         if not workers:
             batches = _loaded_here(workload, split, cursor)
@@ -145,10 +153,20 @@ class MicroBatchLoader:
         return loaded
 
     def __next__(self) -> Batch:
+        batch, self._ahead = self._ahead or self._begin_copy(), None
+        return self._copies.finish(batch)
+
+    def copy_ahead(self) -> None:
+        """Load the next batch and begin to copy it, where the device is not the CPU: to be called when the passes over
+        the last one are queued, which the device then computes meanwhile."""
+        if self._pin and self._ahead is None:
+            self._ahead = self._begin_copy()
+
+    def _begin_copy(self) -> Batch:
         began = time.perf_counter()
         batch = next(self._batches)
         self.waited += time.perf_counter() - began
-        return batch
+        return self._copies.begin(batch)
 
     def close(self) -> None:
         """End the worker processes."""

@@ -114,7 +114,7 @@ def _loop(setup: TrainingSetup | None) -> None:
     weights = to_device(list(workload.loss_weights.values()), hardware.device)
     model, timer, buffers = sync.model, ForwardTimer(hardware.device), Buffers(workload.model)
     model.train()
-    loader = MicroBatchLoader(workload, setup.split, cursor, workers=setup.workers, pin=hardware.device.type != "cpu")
+    loader = MicroBatchLoader(workload, setup.split, cursor, workers=setup.workers, device=hardware.device)
     checkpointer = Checkpointer(run, trained, sync, start.step)
     profiler = StepProfiler(options.run_dir / "profile", options.profile, hardware.device, active=place.rank == 0)
 
@@ -147,7 +147,7 @@ def _loop(setup: TrainingSetup | None) -> None:
             try:
                 for number in range(1, micro_batches + 1):
                     with profiler.part("data"):
-                        batch = hardware.move(next(loader))
+                        batch = next(loader)
                     with sync.gradients(last=number == micro_batches):
                         with profiler.part("forward"), timer.part(workload.count_samples(batch)), hardware.autocast():
                             sums = workload.loss_sums(model, batch)
@@ -156,6 +156,9 @@ def _loop(setup: TrainingSetup | None) -> None:
                             factor = scale + 0 * sums.detach()
                             scaler.scale((sums * factor).sum()).backward()  # type: ignore[no-untyped-call]
                     local_sums += sums.detach()
+                    if number < micro_batches or step < final_step:
+                        with profiler.part("data"):
+                            loader.copy_ahead()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise

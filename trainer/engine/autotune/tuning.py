@@ -218,11 +218,11 @@ class Bench:
         return float(loss.detach())
 
     def _batches(self, cut: BatchSplit) -> Iterator[Batch]:
-        feed = MicroBatchLoader(self._workload, cut, self._cursor, workers=0, pin=False)
+        feed = MicroBatchLoader(self._workload, cut, self._cursor, workers=0)
         return (next(feed) for _ in itertools.count())
 
     def _loader(self, count: int) -> MicroBatchLoader:
-        return MicroBatchLoader(self._workload, self.cut, self._cursor, workers=count, pin=self._hardware.on_gpu)
+        return MicroBatchLoader(self._workload, self.cut, self._cursor, workers=count, device=self._hardware.device)
 
     @contextmanager
     def _nothing_learnt(self) -> Iterator[None]:
