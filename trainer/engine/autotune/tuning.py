@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainer.agent import heartbeat
@@ -61,30 +60,33 @@ class Bench:
         self.cut = replace(self.cut, micro_batch=size)
 
     def sample_s(self, meet: Callable[[], None], seconds: float) -> float:
-        """Seconds that one sample takes, loaded and computed, in micro-batches as they will be.
+        """Seconds that one sample takes: loaded, copied and computed as in a training that is not compiled.
 
         `meet`: returns when all ranks are there, for nodes that share something are to do so here too. The mean, not
         the median: a container that has used up its quota pauses again and again.
         """
 
         def measure() -> float:
-            batches = self._batches(self.cut)
-            done, began = 0, time.perf_counter()
+            loader = self._loader(self.cut)
+            done, began, loss = 0, time.perf_counter(), torch.zeros(())
             while done == 0 or time.perf_counter() - began < seconds:
-                batch = next(batches)
-                self._compute(batch)
+                batch, before = next(loader), loss
+                loss = self._passes(batch)
+                loader.copy_ahead()
                 done += self._workload.count_samples(batch)
+                float(before)  # while a GPU computes this one
+            float(loss)
             return (time.perf_counter() - began) / done
 
         with self._nothing_learnt():
             # Opens files, allocates, picks kernels: once in a run.
-            self._fitting(lambda: self._compute(next(self._batches(self.cut))))
+            self._fitting(lambda: self._compute(next(self._loader(self.cut))))
             meet()
             return self._fitting(measure)
 
     def loaded_per_s(self, seconds: float = 0.5) -> float:
         """Samples per second that this process loads when it does nothing else."""
-        batches = self._batches(self.cut)
+        batches = self._loader(self.cut)
         next(batches)  # opens files
         done, began = 0, time.perf_counter()
         while done == 0 or time.perf_counter() - began < seconds:
@@ -116,8 +118,12 @@ class Bench:
 
     def _measured_workers(self, cpus: int) -> WorkerCount:
         def measure() -> WorkerCount:
-            batches = self._batches(self.cut)
-            trial = Trial(load=lambda _: next(batches), compute=self._compute, loader=self._loader)
+            batches = self._loader(self.cut)
+            trial = Trial(
+                load=lambda _: next(batches),
+                compute=self._compute,
+                loader=lambda workers: self._loader(self.cut, workers),
+            )
             return choose_workers(trial, cpus=cpus)
 
         with self._nothing_learnt():
@@ -153,13 +159,13 @@ class Bench:
 
     def _few(self) -> Batch:
         """Samples that batch norm can do with, and that need hardly any memory."""
-        return next(self._batches(replace(self.cut, micro_batch=min(2, self.cut.micro_batch))))
+        return next(self._loader(replace(self.cut, micro_batch=min(2, self.cut.micro_batch))))
 
     def find_lr(self, optimizer: Optimizer, steps: int) -> find_lr.LRRangeTest:
         """The learning-rate range test. Afterwards the weights are spoilt."""
         with self._nothing_learnt():
-            self._fitting(lambda: self._compute(next(self._batches(self.cut))))
-        batches = self._batches(self.cut)
+            self._fitting(lambda: self._compute(next(self._loader(self.cut))))
+        batches = self._loader(self.cut)
 
         def step(lr: float) -> float:
             for group in optimizer.param_groups:
@@ -172,14 +178,14 @@ class Bench:
         return find_lr.find_lr(step, steps=steps)
 
     def _try(self, size: int) -> None:
-        self._compute(next(self._batches(replace(self.cut, micro_batch=size))))
+        self._compute(next(self._loader(replace(self.cut, micro_batch=size))))
 
     def _whole_step(self, size: int, make: Callable[[], Sync], step: Callable[[], None]) -> None:
         """All that a real step holds at a time: the gradients of earlier micro-batches during a pass, what the exchange
         keeps, and from the second trial on what the optimizer does."""
         cut = replace(self.cut, micro_batch=size)
         with self._nothing_learnt():
-            batch, sync = next(self._batches(cut)), make()
+            batch, sync = next(self._loader(cut)), make()
             try:
                 for last in (False, True)[cut.micro_batches == 1 :]:
                     with sync.gradients(last=last):
@@ -208,21 +214,21 @@ class Bench:
             )
 
     def _compute(self, batch: object, model: nn.Module | None = None) -> float:
-        """Forward and backward of the bare model, without communication with other ranks."""
+        """Loss of the passes, once they are computed."""
+        return float(self._passes(batch, model))
+
+    def _passes(self, batch: object, model: nn.Module | None = None) -> Tensor:
+        """Queue forward and backward passes of the bare model, without communication with other ranks."""
         heartbeat.part("trial")
-        moved: Batch = self._hardware.move(batch)  # type: ignore[arg-type]  # what this very object loaded
+        loaded: Batch = batch  # type: ignore[assignment]  # what this very object loaded
         with self._hardware.autocast():
-            sums = self._workload.loss_sums(model or self._workload.model, moved)
-        loss = (sums * self._weights).sum() / self._workload.count_samples(moved)
+            sums = self._workload.loss_sums(model or self._workload.model, loaded)
+        loss = (sums * self._weights).sum() / self._workload.count_samples(loaded)
         loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+        return loss.detach()
 
-    def _batches(self, cut: BatchSplit) -> Iterator[Batch]:
-        feed = MicroBatchLoader(self._workload, cut, self._cursor, workers=0)
-        return (next(feed) for _ in itertools.count())
-
-    def _loader(self, count: int) -> MicroBatchLoader:
-        return MicroBatchLoader(self._workload, self.cut, self._cursor, workers=count, device=self._hardware.device)
+    def _loader(self, cut: BatchSplit, workers: int = 0) -> MicroBatchLoader:
+        return MicroBatchLoader(self._workload, cut, self._cursor, workers=workers, device=self._hardware.device)
 
     @contextmanager
     def _nothing_learnt(self) -> Iterator[None]:

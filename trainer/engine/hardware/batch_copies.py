@@ -17,7 +17,7 @@ class BatchCopies:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def begin(self, batch: Batch) -> Batch:
         """The batch on the device, to be used only after `finish`."""
