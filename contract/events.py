@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 from contract.cost_model.forecast import Forecast, read_forecast
 from contract.cost_model.measurement import Measurement, read_measurement
 from contract.log_lines import EVENT_MARK
+from contract.resources import ResourceUsage, read_usage
 
 MAX_EVENT_CHARS = 1024 * 1024
 """A forecast of fifty nodes has some ten thousand."""
@@ -348,6 +349,13 @@ class NodesRecovered(NodesEvent, kind="recovered"):
     """These nodes send again."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResourcesSampled(AgentEvent, kind="resources"):
+    """What the node used in the last ten seconds."""
+
+    usage: ResourceUsage
+
+
 # ── Encoding and decoding ─────────────────────────────────────────────────────────────────────────────────────────────
 
 _OLD_KINDS = {
@@ -366,6 +374,7 @@ _OLD_NAMES: tuple[tuple[type[Event], str, str], ...] = (
 _PAYLOADS: Mapping[type[Event], tuple[str, Callable[[Any], Any]]] = {
     NodesMeasured: ("measurement", read_measurement),
     ForecastMade: ("forecast", read_forecast),
+    ResourcesSampled: ("usage", read_usage),
 }
 """Fields with fields of their own, which stand on the line beside those of the event; and their readers."""
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.cost_model.choice import SyncChoice
-from contract.cost_model.json_reader import from_json
 from contract.cost_model.step_time import StepTime
+from contract.json_reader import from_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from contract.cost_model.json_reader import from_json
+from contract.json_reader import from_json
 
 Pattern = Literal["ring", "scatter_gather"]
 SMALLEST = 1e-9

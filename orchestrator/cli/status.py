@@ -20,7 +20,7 @@ orch status RUN -o wide
 
 
 def status(*, run: RunArgument = None, output: Output, inventory: InventoryOption = None) -> int:
-    """Show the state of a run on each node, its last step, and its speed against the forecast.
+    """Show the state of a run on each node, its last step, its speed against the forecast, and what its nodes use.
 
     The state of a run is that of its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are
     lost. A run that no node knows is shown from the record on this computer, with the time of the record.
@@ -29,7 +29,7 @@ def status(*, run: RunArgument = None, output: Output, inventory: InventoryOptio
     from orchestrator.cli.launching.stopping import half_way, tell_missing
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
-    from orchestrator.fleet.runs.progress import forecast_of, last_event, past_run
+    from orchestrator.fleet.runs.progress import forecast_of, last_event, past_run, resources_of
     from orchestrator.fleet.runs.read_logs import recorded_only
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.render.runs import run_data, run_table
@@ -43,8 +43,10 @@ def status(*, run: RunArgument = None, output: Output, inventory: InventoryOptio
         containers = running_containers(chosen, {node.name: node for node in reached})
         forecast = forecast_of(containers, RunRecord(chosen.run_id))
         last = last_event(containers, forecast)
+        used = resources_of(containers) if chosen.state is State.RUNNING else {}
     names = [member.node for member in chosen.members]
-    output.write(run_data(chosen, last, forecast), names, run_table(chosen, last, forecast, wide=output.wide))
+    table = run_table(chosen, last, forecast, used, wide=output.wide)
+    output.write(run_data(chosen, last, forecast, used), names, table)
     for slow in slow_ranks(last, names) if output.is_table and chosen.state is State.RUNNING else ():
         say(f"! {slow.what}\n  → {slow.todo(chosen.run_id)}")
     if line := half_way(chosen):

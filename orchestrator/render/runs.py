@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from rich.text import Text
 
 from contract.cost_model.forecast import Forecast
 from contract.cost_model.units import duration
-from contract.events import ProgressEvent
+from contract.events import ProgressEvent, ResourcesSampled
+from contract.resources import ResourceUsage
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
@@ -20,6 +22,8 @@ from orchestrator.render.times import clock, stamp, started, zone
 from orchestrator.specs.past_run import HistoryEntry, PastRun
 from orchestrator.specs.run import Member, Run, State
 
+SWAP_MIB = 512
+"""Swapped memory from which it is shown: systems swap out some of what is never used."""
 LONGEST_S = 10 * 365 * 86400.0
 """Longest remaining time that is shown: a node may report anything."""
 STYLES = {
@@ -31,8 +35,18 @@ STYLES = {
 }
 
 
-def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = None, *, wide: bool = False) -> Table:
-    """One run: its state as title, below it what was forecast and what is achieved, a line per node."""
+def run_table(
+    run: Run,
+    last: ProgressEvent | None,
+    forecast: Forecast | None = None,
+    used: Mapping[str, ResourcesSampled] = MappingProxyType({}),
+    *,
+    wide: bool = False,
+) -> Table:
+    """One run: its state as title, below it what was forecast and what is achieved, a line per node.
+
+    `used`: what nodes reported of their resources.
+    """
     title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]))
     if progress := _progress(last, running=run.state is State.RUNNING):
         title.append(f"  {progress}")
@@ -47,6 +61,7 @@ def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = 
     left_out = {out.node: f"left out: {out.why}" for out in forecast.left_out} if forecast else {}
     columns = (
         Column("rank", 4, right=True), Column("node"), Column("state"), Column("exit", 1, right=True),
+        Column("CPU", 4, right=True), Column("memory", 5, right=True), Column("GPU", 6),
         Column(f"started ({zone()})", 3), Column("restarts", 2, right=True), Column("why", wraps=True),
         Column("container", wide=True), Column("image", wide=True),
     )  # fmt: skip
@@ -59,6 +74,7 @@ def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = 
                 Text(member.node, colour_of(member.node_rank)),
                 Text(member.state.value, STYLES[member.state]),
                 "" if container is None or container.exit_code is None else str(container.exit_code),
+                *_used(used[member.node].usage if member.node in used else None),
                 started(container.started_at) if container else "",
                 str(container.restarts) if container else "",
                 _why(member) or left_out.get(member.node, "") or slow.get(member.node, ""),
@@ -67,6 +83,26 @@ def run_table(run: Run, last: ProgressEvent | None, forecast: Forecast | None = 
             )
         )
     return Table(title=title, columns=columns, rows=rows, wide=wide)
+
+
+def _used(usage: ResourceUsage | None) -> tuple[str, str, str]:
+    """Shares of CPU, memory and GPUs for people."""
+    if usage is None:
+        return "", "", ""
+    gpus = []
+    for gpu in usage.gpus:
+        words = [] if gpu.utilization_percent is None else [f"{gpu.utilization_percent} %"]
+        if gpu.memory_used_mib is not None and gpu.memory_total_mib is not None:
+            words.append(_gib(gpu.memory_used_mib, gpu.memory_total_mib))
+        words += [] if gpu.temperature_c is None else [f"{gpu.temperature_c} °C"]
+        words += [printable(f"slowed by {gpu.slowed_by}")] if gpu.slowed_by else []
+        gpus.append(", ".join(words))
+    swapped = f" + {usage.swap_used_mib / 1024:.1f} swap" if usage.swap_used_mib >= SWAP_MIB else ""
+    return f"{usage.cpu_percent:.0f} %", _gib(usage.ram_used_mib, usage.ram_limit_mib) + swapped, "\n".join(gpus)
+
+
+def _gib(used_mib: int, of_mib: int) -> str:
+    return f"{used_mib / 1024:.1f}/{of_mib / 1024:.1f} GiB"
 
 
 def runs_table(runs: Sequence[Run], history: Sequence[HistoryEntry] = (), *, wide: bool = False) -> Table:
@@ -134,7 +170,12 @@ def half_launched_line(run: Run) -> str:
     )
 
 
-def run_data(run: Run, last: ProgressEvent | None = None, forecast: Forecast | None = None) -> dict[str, Any]:
+def run_data(
+    run: Run,
+    last: ProgressEvent | None = None,
+    forecast: Forecast | None = None,
+    used: Mapping[str, ResourcesSampled] = MappingProxyType({}),
+) -> dict[str, Any]:
     """One run for programs."""
     return {
         "run_id": run.run_id,
@@ -150,11 +191,11 @@ def run_data(run: Run, last: ProgressEvent | None = None, forecast: Forecast | N
         "forecast": forecast and asdict(forecast),
         "of_forecast": _achieved(last),
         "slow": [asdict(one) for one in slow_ranks(last, [member.node for member in run.members])],
-        "members": [_member_data(member) for member in run.members],
+        "members": [_member_data(member, used.get(member.node)) for member in run.members],
     }
 
 
-def _member_data(member: Member) -> dict[str, Any]:
+def _member_data(member: Member, used: ResourcesSampled | None) -> dict[str, Any]:
     container = member.container
     return {
         "node": member.node,
@@ -168,6 +209,7 @@ def _member_data(member: Member) -> dict[str, Any]:
         "started_at": container and container.started_at,
         "finished_at": container and container.finished_at,
         "restarts": container and container.restarts,
+        "resources": used and {"t": used.t, **asdict(used.usage)},
     }
 
 

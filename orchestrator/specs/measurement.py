@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contract.cost_model.json_reader import from_json
 from contract.cost_model.measurement import Measurement
+from contract.json_reader import from_json
 
 _SPEED_NEUTRAL = """
     epochs max-steps seed lr learning-rate min-lr schedule warmup-steps weight-decay betas clip max-norm resume run-dir

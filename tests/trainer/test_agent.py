@@ -207,6 +207,19 @@ def test_all_end_well_together(lan: Lan) -> None:
     assert "rank 2 in generation 1" in lan.nodes[2].lines
 
 
+def test_each_node_samples_its_resources(lan: Lan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_SAMPLE_S", "0.1")
+    lan.start()
+    lan.until(lambda: all(node.events("resources") for node in lan.nodes.values()))
+    lan.finish()
+    for rank, node in lan.nodes.items():
+        told = node.events("resources")[0]
+        assert (told["node"], told["node_rank"]) == (NAMES[rank], rank)
+        assert 0 < told["ram_used_mib"] <= told["ram_limit_mib"]
+        kept = (lan.folder / f"resources-{rank}.jsonl").read_text().splitlines()
+        assert len(kept) >= 5 * len(node.events("resources"))
+
+
 def test_a_killed_rank_is_named_and_all_start_again(lan: Lan) -> None:
     lan.start()
     lan.until_generation(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.hardware import device
 from trainer.models import encoder
 from trainer.models.classification_loss import ClassificationLoss, soft_labels
-from trainer.tools import monitor
 from trainer.workloads.traces import TraceOptions
 
 OPTIONS = {"global_batch_size": 12, "batch_size": 12, "max_steps": 3, "lr": 0.01, "warmup_steps": 0, "clip": 0.05}
@@ -70,21 +68,6 @@ def test_the_loss_of_half_precise_scores_is_computed_in_float32(smoothing: float
     loss = ClassificationLoss(smoothing=smoothing)
     assert torch.equal(loss(scores, labels), loss(scores.float(), labels))
     assert loss(scores, labels).dtype is torch.float32
-
-
-def test_used_memory_of_a_gpu_is_not_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML's own answers, as of a card of 8 GiB of which 1 is in use."""
-    answers = {
-        "nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": "handle",
-        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=8 << 30, free=7 << 30, used=1 << 30),
-        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=61, memory=12),
-        "nvmlDeviceGetName": "NVIDIA GeForce RTX 3050", "nvmlDeviceGetTemperature": 54,
-    }  # fmt: skip
-    for name, answer in answers.items():
-        monkeypatch.setattr(monitor.pynvml, name, lambda *_, answer=answer: answer)
-    (gpu,) = monitor.read_gpus()
-    assert (gpu.memory_used_mib, gpu.memory_total_mib) == (1024, 8192)
-    assert (gpu.utilization_percent, gpu.temperature_c, gpu.name) == (61, 54, "NVIDIA GeForce RTX 3050")
 
 
 def test_checkpointing_of_texts_reaches_the_layers(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from contract.events import ResourcesSampled, encode_event
+from contract.resources import ResourceUsage
 from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.progress import last_event
+from orchestrator.fleet.runs.progress import last_event, resources_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError, PreflightError
 from orchestrator.specs.request import RunIdentity
@@ -155,6 +157,20 @@ def test_a_checkpoint_that_is_told_late_takes_a_run_no_way_back() -> None:
     last = last_event(running_containers(run, here.nodes))
     assert last is not None
     assert (last.values()["step"], last.values()["loss"]) == (9, 2.5)
+
+
+def test_resources_are_the_newest_sample_of_each_node_that_answers() -> None:
+    def sample(cpu_percent: float) -> str:
+        usage = ResourceUsage(cpu_percent=cpu_percent, cpus=2.0, ram_used_mib=10, ram_limit_mib=4096)
+        return encode_event(ResourcesSampled(usage=usage))
+
+    here, run = logged_run(sample(50.0), event("step", step=5), sample(75.0), "[rank0]: talk")
+    here.nodes["gamma"].engine.failures["logs"] = EngineError("no answer", node="gamma")
+    told = resources_of(running_containers(run, here.nodes))
+    assert {node: event.usage.cpu_percent for node, event in told.items()} == {"alpha": 75.0, "beta": 75.0}
+    last = last_event(running_containers(run, here.nodes))
+    assert last is not None
+    assert last.step == 5
 
 
 def test_no_progress_yet() -> None:

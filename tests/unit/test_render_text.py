@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from contract.events import StepDone
+from contract.events import ResourcesSampled, StepDone
 from contract.log_lines import EVENT_MARK
+from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.render.console import COLOURS, colour_of
 from orchestrator.render.log_lines import LogPrinter, has_several_ranks, log_json, log_line
 from orchestrator.render.phases import JOINED, MASTER, STEP, Phases
@@ -181,6 +182,28 @@ def test_a_running_run_has_its_remaining_time(state: State, remaining_s: float |
     members = (Member(node="alpha", node_rank=0, state=state, container=HELD),)
     title = shown(run_table(replace(RUN, members=members), last)).splitlines()[0].rstrip()
     assert title == f"run r1  {state.value}  step 160/3,000 (5%) · loss 1.500 {shown_after}".rstrip()
+
+
+def test_a_run_is_shown_with_what_its_nodes_use() -> None:
+    gpu = GpuUsage(
+        index=0, name="GeForce", utilization_percent=97, memory_used_mib=3584, memory_total_mib=4096, temperature_c=84,
+        slowed_by="temperature \x1b[2J",
+    )  # fmt: skip
+    usage = ResourceUsage(
+        cpu_percent=148.6, cpus=2.0, ram_used_mib=3072, ram_limit_mib=4096, swap_used_mib=1536, gpus=(gpu, gpu)
+    )
+    used = {"alpha": ResourcesSampled(t=AT, node="alpha", usage=usage)}
+    members = (replace(RUN.members[0], state=State.RUNNING), RUN.members[1])
+    title, head, first, second, other, *_ = shown(
+        run_table(replace(RUN, members=members), None, None, used)
+    ).splitlines()
+    assert head.split()[4:7] == ["CPU", "memory", "GPU"]
+    assert "149 %  3.0/4.0 GiB + 1.5 swap  97 %, 3.5/4.0 GiB, 84 °C, slowed by temperature" in first
+    assert second.strip() == "97 %, 3.5/4.0 GiB, 84 °C, slowed by temperature"
+    assert "GiB" not in title + other
+    told = json.loads(json.dumps(run_data(RUN, None, None, used)))["members"]
+    assert (told[0]["resources"]["t"], told[0]["resources"]["gpus"][1]["temperature_c"]) == (AT, 84)
+    assert told[1]["resources"] is None
 
 
 def test_a_run_is_shown_with_what_each_node_says_and_nothing_of_it_is_markup() -> None:

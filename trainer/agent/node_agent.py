@@ -14,6 +14,7 @@ from contract.events import (
     CheckpointWritten,
     Finished,
     GenerationStarted,
+    ResourcesSampled,
     Restarting,
     decode_event,
     encode_event,
@@ -27,6 +28,7 @@ from trainer.agent.log_pipes import LogWriter
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
+from trainer.agent.sampler import Meter, ResourceSampler
 
 LOOK_S = 0.25
 PATIENCE_S = 5.0
@@ -68,6 +70,7 @@ class NodeAgent:
         kind = CoordinatorClient if self._options.node_rank else CoordinatorServer
         self._link = link = kind(self._options, self._log.note)
         self._exit_record.reserve()
+        sampler = self._sample()
         link.ready(self._generation)
         try:
             while self._over is None and not self._may_leave():
@@ -78,8 +81,24 @@ class NodeAgent:
         finally:
             if self._ranks:
                 self._ranks.kill()
+            sampler.stop()
             link.close()
             self._exit_record.release()
+
+    def _sample(self) -> ResourceSampler:
+        options = self._options
+
+        def meter() -> Meter:
+            from trainer.resources import ResourceMeter  # an image of the user's may lack psutil
+
+            return ResourceMeter(folder=options.folder, interface=options.interface)
+
+        return ResourceSampler(
+            options.folder / f"resources-{options.node_rank}.jsonl",
+            lambda usage: self._emit(ResourcesSampled(usage=usage)),
+            every_s=options.sample_s,
+            meter=meter,
+        )
 
     def _obey(self, order: Order, link: CoordinatorLink) -> None:
         if isinstance(order, StartRanks) and not self._ranks and not self._asked:

@@ -37,6 +37,8 @@ class AgentOptions:
     """Ranks that this script starts on the node; 0: the command is torchrun."""
     save_s: float = 60.0
     """Time for a last checkpoint of ranks that were asked to stop."""
+    sample_s: float = 2.0
+    """Time between two samples of the node's resources; 0: none are taken."""
     interface: str = ""
     """Network interface towards the other nodes, to listen on if `address` is not this machine's; empty: unknown."""
 
@@ -81,6 +83,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
         command=tuple(given.pop("command")),
         **given,
         folder=Path(environ.get(environment.RUN_DIR) or "."),
+        sample_s=float(environ.get("ORCH_SAMPLE_S") or 2),
         save_s=float(environ.get(environment.SHUTDOWN_TIMEOUT_S) or 60),
         interface=environ.get("GLOO_SOCKET_IFNAME", ""),
     )

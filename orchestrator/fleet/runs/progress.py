@@ -9,7 +9,8 @@ from datetime import datetime
 from itertools import islice
 
 from contract.cost_model.forecast import Forecast
-from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, TrainingStopped
+from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, ResourcesSampled, TrainingStopped
+from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import run_line
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
@@ -23,6 +24,7 @@ LOOK_BACK = 200
 """Last lines that are searched for an event: a rank writes one every few lines."""
 LOOK_AHEAD = 1000
 """First lines of rank 0 that are searched for a forecast: a script of the user's has none, and may write much."""
+TIMEOUT_S = 20.0
 UNKNOWN_END = ("unknown", "its end was not seen from here")
 
 
@@ -31,6 +33,17 @@ def last_event(containers: Sequence[RunningContainer], forecast: Forecast | None
     node does not answer."""
     leading = [one for one in containers if (forecast.led_by(one.node.name) if forecast else one.node_rank == 0)]
     return newest_progress(event for one in leading for event in _events(one, tail=LOOK_BACK))
+
+
+def resources_of(containers: Sequence[RunningContainer]) -> dict[str, ResourcesSampled]:
+    """What each node that answers last reported of its resources, by name."""
+    told = fan_out(containers, lambda one: list(_events(one, tail=LOOK_BACK)), timeout_s=TIMEOUT_S)
+    return {
+        outcome.item.node.name: event
+        for outcome in told
+        for event in outcome.result or ()
+        if isinstance(event, ResourcesSampled)
+    }
 
 
 def newest_progress(events: Iterable[Event | None]) -> ProgressEvent | None:
