@@ -182,7 +182,7 @@ def test_a_disk_without_room_costs_the_file_and_not_the_events(
 
 def test_a_sampler_that_fails_says_so_and_ends_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert len(sampled(tmp_path / "resources-0.jsonl", Steady(fails_at=8))) == 1
-    assert "resources are not sampled any more: FileNotFoundError('/proc/diskstats')" in capfd.readouterr().err
+    assert "resources are not sampled: FileNotFoundError('/proc/diskstats')" in capfd.readouterr().err
 
 
 def test_nothing_is_sampled_where_that_is_turned_off(tmp_path: Path) -> None:

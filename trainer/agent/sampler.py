@@ -60,7 +60,7 @@ class ResourceSampler:
                     self._report(summary(taken))
                     taken = []
         except Exception as error:  # an image without psutil, a file of /proc that is not there
-            print(f"resources are not sampled any more: {error!r}", file=sys.stderr, flush=True)
+            print(f"resources are not sampled: {error!r}", file=sys.stderr, flush=True)
 
     def _keep(self, usage: ResourceUsage) -> None:
         line = json.dumps({"t": round(time.time(), 1), **asdict(usage)}) + "\n"
