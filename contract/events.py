@@ -351,7 +351,7 @@ class NodesRecovered(NodesEvent, kind="recovered"):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourcesSampled(AgentEvent, kind="resources"):
-    """What the node used in the last ten seconds."""
+    """Resources in use on the node in the last ten seconds."""
 
     usage: ResourceUsage
 

@@ -27,6 +27,7 @@ from contract.events import (
     kind_of,
 )
 from contract.log_lines import EVENT_MARK, split_rank
+from contract.resources import GpuUsage, ResourceUsage
 from tests import lan
 from tests.unit.measurements import measured
 
@@ -117,6 +118,9 @@ def test_every_event_survives_its_encoding(cls: type[Event]) -> None:
         "Figures": {"alpha": 1.5, "beta": None},
         "StuckRanks": (StuckRank(rank=3, process=77, step=9, frames=("a.py:1 in f",), state="D"),),
         "Measurement": read_measurement(measured()), "Forecast": read_forecast(lan.forecast()),
+        "ResourceUsage": ResourceUsage(
+            cpu_percent=12.5, cpus=2.0, ram_used_mib=10, ram_limit_mib=20, gpus=(GpuUsage(index=1, name="a\nñ"),)
+        ),
     }  # fmt: skip
     given = {one.name: examples[str(one.type).removesuffix(" | None")] for one in fields(cls) if one.name != "others"}
     event = cls(**given)  # type: ignore[arg-type]  # of the right types, by name

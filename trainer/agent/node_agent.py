@@ -28,7 +28,7 @@ from trainer.agent.log_pipes import LogWriter
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
-from trainer.agent.sampler import Meter, ResourceSampler
+from trainer.agent.sampler import Readings, ResourceSampler
 
 LOOK_S = 0.25
 PATIENCE_S = 5.0
@@ -88,7 +88,7 @@ class NodeAgent:
     def _sample(self) -> ResourceSampler:
         options = self._options
 
-        def meter() -> Meter:
+        def meter() -> Readings:
             from trainer.resources import ResourceMeter  # an image of the user's may lack psutil
 
             return ResourceMeter(folder=options.folder, interface=options.interface)

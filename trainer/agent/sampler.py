@@ -21,12 +21,12 @@ MOST_BYTES = 8 * 1024 * 1024
 """Size of the file before it is set aside as `….1`, in place of an earlier one: about ten hours of samples each."""
 
 
-class Meter(Protocol):
+class Readings(Protocol):
     def read(self) -> ResourceUsage: ...
 
 
 class ResourceSampler:
-    """A thread. Whatever fails in it, the run goes on without samples."""
+    """A thread. Whatever fails in it, the run continues without samples."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ResourceSampler:
         report: Callable[[ResourceUsage], None],
         *,
         every_s: float,
-        meter: Callable[[], Meter],
+        meter: Callable[[], Readings],
         most_bytes: int = MOST_BYTES,
     ) -> None:
         """`meter` is called in the thread: NVML may take its time. `every_s` 0: nothing is sampled."""

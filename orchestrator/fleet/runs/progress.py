@@ -36,7 +36,7 @@ def last_event(containers: Sequence[RunningContainer], forecast: Forecast | None
 
 
 def resources_of(containers: Sequence[RunningContainer]) -> dict[str, ResourcesSampled]:
-    """What each node that answers last reported of its resources, by name."""
+    """The newest sample of resources of each node that answers, by name."""
     told = fan_out(containers, lambda one: list(_events(one, tail=LOOK_BACK)), timeout_s=TIMEOUT_S)
     return {
         outcome.item.node.name: event
