@@ -30,6 +30,9 @@ def main(argv: Sequence[str]) -> int:
     # libgomp's threads spin while they wait, at the cost of whoever else wants the cores: five ranks on two
     # cores took 221 s for what they do in 17 s when threads sleep. libgomp reads it once, as torch loads it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Segments of GPU memory that grow leave no gaps between batches of several sizes ("CUDA semantics" of PyTorch).
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the older name
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     given = argparse.Namespace()
     try:
         given = parse(argv, os.environ)

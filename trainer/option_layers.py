@@ -115,7 +115,7 @@ def _from_file(path: Path, by_name: Mapping[str, argparse.Action]) -> list[tuple
 
 def _words(name: str, value: object, by_name: Mapping[str, argparse.Action]) -> list[str]:
     """Return the value as words of the command line."""
-    if by_name[name].nargs == 0 and isinstance(value, str):  # a switch
+    if by_name[name].nargs in (0, "?") and isinstance(value, str):  # a switch
         value = {"yes": True, "on": True, "no": False, "off": False}.get(value.lower(), value)
     if value is True:
         return [f"--{name}"]

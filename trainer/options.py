@@ -122,7 +122,7 @@ def _value(kind: Any, spec: OptionSpec) -> dict[str, Any]:
     if spec.read:
         return {"type": spec.read, "metavar": metavar, **without}
     if words:
-        return {"type": _number_or(words[0]), "metavar": spec.metavar or f"N|{words[0]}"}
+        return {"type": _number_or(words[0]), "metavar": spec.metavar or f"N|{words[0]}", **without}
     if get_origin(types[0]) is tuple:
         return {"type": _pair, "metavar": metavar}
     return {"type": types[0], "metavar": metavar, **without}

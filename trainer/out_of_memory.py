@@ -1,10 +1,18 @@
-"""Recognize that memory ran out, and release what the failed step held."""
+"""Memory of this rank: how much a GPU has for it, whether it ran out, and how what a failed step held is released."""
 
 from __future__ import annotations
 
 import gc
 
 import torch
+
+
+def gpu_memory(device: torch.device | None = None) -> int:
+    """Bytes of a GPU that this process may take, by default of the current one; 0 without a GPU."""
+    if not torch.cuda.is_available() or (device is not None and device.type != "cuda"):
+        return 0
+    total = torch.cuda.get_device_properties(device).total_memory
+    return int(total * torch.cuda.get_per_process_memory_fraction(device))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 MIB = 2**20
 VALUE = 4
@@ -19,6 +20,9 @@ LAUNCHER_MIB = 260
 KEPT_PER_TOKEN = 16
 """Values of the width that a block keeps of each token for its backward pass: its input, the output of both norms, q, k
 and v, the output of attention, the sum after it, and twice four of the MLP."""
+RECOMPUTED = 5
+"""Values of these that `--gradient-checkpointing selective` computes again, as it keeps the results of products: the
+output of both norms, half of the MLP's, and the sum after attention, while the output after it is kept too."""
 BUCKET = 1 << 22
 """Values that a compressed exchange sends together, unless a single tensor has more."""
 IN_FLIGHT = 3
@@ -46,7 +50,8 @@ class TransformerTraining:
     """Tokens whose logits are in memory at a time; 0: all."""
     optimizer_values: int
     """Values that the optimizer keeps, of all parameters together."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: int | Literal["selective"] = 0
+    """All of every so many blocks is computed again in the backward pass, 0: of none; or all but large products."""
     checkpoint_async: bool = True
     sync: str = "auto"
     fixed: tuple[str, ...] = ()
@@ -107,7 +112,8 @@ def smaller(training: TransformerTraining) -> Iterator[TransformerTraining]:
         training = replace(training, checkpoint_async=False)
         yield training
     if not training.gradient_checkpointing and "gradient_checkpointing" not in training.fixed:
-        yield replace(training, gradient_checkpointing=True)
+        yield replace(training, gradient_checkpointing=2)  # on a CPU cheaper than "selective", and less memory
+        yield replace(training, gradient_checkpointing=1)
 
 
 def words_of(asked: TransformerTraining, chosen: TransformerTraining) -> tuple[str, ...]:
@@ -119,6 +125,7 @@ def words_of(asked: TransformerTraining, chosen: TransformerTraining) -> tuple[s
         words.append("--no-checkpoint-async")
     if chosen.gradient_checkpointing != asked.gradient_checkpointing:
         words.append("--gradient-checkpointing")
+        words += [str(chosen.gradient_checkpointing)] if chosen.gradient_checkpointing != 1 else []
     return tuple(words)
 
 
@@ -126,9 +133,12 @@ def _of_activations(training: TransformerTraining) -> int:
     """Bytes at the end of a forward pass, with the loss."""
     tokens = training.micro_batch * training.seq_len
     block = tokens * training.width * KEPT_PER_TOKEN * VALUE
-    blocks = block * training.layers
-    if training.gradient_checkpointing:  # the inputs of blocks, and one block that is computed again
-        blocks = block + tokens * training.width * VALUE * (training.layers - 1)
+    blocks, again = block * training.layers, training.gradient_checkpointing
+    if again == "selective":  # and what one block computes again
+        blocks -= (training.layers - 1) * tokens * training.width * RECOMPUTED * VALUE
+    elif again:  # of these blocks the inputs, and one block that is computed again
+        few = -(-training.layers // again)
+        blocks -= (few - 1) * (block - tokens * training.width * VALUE)
     chunk = min(tokens, training.loss_chunk or tokens)
     # logits and their logarithms; a copy of the output layer and its gradient; gradients of hidden states
     loss = 2 * chunk * training.vocab_size + 2 * training.vocab_size * training.width + 3 * tokens * training.width

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +12,12 @@ import torch
 
 from tests.trainer.conftest import Call
 from tests.trainer.observed import Observed, Wishes
+from trainer import out_of_memory
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.order import Indices, Order
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.hardware import device
-from trainer.models import encoder
+from trainer.models import layers
 from trainer.models.classification_loss import ClassificationLoss, soft_labels
 from trainer.workloads.traces import TraceOptions
 
@@ -70,13 +73,55 @@ def test_the_loss_of_half_precise_scores_is_computed_in_float32(smoothing: float
     assert loss(scores, labels).dtype is torch.float32
 
 
+@pytest.mark.parametrize(("options", "searches"), [((), True), (("--deterministic",), False)])
+def test_cudnn_looks_for_the_fastest_convolutions_of_pictures(
+    options: tuple[str, ...], searches: bool, call: Call, tmp_path: Path, picture_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
+    ran = call(
+        "vision", "train", "--images", str(picture_folder), "--image-size", "16", "--batch-size", "8",
+        "--max-steps", "1", "--no-compile", "--run-dir", str(tmp_path), "--num-workers", "0", *options,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert torch.backends.cudnn.benchmark is searches
+
+
+@pytest.mark.parametrize(
+    ("users", "set_to"),
+    [
+        ({}, "expandable_segments:True"),
+        ({"PYTORCH_ALLOC_CONF": "mine"}, "mine"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "x"}, None),
+    ],
+)
+def test_memory_of_gpus_grows_in_segments_unless_the_user_says_otherwise(
+    users: dict[str, str], set_to: str | None, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in users.items():
+        monkeypatch.setenv(name, value)
+    assert call("monitor", "--count", "1", "--interval", "0.01").code == 0
+    assert os.environ.get("PYTORCH_ALLOC_CONF") == set_to
+
+
+def test_a_gpu_has_for_a_process_what_its_share_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert out_of_memory.gpu_memory(torch.device("cpu")) == 0
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=8 << 30))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 0.25)
+    assert out_of_memory.gpu_memory() == 2 << 30
+    assert out_of_memory.gpu_memory(torch.device("cpu")) == 0
+
+
 def test_checkpointing_of_texts_reaches_the_layers(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "Data"
     demo = ("--csv", "demo", "--rows", "40", "--model-name", "random:tiny", "--vocab-size", "300")
     assert call("text", "prepare", *demo, "--validation-share", "0.2", "--data-dir", str(data)).code == 0
     again: list[str] = []
-    real = encoder.rematerialized
-    monkeypatch.setattr(encoder, "rematerialized", lambda *given: again.append("layer") or real(*given))
+    real = layers.checkpoint
+    monkeypatch.setattr(layers, "checkpoint", lambda *given, **how: again.append("layer") or real(*given, **how))
     words = ("text", "train", "--data-dir", str(data), "--no-amp", "--no-compile", "--num-workers", "0",
              "--max-length", "32", "--max-steps", "1", "--eval-every", "0")  # fmt: skip
     for wish, used in (((), False), (("--gradient-checkpointing",), True)):

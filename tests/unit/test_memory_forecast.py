@@ -37,7 +37,7 @@ trainings = st.builds(
     passes=st.integers(1, 8),
     loss_chunk=st.sampled_from([0, 1024]),
     optimizer_values=st.integers(0, 2 * 10**9),
-    gradient_checkpointing=st.booleans(),
+    gradient_checkpointing=st.sampled_from([0, 1, 2, 3, "selective"]),
     checkpoint_async=st.booleans(),
     sync=st.sampled_from(["auto", "fp32", "int8"]),
     fixed=st.sets(st.sampled_from(["micro_batch_size", "checkpoint_async", "gradient_checkpointing"])).map(tuple),
@@ -98,14 +98,14 @@ def test_where_it_fits_nothing_is_added() -> None:
 
 def test_the_default_workload_fits_into_nodes_with_four_gigabytes() -> None:
     planned = plan("4g")
-    added = ("--micro-batch-size", "1", "--no-checkpoint-async", "--gradient-checkpointing")
+    added = ("--micro-batch-size", "1", "--no-checkpoint-async", "--gradient-checkpointing", "2")
     assert planned.command == ("gpt2", *added)
     (note,) = planned.notes
     assert note.startswith(
         f"{' '.join(added)} is added, so that the training fits into alpha's memory limit of 4096 MiB"
     )
     assert "the samples of a step stay the same" in note
-    assert all(part.container.command[-4:] == added for part in planned.nodes)
+    assert all(part.container.command[-5:] == added for part in planned.nodes)
 
 
 def test_no_more_is_added_than_has_to_be() -> None:
@@ -115,7 +115,8 @@ def test_no_more_is_added_than_has_to_be() -> None:
 
 
 def test_what_fits_if_the_forecast_holds_is_not_refused() -> None:
-    assert plan("3500m").command == plan("4g").command
+    assert plan("3500m").command == plan("3800m").command
+    assert plan("3500m").command[-1] == "--gradient-checkpointing"
     with pytest.raises(PreflightError):
         plan("3300m")
 
@@ -160,7 +161,7 @@ def test_nodes_whose_limit_ends_no_rank_are_not_judged(other: str) -> None:
 
 
 def test_words_name_what_differs() -> None:
-    chosen = replace(SMALL, micro_batch=2, gradient_checkpointing=True)
+    chosen = replace(SMALL, micro_batch=2, gradient_checkpointing=1)
     assert words_of(SMALL, chosen) == ("--micro-batch-size", "2", "--gradient-checkpointing")
     assert words_of(SMALL, SMALL) == ()
 

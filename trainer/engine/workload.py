@@ -49,6 +49,8 @@ class Workload(ABC):
     held_samples: int | None = None
     """Training samples on this node, if it holds only a part of them; None: all. `train_samples` counts those of all
     nodes, `order` and `batch` number those that are here."""
+    same_shapes: bool = False
+    """Whether nearly all training batches have the same shapes: then cuDNN looks for the fastest convolutions."""
     streamed: bool = False
     """Whether training samples come from `stream`, in its order, instead of from `batch`, by index."""
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from trainer.errors import ConfigurationError, OptionError
 from trainer.models import resnet, vit
+from trainer.models.layers import Recompute
 
 TIMM = "timm:"
 NAMES = (*resnet.SHAPES, *vit.SHAPES)
@@ -44,7 +45,7 @@ class Classifier(nn.Module):
         return logits
 
 
-def build(shape: ClassifierShape, *, checkpointing: bool = False, pretrained: bool = False) -> nn.Module:
+def build(shape: ClassifierShape, *, checkpointing: Recompute = 0, pretrained: bool = False) -> nn.Module:
     if shape.model.startswith(TIMM):
         return _of_timm(shape, checkpointing=checkpointing, pretrained=pretrained)
     if pretrained:
@@ -56,7 +57,7 @@ def build(shape: ClassifierShape, *, checkpointing: bool = False, pretrained: bo
     raise OptionError(f"--model {shape.model}: expected one of {', '.join(NAMES)}, or {TIMM}NAME")
 
 
-def _of_timm(shape: ClassifierShape, *, checkpointing: bool, pretrained: bool) -> nn.Module:
+def _of_timm(shape: ClassifierShape, *, checkpointing: Recompute, pretrained: bool) -> nn.Module:
     try:
         timm = importlib.import_module("timm")
     except ModuleNotFoundError as error:
@@ -79,6 +80,8 @@ def _of_timm(shape: ClassifierShape, *, checkpointing: bool, pretrained: bool) -
             model = timm.create_model(name, **wanted)
     except (RuntimeError, ValueError, OSError) as error:
         raise ConfigurationError(f"--model {shape.model}: {error}") from error
+    if checkpointing not in (0, 1):
+        raise OptionError(f"--gradient-checkpointing {checkpointing}: timm's models know no other than all blocks")
     if checkpointing:
         model.set_grad_checkpointing()  # type: ignore[operator]  # a method of every model of timm
     return model

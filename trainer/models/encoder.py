@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainer.models.layers import initialize_normal, join_heads, rematerialized, split_heads
+from trainer.models.layers import Recompute, RecomputedBlock, initialize_normal, join_heads, recompute, split_heads
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -65,7 +65,7 @@ class Embeddings(nn.Module):
         return F.dropout(x, self.dropout, self.training)
 
 
-class Layer(nn.Module):
+class Layer(RecomputedBlock):
     def __init__(self, shape: EncoderShape, dropout: Dropout) -> None:
         super().__init__()
         self.heads = shape.attention_heads
@@ -78,7 +78,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(shape.inner_width, shape.width)
         self.norm_2 = nn.LayerNorm(shape.width, shape.norm_epsilon)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def compute(self, x: Tensor, mask: Tensor | None) -> Tensor:
         q, k, v = split_heads(self.qkv(x), self.heads)
         dropout = self.dropout.attention if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
@@ -93,16 +93,16 @@ class Encoder(nn.Module):
     """Tokens, or the outputs of the frozen part, to the logits of all heads in one row."""
 
     def __init__(
-        self, shape: EncoderShape, classes: int, dropout: Dropout, frozen: int = 0, *, checkpointing: bool = False
+        self, shape: EncoderShape, classes: int, dropout: Dropout, frozen: int = 0, *, checkpointing: Recompute = 0
     ) -> None:
         """`frozen`: number of layers that are not trained, nor the embeddings; 0: all is trained. `checkpointing`: of
         trained layers."""
         super().__init__()
         self.frozen = frozen
-        self.checkpointing = checkpointing
         self.head_dropout = dropout.head
         self.embeddings = Embeddings(shape, dropout.hidden)
         self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.layers))
+        recompute(self.layers[frozen:], checkpointing)
         self.pool = nn.Linear(shape.width, shape.width)
         self.heads = nn.Linear(shape.width, classes)
         self.apply(initialize_normal)
@@ -135,7 +135,7 @@ class Encoder(nn.Module):
         elif not x.is_floating_point():
             x = self.embed(x, mask)
         for layer in self.layers[self.frozen :]:
-            x = rematerialized(layer, x, mask) if self.checkpointing and self.training else layer(x, mask)
+            x = layer(x, mask)
         pooled = torch.tanh(self.pool(x[:, 0]))
         logits: Tensor = self.heads(F.dropout(pooled, self.head_dropout, self.training))
         return logits

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 from trainer.errors import OptionError
-from trainer.models.layers import initialize_normal, join_heads, split_heads
+from trainer.models.layers import Recompute, RecomputedBlock, initialize_normal, join_heads, recompute, split_heads
 from trainer.models.token_loss import chunk_for, logits, token_loss
+from trainer.out_of_memory import gpu_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,7 @@ class Gpt2Shape:
 class Computation:
     """Settings of the computation, on which its results do not depend."""
 
-    gradient_checkpointing: bool = False
-    """Keep only each block's input and compute the rest again in the backward pass: less memory, more time."""
+    gradient_checkpointing: Recompute = 0
     loss_chunk: int | Literal["auto"] = "auto"
     """Tokens whose logits are in memory at a time; 0: all. auto: see `token_loss.chunk_for`."""
     sdpa: str = "auto"
@@ -93,17 +92,17 @@ class Attention(nn.Module):
         return nullcontext() if self.sdpa == "auto" else sdpa_kernel(KERNELS[self.sdpa])
 
 
-class Gpt2Block(nn.Module):
+class Gpt2Block(RecomputedBlock):
     def __init__(self, shape: Gpt2Shape, dropout: float, sdpa: str) -> None:
         super().__init__()
-        self.dropout = dropout
+        self.dropout, self.draws = dropout, dropout > 0
         self.norm_1 = nn.LayerNorm(shape.width)
         self.attention = Attention(shape.width, shape.heads, dropout, sdpa)
         self.norm_2 = nn.LayerNorm(shape.width)
         self.up = nn.Linear(shape.width, 4 * shape.width)
         self.down = nn.Linear(4 * shape.width, shape.width)
 
-    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
+    def compute(self, x: Tensor, cache: Cache | None = None) -> Tensor:
         x = x + self.attention(self.norm_1(x), cache)
         y = self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
         return x + F.dropout(y, self.dropout, self.training)
@@ -115,11 +114,12 @@ class GPT2(nn.Module):
         self.shape = shape
         self.dropout = dropout
         self.computation = computation or Computation()
-        self._memory = torch.cuda.get_device_properties().total_memory if torch.cuda.is_available() else 0
+        self._memory = gpu_memory()
         self.tokens = nn.Embedding(shape.vocab_size, shape.width)
         self.positions = nn.Embedding(shape.seq_len, shape.width)
         blocks = [Gpt2Block(shape, dropout, self.computation.sdpa) for _ in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
+        recompute(blocks, self.computation.gradient_checkpointing)
         self.norm = nn.LayerNorm(shape.width)
         self.apply(initialize_normal)
         for block in blocks:
@@ -163,12 +163,8 @@ class GPT2(nn.Module):
         start = caches[0].length if caches else 0
         places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         x = F.dropout(self.tokens(tokens) + self.positions(places), self.dropout, self.training)
-        again = self.computation.gradient_checkpointing and torch.is_grad_enabled()
         for number, block in enumerate(self.blocks):
-            if again:
-                x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=self.dropout > 0)
-            else:
-                x = block(x, caches[number] if caches else None)
+            x = block(x, caches[number] if caches else None)
         y: Tensor = self.norm(x)
         return y
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from trainer.models.layers import initialize_truncated, rematerialized
+from trainer.models.layers import Recompute, RecomputedBlock, initialize_truncated, recompute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ SHAPES = {
 
 
 class ResNet(nn.Module):
-    def __init__(self, shape: ResNetShape, channels: int, classes: int, checkpointing: bool = False) -> None:
+    def __init__(self, shape: ResNetShape, channels: int, classes: int, checkpointing: Recompute = 0) -> None:
         super().__init__()
         first = shape.widths[0]
         self.stem = nn.Sequential(
@@ -48,18 +48,20 @@ class ResNet(nn.Module):
                 self.blocks.append(ResidualBlock(inputs, width, stride, shape.expansion))
                 inputs = width * shape.expansion
         self.head = nn.Linear(inputs, classes)
-        self.checkpointing = checkpointing
+        recompute(self.blocks, checkpointing)
         self.apply(initialize_truncated)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.stem(images)
         for block in self.blocks:
-            x = rematerialized(block, x) if self.checkpointing and self.training else block(x)
+            x = block(x)
         logits: Tensor = self.head(x.mean((2, 3)))
         return logits
 
 
-class ResidualBlock(nn.Module):
+class ResidualBlock(RecomputedBlock):
+    draws = False
+
     def __init__(self, inputs: int, width: int, stride: int, expansion: int) -> None:
         super().__init__()
         outputs = width * expansion
@@ -79,7 +81,7 @@ class ResidualBlock(nn.Module):
         # In place where the input is not read again: a normalization keeps its own input, and a sum keeps nothing.
         self.activation = nn.ReLU(inplace=True)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def compute(self, x: Tensor) -> Tensor:
         identity = self.shortcut(x)
         activated: Tensor = self.activation(self.layers(x) + identity)
         return activated

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainer.errors import OptionError
-from trainer.models.layers import INIT_STD, initialize_truncated, join_heads, rematerialized
+from trainer.models.layers import INIT_STD, Recompute, RecomputedBlock, initialize_truncated, join_heads, recompute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ SHAPES = {
 
 class ViT(nn.Module):
     def __init__(
-        self, shape: VitShape, channels: int, classes: int, image_size: int, checkpointing: bool = False
+        self, shape: VitShape, channels: int, classes: int, image_size: int, checkpointing: Recompute = 0
     ) -> None:
         super().__init__()
         if image_size % shape.patch:
@@ -41,19 +41,21 @@ class ViT(nn.Module):
         self.blocks = nn.ModuleList(VitBlock(shape.width, shape.heads) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, classes)
-        self.checkpointing = checkpointing
+        recompute(self.blocks, checkpointing)
         nn.init.trunc_normal_(self.positions, std=INIT_STD)
         self.apply(initialize_truncated)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2) + self.positions
         for block in self.blocks:
-            x = rematerialized(block, x) if self.checkpointing and self.training else block(x)
+            x = block(x)
         logits: Tensor = self.head(self.norm(x).mean(1))
         return logits
 
 
-class VitBlock(nn.Module):
+class VitBlock(RecomputedBlock):
+    draws = False
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -63,7 +65,7 @@ class VitBlock(nn.Module):
         self.norm_before_mlp = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def compute(self, x: Tensor) -> Tensor:
         count, length, width = x.shape
         parts = self.query_key_value(self.norm_before_attention(x))
         query, key, value = parts.view(count, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)

@@ -70,9 +70,11 @@ class Gpt2Options:
     init_from: str | None = option(
         None, "start with the weights and shape of a GPT-2 of `transformers`", metavar="FOLDER|NAME"
     )
-    gradient_checkpointing: bool = option(
-        False, "compute blocks again in the backward pass: less memory, a third more work",
+    gradient_checkpointing: int | Literal["selective"] = option(
+        0, "compute blocks again in the backward pass, all or every N-th (less memory, up to a third more work), or"
+        " in each all but its large products", metavar="N|selective", without_value=1, at_least=0,
         aliases=("--use-gradient-checkpointing",),
+        constants={"--no-gradient-checkpointing": 0, "--no-use-gradient-checkpointing": 0},
     )  # fmt: skip
     loss_chunk: int | Literal["auto"] = option(
         "auto", "tokens whose logits are in memory at a time, 0: all", metavar="N|auto|0", at_least=0
@@ -161,7 +163,7 @@ def _evaluate(given: argparse.Namespace, place: RankInfo) -> int:
         raise ConfigurationError(f"{given.data_dir} has another tokenizer than {found.path}")
     options = TrainOptions(data_dir=given.data_dir, batch_size=given.batch_size, amp=False)
     shape = {name: shape[name] for name in (*SHAPE, "vocab_size")}
-    how = {"dropout": 0.0, "gradient_checkpointing": False, "loss_chunk": "auto", "sdpa": options.sdpa}
+    how = {"dropout": 0.0, "gradient_checkpointing": 0, "loss_chunk": "auto", "sdpa": options.sdpa}
     print(json.dumps(evaluate_checkpoint(lambda: Gpt2(options, shape, how), found, options, place).figures))
     return 0
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trainer.errors import OptionError
 from trainer.options import option, out_of_range, values_given
@@ -30,9 +30,11 @@ class TextOptions:
     heads: Mapping[str, float] = option(None, f"{HEADS_HELP} (default: as prepared)", metavar="NAME[:W],…", read=str)
     dropout: float = option(0.1, "dropout of the encoder", metavar="P", at_least=0, below=1)
     freeze_layers: int = option(0, "do not train the embeddings and the first N layers")
-    gradient_checkpointing: bool = option(
-        False, "compute layers again in the backward pass: less memory, a third more work",
+    gradient_checkpointing: int | Literal["selective"] = option(
+        0, "compute layers again in the backward pass, all or every N-th (less memory, up to a third more work), or"
+        " in each all but its large products", metavar="N|selective", without_value=1, at_least=0,
         aliases=("--use-gradient-checkpointing",),
+        constants={"--no-gradient-checkpointing": 0, "--no-use-gradient-checkpointing": 0},
     )  # fmt: skip
     cache_frozen: bool = option(True, "with --freeze-layers: keep the outputs of frozen layers on disk")
     cache_dtype: str = option("fp32", "fp32 is exact, the others take half the size", choices=("fp32", "bf16", "fp16"))

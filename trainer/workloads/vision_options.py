@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from trainer.errors import OptionError
 from trainer.options import option, out_of_range
@@ -32,9 +33,11 @@ class VisionOptions:
     )  # fmt: skip
     pretrained: bool = option(False, "start from timm's weights")
     channels_last: bool = option(True, "keep the channels of a pixel together in memory")
-    gradient_checkpointing: bool = option(
-        False, "keep only each block's input and compute the rest again: less memory, a fourth to a third slower",
+    gradient_checkpointing: int | Literal["selective"] = option(
+        0, "compute blocks again in the backward pass, all or every N-th (less memory, up to a third more work), or"
+        " in each all but its large products", metavar="N|selective", without_value=1, at_least=0,
         aliases=("--use-gradient-checkpointing",),
+        constants={"--no-gradient-checkpointing": 0, "--no-use-gradient-checkpointing": 0},
     )  # fmt: skip
 
     images: Path | None = option(

@@ -91,6 +91,7 @@ def open_pictures(options: TrainOptions, choices: VisionOptions, size: int | Non
 class Vision(Workload):
     name = "vision"
     unit = "images"
+    same_shapes = True
     compile_gain = compile_gain_on_gpu = 0.2
 
     def __init__(self, options: TrainOptions, choices: VisionOptions, pictures: Pictures, place: RankInfo) -> None:

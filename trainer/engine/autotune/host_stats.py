@@ -15,6 +15,7 @@ import torch
 from contract.cost_model.measurement import HostStats
 from trainer.engine.group import Group
 from trainer.limits import memory_limit
+from trainer.out_of_memory import gpu_memory
 
 BLOCK = 4 << 20
 MOST = 64 * BLOCK
@@ -32,7 +33,7 @@ def look_around(run_dir: Path, device: torch.device, loaded_per_s: float) -> Hos
         memory_peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         memory_limit=min(memory_limit() or machine, machine),
         gpu_peak=torch.cuda.max_memory_allocated(device) if on_gpu else 0.0,
-        gpu_memory=torch.cuda.get_device_properties(device).total_memory if on_gpu else 0.0,
+        gpu_memory=float(gpu_memory(device)),
         disk_write=write,
         disk_read=read,
     )
