@@ -87,7 +87,7 @@ def _train(build: Build, options: TrainOptions, place: RankInfo, events: Events,
     seed_everything(options.seed)
     workload = build()
     workload.model.to(hardware.device)
-    torch.backends.cudnn.benchmark = workload.same_shapes and not options.deterministic
+    torch.backends.cudnn.benchmark |= workload.same_shapes and not options.deterministic
 
     with join(place, hardware.device, options.backend) as group, StopSignal() as stop, determinism_explained():
         events.emit(GroupJoined(world_size=place.world_size, backend=group.backend, samples_per_step=per_step))
