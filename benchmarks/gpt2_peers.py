@@ -7,21 +7,25 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.arithmetic import GptShape, utilisation
+from benchmarks.arithmetic import utilisation
 from benchmarks.side_by_side import Candidate
 from benchmarks.stopwatch import Measured, Stopwatch
+
+if TYPE_CHECKING:
+    from trainer.models.gpt2 import Gpt2Shape
 
 LR, BETAS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 0.1, 1.0
 
 
-def shape_of(given: argparse.Namespace) -> GptShape:
+def shape_of(given: argparse.Namespace) -> Gpt2Shape:
+    from trainer.models.gpt2 import Gpt2Shape
     from trainer.workloads.gpt2 import PRESETS
 
     preset = PRESETS[given.preset]
     manifest = json.loads((given.data_dir / "manifest.json").read_text())
-    return GptShape(
+    return Gpt2Shape(
         layers=preset.layers,
         heads=preset.heads,
         width=preset.width,
@@ -101,7 +105,7 @@ def native_bf16(given: argparse.Namespace) -> bool:
 
 def result(given: argparse.Namespace, watch: Stopwatch, loss: float) -> Measured:
     measured = watch.measured(given.batch_size * given.seq_len, "tokens", loss=loss)
-    return with_more(measured, utilisation(measured.units_per_s * shape_of(given).flops_per_token()))
+    return with_more(measured, utilisation(measured.units_per_s * shape_of(given).flops_per_token))
 
 
 # ── HF Trainer ────────────────────────────────────────────────────────────────────────────────────

@@ -160,6 +160,29 @@ def told(*words: str) -> tuple[argparse.Namespace, VisionOptions]:
     return given, choices(given)
 
 
+@pytest.mark.parametrize("model", ["resnet18", "vit-mini"])
+def test_operations_are_three_times_those_of_a_forward_pass(model: str, vision: Build) -> None:
+    workload, counted = vision(model=model), 0
+    before = {name: value.clone() for name, value in workload.model.state_dict().items()}
+    found = workload.flops_per_unit()
+    assert workload.model.training
+    assert all(torch.equal(value, before[name]) for name, value in workload.model.state_dict().items())
+
+    def count(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        nonlocal counted
+        if isinstance(module, torch.nn.Conv2d):
+            counted += 2 * output.numel() * module.in_channels * module.kernel_size[0] * module.kernel_size[1]
+        else:
+            counted += 2 * output.numel() * inputs[0].shape[-1]
+
+    for module in workload.model.modules():
+        if isinstance(module, torch.nn.Conv2d | torch.nn.Linear):
+            module.register_forward_hook(count)
+    workload.model.eval()(torch.zeros(1, *workload._shape))
+    attention = 0.0 if model == "resnet18" else 0.05  # has no module of its own
+    assert found == pytest.approx(3 * counted, rel=max(attention, 1e-9))
+
+
 def test_every_option_of_the_seed_exists() -> None:
     given, chosen = told(
         *[

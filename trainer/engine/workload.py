@@ -75,6 +75,11 @@ class Workload(ABC):
         """Count these training samples in `unit`."""
         return len(indices)
 
+    def flops_per_unit(self) -> float:
+        """Floating-point operations of the forward and backward passes for one unit, without what is computed again.
+        0: unknown."""
+        return 0.0
+
     @property
     def sharded(self) -> bool:
         return self.held_samples is not None

@@ -245,6 +245,9 @@ class Gpt2(Workload):
     def count_units(self, indices: Indices) -> int:
         return len(indices) * self._windows["train"].length
 
+    def flops_per_unit(self) -> float:
+        return self._gpt2.shape.flops_per_token
+
     def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         tokens, following = batch
         loss: Tensor = model(tokens, following)

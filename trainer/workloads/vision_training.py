@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.config import RankInfo, TrainOptions
 from trainer.data import image_cache, image_store
@@ -108,6 +109,7 @@ class Vision(Workload):
             model=choices.model, image_size=frame.crop, channels=frame.channels, classes=len(classes)
         )
         network = build(shape, checkpointing=choices.gradient_checkpointing, pretrained=choices.pretrained)
+        self._shape = (frame.channels, frame.crop, frame.crop)
         self.memory_format = torch.channels_last if choices.channels_last else torch.contiguous_format
         self.model = in_memory(Classifier(network, pictures.mean, pictures.std), self.memory_format)
         self.train_samples, here = len(pictures.labels), len(pictures.splits["train"])
@@ -125,6 +127,16 @@ class Vision(Workload):
             options.run_dir.mkdir(parents=True, exist_ok=True)
             write_atomic(options.run_dir / "classes.json", about)
         self.attachments = {"classes.json": options.run_dir / "classes.json"}
+
+    def flops_per_unit(self) -> float:
+        """Three times the operations of a forward pass, as torch counts them: a backward pass has two for each."""
+        weight = next(self.model.parameters())
+        picture = torch.zeros(1, *self._shape, device=weight.device).contiguous(memory_format=self.memory_format)
+        was_training = self.model.training
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            self.model.eval()(picture)
+        self.model.train(was_training)
+        return 3.0 * float(counter.get_total_flops())
 
     # ── From samples to a loss ────────────────────────────────────────────────────────────────────
 

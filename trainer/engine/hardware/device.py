@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch
 from trainer.engine.hardware.onednn import prove
+from trainer.engine.hardware.peaks import peak_flops
 from trainer.engine.hardware.precision import choose_dtype
 from trainer.engine.hardware.reproducible import be_deterministic
 from trainer.errors import ConfigurationError
@@ -61,6 +62,14 @@ class Hardware:
     def peak_bytes(self) -> int:
         """Peak of allocated GPU memory so far; 0 on a CPU."""
         return torch.cuda.max_memory_allocated(self.device) if self.on_gpu else 0
+
+    @property
+    def peak_flops(self) -> float:
+        """Peak rate of the GPU at this precision, in FLOP/s; 0 on a CPU, and for a card that is not known."""
+        if not self.on_gpu:
+            return 0.0
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        return peak_flops(torch.cuda.get_device_name(self.device), self.dtype, tf32=tf32)
 
     def move(self, batch: Batch) -> Batch:
         """Copy to the device; from pinned memory while the CPU continues."""

@@ -100,6 +100,10 @@ class TrainingReporter:
         self._setup, self._run, self._loader, self._final_step = setup, run, loader, final_step
         self._times = ComputeTimes(run.group.all_gather_text(run.place.label))
         self._loss = math.nan
+        self._flops = run.workload.flops_per_unit()
+        peaks = run.group.all_gather_scalar(run.hardware.peak_flops)
+        self._peak = sum(peaks) if all(peaks) else 0.0
+        """Peak rate of all ranks together; 0: one of them is not known."""
         size = sum(parameter.numel() for parameter in run.workload.model.parameters())
         run.events.say(
             f"{thousands(size)} parameters, {thousands(run.workload.train_samples)} training samples,"
@@ -146,6 +150,11 @@ class TrainingReporter:
         cursor = setup.start.cursor + (step - setup.start.step) * run.per_step
         figures = {"loss": loss, "lr": lr, "per_s": per_s, "epoch": cursor / run.workload.train_samples}
         figures |= {"waiting": waiting, "exchanging": exchanging, "grad_norm": stats.norm}
+        rate, share = per_s * self._flops, 0.0
+        if rate:
+            figures["tflops"] = rate / 1e12
+        if rate and self._peak:
+            figures["mfu"] = share = rate / self._peak
         if setup.forecast_per_s:
             figures["of_forecast"] = per_s / setup.forecast_per_s
         self.metrics.write("train", step, figures | (losses if len(losses) > 1 else {}))
@@ -164,6 +173,7 @@ class TrainingReporter:
         )
         run.events.say(
             f"step {step}/{self._final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {run.workload.unit}/s"
+            + (f"  {share:.0%} MFU" if share else "")
             + (f"  {waiting:.0%} waiting for data" if waiting >= 0.05 else "")
             + (f"  {exchanging:.0%} waiting for the network" if exchanging >= 0.05 else "")
             + (f"  {duration(remaining_s)} left" if remaining_s else "")
