@@ -46,6 +46,24 @@ CONTESTANTS = (
     Candidate(name="ours-amp", measure=ours("--no-compile"), note="its default precision, not compiled"),
     Candidate(name="ours-compiled", measure=ours("--compile"), note="and compiled, on a CPU too"),
     Candidate(name="ours-checkpointing", measure=ours("--use-gradient-checkpointing")),
+    Candidate(
+        name="ours-selective",
+        measure=ours("--compile", "--gradient-checkpointing", "selective"),
+        note="compiled; all but large products is computed again",
+    ),
+    Candidate(
+        name="ours-chunks", measure=ours("--compile", "--loss-chunk", "2048"), note="compiled; the loss in chunks"
+    ),
+    Candidate(
+        name="ours-frugal",
+        measure=ours("--compile", "--loss-chunk", "2048", "--gradient-checkpointing", "selective"),
+        note="compiled, with both",
+    ),
+    Candidate(
+        name="ours-most-frugal",
+        measure=ours("--compile", "--loss-chunk", "2048", "--gradient-checkpointing"),
+        note="compiled; the loss in chunks, all blocks computed again",
+    ),
     Candidate(name="ours-muon", measure=ours("--optimizer", "muon")),
     *gpt2_peers.CONTESTANTS,
 )
@@ -71,8 +89,20 @@ TABLES = (
     Table(
         name="memory",
         title="Memory",
-        names=("ours-amp", "ours", "ours-checkpointing", "hf-trainer-tuned"),
+        names=("ours-amp", "ours", "ours-checkpointing", "ours-frugal", "hf-trainer-tuned"),
         baseline="ours-amp",
+    ),
+    Table(
+        name="frugal",
+        title="Memory, all compiled",
+        names=("ours-compiled", "ours-chunks", "ours-selective", "ours-frugal", "ours-most-frugal"),
+        baseline="ours-compiled",
+    ),
+    Table(
+        name="tuned",
+        title="Beside the peers at their tuned best, at equal precision",
+        names=("ours-amp", "ours-compiled", "hf-trainer-tuned", "lightning-tuned", "plain-tuned"),
+        baseline="hf-trainer-tuned",
     ),
     Table(name="optimizer", title="Optimizer: time of a step", names=("ours", "ours-muon"), baseline="ours"),
 )  # fmt: skip
@@ -92,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settle(given: argparse.Namespace) -> None:
     # preset, vocabulary, batch, length, warm-up steps, timed steps
-    usual = {"cpu": ("124m", 50257, 4, 256, 2, 4), "cuda": ("124m", 50257, 16, 1024, 10, 30)}[given.device]
+    usual = {"cpu": ("124m", 50257, 4, 256, 2, 10), "cuda": ("124m", 50257, 16, 1024, 10, 30)}[given.device]
     defaults = ("tiny", 1024, 2, 64, 2, 4) if given.quick else usual
     for name, value in zip(("preset", "vocab_size", "batch_size", "seq_len", "warmup", "steps"), defaults, strict=True):
         if getattr(given, name) is None:

@@ -22,10 +22,13 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from benchmarks.report import Result, Round, Table, as_json, markdown
 from benchmarks.stopwatch import Measured
@@ -77,6 +80,8 @@ def compare(comparison: Comparison, argv: Sequence[str]) -> int:
     def run(candidate: Candidate) -> Round:
         return _in_own_process(comparison, candidate, argv, given)
 
+    for difference in unlike_constraints():
+        _say(f"! {difference}: what is measured is not what the project ships; see benchmarks/README.md")
     load_before = os.getloadavg()
     began = time.time()
     rounds = interleave(chosen, given.repeats, given.device, run, _say)
@@ -140,6 +145,8 @@ def _in_own_process(
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "OMP_NUM_THREADS": str(given.threads),
         "MKL_NUM_THREADS": str(given.threads),
+        # As our trainer sets it: spinning threads would slow the others down on a busy machine, in our favor.
+        "OMP_WAIT_POLICY": "PASSIVE",
         **({"CUDA_VISIBLE_DEVICES": ""} if given.device == "cpu" else {}),
         **(candidate.environ or {}),
     }
@@ -196,6 +203,17 @@ def _parse(comparison: Comparison, argv: Sequence[str]) -> argparse.Namespace:
     if comparison.settle:
         comparison.settle(given)
     return given
+
+
+def unlike_constraints(file: Path = ROOT / "constraints.txt") -> Iterator[str]:
+    """Yield how torch, torchvision and transformers differ here from the versions of the project."""
+    lines = (line.partition("#")[0].strip() for line in file.read_text("utf-8").splitlines())
+    for wanted in (Requirement(line) for line in lines if line):
+        counts = wanted.name in ("torch", "torchvision", "transformers")
+        if counts and (wanted.marker is None or wanted.marker.evaluate()):
+            with contextlib.suppress(PackageNotFoundError):
+                if not wanted.specifier.contains(found := version(wanted.name)):
+                    yield f"{wanted.name} {found} is installed, the project's constraints have {wanted.specifier}"
 
 
 def host() -> dict[str, float | str]:

