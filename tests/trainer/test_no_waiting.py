@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -18,7 +20,7 @@ from trainer.config import RankInfo
 from trainer.data.batch import BatchRequest
 from trainer.data.order import Shuffled
 from trainer.engine import loop
-from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
+from trainer.engine.dataloader import BatchSplit, MicroBatchLoader, validation_batches
 
 ROOT = Path(__file__).parents[2]
 STEPS = ("--max-steps", "6", "--eval-every", "0", "--checkpoint-every", "0", "--log-every", "1", "--num-workers", "0")
@@ -134,6 +136,35 @@ def test_a_batch_is_copied_ahead_when_told_and_dropped_with_the_split(device: st
     waits.raises = False
     assert [batch[0].tolist() for batch in (first, second, again)] == [expected[0], expected[1], expected[0]]
     assert {batch[0].device.type for batch in (first, second, again)} == {device}
+
+
+@pytest.mark.parametrize(
+    ("workers", "micro_batch", "started"), [(0, 3, 0), (2, 3, 2), (2, 8, 0)], ids=["here", "in workers", "too few"]
+)
+def test_an_evaluation_loads_in_workers_if_that_is_worth_it_and_ends_them(
+    workers: int, micro_batch: int, started: int
+) -> None:
+    indices = np.arange(40)[::-1].copy()
+    batches = validation_batches(  # type: ignore[type-var]  # as far as a loader knows it
+        Numbers(), indices, micro_batch, workers=workers, device=torch.device("cpu")
+    )
+    before = set(psutil.Process().children())
+    first = next(batches)
+    new = set(psutil.Process().children()) - before
+    assert len(new) == started
+    found = torch.cat([first[0], *(batch[0] for batch in batches)])
+    assert found.tolist() == indices.tolist()
+    batches.close()
+    assert not new & set(psutil.Process().children())
+
+
+def test_an_evaluation_copies_from_pinned_memory_without_waiting(waits: Waits) -> None:
+    waits.raises = True
+    batches = validation_batches(Numbers(), np.arange(6), 4, workers=0, device=torch.device(NAME))  # type: ignore[arg-type]
+    first, last = batches
+    waits.raises = False
+    assert (first[0].tolist(), last[0].tolist()) == ([0, 1, 2, 3], [4, 5])
+    assert first[0].device.type == NAME
 
 
 VALUES = torch.tensor([1.0, 0.0, 3.0])

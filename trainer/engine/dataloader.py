@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainer.config import RankInfo
 from trainer.data.batch import Batch, BatchRequest
-from trainer.data.order import Order, span
+from trainer.data.order import Indices, Order, span
 from trainer.engine.hardware.batch_copies import BatchCopies
 from trainer.engine.workload import Workload
 from trainer.errors import OptionError
@@ -26,6 +26,8 @@ from trainer.errors import OptionError
 CPU = torch.device("cpu")
 PREFETCH = 2
 """Batches that each worker prepares ahead."""
+WORTH_WORKERS = 4
+"""Batches for each worker from which an evaluation starts worker processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,24 +135,19 @@ class MicroBatchLoader:
         self.split = split
         self._ahead = None
         workload, workers, pin = self._workload, self.workers, self._pin
-        if not workers:
-            batches = _loaded_here(workload, split, cursor)
-            self._batches = map(_pinned, batches) if pin else batches
-        elif workload.streamed:
-            collate = partial(_step, workload.collate, split.sizes)
-            samples = _stream(workload, split, cursor)
-            steps = self._from_workers(_loader(samples, workers, pin, batch_size=split.share, collate_fn=collate))
-            self._batches = chain.from_iterable(_micro_batches(Joined(*step)) for step in steps)
-        else:
+        if not workload.streamed:
             # An order of its own: it runs ahead, perhaps into the next epoch, by what the workers prefetch.
             requests = split.requests(workload.order(split.seed), cursor)
-            asked = _Asked(workload.batch, dense=pin)
-            self._batches = self._from_workers(_loader(asked, workers, pin, batch_size=None, sampler=requests))
-
-    def _from_workers(self, loader: Iterable[Any]) -> Iterator[Any]:
-        loaded = iter(loader)
-        self._close = loaded._shutdown_workers  # type: ignore[attr-defined]  # torch has no public word for it
-        return loaded
+            self._batches, self._close = _load(workload, requests, workers, pin)
+        elif not workers:
+            samples = _parts(iter(_stream(workload, split, cursor)), chain.from_iterable(repeat(split.sizes)))
+            batches = map(workload.collate, samples)
+            self._batches = map(_pinned, batches) if pin else batches
+        else:
+            collate = partial(_step, workload.collate, split.sizes)
+            loader = _loader(_stream(workload, split, cursor), workers, pin, batch_size=split.share, collate_fn=collate)
+            steps, self._close = _from_workers(loader)
+            self._batches = chain.from_iterable(_micro_batches(Joined(*step)) for step in steps)
 
     def __next__(self) -> Batch:
         batch, self._ahead = self._ahead or self._begin_copy(), None
@@ -173,11 +170,37 @@ class MicroBatchLoader:
         self._close()
 
 
-def _loaded_here(workload: Workload, split: BatchSplit, cursor: int) -> Iterator[Batch]:
-    if workload.streamed:
-        samples = iter(_stream(workload, split, cursor))
-        return map(workload.collate, _parts(samples, chain.from_iterable(repeat(split.sizes))))
-    return map(workload.batch, split.requests(workload.order(split.seed), cursor))
+def validation_batches(
+    workload: Workload, indices: Indices, micro_batch: int, *, workers: int, device: torch.device
+) -> Generator[Batch, None, None]:
+    """Batches of validation samples on the device, in order, loaded as those of the training are: by worker processes
+    if each has several, and from pinned memory. To be closed: that ends the workers."""
+    parts = [indices[at : at + micro_batch] for at in range(0, len(indices), micro_batch)]
+    requests = [BatchRequest(split="validation", indices=part, positions=part) for part in parts]
+    copies = BatchCopies(device)
+    workers = workers if len(requests) >= WORTH_WORKERS * workers else 0
+    batches, close = _load(workload, requests, workers, pin=device.type != "cpu")
+    try:
+        for batch in batches:
+            yield copies.finish(copies.begin(batch))
+    finally:
+        close()
+
+
+def _load(
+    workload: Workload, requests: Iterable[BatchRequest], workers: int, pin: bool
+) -> tuple[Iterator[Batch], Callable[[], None]]:
+    """Batches in the order asked for, and what ends the worker processes."""
+    if not workers:
+        batches = map(workload.batch, requests)
+        return (map(_pinned, batches) if pin else batches), lambda: None
+    asked = _Asked(workload.batch, dense=pin)
+    return _from_workers(_loader(asked, workers, pin, batch_size=None, sampler=requests))
+
+
+def _from_workers(loader: Iterable[Any]) -> tuple[Iterator[Any], Callable[[], None]]:
+    loaded = iter(loader)
+    return loaded, loaded._shutdown_workers  # type: ignore[attr-defined]  # torch has no public word for it
 
 
 def _stream(workload: Workload, split: BatchSplit, cursor: int) -> Iterable[Batch]:

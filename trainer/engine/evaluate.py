@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,17 +13,15 @@ from torch import Tensor
 from contract.events import Evaluated
 from trainer.agent import heartbeat
 from trainer.config import RankInfo, TrainOptions
-from trainer.data.batch import BatchRequest
 from trainer.data.checkpoint import Checkpoint
 from trainer.data.order import Indices, share
-from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
+from trainer.engine.dataloader import validation_batches
 from trainer.engine.group import Group
 from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.hardware.device import Hardware, prepare_hardware
 from trainer.engine.reporting.metrics_writer import MetricsWriter
-from trainer.engine.run import TrainingRun
-from trainer.engine.sync.strategy import Sync
+from trainer.engine.setup import TrainingSetup
 from trainer.engine.workload import Outputs, Workload
 from trainer.errors import ConfigurationError
 
@@ -43,9 +42,10 @@ class Evaluation:
 class Evaluator:
     """Evaluation of a run in training, every --eval-every steps."""
 
-    def __init__(self, run: TrainingRun, trained: TrainState, sync: Sync, metrics: MetricsWriter) -> None:
-        self._run, self._trained, self._sync, self._metrics = run, trained, sync, metrics
-        self.enabled = bool(run.options.eval_every and run.workload.validation_samples)
+    def __init__(self, setup: TrainingSetup, metrics: MetricsWriter) -> None:
+        self._run, self._trained, self._sync, self._metrics = setup.run, setup.trained, setup.sync, metrics
+        self._workers = setup.workers
+        self.enabled = bool(self._run.options.eval_every and self._run.workload.validation_samples)
         self.step = -1
         """Step after which the weights were evaluated."""
 
@@ -53,7 +53,7 @@ class Evaluator:
         """Evaluate the weights that all ranks share, and report it. Return whether they are the best so far."""
         run = self._run
         with self._sync.use_averaged():
-            found = evaluate(run.workload, run.options, micro_batch, run.hardware, run.group)
+            found = evaluate(run.workload, run.options, micro_batch, run.hardware, run.group, self._workers)
         improved = self._trained.early_stopping.update(step, found.figures)
         if run.place.rank == 0:
             self._metrics.write("validation", step, found.figures)
@@ -68,14 +68,15 @@ class Evaluator:
 
 
 def evaluate(
-    workload: Workload, options: TrainOptions, micro_batch: int, hardware: Hardware, group: Group
+    workload: Workload, options: TrainOptions, micro_batch: int, hardware: Hardware, group: Group, workers: int = 0
 ) -> Evaluation:
+    """Evaluate on validation samples that `workers` processes load. On all ranks."""
     with torch.no_grad(), uncompiled(workload.model):
-        return _evaluate(workload, options, micro_batch, hardware, group)
+        return _evaluate(workload, options, micro_batch, hardware, group, workers)
 
 
 def _evaluate(
-    workload: Workload, options: TrainOptions, micro_batch: int, hardware: Hardware, group: Group
+    workload: Workload, options: TrainOptions, micro_batch: int, hardware: Hardware, group: Group, workers: int
 ) -> Evaluation:
     everyones = chosen(workload.validation_samples, options)
     mine = share(everyones, group.place.rank, group.place.world_size)
@@ -87,14 +88,13 @@ def _evaluate(
         group.broadcast(buffer)  # batch norm's of rank 0, which a checkpoint keeps
     was_training = model.training
     model.eval()
-    for at in range(0, len(mine), micro_batch):
-        heartbeat.part("evaluation")
-        indices = mine[at : at + micro_batch]
-        batch = workload.batch(BatchRequest(split="validation", indices=indices, positions=indices))
-        with hardware.autocast():
-            losses, outputs = workload.evaluate_batch(model, hardware.move(batch))
-        sums += losses
-        judged.append(outputs.double().cpu())
+    with closing(validation_batches(workload, mine, micro_batch, workers=workers, device=hardware.device)) as batches:
+        for batch in batches:
+            heartbeat.part("evaluation")
+            with hardware.autocast():
+                losses, rows = workload.evaluate_batch(model, batch)
+            sums += losses
+            judged.append(rows.double())  # stays on the device, which the loop does not wait for
     model.train(was_training)
 
     totals = group.all_reduce_sum(sums.tolist())
@@ -102,7 +102,8 @@ def _evaluate(
     means = {
         name: total / count for name, total, count in zip(workload.loss_weights, totals, targets, strict=True) if count
     }
-    outputs_of_all = group.all_gather_rows(torch.cat(judged) if judged else torch.empty(0, 0), len(everyones)).numpy()
+    outputs = torch.cat(judged).cpu() if judged else torch.empty(0, 0)
+    outputs_of_all = group.all_gather_rows(outputs, len(everyones)).numpy()
     loss = sum(weight * means.get(name, 0.0) for name, weight in workload.loss_weights.items())
     return Evaluation(
         loss=loss,

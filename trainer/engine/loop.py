@@ -121,7 +121,7 @@ def _loop(setup: TrainingSetup | None) -> None:
 
     reporting = TrainingReporter(setup, loader, final_step)
     with reporting as reporter, profiler, Compiler(run, reporting.expect_slow_step) as compiler:
-        evaluator = Evaluator(run, trained, sync, reporter.metrics)
+        evaluator = Evaluator(setup, reporter.metrics)
         figures = StepFigures(setup, checkpointer, reporter)
         if figures.late:
             fill_momentum(optimizer)

@@ -13,7 +13,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.config import RankInfo, TrainOptions
-from trainer.data.batch import Batch
 from trainer.engine.hardware.onednn import prove
 from trainer.engine.hardware.peaks import peak_flops
 from trainer.engine.hardware.precision import choose_dtype
@@ -70,10 +69,6 @@ class Hardware:
             return 0.0
         tf32 = torch.backends.cuda.matmul.allow_tf32
         return peak_flops(torch.cuda.get_device_name(self.device), self.dtype, tf32=tf32)
-
-    def move(self, batch: Batch) -> Batch:
-        """Copy to the device; from pinned memory while the CPU continues."""
-        return tuple(part.to(self.device, non_blocking=True) for part in batch)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Around a forward pass: the precision of its products, and the kernel of its attention."""
