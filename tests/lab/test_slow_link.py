@@ -83,7 +83,7 @@ def test_data_passes_by_a_node_whose_cable_is_cut_and_continues_there(
             time.sleep(0.1)
         orch("lab", "cut", "gamma")
 
-    assert orch("lab", "link", "100mbit").code == 0
+    assert orch("lab", "link", "50mbit").code == 0  # 16 s: on a busy machine the cut takes some of them
     try:
         cutting = Thread(target=cut_in_the_middle, daemon=True)
         cutting.start()

@@ -43,7 +43,13 @@ def ran(tmp_path: Path, request: pytest.FixtureRequest) -> subprocess.CompletedP
     (tmp_path / "tmp").mkdir()
     return subprocess.run(
         supervised(tmp_path / "script.py", *request.param, ranks=2),
-        env={**os.environ, "PYTHONPATH": PACKAGES, "TMPDIR": str(tmp_path / "tmp"), "ORCH_RUN_DIR": str(tmp_path)},
+        env={
+            **os.environ,
+            "PYTHONPATH": PACKAGES,
+            "TMPDIR": str(tmp_path / "tmp"),
+            "ORCH_RUN_DIR": str(tmp_path),
+            "ORCH_SAMPLE_S": "0",
+        },
         capture_output=True,
         text=True,
         timeout=120,
