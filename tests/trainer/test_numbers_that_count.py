@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ from trainer.models import layers
 from trainer.models.classification_loss import ClassificationLoss, soft_labels
 from trainer.workloads.traces import TraceOptions
 
+ROOT = Path(__file__).parents[2]
 OPTIONS = {"global_batch_size": 12, "batch_size": 12, "max_steps": 3, "lr": 0.01, "warmup_steps": 0, "clip": 0.05}
 
 
@@ -75,16 +78,16 @@ def test_the_loss_of_half_precise_scores_is_computed_in_float32(smoothing: float
 
 @pytest.mark.parametrize(("options", "searches"), [((), True), (("--deterministic",), False)])
 def test_cudnn_looks_for_the_fastest_convolutions_of_pictures(
-    options: tuple[str, ...], searches: bool, call: Call, tmp_path: Path, picture_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
-    ran = call(
+    options: tuple[str, ...], searches: bool, tmp_path: Path, picture_folder: Path
+) -> None:
+    """In a process of its own: these switches are the process's."""
+    words = [
         "vision", "train", "--images", str(picture_folder), "--image-size", "16", "--batch-size", "8",
         "--max-steps", "1", "--no-compile", "--run-dir", str(tmp_path), "--num-workers", "0", *options,
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    assert torch.backends.cudnn.benchmark is searches
+    ]  # fmt: skip
+    code = f"import torch; from trainer.cli import main; print(main({words!r}), torch.backends.cudnn.benchmark)"
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=False, cwd=ROOT)
+    assert ran.stdout.splitlines()[-1:] == [f"0 {searches}"], ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,9 @@ def test_anomalies_of_real_traces_are_learnt(
     assert trained.code == 0, trained.err
     evaluations = trained.events("evaluation")
     assert {"auroc", "f1", "precision", "recall", "accuracy", "average_precision"} <= set(evaluations[-1])
-    assert max(e["auroc"] for e in evaluations) > max(auroc, evaluations[0]["auroc"])
+    assert max(e["auroc"] for e in evaluations) > auroc
+    # The loss, not the measure: by some 40 anomalies, the first epoch may happen to be the best of five.
+    assert min(e["loss"] for e in evaluations[1:]) < evaluations[0]["loss"]
 
     judged = run(
         workload, "evaluate", "--checkpoint", str(tmp_path), "--data-dir", str(recorded), "--pictures", str(tmp_path)
