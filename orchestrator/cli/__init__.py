@@ -37,6 +37,7 @@ GROUPS = {
     "Before": {
         "doctor": "Find everything that would break a run, and how to fix it",
         "explain": "Explain a finding: what it means and how to fix it",
+        "docs": "Open the documentation in a browser, without a network",
         "check-gpus": "Compare nvidia-smi on every node and inside its container",
         "test": "Test every collective and every link, as a launch uses them",
         "bench": "Measure a training step on every node, and the links",
@@ -70,7 +71,7 @@ GROUPS = {
 }
 """Commands by group, in the order of use, with their summaries."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-_WITHOUT_INVENTORY = ("lab", "explain", "init", "inventory", "version")
+_WITHOUT_INVENTORY = ("lab", "explain", "docs", "init", "inventory", "version")
 ALIASES = {"watch": "supervise"}
 """Other names of commands; the help of the command names them."""
 

@@ -21,7 +21,7 @@ from tests.unit.conftest import THREE, Orch, detached
 
 ROOT = Path(__file__).parents[2]
 
-NOTHING_TO_REACH = {"version", "explain", "prepare", "plan", "checkpoints push", "trust", "shell", "init"}
+NOTHING_TO_REACH = {"version", "explain", "docs", "prepare", "plan", "checkpoints push", "trust", "shell", "init"}
 """Commands that ask no node before they have found something else, and `trust`, `init` and `shell`, which open their
 own connections: see tests/contract/test_ssh.py and test_init.py, tests/unit/test_exec.py. `lab` and `inventory` ask
 none either."""

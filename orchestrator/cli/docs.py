@@ -1,0 +1,83 @@
+"""`orch docs`: the documentation of this installation, in a browser, without a network."""
+
+from __future__ import annotations
+
+import difflib
+import webbrowser
+from importlib.resources import files
+from pathlib import Path
+
+import typer
+
+from orchestrator.cli.report import say, write_line
+from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
+
+EXAMPLES = """\
+orch docs
+orch docs launch
+orch docs clock.skew
+orch docs --print
+"""
+
+
+def docs(
+    topic: str = typer.Argument(
+        "",
+        metavar="[TOPIC]",
+        help="A page, a command, a finding such as clock.skew, or a cause such as code.exception.",
+    ),
+    print_only: bool = typer.Option(False, "--print", help="Print the address of the page, and open no browser."),
+) -> int:
+    """Open the documentation that came with this installation. Needs no network and no inventory.
+
+    Where no browser can be opened, the address is printed.
+    """
+    address = address_of(topic, site_folder())
+    if print_only or not _opened(address):
+        write_line(address)
+    else:
+        say(f"opened {address}")
+    return EXIT_OK
+
+
+def site_folder() -> Path:
+    """Folder of the built site: in the installed package, or `build/site` in a clone. ConfigError: there is none."""
+    package = Path(str(files("orchestrator")))
+    for folder in (package / "site", package.parent / "build" / "site"):
+        if (folder / "index.html").is_file():
+            return folder
+    raise ConfigError("the documentation of this clone is not built", hint="python scripts/docs.py build")
+
+
+def address_of(topic: str, site: Path) -> str:
+    """The file address of the page about a topic. UsageError: there is none; it names the most similar topics."""
+    topics = _topics(site)
+    name = topic.removeprefix("orch ").strip() or "index"
+    if name not in topics:
+        near = difflib.get_close_matches(name, topics, cutoff=0.5)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UsageError(f"no page is about {topic!r}", hint=f"{meant}orch docs opens the first page")
+    page, _, place = topics[name].partition("#")
+    return (site / page).absolute().as_uri() + (f"#{place}" if place else "")
+
+
+def _topics(site: Path) -> dict[str, str]:
+    """Page, with the place in it, by topic. A guide wins over the command of the same name."""
+    from orchestrator.checks.causes import cause_areas, causes_of
+    from orchestrator.cli import COMMANDS
+
+    topics = {name: f"reference/commands.html#orch-{name}" for name in COMMANDS}
+    topics |= {id: f"causes/{area}.html#{id}" for area in cause_areas() for id in causes_of(area)}
+    for page in sorted(site.rglob("*.html"), key=lambda page: -len(page.parts)):
+        path = page.relative_to(site)
+        topics |= {path.with_suffix("").as_posix(): path.as_posix(), path.stem: path.as_posix()}
+    return topics
+
+
+def _opened(address: str) -> bool:
+    """Whether a browser with a window of its own took the address: one in the terminal would take the terminal."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return not isinstance(browser, webbrowser.GenericBrowser) and browser.open(address)

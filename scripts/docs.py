@@ -1,0 +1,256 @@
+"""The documentation site, and the pages of it that are made from the code.
+
+python scripts/docs.py reference          # write the generated pages; a test compares them with the code
+python scripts/docs.py build [--out DIR]  # build the site with Zensical, strictly: a link without a page is an error
+
+The site is the folder docs/ and a few files outside it, copied into one folder first, as Zensical takes only one. The
+wheel holds the result, and `orch docs` opens it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+SITE = ROOT / "build" / "site"
+OUTSIDE = {
+    "../benchmarks/README.md": "benchmarks-commands.md",
+    "../CONTRIBUTING.md": "contributing.md",
+    "../CHANGELOG.md": "changelog.md",
+    "../inventory.yaml": "inventory-example.md",
+    "../README.md": "index.md",
+}
+"""Files outside docs/ as its pages link to them, and the page of the site that each of them becomes."""
+
+FETCHED = "https://unpkg.com/iframe-worker/shim"
+"""Script that the theme would fetch from elsewhere, for search without a server; docs/assets has ours."""
+
+
+def generated() -> dict[Path, str]:
+    """Text of each page that is made from the code, by its path."""
+    return {
+        DOCS / "reference" / "commands.md": "".join(_commands()),
+        DOCS / "reference" / "inventory-keys.md": "".join(_inventory_keys()),
+        DOCS / "reference" / "symptoms.md": "".join(_symptoms()),
+        DOCS / "adr" / "README.md": "".join(_decisions()),
+    }
+
+
+def _commands() -> Iterator[str]:
+    """Every command with its arguments, options and examples, from the declarations of the command line."""
+    from orchestrator.cli import GROUPS, build_app
+
+    yield "# Commands\n\nMade from the command line's own help by `python scripts/docs.py reference`. "
+    yield "Options of every command, the choice of nodes and exit codes: [command line](../cli.md).\n"
+    for title, group in GROUPS.items():
+        yield f"\n## {title}\n\n| command | |\n|---|---|\n"
+        for name, summary in group.items():
+            yield f"| [`orch {name}`](#orch-{name}) | {_cell(summary)} |\n"
+        for name in group:
+            command = build_app(name).commands[name]
+            yield from _command(command, f"orch {name}")
+            for inner_name, inner in getattr(command, "commands", {}).items():
+                yield from _command(inner, f"orch {name} {inner_name}")
+
+
+COMMON = {"-q", "-v", "--debug", "--help", "-h"}
+"""Options that every command has."""
+
+
+def _command(command: Any, name: str) -> Iterator[str]:
+    context = command.context_class(command, info_name=name)
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f"\n### {name}\n\n{_prose(command.help or '')}\n\n    {name} {usage}\n"
+    rows = [
+        (_cell(f"`{record[0]}`"), _cell(record[1]))
+        for parameter in command.params
+        if not {*parameter.opts} & COMMON and (record := parameter.get_help_record(context))
+    ]
+    if rows:
+        yield "\n| | |\n|---|---|\n"
+        yield from (f"| {option} | {text} |\n" for option, text in rows)
+    examples = [line.strip() for line in (command.epilog or "").splitlines() if line.strip().startswith("orch ")]
+    if examples:
+        yield "\n```sh\n" + "\n".join(examples) + "\n```\n"
+
+
+def _prose(text: str) -> str:
+    """Docstring as paragraphs."""
+    return "\n\n".join(" ".join(part.split()) for part in text.replace("\b", "").split("\n\n"))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _inventory_keys() -> Iterator[str]:
+    """Every key of inventory.yaml, from its JSON Schema."""
+    from orchestrator.specs.inventory_files.inventory_schema import inventory_schema
+
+    schema = inventory_schema()
+    node = schema["properties"]["nodes"]["additionalProperties"]["properties"]
+    top = {key: value for key, value in schema["properties"].items() if key not in ("nodes", "defaults")}
+    yield "# Keys of `inventory.yaml`\n\nMade from the JSON Schema, which `orch inventory schema` prints, by "
+    yield "`python scripts/docs.py reference`. How they work together: [inventory](../inventory.md).\n"
+    yield from _keys("Of the file", top, schema["$defs"])
+    yield from _keys("Of a node, and of `defaults`", node, schema["$defs"])
+
+
+def _keys(title: str, properties: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[str]:
+    yield f"\n## {title}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
+    for path, key in _flat(properties, definitions):
+        default = "" if key.get("default") is None else f"`{key['default']}`"
+        yield f"| `{path}` | {_type(key)} | {_cell(default)} | {_cell(key.get('description', ''))} |\n"
+
+
+def _flat(
+    properties: Mapping[str, Any], definitions: Mapping[str, Any], above: str = ""
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, key in properties.items():
+        reference = key.get("$ref") or next((one["$ref"] for one in key.get("anyOf", ()) if "$ref" in one), "")
+        inner = definitions.get(reference.rpartition("/")[2], key if key.get("properties") else {})
+        if inner.get("properties"):
+            yield from _flat(inner["properties"], definitions, f"{above}{name}.")
+        else:
+            yield above + name, key
+
+
+def _type(key: Mapping[str, Any]) -> str:
+    if "enum" in key or "const" in key:
+        return ", ".join(f"`{value}`" for value in key.get("enum", [key.get("const")]))
+    if "anyOf" in key:
+        return " or ".join(dict.fromkeys(_type(one) for one in key["anyOf"] if one.get("type") != "null"))
+    kind = key.get("type", "")
+    names = {"string": "text", "integer": "whole number", "object": "keys", "array": "list", "boolean": "yes or no"}
+    shown = names.get(kind, kind) if isinstance(kind, str) else "text"
+    bounds = [f"{word} {key[name]}" for name, word in (("minimum", "from"), ("maximum", "to")) if name in key]
+    return " ".join([shown, *bounds])
+
+
+def _symptoms() -> Iterator[str]:
+    """Every cause of a failed run and every finding, by what a person sees."""
+    from orchestrator.checks.causes import cause_areas, causes_of
+    from orchestrator.specs.finding_pages import all_pages
+
+    yield "# Messages by symptom\n\n"
+    yield "Made by `python scripts/docs.py reference` from the pages that `orch explain` prints.\n"
+    yield "\n## A run failed: causes that `orch why` names\n\n"
+    yield "| what happened | cause | who can fix it |\n|---|---|---|\n"
+    for area in cause_areas():
+        for cause in causes_of(area).values():
+            yield f"| {_cell(cause.title)} | [{cause.id}](../causes/{area}.md) | {cause.owner} |\n"
+    yield "\n## Before a run: findings of `orch doctor`, `orch check-gpus` and `orch launch`\n\n"
+    yield "| what is wrong | finding |\n|---|---|\n"
+    for page in all_pages():
+        yield f"| {_cell(page.title)} | [{page.id}](../findings/{page.id}.md) |\n"
+
+
+def _decisions() -> Iterator[str]:
+    """The list of decisions, from their headings."""
+    yield "# Decisions\n\nEach with its context, what was chosen and what was not. "
+    yield "The list is made by `python scripts/docs.py reference`.\n\n"
+    for path in sorted((DOCS / "adr").glob("[0-9]*.md")):
+        number, _, title = path.read_text("utf-8").partition("\n")[0].removeprefix("# ").partition(". ")
+        yield f"- {number}: [{title}]({path.name})\n"
+
+
+# ── The site ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def build(out: Path) -> None:
+    """Build the site in `out`. CalledProcessError: a link leads nowhere, or Zensical failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        stage(work / "docs")
+        shutil.copy(ROOT / "mkdocs.yml", work)
+        command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", "mkdocs.yml"]
+        subprocess.run(command, cwd=work, check=True)
+        for page in (work / "site").rglob("*.html"):
+            up = "../" * (len(page.relative_to(work / "site").parts) - 1)
+            page.write_text(page.read_text("utf-8").replace(FETCHED, f"{up}assets/file-worker.js"), "utf-8")
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(work / "site", out, ignore=shutil.ignore_patterns("*.map", "search.json"))
+
+
+def stage(folder: Path) -> None:
+    """Copy docs/ and the files outside of it that its pages link to."""
+    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.json"))
+    for source, page in OUTSIDE.items():
+        text = (DOCS / source).read_text("utf-8")
+        if source.endswith(".yaml"):
+            text = f"# The commented example\n\n```yaml\n{text}```\n"
+        if not (folder / page).exists():
+            (folder / page).write_text(_moved_links(text, source), "utf-8")
+    for path in folder.rglob("*.md"):
+        text = path.read_text("utf-8")
+        if path.parent.name == "causes":
+            text = _cause_page(text)
+        if path.parent.name == "findings":
+            text = text.partition("\n---\n")[2] if text.startswith("---\n") else text
+        path.write_text(_site_links(text, depth=len(path.relative_to(folder).parts) - 1), "utf-8")
+
+
+def _moved_links(text: str, source: str) -> str:
+    """Links of a file outside docs/, as they are from the top of the site."""
+    to_docs = "../docs/" if source.startswith("../benchmarks/") else "docs/"
+    text = text.replace(f"]({to_docs}", "](")
+    return re.sub(r"\[([^\]]+)\]\((?:\.\./)?[\w./-]+\.(?:py|toml|yaml|es\.md)\)", r"`\1`", text)
+
+
+def _site_links(text: str, depth: int) -> str:
+    up = "../" * depth
+    for source, page in OUTSIDE.items():
+        text = text.replace(f"]({up}{source}", f"]({up}{page}")
+    return text
+
+
+def _cause_page(text: str) -> str:
+    """A page of causes, with the texts of its front matter as sections."""
+    import yaml
+
+    front, _, body = text.removeprefix("---\n").partition("\n---\n")
+    sections = []
+    for name, cause in yaml.safe_load(front).items():
+        steps = "\n".join(f"- {_placeholders(step)}" for step in cause["fix"])
+        related = (
+            f"\n\nSee also: [{cause['finding']}](../findings/{cause['finding']}.md)" if cause.get("finding") else ""
+        )
+        explanation = _placeholders(cause["explanation"])
+        sections.append(
+            f"## {name}: {cause['title']} {{#{name}}}\n\n{explanation}\n\nOwner: {cause['owner']}\n\n{steps}{related}\n"
+        )
+    return "\n\n".join([body.strip(), *sections])
+
+
+def _placeholders(text: str) -> str:
+    """`{node}` as NODE, and no character that Markdown or HTML would take for markup."""
+    shown = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), text.replace("{{", "\0").replace("}}", "\1"))
+    return shown.replace("\0", "{").replace("\1", "}").replace("<", "&lt;").replace("*", r"\*")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python scripts/docs.py", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("action", choices=("reference", "build"))
+    parser.add_argument(
+        "--out", type=Path, default=SITE, metavar="DIR", help="folder of the site (default: build/site)"
+    )
+    given = parser.parse_args()
+    if given.action == "build":
+        build(given.out.resolve())
+        return 0
+    for path, text in generated().items():
+        path.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
