@@ -6,15 +6,19 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.trainer.conftest import Result
 from trainer.agent import heartbeat
 from trainer.config import RankInfo, TrainOptions
 from trainer.engine.compiler import PATIENCE_S, Compiler, CompileTimes, _Watch
@@ -58,6 +62,8 @@ class Played:
     others: dict[str, float] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     slow: list[int] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)
+    """The gain at each time that the training was told of another speed of its steps."""
     model: nn.Module = field(default_factory=lambda: nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))
 
     def compiler(self, compile: bool | str = "auto", *, gain: float = 0.25, deterministic: bool = False) -> Compiler:
@@ -71,7 +77,19 @@ class Played:
             place=RankInfo(),
         )
         folder = {"TORCHINDUCTOR_CACHE_DIR": str(self.tmp_path / "cache")}
-        return Compiler(run, lambda: self.slow.append(1), folder, slowness=lambda: 2.0)  # type: ignore[arg-type]
+        return Compiler(run, folder, slowness=lambda: 2.0)  # type: ignore[arg-type]
+
+    @contextmanager
+    def training(
+        self, compile: bool | str = "auto", *, gain: float = 0.25, deterministic: bool = False
+    ) -> Iterator[Compiler]:
+        """A training that measures nothing before its first step."""
+        compiler = self.compiler(compile, gain=gain, deterministic=deterministic)
+        compiler.start()
+        with compiler.steps(
+            compiler._run, lambda: self.slow.append(1), lambda: self.gains.append(round(compiler.gain, 3))
+        ):
+            yield compiler
 
     @property
     def is_compiled(self) -> bool:
@@ -106,7 +124,7 @@ COST_S = 2 * compiling.BLOCKS_S["cpu"]
 def test_auto_compiles_where_the_steps_left_save_more(
     played: Played, step_s: float, steps_left: int, gain: float, pays: bool
 ) -> None:
-    with played.compiler(gain=gain) as compiler:
+    with played.training(gain=gain) as compiler:
         played.steps(compiler, 4, step_s, steps_left)
         assert not played.is_compiled, "the first steps are not usual ones"
         played.steps(compiler, 1, step_s, steps_left)
@@ -116,59 +134,85 @@ def test_auto_compiles_where_the_steps_left_save_more(
 
 
 def test_what_is_not_faster_is_undone_and_not_tried_again(played: Played) -> None:
-    with played.compiler() as compiler:
+    with played.training() as compiler:
         played.steps(compiler, 5, 1.0)
         played.steps(compiler, 1, 41.0)
+        assert played.gains == [0.0]
         played.steps(compiler, 6, 1.0)
         assert not played.is_compiled
+    assert played.gains == [0.0, 0.0]
     assert played.told[-1] == "compiled steps take 1.0 s, before 1.0 s: back to steps that are not compiled"
-    with played.compiler() as again:
+    with played.training() as again:
         played.steps(again, 30, 1.0)
         assert not played.is_compiled
 
 
 def test_what_has_paid_is_compiled_at_once_when_the_run_starts_again(played: Played) -> None:
-    with played.compiler() as compiler:
+    with played.training() as compiler:
         played.steps(compiler, 5, 1.0)
         played.steps(compiler, 1, 41.0)
         played.steps(compiler, 6, 0.8)
         assert played.is_compiled
+    assert played.gains == [0.0, 0.25]
     assert "compiled: the step took 41 s" in played.told
     (kept,) = json.loads((played.tmp_path / "cache/compile.json").read_text()).values()
     assert kept == {"seconds": 40.0, "warm": False, "gain": pytest.approx(0.25)}
     compiling.undo(played.model)
-    with played.compiler():
+    with played.training():
         assert played.is_compiled
     compiling.undo(played.model)
     played.others = {"another rank, whose machine has never compiled this": 0.0}
-    with played.compiler():
+    with played.training():
         assert not played.is_compiled
+
+
+def test_the_pass_that_compiles_may_be_a_measurements(played: Played) -> None:
+    """Then the steps are as usual ones from the first on, and what was compiled for the measurement trains."""
+    compiler = played.compiler(compile=True)
+    with compiler.first_pass():
+        assert not compiler._watch, "before it is known whether it compiles"
+    compiler.start()
+    assert played.is_compiled
+    with pytest.raises(MemoryError), compiler.first_pass():
+        raise MemoryError
+    assert compiler._pending
+    with compiler.first_pass():
+        assert compiler._watch
+    with compiler.first_pass():
+        assert not compiler._watch
+    assert played.told == ["compiling in the next pass", "compiled: its first pass took 0.0 s"]
+    (kept,) = json.loads((played.tmp_path / "cache/compile.json").read_text()).values()
+    assert (kept["warm"], kept["gain"]) == (False, None)
+    with compiler.steps(compiler._run, lambda: played.slow.append(1), lambda: played.gains.append(0)):
+        played.steps(compiler, 20, 1.0)
+    assert (played.slow, played.gains) == ([], [])
+    assert len(played.told) == 2
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"key": 3}', '{"KEY": {"seconds": "x"}}'])
 def test_figures_that_cannot_be_read_are_none(played: Played, text: str) -> None:
-    with played.compiler() as compiler:
+    with played.training() as compiler:
         played.steps(compiler, 12, 1.0)
     file = played.tmp_path / "cache/compile.json"
     (key,) = json.loads(file.read_text())
     file.write_text(text.replace("KEY", key))
     assert CompileTimes(file.parent).get(key) is None
     compiling.undo(played.model)
-    with played.compiler():
+    with played.training():
         assert not played.is_compiled
 
 
 def test_the_slowest_rank_decides(played: Played) -> None:
     """Its steps are those of all; and where it gains nothing, nobody does."""
     played.others = {"no gain on this rank": 0.0}
-    with played.compiler() as compiler:
+    with played.training() as compiler:
         played.steps(compiler, 12, 1.0)
         assert not played.is_compiled
 
 
 @pytest.mark.parametrize(("compile", "deterministic"), [(False, False), ("auto", True)])
 def test_not_where_it_is_not_wanted(played: Played, compile: bool | str, deterministic: bool) -> None:
-    with played.compiler(compile, deterministic=deterministic) as compiler:
+    with played.training(compile, deterministic=deterministic) as compiler:
         played.steps(compiler, 12, 10.0)
         assert not played.is_compiled
     assert played.told == []
@@ -318,8 +362,42 @@ def test_a_compiled_training_is_the_same_and_is_compiled(
     compiled = forked(1, *words, "--run-dir", str(tmp_path / "compiled"), "--compile").result()
     assert (plain.code, compiled.code) == (0, 0), plain.err + compiled.err
     assert compiled.losses() == pytest.approx(plain.losses(), rel=1e-4)
-    assert "compiling in the next step" in compiled.out
+    assert "compiling in the next pass" in compiled.out
     assert [*(tmp_path / "cache").rglob("*.main.so")]  # its kernels
+
+
+def seen(result: Result) -> list[dict[str, Any]]:
+    assert result.code == 0, result.err
+    return [json.loads(line.removeprefix("seen ")) for line in result.out.splitlines() if line.startswith("seen ")]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("paid", "flags", "compiled"),
+    [
+        ("none", ("--compile", "--sync", "fp32"), True),
+        ("none", ("--compile", "--forecast"), True),
+        ("01", ("--sync", "int8"), True),
+        ("0", (), False),
+    ],
+    ids=["asked for", "forecast only", "has paid", "has paid on one machine"],
+)
+def test_ranks_measure_the_program_that_trains(
+    forked, data_dir: Path, tmp_path: Path, paid: str, flags: tuple[str, ...], compiled: bool
+) -> None:
+    words = ("gpt2", "train", "--layers", "3", "--heads", "2", "--width", "32", "--seq-len", "16", "--max-steps", "3",
+             "--data-dir", str(data_dir), "--run-dir", str(tmp_path), "--no-amp", "--num-workers", "auto",
+             "--log-every", "1", "--eval-every", "0", "--checkpoint-every", "0", "--prompt", "")  # fmt: skip
+    result = forked(2, paid, *words, *flags, module="tests.trainer.compiled_ranks").result()
+    ranks = seen(result)
+    assert len(ranks) == 2
+    for rank in ranks:
+        assert rank["measured"] == {"compiled": compiled, "graphs": int(compiled)}, "one graph for all blocks"
+        # Nothing is compiled again for the training: not for DDP, for the trial of workers, nor for few samples.
+        assert rank.get("trained", rank["measured"]) == rank["measured"]
+        assert ("trained" in rank) is ("--forecast" not in flags)
+    assert result.out.count("compiled: its first pass took") == (1 if compiled else 0)
+    assert "compiled: the step took" not in result.out
 
 
 def test_a_compiler_that_fails_is_told_from_the_training(

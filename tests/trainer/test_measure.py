@@ -11,6 +11,7 @@ from torch import nn
 from trainer.config import RankInfo, TrainOptions
 from trainer.engine.autotune.measure import codec_s, links, optimizer_s
 from trainer.engine.group import Group
+from trainer.engine.hardware import compiling
 from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.sync.buckets import LARGEST, SMALLEST, Bucket, before_the_last, by_backward
 from trainer.engine.sync.methods import ladder
@@ -79,7 +80,39 @@ def test_what_the_last_bucket_holds_cannot_hide() -> None:
     assert overlap["int4+8"] == overlap["int8"]
     assert overlap["powersgd"] == pytest.approx(1 - 3100 / (3100 + 800 + 1600))  # of what its factors send
     assert overlap["local"] == overlap["diloco"] == 0
-    assert before_the_last([5]) == 0
+    assert before_the_last([[]], [5]) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "eager", "compiled"),
+    [
+        (
+            nn.Sequential(nn.Embedding(2000, 100), nn.ModuleList(nn.Linear(400, 500) for _ in range(4))),
+            {"fp32": 0.4, "int8": 0.8, "int4": 0.8},
+            {"fp32": 0.4, "int8": 0.6, "int4": 0.6},
+        ),
+        (
+            nn.Sequential(nn.Linear(400, 1000), nn.Linear(1000, 300)),
+            {"fp32": 0.43, "int8": 0.43, "int4": 0.43},
+            {"fp32": 0, "int8": 0, "int4": 0},
+        ),
+    ],
+    ids=["by blocks", "whole"],
+)
+def test_gradients_of_what_is_compiled_together_come_together(
+    model: nn.Module, eager: dict[str, float], compiled: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block's buckets are full when its backward pass is done; of a whole model, when the backward pass is."""
+    monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
+
+    def overlaps() -> dict[str, float]:
+        return {rung.name: rung.overlap for rung in ladder(TrainOptions(), model) if rung.name in eager}
+
+    assert overlaps() == pytest.approx(eager, abs=0.01)
+    compiling.compile_in_place(model, torch.device("cpu"), backend="eager")
+    assert overlaps() == pytest.approx(compiled, abs=0.01)
+    compiling.undo(model)
+    assert overlaps() == pytest.approx(eager, abs=0.01)
 
 
 class MadeAtFirstUse(Group):

@@ -164,5 +164,16 @@ def test_shares_settle_where_nodes_differ() -> None:
     assert changes == [(12, 4)]
 
 
+def test_shares_forget_the_speed_of_another_program() -> None:
+    for restarts, expected in ((True, (8, 8)), (False, None)):
+        balancer = ShareBalancer([12, 4])
+        for _ in range(2 * WINDOW - 1):
+            balancer.update([0.01, 0.03])
+        if restarts:  # the model is compiled, and on the second rank that is three times as fast
+            balancer.restart()
+        found = [balancer.update([0.01, 0.01]) for _ in range(WINDOW)]
+        assert next(filter(None, found), None) == expected
+
+
 def test_what_changed_is_named() -> None:
     assert changed_shares(["alpha", "beta", "gamma"], [8, 8, 8], [10, 8, 6]) == "alpha 8 → 10, gamma 8 → 6"

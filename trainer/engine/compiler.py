@@ -2,7 +2,8 @@
 
 `auto` compiles after a few steps if the remaining ones save more time than it takes, then measures steps again and goes
 back if they are not faster. The kernels and the measured figures are kept on the node's disk: a run that starts again
-compiles at once, from there.
+compiles at once, from there, and so does one with `--compile`: before anything is measured, so that the forecast, the
+shares and the trial of data loading see the program that will run.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -85,12 +86,13 @@ class Compiler:
     def __init__(
         self,
         run: TrainingRun,
-        expect_slow_step: Callable[[], None],
         environ: Mapping[str, str] = os.environ,
         slowness: Callable[[], float] = compiling.slowness,
     ) -> None:
         self._run, self._model, self._slowness = run, run.workload.model, slowness
-        self._expect_slow_step = expect_slow_step
+        self.gain = 0.0
+        """How much faster steps are than before the model was compiled, if that was after the forecast was made."""
+        self._expect_slow_step = self._speed_changed = _nothing
         folder = environ.get("TORCHINDUCTOR_CACHE_DIR")
         self._times = CompileTimes(Path(folder) if folder else None)
         self._key = _key(run)
@@ -100,17 +102,12 @@ class Compiler:
         self._watch: _Watch | None = None
         self._automatic = run.options.compile == "auto" and not run.options.deterministic
         self._settled = not self._automatic and run.options.compile is not True
+        self._pending = False
+        """Whether the next pass is the first one since the model was compiled, and will take long."""
 
-    def __enter__(self) -> Compiler:
-        self._begin()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._watch:
-            self._watch.stop()
-
-    def _begin(self) -> None:
-        """Before the first step: compile if that is asked for, or if it has paid on all ranks' machines before."""
+    def start(self) -> None:
+        """Compile if that is asked for, or if it has paid on all ranks' machines before. To be called by all ranks,
+        before they measure anything that depends on the model's speed."""
         if self._settled:
             return
         self._known = self._times.get(self._key)
@@ -118,6 +115,39 @@ class Compiler:
         if self._automatic and min(self._run.group.all_gather_scalar(float(paid))) == 0.0:
             return
         self._compile("as before" if self._automatic else "")
+
+    @contextmanager
+    def first_pass(self) -> Iterator[None]:
+        """Context around any pass with batches as those of the training: the first one of a compiled model is noted."""
+        if not self._pending:
+            yield
+            return
+        began, self._watch = time.perf_counter(), _Watch(self._run.events.say)
+        try:
+            yield
+        finally:  # out of memory, perhaps: then the next pass is the first one
+            self._watch.stop()
+            self._watch = None
+        self._compiled(time.perf_counter() - began, "its first pass")
+
+    @contextmanager
+    def steps(
+        self, run: TrainingRun, expect_slow_step: Callable[[], None], speed_changed: Callable[[], None]
+    ) -> Iterator[Compiler]:
+        """Context around the steps of `run`, of those ranks that train. `speed_changed`: called when steps have become
+        faster or slower."""
+        self._run, self._expect_slow_step, self._speed_changed = run, expect_slow_step, speed_changed
+        if self._pending:
+            self._begin_slow_step()
+        try:
+            yield self
+        finally:
+            if self._watch:
+                self._watch.stop()
+
+    @property
+    def is_compiled(self) -> bool:
+        return compiling.is_compiled(self._model)
 
     @property
     def measures(self) -> bool:
@@ -132,12 +162,8 @@ class Compiler:
         if self._watch:
             self._watch.stop()
             self._watch = None
-            took = max(0.0, last_s - self._eager_s)
-            self._run.events.say(f"compiled: the step took {duration(last_s)}")
-            self._known = CompileTime(
-                seconds=took, warm=self._known is not None, gain=self._known.gain if self._known else None
-            )
-            self._keep()
+            self._compiled(last_s, "the step")
+            self._speed_changed()
         elif self._settled:
             return
         elif not self._compiled_at and self._steps == FIRST_STEPS:
@@ -160,6 +186,9 @@ class Compiler:
         if saved > cost:
             self._eager_s, self._predicted_s = step_s, cost
             self._compile(f"{steps_left} steps of {_seconds(step_s)} may be {_seconds(saved)} shorter")
+            if self._pending:
+                self._settled, self._compiled_at = False, self._steps + 1
+                self._begin_slow_step()
 
     def _gain(self) -> float:
         if self._known and self._known.gain is not None:
@@ -173,35 +202,45 @@ class Compiler:
         return compiling.usual_cost_s(self._model, self._run.hardware.device) * self._slowness()
 
     def _compile(self, why: str) -> None:
-        run = self._run
+        run, self._settled = self._run, True
         lacking = compiling.what_lacks(run.hardware.device)
         if any(run.group.all_gather_scalar(float(bool(lacking)))):
             if lacking:
                 run.events.warn(f"not compiled: {lacking}")
-            self._settled = True
             return
         compiling.compile_in_place(self._model, run.hardware.device)
         predicted = f", about {duration(self._predicted_s)}" if self._predicted_s else ""
-        run.events.say(f"compiling in the next step{predicted}{': ' if why else ''}{why}")
-        self._settled, self._compiled_at = not self._automatic, self._steps + 1
-        self._watch = _Watch(run.events.say)
+        run.events.say(f"compiling in the next {'step' if self._steps else 'pass'}{predicted}{why and ': '}{why}")
+        self._pending = True
+
+    def _begin_slow_step(self) -> None:
+        self._watch = _Watch(self._run.events.say)
         self._expect_slow_step()
+
+    def _compiled(self, seconds: float, what: str) -> None:
+        """Note the end of the first compiled pass or step."""
+        self._pending = False
+        self._run.events.say(f"compiled: {what} took {duration(seconds)}")
+        took, known = max(0.0, seconds - self._eager_s), self._known
+        self._known = CompileTime(seconds=took, warm=known is not None, gain=known.gain if known else None)
+        self._keep()
 
     def _compare(self, compiled_s: float) -> None:
         """Keep to what is faster: the prediction is for any machine, the steps are of this one."""
         self._settled = True
-        if not self._eager_s:  # compiled from the first step on, because it has paid before
-            return
         compiled_s = max(self._run.group.all_gather_scalar(compiled_s))
         gain = self._eager_s / compiled_s - 1
         if self._known:
             self._known = CompileTime(seconds=self._known.seconds, warm=self._known.warm, gain=gain)
             self._keep()
         told = f"compiled steps take {_seconds(compiled_s)}, before {_seconds(self._eager_s)}"
+        self.gain = gain
         if gain < LEAST_GAIN:
             compiling.undo(self._model)
+            self.gain = 0.0
             told += ": back to steps that are not compiled"
         self._run.events.say(told)
+        self._speed_changed()
 
     def _keep(self) -> None:
         if self._known and self._run.place.local_rank == 0:
@@ -225,6 +264,10 @@ class _Watch:
             if now - said >= SAY_EVERY_S:
                 said = now
                 self._say(f"compiling for {duration(now - began)}")
+
+
+def _nothing() -> None:
+    pass
 
 
 def _key(run: TrainingRun) -> str:

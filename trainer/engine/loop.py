@@ -20,7 +20,6 @@ from trainer.data.to_device import to_device
 from trainer.engine.async_save import Checkpointer
 from trainer.engine.buffers import Buffers
 from trainer.engine.checkpoints.writer import Writer
-from trainer.engine.compiler import Compiler
 from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.evaluate import Evaluator
 from trainer.engine.hardware.agreement import agree
@@ -120,7 +119,8 @@ def _loop(setup: TrainingSetup | None) -> None:
     profiler = StepProfiler(options.run_dir / "profile", options.profile, hardware.device, active=place.rank == 0)
 
     reporting = TrainingReporter(setup, loader, final_step)
-    with reporting as reporter, profiler, Compiler(run, reporting.expect_slow_step) as compiler:
+    compiling = setup.compiler.steps(run, reporting.expect_slow_step, setup.speed_changed)
+    with reporting as reporter, profiler, compiling as compiler:
         evaluator = Evaluator(setup, reporter.metrics)
         figures = StepFigures(setup, checkpointer, reporter)
         if figures.late:

@@ -96,6 +96,10 @@ class ShareBalancer:
         self._window = []
         return self.compare(usual)
 
+    def restart(self) -> None:
+        """Forget the speeds so far, and keep the shares: the model is computed by another program from now on."""
+        self._window, self._estimate = [], []
+
     def compare(self, usual: Sequence[float]) -> tuple[int, ...] | None:
         """Weigh the usual seconds of a sample in a window, by rank. Return new shares where they are worth a change."""
         self.checks += 1

@@ -15,6 +15,7 @@ from trainer.engine.autotune.stand_in import stand_in
 from trainer.engine.autotune.tuning import Bench
 from trainer.engine.checkpoints import rank_state
 from trainer.engine.checkpoints.resume import ResumePoint, TrainState, resume
+from trainer.engine.compiler import Compiler
 from trainer.engine.dataloader import BatchSplit
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.guard import Guard
@@ -42,7 +43,20 @@ class TrainingSetup:
     sync: Sync
     balancer: ShareBalancer | None
     """None where shares stay as they are."""
-    forecast_per_s: float
+    compiler: Compiler
+    planned_per_s: float
+    """Units per second that were forecast for the model as it was then; 0: none."""
+
+    @property
+    def forecast_per_s(self) -> float:
+        """Forecast for the model as it is now, compiled or not."""
+        return self.planned_per_s * (1 + self.compiler.gain)
+
+    def speed_changed(self) -> None:
+        """Let the shares and the forecast follow steps that have become faster or slower."""
+        self.trained.sync_state["gain"] = self.compiler.gain
+        if self.balancer:
+            self.balancer.restart()
 
 
 def begin(run: TrainingRun) -> TrainingSetup | None:
@@ -65,7 +79,10 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     if start.step:
         events.emit(TrainingResumed(step=start.step, checkpoint=str(start.source or "")))
         events.say(f"resumed at step {start.step} from {start.source}")
-    bench = Bench(run.workload, run.hardware, bench.cut, start.cursor, events)
+    compiler = Compiler(run)
+    if not options.find_lr:
+        compiler.start()
+    bench = Bench(run.workload, run.hardware, bench.cut, start.cursor, events, compiler.first_pass)
     plan = negotiate(run, _own(run, bench, step_s), trained.sync_state)
     if options.forecast:
         events.emit(TrainingDone(step=start.step, seconds=0.0))
@@ -79,19 +96,20 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     events.speak(among.place.rank == 0)
     trained.sync_state.update(asdict(plan))
     split = replace(bench.cut, place=among.place, shares=plan.shares)
-    return _ready(among, trained, optimizer, start, split, plan)
+    compiler.gain = plan.gain if compiler.is_compiled else 0.0
+    return _ready(among, trained, start, split, plan, compiler)
 
 
 def _ready(
     run: TrainingRun,
     trained: TrainState,
-    optimizer: Optimizer,
     start: ResumePoint,
     split: BatchSplit,
     plan: SyncPlan,
+    compiler: Compiler,
 ) -> TrainingSetup | None:
-    options, events, model = run.options, run.events, run.workload.model
-    bench = Bench(run.workload, run.hardware, split, start.cursor, events)
+    options, events, model, optimizer = run.options, run.events, run.workload.model, trained.optimizer
+    bench = Bench(run.workload, run.hardware, split, start.cursor, events, compiler.first_pass)
     workers = bench.workers(options, run.group)
     if run.place.rank == 0:
         run.stopped_marker.unlink(missing_ok=True)
@@ -113,7 +131,8 @@ def _ready(
         workers=workers,
         sync=sync,
         balancer=ShareBalancer(split.by_rank) if by_speed(run) else None,
-        forecast_per_s=plan.per_s,
+        compiler=compiler,
+        planned_per_s=plan.per_s,
     )
 
 

@@ -33,6 +33,8 @@ class SyncPlan:
     """Samples of each of them in a step; none: equal."""
     per_s: float = 0.0
     """The forecast's speed; 0 where there is none."""
+    gain: float = 0.0
+    """How much faster the run's steps have become since, because it has compiled its model."""
 
     @classmethod
     def remembered(cls, told: Mapping[str, Any]) -> SyncPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from trainer.engine.autotune.workers import Trial, WorkerCount, choose_workers, 
 from trainer.engine.buffers import Buffers
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.group import Group
+from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.optimizer import standing_still
 from trainer.engine.reporting.events import Events
@@ -35,8 +36,17 @@ class Bench:
     """The model, and the batches that it would see from `cursor` on. Where the memory does not hold them, `cut` has
     smaller micro-batches afterwards."""
 
-    def __init__(self, workload: Workload, hardware: Hardware, cut: BatchSplit, cursor: int, events: Events) -> None:
-        self.cut = cut
+    def __init__(
+        self,
+        workload: Workload,
+        hardware: Hardware,
+        cut: BatchSplit,
+        cursor: int,
+        events: Events,
+        first_pass: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`first_pass`: context around passes with whole micro-batches, of which the first may compile."""
+        self.cut, self._first_pass = cut, first_pass
         self._workload, self._hardware, self._cursor, self._events = workload, hardware, cursor, events
         self._weights = torch.tensor(list(workload.loss_weights.values()), device=hardware.device)
 
@@ -60,7 +70,7 @@ class Bench:
         self.cut = replace(self.cut, micro_batch=size)
 
     def sample_s(self, meet: Callable[[], None], seconds: float) -> float:
-        """Seconds that one sample takes: loaded, copied and computed as in a training that is not compiled.
+        """Seconds that one sample takes: loaded, copied and computed as in a training by the model as it is now.
 
         `meet`: returns when all ranks are there, for nodes that share something are to do so here too. The mean, not
         the median: a container that has used up its quota pauses again and again.
@@ -79,8 +89,8 @@ class Bench:
             return (time.perf_counter() - began) / done
 
         with self._nothing_learnt():
-            # Opens files, allocates, picks kernels: once in a run.
-            self._fitting(lambda: self._compute(next(self._loader(self.cut))))
+            # Opens files, allocates, picks kernels, compiles: once in a run.
+            self._fitting(lambda: self._compute_first(next(self._loader(self.cut))))
             meet()
             return self._fitting(measure)
 
@@ -121,7 +131,7 @@ class Bench:
             batches = self._loader(self.cut)
             trial = Trial(
                 load=lambda _: next(batches),
-                compute=self._compute,
+                compute=self._compute_first,
                 loader=lambda workers: self._loader(self.cut, workers),
             )
             return choose_workers(trial, cpus=cpus)
@@ -133,7 +143,7 @@ class Bench:
         """The first passes of `sync`, with their exchange. To be called by all ranks."""
         batch = self._few() if sync.warm_up_exchanges else None
         for _ in range(sync.warm_up_exchanges):
-            with self._nothing_learnt():
+            with self._nothing_learnt(), uncompiled(self._workload.model):
                 with sync.gradients(last=True):
                     self._compute(batch, sync.model)
                 sync.finish()
@@ -143,7 +153,7 @@ class Bench:
         other waiting."""
 
         def find() -> list[str]:
-            with self._nothing_learnt():
+            with self._nothing_learnt(), uncompiled(self._workload.model):
                 self._compute(self._few())
                 named = self._workload.model.named_parameters()
                 return [name for name, one in named if one.requires_grad and one.grad is None]
@@ -158,7 +168,8 @@ class Bench:
         return unused
 
     def _few(self) -> Batch:
-        """Samples that batch norm can do with, and that need hardly any memory."""
+        """Samples that batch norm can do with, and that need hardly any memory. For a model that runs uncompiled: it
+        would be compiled for their number too."""
         return next(self._loader(replace(self.cut, micro_batch=min(2, self.cut.micro_batch))))
 
     def find_lr(self, optimizer: Optimizer, steps: int) -> find_lr.LRRangeTest:
@@ -212,6 +223,10 @@ class Bench:
                 f"out of memory with micro-batches of {tried} before the first step:"
                 f" continuing with {self.cut.micro_batch}"
             )
+
+    def _compute_first(self, batch: object) -> float:
+        with self._first_pass():
+            return self._compute(batch)
 
     def _compute(self, batch: object, model: nn.Module | None = None) -> float:
         """Loss of the passes, once they are computed."""

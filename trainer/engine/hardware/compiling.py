@@ -57,6 +57,8 @@ def compile_in_place(
     """
     lacking = what_lacks(device)
     if not lacking:
+        # Torch would cut each block where one of DDP's buckets ends, and only if DDP makes the first pass.
+        torch._dynamo.config.optimize_ddp = False
         for region in regions(model):
             if type(region) is nn.Sequential:
                 region._compiled_call_impl = torch.compile(_call_of(region), dynamic=dynamic, backend=backend)
@@ -73,6 +75,17 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     return call
+
+
+def is_compiled(model: nn.Module) -> bool:
+    return any(module._compiled_call_impl is not None for module in model.modules())
+
+
+def last_together(model: nn.Module) -> Sequence[nn.Parameter]:
+    """Weights whose gradients a compiled backward pass returns all at once, last of all: those of the first region that
+    is trained. None of a model that is not compiled."""
+    trained = [[one for one in region.parameters() if one.requires_grad] for region in regions(model)]
+    return next(filter(None, trained), []) if is_compiled(model) else []
 
 
 def undo(model: nn.Module) -> None:

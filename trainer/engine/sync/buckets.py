@@ -72,12 +72,18 @@ def by_backward(parameters: Iterable[nn.Parameter]) -> list[Bucket]:
     return cut(chosen, min(LARGEST, max(SMALLEST, -(-count // ENOUGH))))
 
 
-def before_the_last(sizes: Sequence[int]) -> float:
+def before_the_last(
+    buckets: Sequence[Sequence[nn.Parameter]], sizes: Sequence[int], together: Iterable[nn.Parameter] = ()
+) -> float:
     """Share of what travels that can do so before the backward pass ends: the last bucket is full when it does.
 
-    `sizes`: what each bucket sends.
+    `sizes`: what each bucket sends. `together`: weights whose gradients come all at once, last of all. Buckets travel
+    in their order, and so none from the first of these on is early.
     """
-    return 1 - sizes[-1] / sum(sizes) if any(sizes) else 0.0
+    last = {id(parameter) for parameter in together}
+    late = next((n for n, bucket in enumerate(buckets) if any(id(one) in last for one in bucket)), len(buckets))
+    early = sizes[: min(late, len(buckets) - 1)]
+    return sum(early) / sum(sizes) if any(sizes) else 0.0
 
 
 def fragments(parameters: Iterable[nn.Parameter], number: int) -> list[Bucket]:

@@ -19,14 +19,17 @@ FIRST, LARGEST = 1 << 20, 25 << 20
 """Bytes after which DDP closes its first bucket, and each further one."""
 
 
-def bucket_sizes(parameters: Iterable[nn.Parameter]) -> list[int]:
-    """Values in each of DDP's buckets, in the order in which a backward pass fills them."""
-    sizes = [0]
+def ddp_buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """DDP's buckets, in the order in which a backward pass fills them."""
+    buckets: list[list[nn.Parameter]] = [[]]
+    size = 0
     for parameter in reversed([parameter for parameter in parameters if parameter.requires_grad]):
-        if sizes[-1] * 4 >= (LARGEST if len(sizes) > 1 else FIRST):
-            sizes.append(0)
-        sizes[-1] += parameter.numel()
-    return sizes
+        if size * 4 >= (LARGEST if len(buckets) > 1 else FIRST):
+            buckets.append([])
+            size = 0
+        buckets[-1].append(parameter)
+        size += parameter.numel()
+    return buckets
 
 
 class Ddp(Sync):

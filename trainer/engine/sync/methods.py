@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,9 +12,10 @@ from torch.optim import Optimizer
 from contract.cost_model.measurement import Pattern
 from trainer.config import SYNCS, TrainOptions
 from trainer.engine.group import Group
+from trainer.engine.hardware.compiling import last_together
 from trainer.engine.sync.buckets import Bucket, before_the_last, by_backward
 from trainer.engine.sync.codec import BlockCodec, FloatCodec, HalfCodec, SparseCodec
-from trainer.engine.sync.ddp import Alone, Ddp, bucket_sizes
+from trainer.engine.sync.ddp import Alone, Ddp, ddp_buckets
 from trainer.engine.sync.every_step import STREAMS, EveryStep, MeanOf
 from trainer.engine.sync.exchange import Codecs, Exchange
 from trainer.engine.sync.local_steps import LocalSteps, Rounds
@@ -36,7 +38,7 @@ class SyncMethod:
     bytes_per_parameter: float
     every: int
     overlap: float
-    """Share of what travels that can do so before the backward pass ends."""
+    """Share of what travels that can do so before the backward pass ends, of the model as it is: compiled or not."""
     collectives: int
     """Collectives of one exchange, one after another: every bucket goes to the rank that averages it and comes back."""
     pattern: Pattern
@@ -97,20 +99,21 @@ def _rung(name: str, options: TrainOptions, model: nn.Module) -> SyncMethod:
         mean_of=lambda bucket, group: Exchange(codecs, group, bucket.count, bucket.device),
         bytes_per_parameter=codecs.bytes_per_value,
         every=options.sync_every if name in LOCAL else 1,
-        overlap=0 if name in LOCAL else before_the_last([bucket.count for bucket in buckets]),
+        overlap=0 if name in LOCAL else _early(model, buckets, [bucket.count for bucket in buckets]),
         collectives=2 * (options.sync_fragments if name in LOCAL else -(-len(buckets) // STREAMS)),
         pattern="scatter_gather",
     )
 
 
 def _ddp(model: nn.Module) -> SyncMethod:
-    sizes = bucket_sizes(model.parameters())
+    buckets = ddp_buckets(model.parameters())
+    sizes = [sum(parameter.numel() for parameter in bucket) for bucket in buckets]
     return SyncMethod(
         name="fp32",
         mean_of=None,
         bytes_per_parameter=4,
         every=1,
-        overlap=before_the_last(sizes),
+        overlap=before_the_last(buckets, sizes, last_together(model)),
         collectives=2 * len(sizes),
         pattern="ring",
     )
@@ -131,10 +134,16 @@ def _powersgd(options: TrainOptions, model: nn.Module) -> SyncMethod:
         mean_of=mean_of,
         bytes_per_parameter=sent,
         every=1,
-        overlap=before_the_last([sum(thin(p.shape, options.sync_rank) for p in one.parameters) for one in buckets]),
+        overlap=_early(
+            model, buckets, [sum(thin(p.shape, options.sync_rank) for p in one.parameters) for one in buckets]
+        ),
         collectives=4 * -(-len(buckets) // STREAMS),
         pattern="scatter_gather",
     )
+
+
+def _early(model: nn.Module, buckets: Sequence[Bucket], sizes: Sequence[int]) -> float:
+    return before_the_last([bucket.parameters for bucket in buckets], sizes, last_together(model))
 
 
 def codecs_named(name: str, density: float) -> Codecs:
