@@ -103,9 +103,11 @@ def native_bf16(given: argparse.Namespace) -> bool:
     return host()["native bf16"] != "no"
 
 
-def result(given: argparse.Namespace, watch: Stopwatch, loss: float) -> Measured:
+def result(given: argparse.Namespace, watch: Stopwatch, loss: float, micro_batch: int = 0) -> Measured:
+    """`micro_batch`: sequences in one forward pass; 0: the whole batch."""
     measured = watch.measured(given.batch_size * given.seq_len, "tokens", loss=loss)
-    return with_more(measured, utilisation(measured.units_per_s * shape_of(given).flops_per_token))
+    more = utilisation(measured.units_per_s * shape_of(given).flops_per_token)
+    return with_more(measured, {**more, "micro-batch": float(micro_batch or given.batch_size)})
 
 
 # ── HF Trainer ────────────────────────────────────────────────────────────────────────────────────

@@ -42,6 +42,7 @@ def test_batches_that_workers_had_ready_are_not_lost(observe: Any, tmp_path: Pat
     short = observe(tmp_path / "short", 1, {"room": 6}, **COMMON, num_workers=2)
     assert short.code == 0, short.err
     assert short.losses() == observe(tmp_path / "small", **COMMON, micro_batch_size=6).losses()
+    assert {event["micro_batch"] for event in short.events("step")} == {6}, "the size that was found to fit"
 
 
 def test_one_rank_of_two_goes_on_with_less_and_the_sum_is_the_same(observe: Any, tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def test_events_tell_the_whole_story_in_order(whole) -> None:
             "waiting",
             "exchanging",
             "grad_norm",
+            "micro_batch",
         },
         "evaluation": {"step", "loss", "perplexity", "bits_per_byte"},
         "checkpoint": {"step", "path", "verified", "stopped_s", "seconds"},

@@ -83,7 +83,9 @@ def is_compiled(model: nn.Module) -> bool:
 
 def last_together(model: nn.Module) -> Sequence[nn.Parameter]:
     """Weights whose gradients a compiled backward pass returns all at once, last of all: those of the first region that
-    is trained. None of a model that is not compiled."""
+    is trained. None of a model that is not compiled, nor of one with recurrent layers: torch's graphs end there."""
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        return []
     trained = [[one for one in region.parameters() if one.requires_grad] for region in regions(model)]
     return next(filter(None, trained), []) if is_compiled(model) else []
 

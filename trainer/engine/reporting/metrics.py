@@ -159,7 +159,7 @@ class TrainingReporter:
             figures["of_forecast"] = per_s / setup.forecast_per_s
         self.metrics.write("train", step, figures | (losses if len(losses) > 1 else {}))
         balanced = setup.balancer.checks if setup.balancer else None
-        others = figures | self._times.read()
+        others = figures | {"micro_batch": min(split.micro_batch, split.share)} | self._times.read()
         remaining_s = self._throughput.remaining_s(self._final_step - step)
         run.events.emit(
             StepDone(
