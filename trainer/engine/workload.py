@@ -35,7 +35,8 @@ class Workload(ABC):
     """Weight of each loss term by name. The loss is their weighted sum; each (a head, a penalty) is a mean over its own
     targets."""
     compile_gain: float = 0.05
-    """Measured speed-up of a step by torch.compile on a CPU (0.05: 5 %), by which `--compile auto` decides."""
+    """Speed-up of a step by torch.compile on a CPU, by which `--compile auto` decides until it has measured its own:
+    5 % for GPT-2. `python -m benchmarks.compile --table gains` measures it for each workload."""
     compile_gain_on_gpu: float = 0.5
     """The same on a GPU, estimated from 250 to 135 ms for GPT-2 in nanoGPT's README."""
 
