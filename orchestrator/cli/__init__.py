@@ -56,7 +56,7 @@ GROUPS = {
         "stop": "Stop a run on all its nodes, after a last checkpoint",
     },
     "After": {
-        "runs": "List the runs that the nodes and this computer know",
+        "runs": "List runs, compare two of them, or start one again",
         "why": "Say why a run failed or what it waits for, and what to do",
         "pull": "Copy the files that a run wrote to this computer",
         "sample": "Let the model of a run write text",

@@ -18,7 +18,7 @@ from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
 from orchestrator.render.table import Cell, Column, Table
-from orchestrator.render.times import clock, stamp, started, zone
+from orchestrator.render.times import ago, clock, moment, stamp, started, zone
 from orchestrator.specs.past_run import HistoryEntry, PastRun
 from orchestrator.specs.run import Member, Run, State
 
@@ -108,20 +108,21 @@ def _gib(used_mib: int, of_mib: int) -> str:
 def runs_table(runs: Sequence[Run], history: Sequence[HistoryEntry] = (), *, wide: bool = False) -> Table:
     """Many runs, a line each; then those that are only on record on this computer."""
     columns = (
-        Column("run"), Column("state"), Column("nodes", 3), Column("by", 5), Column(f"started ({zone()})", 2),
+        Column("run"), Column("state"), Column("nodes", 3), Column("by", 5), Column("started", 2),
         Column("command", 1, wraps=True), Column("from the record", 4, wraps=True),
-        Column("attempt", right=True, wide=True), Column("rank 0", wide=True), Column("project", wide=True),
+        Column(f"started at ({zone()})", wide=True), Column("attempt", right=True, wide=True),
+        Column("rank 0", wide=True), Column("project", wide=True),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     for run in runs:
         running = sum(member.state is State.RUNNING for member in run.members)
         up = f"{running}/{run.nnodes} up" if running else str(run.nnodes)
         state = Text(run.state.value, STYLES[run.state])
-        rows.append((run.run_id, state, up, run.user, started(run.started_at), run.command, "", str(run.attempt),
-                     run.master, run.project))  # fmt: skip
+        rows.append((run.run_id, state, up, run.user, ago(run.started_at), run.command, "", moment(run.started_at),
+                     str(run.attempt), run.master, run.project))  # fmt: skip
     for past in history:
-        rows.append((past.run_id, past.state, "", "", started(past.started_at), past.command,
-                     past.reason, "", "", ""))  # fmt: skip
+        rows.append((past.run_id, past.state, str(len(past.nodes) or ""), past.user, ago(past.started_at), past.command,
+                     past.reason, moment(past.started_at), "", "", ""))  # fmt: skip
     return Table(columns=columns, rows=rows, wide=wide)
 
 

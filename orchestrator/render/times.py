@@ -8,6 +8,7 @@ from datetime import datetime
 from orchestrator.checks.hang import timestamp
 
 DAY_S = 86400
+DATED_S = 14 * DAY_S
 
 
 def zone() -> str:
@@ -17,12 +18,23 @@ def zone() -> str:
 
 def started(at: str, now: float | None = None) -> str:
     """Date and minute, with how long ago that is where it was within a day; empty for no time."""
+    passed = (time.time() if now is None else now) - timestamp(at)
+    return f"{moment(at)}, {_ago(passed)}" if 0 <= passed < DAY_S else moment(at)
+
+
+def moment(at: str) -> str:
+    """Date and minute; empty for no time."""
     seconds = timestamp(at)
-    if not seconds:
-        return ""
-    ago = (time.time() if now is None else now) - seconds
-    shown = datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
-    return f"{shown}, {_ago(ago)}" if 0 <= ago < DAY_S else shown
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M") if seconds else ""
+
+
+def ago(at: str, now: float | None = None) -> str:
+    """How long ago that is, `12 min ago` or `3 days ago`; its date where it was two weeks ago or more."""
+    seconds = timestamp(at)
+    passed = (time.time() if now is None else now) - seconds
+    if not seconds or not 0 <= passed < DATED_S:
+        return moment(at).partition(" ")[0]
+    return _ago(passed)
 
 
 def clock(seconds: float, now: float | None = None) -> str:
@@ -44,4 +56,6 @@ def stamp(at: str) -> str:
 def _ago(seconds: float) -> str:
     if seconds < 60:
         return "just now"
-    return f"{seconds / 60:.0f} min ago" if seconds < 3600 else f"{seconds / 3600:.0f} h ago"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min ago"
+    return f"{seconds / 3600:.0f} h ago" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.0f} days ago"

@@ -37,3 +37,5 @@ class HistoryEntry:
     reason: str
     started_at: str
     command: str
+    user: str = ""
+    nodes: tuple[str, ...] = ()

@@ -120,6 +120,7 @@ def uninstalled(orch: Orch, tmp_path: Path) -> Scene:
 SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("launch",): idle,
     ("resume",): ended,
+    ("runs", "rerun"): ended,
     ("restart",): running,
     ("stop",): another,
     ("build",): unbuilt,

@@ -69,7 +69,7 @@ def test_one_unreachable_node_hides_nothing_of_the_others(orch: Orch) -> None:
     assert ran.code == 4
     assert "beta: no way  [reach.key_changed]" in ran.out
     assert "fix:   look there" in ran.out
-    assert "gamma does not have the image" in ran.out
+    assert "gamma: the image of this project is missing" in ran.out
     assert "more:  orch explain image.missing" in ran.out
     assert ran.out.rstrip().endswith("2 errors")
 
@@ -333,3 +333,12 @@ def test_on_a_terminal_it_is_shown_what_is_asked_of_whom() -> None:
     assert lines[0].count("✓") == len(stages)
     assert "✗ gpu" in lines[1]
     assert "alpha" in screen.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
+
+
+def test_an_image_that_several_nodes_lack_is_one_finding(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    for name in ("alpha", "gamma"):
+        here.nodes[name].engine.held.clear()
+    for words in (("doctor",), ("launch", "-y")):
+        ran = orch(*words, on=here)
+        assert (ran.out + ran.err).count("alpha, gamma: the image of this project is missing") == 1

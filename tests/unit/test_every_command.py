@@ -21,12 +21,17 @@ from tests.unit.conftest import THREE, Orch, detached
 
 ROOT = Path(__file__).parents[2]
 
-NOTHING_TO_REACH = {"version", "explain", "docs", "prepare", "plan", "checkpoints push", "trust", "shell", "init"}
+NOTHING_TO_REACH = {
+    "version", "explain", "docs", "prepare", "plan", "checkpoints push", "trust", "shell", "init", "runs diff",
+    "runs rerun",
+}  # fmt: skip
 """Commands that ask no node before they have found something else, and `trust`, `init` and `shell`, which open their
 own connections: see tests/contract/test_ssh.py and test_init.py, tests/unit/test_exec.py. `lab` and `inventory` ask
 none either."""
 WORDS = {
     "resume": ("RUN",),
+    "runs diff": ("RUN", "OTHER"),
+    "runs rerun": ("RUN",),
     "exec": ("RUN", "true"),
     "shell": ("alpha",),
     "sample": ("RUN", "--prompt", "Once"),
@@ -44,7 +49,7 @@ def each_command() -> Iterator[tuple[str, set[str]]]:
     def walk(command: Any, path: str) -> Iterator[tuple[str, set[str]]]:
         for name, inner in getattr(command, "commands", {}).items():
             yield from walk(inner, f"{path} {name}".strip())
-        if not hasattr(command, "commands"):
+        if not hasattr(command, "commands") or (path and command.invoke_without_command):
             yield path, {option for one in command.params for option in one.opts}
 
     with pytest.MonkeyPatch.context() as patch:
@@ -93,8 +98,9 @@ def test_3_no_inventory(orch: Orch, command: str) -> None:
         assert "no nowhere.yaml (given by -i)" in ran.err
 
 
-CHOOSING = [one for one in EVERY if "--nodes" in OPTIONS[one] and one not in ("logs", "restart", "resume", "lab up")]
-"""Commands that choose nodes of the inventory at once: three look for a run first, and `lab up` takes a count."""
+LOOKING_FIRST = ("logs", "restart", "resume", "runs rerun", "lab up")
+CHOOSING = [one for one in EVERY if "--nodes" in OPTIONS[one] and one not in LOOKING_FIRST]
+"""Commands that choose nodes of the inventory at once: four look for a run first, and `lab up` takes a count."""
 
 
 @pytest.mark.parametrize("choice", ["alpah", "alpha,alpah", "!alpah", "2,!alpah"])

@@ -146,7 +146,7 @@ def test_4_a_check_refuses(orch: Orch) -> None:
     here.nodes["gamma"].engine.held.clear()
     ran = orch("launch", on=here)
     assert (ran.code, here.containers) == (4, {})
-    assert "✗ gamma does not have the image of this project [image.missing]\n  → orch build" in ran.err
+    assert "✗ gamma: the image of this project is missing [image.missing]\n  → orch build" in ran.err
 
 
 def test_4_an_engine_refuses(orch: Orch) -> None:

@@ -86,10 +86,13 @@ def test_times_are_local_and_say_so(orch: Orch, monkeypatch: pytest.MonkeyPatch)
         detached(orch, here)
         assert orch("logs", "-t", "--node", "alpha", on=here).out == ("2026-01-02T10:00:00.000-05:00 [0 alpha] hello\n")
         assert "started (-05)" in orch("status", on=here).out
-        listed = orch("runs", on=here).out
-        assert "started (-05)" in listed
-        assert "just now" in listed
         noon = datetime(2026, 1, 2, 17, tzinfo=timezone.utc).timestamp()
+        assert "started at (-05)" in orch("runs", "-o", "wide", on=here).out
+        assert "just now" in orch("runs", on=here).out
+        assert times.ago("2026-01-02T16:48:00Z", noon) == "12 min ago"
+        assert times.ago("2025-12-30T16:48:00Z", noon) == "3 days ago"
+        assert times.ago("2025-12-01T16:48:00Z", noon) == "2025-12-01"
+        assert times.ago("", noon) == ""
         assert times.started("2026-01-02T15:00:00.5Z", noon) == "2026-01-02 10:00, 2 h ago"
         assert times.started("2026-01-02T16:48:00Z", noon) == "2026-01-02 11:48, 12 min ago"
         assert times.started("2026-01-01T15:00:00Z", noon) == "2026-01-01 10:00"

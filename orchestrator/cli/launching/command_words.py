@@ -51,9 +51,10 @@ def rank_command(context: typer.Context, command: Sequence[str] | None) -> RankC
     return found
 
 
-def must_run(prog: str, options: LaunchOptions) -> CheckedWords:
+def must_run(prog: str, options: LaunchOptions, *, kept: bool = False) -> CheckedWords:
     """Check that these words can run, before any node is asked. UsageError or ConfigError: they cannot.
 
+    `kept`: data that the options do not name is that of an earlier run, which was looked at when that was launched.
     Of what was seen, return only what holds for this launch: with data that is already on the nodes nothing is needed.
     """
     from orchestrator.fleet.planning.look_ahead import CheckedWords
@@ -68,7 +69,7 @@ def must_run(prog: str, options: LaunchOptions) -> CheckedWords:
             f"--data {options.data} is not a folder",
             hint="orch prepare   # makes ./Data, which a launch takes by itself",
         )
-    brought = any(mount.target == CONTAINER_DATA for mount in options.mounts)
+    brought = kept or any(mount.target == CONTAINER_DATA for mount in options.mounts)
     checked = look_at(
         words,
         prog=f"{prog} --",

@@ -38,8 +38,18 @@ from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.request import LaunchRequest
 
 
-def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *, earlier: Plan | None = None) -> int:
-    """Start a run and follow it, or print its plan; return the exit code. `earlier`: the result of `earlier_plan`."""
+def run_launch(
+    inventory: Inventory,
+    options: LaunchOptions,
+    mode: OutputMode,
+    *,
+    earlier: Plan | None = None,
+    again: Plan | None = None,
+) -> int:
+    """Start a run and follow it, or print its plan; return the exit code.
+
+    `earlier`: the result of `earlier_plan`; `again`: the plan of another run, whose settings a new run repeats.
+    """
     if mode.forecast and (options.resume or mode.detach):
         other = "--resume" if options.resume else "--detach"
         raise UsageError(
@@ -51,17 +61,23 @@ def run_launch(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *
     if options.nodes == "auto":
         options = with_best_nodes(inventory, options, mode)
     earlier = earlier or earlier_plan(inventory, options, mode)
-    with ready(inventory, options, mode, earlier) as (nodes, request, plan, previous):
+    with ready(inventory, options, mode, earlier, again=again) as (nodes, request, plan, previous):
         if mode.dry_run:
             if mode.as_json:
                 write_json(to_data(plan))
             else:
                 write_line("\n".join(plan_lines(plan, {spec.name: spec for spec in request.nodes})))
+                if again:
+                    from orchestrator.cli.launching.view import tell_changes
+
+                    tell_changes(again, plan)
             return EXIT_OK
         if previous and previous.runs:
             must_be_over(previous.runs.result(), plan.run_id)
-        from orchestrator.cli.launching.view import confirm, tell_end, tell_notes
+        from orchestrator.cli.launching.view import confirm, tell_changes, tell_end, tell_notes
 
+        if again and not mode.as_json:
+            tell_changes(again, plan)
         if mode.confirmed and not mode.as_json:
             tell_notes(plan)
         if not mode.confirmed and not confirm(plan):
@@ -92,27 +108,35 @@ def earlier_plan(inventory: Inventory, options: LaunchOptions, mode: OutputMode)
 
 @contextmanager
 def ready(
-    inventory: Inventory, options: LaunchOptions, mode: OutputMode, earlier: Plan | None, *, ending: bool = False
+    inventory: Inventory,
+    options: LaunchOptions,
+    mode: OutputMode,
+    earlier: Plan | None,
+    *,
+    ending: bool = False,
+    again: Plan | None = None,
 ) -> Iterator[tuple[Sequence[Node], LaunchRequest, Plan, PreviousAttempt | None]]:
     """Yield nodes, request, checked plan and earlier attempt: all that precedes the first change on a node.
 
-    `ending`: the earlier attempt is still active and will have been stopped.
+    `ending`: the earlier attempt is still active and will have been stopped; `again`: as in `run_launch`.
     """
     if mode.forecast:
         measuring(options.command or DEFAULT_COMMAND)  # refuse a script, which cannot be measured
-    checked = must_run("orch resume" if options.resume else "orch launch", options)
+    checked = must_run("orch resume" if options.resume else "orch launch", options, kept=again is not None)
     if code := own_code(options):
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
     machines = with_engine(inventory, options.engine)
     request = replace(
-        build_request(machines, options, earlier, os.environ, notify=say),
+        build_request(machines, options, earlier or again, os.environ, notify=say),
         data_command=checked.needs,
         sizes=checked.sizes,
         packages={name: command_to_add(name, inventory.image.requirements) for name in checked.packages},
     )
+    if again and request.code_digest == again.code_digest:
+        request = replace(request, code_origin=again.code_origin)  # it may have been fetched from a node
     if not request.image:
         request = replace(request, additions=read_additions(inventory.image).digest)
-    if code:
+    if code and not again:
         say(f"code: {code}, copied to {counted(len(request.nodes), 'node')}")
     require_values(request.secrets, request.environment, os.environ)
     if mode.forecast:

@@ -17,6 +17,7 @@ from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
+from orchestrator.fleet.runs.compare import compare, plan_facts
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.plan.command import is_own_script, launch_words
@@ -171,6 +172,15 @@ def confirm(plan: Plan, question: str = "Start it?") -> bool:
         say(f"  {part.node_rank} {part.node:<12} {part.address:<15} {part.device:<4} by {part.interface or '?'}")
     tell_notes(plan)
     return agreed(question, yes=False, default=True)
+
+
+def tell_changes(before: Plan, plan: Plan) -> None:
+    """Print the values of a repeated run that are not those of the run before."""
+    left_out = {("nodes", part.node) for part in before.nodes} - {("nodes", part.node) for part in plan.nodes}
+    for row in compare(plan_facts(before), plan_facts(plan)):
+        if row.differs and (row.section, row.name) not in left_out and row.name != "folder":
+            was, now = (value if value not in (None, "") else "none" for value in (row.a, row.b))
+            say(f"  not as in run {before.run_id}: {row.section}: {row.name}: {now} (was {was})")
 
 
 def tell_notes(plan: Plan) -> None:

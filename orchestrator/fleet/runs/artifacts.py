@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryFile
+from typing import BinaryIO, cast
 
 from contract.data_parts import MANIFEST
 from orchestrator.fleet.fan_out import Outcome, copy_from_first, fan_out
@@ -21,6 +23,7 @@ from orchestrator.fleet.runs.agent_files import PACKAGES, agent_entries, agent_n
 from orchestrator.fleet.runs.code_files import code_files
 from orchestrator.fleet.runs.known_sums import SumsReader, sum_of
 from orchestrator.fleet.runs.send_data import folder_to_send, part_of_data
+from orchestrator.nodes.archive import TarError, unpack
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
 from orchestrator.specs.plan import DIGEST_LENGTH, Plan, data_name
@@ -248,15 +251,9 @@ def bring(
     `fresh`: a folder of the controller, with the artifact's digest. PreflightError: no copy is left. Otherwise raises
     the first node's error.
     """
-
-    def holds(target: ProjectDir) -> bool:
-        asked = ["sh", "-c", _HOLDS, "sh", artifact.place(target), artifact.listed]
-        return target.node.run(asked, timeout_s=ASK_S).exit_code == 0
-
-    folder, holders = fresh or _as_launched(artifact), [] if artifact.parts else list(having)
+    folder, holders = fresh or as_launched(artifact), [] if artifact.parts else list(having)
     if not folder and not holders:
-        asked = () if artifact.parts else elsewhere  # no other node has the part of this one
-        holders = [outcome.item for outcome in fan_out(asked, holds, timeout_s=ASK_S) if outcome.result]
+        holders = [] if artifact.parts else holders_of(artifact, elsewhere)  # no other node has the part of this one
         if not holders:
             raise _nowhere(artifact, lacking)
 
@@ -280,6 +277,32 @@ def bring(
             return
     for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
         outcome.value()
+
+
+def holders_of(artifact: Artifact, targets: Sequence[ProjectDir]) -> list[ProjectDir]:
+    """The nodes that have the artifact, complete."""
+
+    def holds(target: ProjectDir) -> bool:
+        asked = ["sh", "-c", _HOLDS, "sh", artifact.place(target), artifact.listed]
+        return target.node.run(asked, timeout_s=ASK_S).exit_code == 0
+
+    return [outcome.item for outcome in fan_out(targets, holds, timeout_s=ASK_S) if outcome.result]
+
+
+def fetch(artifact: Artifact, source: ProjectDir, target: Path) -> None:
+    """Copy the artifact from a node to a folder of this computer. PreflightError: it has changed there."""
+    with TemporaryFile() as archive:
+        for chunk in source.node.stream(["sh", "-c", _SEND, "sh", artifact.place(source), artifact.listed]):
+            archive.write(chunk)
+        archive.seek(0)
+        try:
+            unpack(cast("BinaryIO", archive), target)
+        except TarError as error:
+            raise CommandFailedError(
+                f"copying {artifact.place(source)} failed: {error}", node=source.node.name
+            ) from error
+    if folder_digest(target) != artifact.digest:
+        raise _other_now(artifact, source)
 
 
 def send_data(
@@ -328,7 +351,7 @@ def send_data(
         raise failed[0]
 
 
-def _as_launched(artifact: Artifact) -> Path | None:
+def as_launched(artifact: Artifact) -> Path | None:
     """The controller's folder; None if its content has changed since the launch."""
     folder = Path(artifact.origin)
     with suppress(ConfigError, OSError):

@@ -111,6 +111,8 @@ def recorded_history() -> list[HistoryEntry]:
                 reason=reason if plan else record.unreadable or "its launch was cut short",
                 started_at=plan.started_at if plan else "",
                 command=shlex.join(plan.command) if plan else "",
+                user=plan.user if plan else "",
+                nodes=tuple(part.node for part in plan.nodes) if plan else (),
             )
         )
     return past

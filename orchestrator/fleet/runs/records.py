@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Sequence
@@ -135,6 +136,19 @@ class RunRecord(KeptLines):
             kept = self._read_json("outcome.json")
             return kept["state"], kept["reason"]
         return None
+
+
+def record_of(wanted: str) -> RunRecord:
+    """The record of the run with this id, or of the one whose id begins with it. ConfigError: there is none."""
+    known = [record.run_id for record in recorded_runs()]
+    matching = [run_id for run_id in known if run_id == wanted] or [one for one in known if one.startswith(wanted)]
+    if len(matching) == 1:
+        return RunRecord(matching[0])
+    if matching:
+        raise ConfigError(f"{len(matching)} runs begin with {wanted}: {', '.join(sorted(matching))}", hint="orch runs")
+    close = difflib.get_close_matches(wanted, known, 1)
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    raise ConfigError(f"no record of a run {wanted} on this computer{meant}", hint="orch runs")
 
 
 def recorded_runs() -> list[RunRecord]:
