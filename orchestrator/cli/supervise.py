@@ -35,7 +35,8 @@ def supervise(
     from orchestrator.fleet.runs.records import RunRecord
 
     loaded = load_inventory(mode.inventory)
-    mode = replace(mode, confirmed=True, no_watch=True)  # Ctrl-C ends this supervisor and starts no other in its place
+    mode = replace(mode, confirmed=True, no_watch=True, inventory=loaded.path.absolute())
+    # Ctrl-C ends this supervisor and starts no other in its place
     with rejoined(loaded.inventory, run, mode) as attended:
         plan = attended.plan
         if RunRecord(plan.run_id).was_stopped(plan.attempt):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from orchestrator.cli.context import load_inventory
@@ -12,16 +14,26 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
 EXAMPLES = """\
 orch wait
 orch wait RUN --timeout 3600 && orch logs RUN --tail 5
+orch wait RUN --notify 'notify-send "orch: $ORCH_RUN $ORCH_STATE" "$ORCH_REASON"'
 """
 
 
 def wait(
     run: RunArgument = None,
     timeout: float | None = typer.Option(None, min=0, metavar="SECONDS", help="Longest time to wait."),
+    notify: str = typer.Option(
+        "",
+        "--notify",
+        metavar="CMD",
+        help="Command for /bin/sh when the run has ended; see ORCH_RUN, ORCH_STATE, ORCH_REASON.",
+    ),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
     """Wait until a run has ended.
+
+    --notify runs a command on this computer, with the run's id, state and reason in its environment; its failure does
+    not change the exit code. `hooks:` of the inventory do the same for every run that is followed or supervised.
 
     Exit code 0: done or stopped; 1: failed; 7: --timeout passed first. Ctrl-C stops waiting; the run continues.
     """
@@ -36,6 +48,14 @@ def wait(
         except KeyboardInterrupt:
             say(f"\nrun {run_id} continues\n  → orch stop {run_id}")
             return EXIT_INTERRUPTED
+    if notify:
+        from orchestrator.cli.launching.supervise import tell_hooks
+        from orchestrator.fleet.runs.records import RunRecord
+        from orchestrator.fleet.supervise.hooks import run_hook
+
+        reason = (RunRecord(run_id).outcome() or ("", ""))[1]
+        variables = {"EVENT": "ended", "RUN": run_id, "STATE": state, "REASON": reason}
+        tell_hooks([run_hook("--notify", notify, variables, Path())])
     if as_json:
         write_json({"run_id": run_id, "state": state})
     else:

@@ -177,6 +177,33 @@ class ImageSpec(_Spec):
         return self
 
 
+def _as_words(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+HookText = Annotated[str, Field(pattern=r"^[^\x00]*[^\x00\s][^\x00]*$", max_length=4096)]
+HookWords = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[^\x00]{1,4096}$")], ...], Field(min_length=1), BeforeValidator(_as_words)
+]
+HookCommand = HookText | HookWords
+"""A text for /bin/sh, or the words of a command."""
+_HOOK_EXPECTED = Expected("a command: a text for /bin/sh, or a list of words such as [notify-send, text]")
+
+
+class HookSpec(_Spec):
+    """Commands that run on this computer when something happens to a run; its values are in variables `ORCH_…`."""
+
+    ended: Annotated[HookCommand | None, _HOOK_EXPECTED] = Field(
+        None, description="when a run has ended: it is done, failed, or was stopped"
+    )
+    failed: Annotated[HookCommand | None, _HOOK_EXPECTED] = Field(
+        None, description="when a run has failed, besides `ended`"
+    )
+    node_lost: Annotated[HookCommand | None, _HOOK_EXPECTED] = Field(
+        None, description="when a node of a run does not answer any more"
+    )
+
+
 class NodeSpec(_Spec):
     """One machine, defaults filled in."""
 
@@ -238,6 +265,10 @@ class Inventory(_Spec):
     image: Annotated[
         ImageSpec, Expected("a mapping of requirements, apt and dockerfile, or of reference; and registry")
     ] = Field(default_factory=ImageSpec, description="packages that the project adds to the image, or another image")
+    hooks: Annotated[HookSpec, Expected("a mapping of ended, failed and node_lost")] = Field(
+        default_factory=HookSpec,
+        description="commands that run on this computer when a run ends, fails, or loses a node",
+    )
     nodes: tuple[NodeSpec, ...] = Field(min_length=1)
     _filename: str = PrivateAttr("inventory.yaml")
 

@@ -31,7 +31,7 @@ from orchestrator.plan.lines import plan_lines
 from orchestrator.plan.packages import command_to_add
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError, UsageError
-from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
@@ -90,7 +90,7 @@ def run_launch(
             with ProgressView(quiet=mode.as_json) as view:
                 fetch_once({node.name: node for node in nodes}, plan, request.downloads, view.notify)
         if not mode.forecast:
-            return _run(nodes, plan, request, mode, previous)
+            return _run(nodes, plan, request, mode, previous, inventory.hooks)
         probe = run_probe(nodes, plan, request, quiet=mode.as_json, forecasts=True)
     save_measurement(plan, request.command, probe)
     tell_end(plan, probe.outcome, mode)
@@ -147,7 +147,12 @@ def ready(
 
 
 def _run(
-    nodes: Sequence[Node], plan: Plan, request: LaunchRequest, mode: OutputMode, previous: PreviousAttempt | None
+    nodes: Sequence[Node],
+    plan: Plan,
+    request: LaunchRequest,
+    mode: OutputMode,
+    previous: PreviousAttempt | None,
+    hooks: HookSpec,
 ) -> int:
     from orchestrator.cli.launching.view import Screen
     from orchestrator.render.progress import ProgressView
@@ -163,4 +168,5 @@ def _run(
         screen.close()
         return detach(plan, mode)
     pool, hear = NodePool(nodes=by_name, request=request), screen.showing(Arrivals(by_name, plan))
-    return see_through(Attended(pool=pool, plan=plan, containers=containers, hear=hear, screen=screen), mode)
+    attended = Attended(pool=pool, plan=plan, containers=containers, hear=hear, screen=screen, hooks=hooks)
+    return see_through(attended, mode)

@@ -22,6 +22,7 @@ from orchestrator.fleet.runs.find_runs import choose_run, find_runs
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
+from orchestrator.fleet.supervise.hooks import HookResult, Hooks
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.one_supervisor import only_watcher
 from orchestrator.fleet.supervise.replan import NodePool
@@ -29,7 +30,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.nodes.state_files import open_private
 from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, RunFailedError
-from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.run import Member, Run, State
@@ -49,6 +50,7 @@ class Attended:
     plan: Plan
     containers: Sequence[RunningContainer]
     hear: Callable[[Update], None]
+    hooks: HookSpec = field(default_factory=HookSpec)
     looks: int = LOOKS
     screen: AbstractContextManager[object] = field(default_factory=nullcontext)
 
@@ -62,8 +64,16 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
     from orchestrator.render.progress import ProgressView
 
     record = RunRecord(run.plan.run_id)
+    folder = mode.inventory.parent if mode.inventory else Path()
+    hooks = Hooks(spec=run.hooks, plan=run.plan, record=record, folder=folder)
+
+    def hear(update: Update) -> None:
+        run.hear(update)
+        hooks.hear(update)
+        tell_hooks(hooks.results())
+
     notify = ProgressView(quiet=mode.as_json, lines=True).notify  # the screen may have a table of its own
-    callbacks = Callbacks(update=run.hear, checkpoint=_replicate, failed=report_error, notify=notify)
+    callbacks = Callbacks(update=hear, checkpoint=_replicate, failed=report_error, notify=notify)
     how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s)
     try:
         with only_watcher(record, tries=run.looks), run.screen:
@@ -72,6 +82,9 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
         say(f"\nrun {run.plan.run_id} continues without you")
         leave_to_a_watcher(run.plan, mode)
         return EXIT_INTERRUPTED
+    if outcome.state is not State.LOST:
+        hooks.end(outcome)
+    tell_hooks(hooks.results(wait=True))
     if outcome.state is State.LOST:
         raise PartialError(
             f"no node of run {run.plan.run_id} answers; it may continue there",
@@ -79,6 +92,15 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
         )
     tell_end(record.plan() or run.plan, outcome, mode)
     return RunFailedError.exit_code if outcome.failure else EXIT_OK
+
+
+def tell_hooks(results: Sequence[HookResult]) -> None:
+    """Print the output of the user's commands, and name those that failed: that changes nothing of the run."""
+    for result in results:
+        for line in result.output.splitlines():
+            say(f"{result.name}: {line}")
+        if result.problem:
+            say(f"note: hook {result.name}: {result.problem}\n  its command: {result.text}")
 
 
 def _replicate(nodes: Sequence[Node], plan: Plan, _step: int) -> None:
@@ -156,7 +178,7 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
         nodes = {node.name: node for node in everyone if node.name in names}
         pool = NodePool(nodes=nodes, request=request)
         containers = adopt(nodes, plan, run) if finish else _containers(pool, plan, run)
-        yield Attended(pool=pool, plan=plan, containers=containers, hear=hear)
+        yield Attended(pool=pool, plan=plan, containers=containers, hear=hear, hooks=inventory.hooks)
 
 
 def _as_launched_here(run: Run) -> Run:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.hostlist import MAX_NAMES, HostlistError, expand, is_hostlist
-from orchestrator.specs.inventory import ImageSpec, Inventory, Limits, NodeSpec
+from orchestrator.specs.inventory import HookSpec, ImageSpec, Inventory, Limits, NodeSpec
 from orchestrator.specs.inventory_files.inventory_problems import Problems, known_keys
 from orchestrator.specs.inventory_files.inventory_yaml import (
     Entry,
@@ -30,7 +30,8 @@ from orchestrator.specs.inventory_files.inventory_yaml import (
 
 _DEFAULTS = "defaults"
 _NODES = "nodes"
-_FILE_KEYS = ("project", "master_port", "image", _DEFAULTS, _NODES)
+_MODELS: dict[str, type[BaseModel]] = {"image": ImageSpec, "hooks": HookSpec}
+_FILE_KEYS = ("project", "master_port", *_MODELS, _DEFAULTS, _NODES)
 _NODE_KEYS = tuple(key for key in known_keys(NodeSpec) if key != "name")
 _PLACEHOLDER = "placeholder"
 """Placeholder for a name or address that is missing or checked elsewhere, so that the other keys can be validated."""
@@ -69,9 +70,10 @@ class _File:
             self._problems.add(tree.line, f"the file is {_kind(tree)}; expected the keys {', '.join(_FILE_KEYS)}")
             return None
         top = self._keys(tree, _FILE_KEYS, "")
-        if (image := top.get("image")) and isinstance(image.value, Mapping):
-            own = self._keys(image.value, known_keys(ImageSpec), "image")
-            top = replace(top, entries=tuple(replace(e, value=own) if e is image else e for e in top.entries))
+        for key, model in _MODELS.items():
+            if (inner := top.get(key)) and isinstance(inner.value, Mapping):
+                own = self._keys(inner.value, known_keys(model), key)
+                top = replace(top, entries=tuple(replace(e, value=own) if e is inner else e for e in top.entries))
         defaults = self._defaults(top.get(_DEFAULTS))
         nodes = self._nodes(top.get(_NODES), defaults)
         head = Mapping(line=1, entries=tuple(e for e in top.entries if e.key not in (_DEFAULTS, _NODES)))

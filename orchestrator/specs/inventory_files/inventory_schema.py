@@ -16,7 +16,7 @@ def inventory_schema() -> dict[str, Any]:
     whole = Inventory.model_json_schema(by_alias=True)
     node = NodeSpec.model_json_schema(by_alias=True)
     limits = node["$defs"]["Limits"]["properties"]
-    image = whole["$defs"]["ImageSpec"]
+    inner = {name: whole["$defs"][name] for name in ("ImageSpec", "HookSpec")}
     keys = {key: value for key, value in node["properties"].items() if key != "name"}
     (label,) = keys["labels"]["patternProperties"].values()
     label["type"] = ["string", "number", "boolean"]  # `rack: 03` is read as it is written
@@ -26,7 +26,8 @@ def inventory_schema() -> dict[str, Any]:
     own_defaults = {key: value for key, value in keys.items() if key != "address"}
     for described in (
         *keys.values(), *limits.values(), node["$defs"]["Limits"],
-        *whole["properties"].values(), *image["properties"].values(), image,
+        *whole["properties"].values(), *inner.values(),
+        *(key for one in inner.values() for key in one["properties"].values()),
     ):  # fmt: skip
         described.pop("title", None)  # pydantic's, which say the key again
     return {
@@ -40,6 +41,7 @@ def inventory_schema() -> dict[str, Any]:
             "project": whole["properties"]["project"],
             "master_port": whole["properties"]["master_port"],
             "image": whole["properties"]["image"],
+            "hooks": whole["properties"]["hooks"],
             "defaults": {
                 **one,
                 "properties": own_defaults,
@@ -53,7 +55,7 @@ def inventory_schema() -> dict[str, Any]:
                 "additionalProperties": {**one, "required": ["address"], "description": "one machine"},
             },
         },
-        "$defs": {**node["$defs"], "ImageSpec": image},
+        "$defs": {**node["$defs"], **inner},
     }
 
 

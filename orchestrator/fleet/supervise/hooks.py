@@ -1,0 +1,177 @@
+"""Commands of the user that run on this computer when something happens to a run: it ended, failed, or lost a node.
+
+Values of the run go through the environment, as printable text of a bounded length: nothing that a node says becomes a
+part of a command line.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from orchestrator.fleet.fan_out import begin
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.supervise.attempt_state import RunOutcome
+from orchestrator.nodes.state_files import open_private, private_folder
+from orchestrator.plan.recovery import Update
+from orchestrator.specs.inventory import HookCommand, HookSpec
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run import State
+from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunLine
+
+TIMEOUT_S = 60.0
+"""Longest time of a command; then it is killed, with all processes that it has started in its session."""
+LONGEST = 1000
+"""Characters of a variable."""
+OUTPUT_BYTES = 16_384
+"""The end of a command's output that is kept."""
+LOG, MARKS = "hooks.log", "hooks"
+"""File with the output of the commands, and folder with a file for each event so far; in the folder of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookResult:
+    """A command that has ended."""
+
+    name: str
+    """`ended`, `failed`, `node_lost` or `--notify`."""
+    command: HookCommand
+    problem: str = ""
+    """Why it failed; empty if it did not."""
+    output: str = ""
+
+    @property
+    def text(self) -> str:
+        """The command as one types it."""
+        return self.command if isinstance(self.command, str) else shlex.join(self.command)
+
+
+def run_hook(
+    name: str, command: HookCommand, variables: Mapping[str, object], folder: Path, *, timeout_s: float = TIMEOUT_S
+) -> HookResult:
+    """Run a command to its end, in `folder`, with variables `ORCH_…` of these names added to the environment.
+
+    A text is given to /bin/sh; a list of words is run as it is. Never raises: `problem` says what failed.
+    """
+    argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+    environment = {**os.environ, **{f"ORCH_{key}": as_variable(value) for key, value in variables.items()}}
+    problem = ""
+    with TemporaryFile() as out:  # a pipe would wait for processes that the command leaves behind
+        try:
+            process = subprocess.Popen(
+                argv, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            return HookResult(name=name, command=command, problem=f"it could not be started: {error}")
+        try:
+            code = process.wait(timeout_s)
+            problem = f"exit code {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            problem = f"no end after {timeout_s:.0f} s: it was killed"
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        out.seek(max(0, out.seek(0, os.SEEK_END) - OUTPUT_BYTES))
+        text = out.read().decode("utf-8", "replace")
+    return HookResult(name=name, command=command, problem=problem, output=text)
+
+
+def as_variable(value: object) -> str:
+    """A value as a variable: printable characters on one line, at most `LONGEST`."""
+    text = "" if value is None else str(value)
+    return "".join(one if one.isprintable() else " " for one in text[:LONGEST])
+
+
+def outcome_variables(plan: Plan, outcome: RunOutcome) -> dict[str, object]:
+    """The variables for the end of a run."""
+    failure, event = outcome.failure, outcome.last_event
+    return {
+        "RUN": plan.run_id,
+        "STATE": outcome.word,
+        "REASON": failure.reason if failure else "",
+        "NODE": failure.node if failure else "",
+        "STEP": event.step if event else None,
+        "COMMAND": shlex.join(plan.command),
+    }
+
+
+@dataclass
+class Hooks:
+    """The hooks of one run, each once per event: a supervisor that is started again does not repeat them."""
+
+    spec: HookSpec
+    plan: Plan
+    record: RunRecord
+    folder: Path = field(default_factory=Path)
+    """Folder that the commands run in: the inventory's."""
+    timeout_s: float = TIMEOUT_S
+    _running: list[Future[HookResult]] = field(default_factory=list)
+    _away: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        prefix = "node_lost-"
+        self._away = {mark.name[len(prefix) :] for mark in (self.record.folder / MARKS).glob(f"{prefix}*")}
+
+    def hear(self, update: Update) -> None:
+        """Take an event of the run."""
+        if isinstance(update, NodeLost):
+            if update.node not in self._away:
+                self._away.add(update.node)
+                values = {"STATE": State.RUNNING.value, "REASON": update.error.message, "NODE": update.node}
+                self._fire("node_lost", f"node_lost-{update.node}", values)
+        elif isinstance(update, NodeBack | RunLine | ContainerExited) and update.node in self._away:
+            self._away.discard(update.node)
+            (self.record.folder / MARKS / f"node_lost-{update.node}").unlink(missing_ok=True)
+
+    def end(self, outcome: RunOutcome) -> None:
+        """Take the end of the run: `ended`, and `failed` before it where it failed."""
+        plan = self.record.plan() or self.plan
+        for name in ("failed", "ended") if outcome.failure else ("ended",):
+            self._fire(name, f"{name}-{plan.attempt}", outcome_variables(plan, outcome))
+
+    def results(self, *, wait: bool = False) -> list[HookResult]:
+        """Results that were not returned before. `wait`: of all commands, which takes at most their timeout."""
+        ended = [future for future in self._running if wait or future.done()]
+        self._running = [future for future in self._running if future not in ended]
+        return [future.result() for future in ended]
+
+    def _fire(self, name: str, mark: str, values: Mapping[str, object]) -> None:
+        """Start the hook, unless this event has started it before."""
+        command: HookCommand | None = getattr(self.spec, name)
+        if command is None or not self._claim(mark):
+            return
+        variables = {"COMMAND": shlex.join(self.plan.command), "STEP": None, **values,
+                     "EVENT": name, "RUN": self.plan.run_id}  # fmt: skip
+        self._running.append(begin(self._work(name, command, variables)))
+
+    def _work(self, name: str, command: HookCommand, variables: Mapping[str, object]) -> Callable[[], HookResult]:
+        def work() -> HookResult:
+            result = run_hook(name, command, variables, self.folder, timeout_s=self.timeout_s)
+            with suppress(OSError), open_private(self.record.folder / LOG) as log:
+                at = datetime.now().astimezone().isoformat(timespec="seconds")
+                head = f"{at} {name}: {result.text}: {result.problem or 'done'}\n"
+                log.write((head + result.output.rstrip("\n") + "\n").encode("utf-8", "backslashreplace"))
+            return result
+
+        return work
+
+    def _claim(self, mark: str) -> bool:
+        """Note the event before its command starts: one that is cut off is not repeated."""
+        try:
+            folder = private_folder(self.record.folder / MARKS)
+            os.close(os.open(folder / mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        except OSError:
+            return True  # a full disk is no reason for silence
+        return True

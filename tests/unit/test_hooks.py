@@ -1,0 +1,250 @@
+"""Commands of the user when a run ends, fails or loses a node: their environment, their failures, once per event."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from orchestrator.checks.failure import Failure
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.supervise.attempt_state import RunOutcome
+from orchestrator.fleet.supervise.hooks import LOG, LONGEST, OUTPUT_BYTES, Hooks, as_variable, run_hook
+from orchestrator.plan.recovery import Update
+from orchestrator.specs.errors import ConfigError, NodeUnreachableError
+from orchestrator.specs.inventory import HookSpec
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+from orchestrator.specs.inventory_files.inventory_schema import inventory_schema
+from orchestrator.specs.run import State
+from orchestrator.specs.run_events import NodeBack, NodeLost, RunLine
+from tests import lan
+from tests.unit.conftest import INVENTORY, THREE, Orch, detached
+
+HOSTILE = "'; touch owned; echo \"$(touch owned)` touch owned`\n\x1b[2J\x00 \u202e"
+SAY = 'printf "%s|%s|%s|%s|%s\\n" "$ORCH_EVENT" "$ORCH_RUN" "$ORCH_STATE" "$ORCH_NODE" "$ORCH_REASON" >> happened'
+
+
+def happened(folder: Path) -> list[list[str]]:
+    file = folder / "happened"
+    return [line.split("|") for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture
+def hooks(tmp_path: Path) -> Hooks:
+    return fresh(tmp_path)
+
+
+def fresh(folder: Path, **spec: object) -> Hooks:
+    """The hooks of a supervisor that has just been started."""
+    plan = lan.plan(THREE)
+    record = RunRecord(plan.run_id)
+    if record.plan() is None:
+        record.save_plan(plan)
+    said = HookSpec.model_validate({"ended": SAY, "failed": SAY, "node_lost": SAY, **spec})
+    return Hooks(spec=said, plan=plan, record=record, folder=folder, timeout_s=20.0)
+
+
+def lost(node: str = "beta", reason: str = "no answer in 5 s") -> Update:
+    return NodeLost(node=node, node_rank=1, error=NodeUnreachableError(reason, node=node))
+
+
+DONE = RunOutcome(state=State.SUCCEEDED)
+FAILED = RunOutcome(state=State.FAILED, failure=Failure(node="beta", rank=1, exit_code=1, reason=HOSTILE, lines=()))
+
+
+def test_values_reach_the_command_as_printable_variables_and_nothing_of_them_is_executed(tmp_path: Path) -> None:
+    ran = run_hook("ended", SAY, {"EVENT": "ended", "RUN": "r-1", "STATE": "failed", "REASON": HOSTILE}, tmp_path)
+    assert (ran.problem, ran.output) == ("", "")
+    ((event, run, state, node, reason),) = happened(tmp_path)
+    assert (event, run, state, node) == ("ended", "r-1", "failed", "")
+    assert reason.isprintable()
+    assert reason.startswith("'; touch owned; echo \"$(touch owned)`")
+    assert not (tmp_path / "owned").exists()
+    assert len(as_variable("x" * 5000)) == LONGEST
+    words = run_hook("ended", ("printf", "%s", "$ORCH_RUN;", "*"), {"RUN": "r-1"}, tmp_path)
+    assert words.output == "$ORCH_RUN;*"  # no shell reads a list
+
+
+def is_alive(stat: Path) -> bool:
+    """Whether the process has neither ended nor waits for its parent to notice."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("echo out; echo err >&2; exit 3", "exit code 3"),
+        (("./no-such-program",), "it could not be started: [Errno 2]"),
+        ("kill -9 $$", "exit code -9"),
+    ],
+)
+def test_a_command_that_fails_is_described(tmp_path: Path, command: str | tuple[str, ...], problem: str) -> None:
+    ran = run_hook("ended", command, {}, tmp_path)
+    assert ran.problem.startswith(problem)
+    assert ran.output == ("out\nerr\n" if "echo" in ran.text else "")
+
+
+def test_a_command_without_an_end_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    ran = run_hook("ended", "sleep 60 & echo $!; sleep 60", {}, tmp_path, timeout_s=0.5)
+    assert ran.problem == "no end after 0 s: it was killed"
+    stat, deadline = Path(f"/proc/{int(ran.output)}/stat"), time.monotonic() + 10
+    while is_alive(stat):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_process_left_in_the_background_is_not_waited_for_and_output_is_bounded(tmp_path: Path) -> None:
+    began = time.monotonic()
+    ran = run_hook("ended", "sleep 30 & head -c 100000 /dev/zero | tr '\\0' x; echo; echo end; echo $! ", {}, tmp_path)
+    assert time.monotonic() - began < 15
+    assert len(ran.output) == OUTPUT_BYTES
+    os.kill(int(ran.output.split()[-1]), 9)
+
+
+def test_ended_and_failed_once_each_also_after_a_restart_of_the_supervisor(hooks: Hooks, tmp_path: Path) -> None:
+    hooks.end(FAILED)
+    assert {result.name for result in hooks.results(wait=True)} == {"failed", "ended"}
+    again = fresh(tmp_path)
+    again.end(FAILED)
+    assert again.results(wait=True) == []
+    assert sorted(event for event, *_ in happened(tmp_path)) == ["ended", "failed"]
+    log = (hooks.record.folder / LOG).read_text()
+    assert "failed: printf" in log
+    assert ": done" in log
+
+
+def test_the_next_attempt_ends_on_its_own(hooks: Hooks, tmp_path: Path) -> None:
+    hooks.end(DONE)
+    hooks.results(wait=True)
+    hooks.record.save_plan(replace(hooks.plan, attempt=1))
+    resumed = fresh(tmp_path)
+    resumed.end(replace(DONE, stopped=True))
+    resumed.results(wait=True)
+    assert [(event, state) for event, _, state, _, _ in happened(tmp_path)] == [
+        ("ended", "succeeded"), ("ended", "stopped"),
+    ]  # fmt: skip
+
+
+def test_each_loss_of_a_node_once(hooks: Hooks, tmp_path: Path) -> None:
+    def hear(one: Hooks, *updates: Update) -> None:
+        for update in updates:
+            one.hear(update)
+        one.results(wait=True)
+
+    hear(hooks, lost(), lost(), lost("gamma"))
+    assert sorted(node for _, _, _, node, _ in happened(tmp_path)) == ["beta", "gamma"]
+    after = fresh(tmp_path)  # still away, as the next supervisor finds it
+    hear(after, lost())
+    assert len(happened(tmp_path)) == 2
+    hear(after, NodeBack(node="beta", node_rank=1), lost())
+    assert len(happened(tmp_path)) == 3
+    line = RunLine(time="", node="beta", node_rank=1, rank=1, text="here")
+    hear(fresh(tmp_path), line, lost())  # it came back while nobody supervised
+    assert len(happened(tmp_path)) == 4
+    assert happened(tmp_path)[-1] == ["node_lost", hooks.plan.run_id, "running", "beta", "no answer in 5 s"]
+
+
+def test_a_mark_that_cannot_be_written_is_no_reason_for_silence(hooks: Hooks, tmp_path: Path) -> None:
+    (hooks.record.folder / "hooks").write_text("a file in its place")
+    hooks.end(DONE)
+    assert [result.problem for result in hooks.results(wait=True)] == [""]
+    assert len(happened(tmp_path)) == 1
+
+
+# ── By the commands ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_hooks(text: str) -> None:
+    Path("inventory.yaml").write_text(INVENTORY + "hooks:\n" + text)
+
+
+def test_a_followed_run_that_ends(orch: Orch) -> None:
+    with_hooks(f"  ended: {json.dumps(SAY + '; echo told')}\n  failed: exit 1\n")
+    ran = orch("launch", "-y", on=lan.lan(*THREE))
+    assert ran.code == 0
+    assert "\nended: told\n" in ran.err
+    ((event, run, state, _, _),) = happened(Path())
+    assert (event, state, RunRecord(run).outcome()) == ("ended", "succeeded", ("succeeded", ""))
+
+
+def test_a_hook_that_fails_is_named_and_changes_nothing(orch: Orch) -> None:
+    with_hooks("  ended: [no-such-program, x]\n  failed: echo why >&2; exit 7\n")
+    ran = orch("launch", "-y", on=lan.lan(*THREE, ends_with=1))
+    assert ran.code == 1
+    assert "note: hook failed: exit code 7\n  its command: echo why >&2; exit 7" in ran.err
+    assert "failed: why" in ran.err
+    assert "its command: no-such-program x" in ran.err
+    assert "✗ run" in ran.err
+
+
+def test_a_detached_run_is_told_by_its_supervisor_once(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
+    with_hooks(f"  ended: {json.dumps(SAY)}\n")
+    here = lan.lan(*THREE)
+    run = detached(orch, here)
+    assert happened(Path()) == []
+    assert watchers[0][watchers[0].index("-i") + 1] == str(Path("inventory.yaml").absolute())
+    folder = Path.cwd()
+    os.chdir("/")
+    try:
+        for _ in range(2):
+            assert orch("supervise", run, "-i", str(folder / "inventory.yaml"), on=here).code == 0
+    finally:
+        os.chdir(folder)
+    assert [(event, run_id) for event, run_id, *_ in happened(folder)] == [("ended", run)]
+
+
+def test_wait_notifies(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=1)
+    run = orch("launch", "-y", on=here)
+    assert run.code == 1
+    ran = orch("wait", "--notify", SAY + "; echo told; exit 2", on=here)
+    assert ran.code == 1
+    assert "--notify: told" in ran.err
+    assert "note: hook --notify: exit code 2" in ran.err
+    ((event, _, state, _, reason),) = happened(Path())
+    assert (event, state) == ("ended", "failed")
+    assert reason
+
+
+# ── In the inventory ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_hooks_of_an_inventory() -> None:
+    read = parse_inventory(INVENTORY + "hooks:\n  ended: mail -s x me\n  node_lost: [say, 'a b']\n", filename="i.yaml")
+    assert read.hooks == HookSpec(ended="mail -s x me", node_lost=("say", "a b"))
+    assert parse_inventory(INVENTORY, filename="i.yaml").hooks == HookSpec()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("hooks:\n  endet: x\n", "i.yaml:6: unknown key 'endet' in hooks (did you mean 'ended'?)"),
+        ("hooks:\n  ended: 3\n", "i.yaml:6: hooks.ended is 3; expected a command: a text for /bin/sh, or a list"),
+        ("hooks:\n  failed: []\n", "i.yaml:6: hooks.failed is a list; expected a command"),
+        ("hooks:\n  failed: [a, 3]\n", "i.yaml:6: hooks.failed is a list; expected a command"),
+        ("hooks:\n  failed: ''\n", "i.yaml:6: hooks.failed is ''; expected a command"),
+        ("hooks: echo\n", "i.yaml:5: hooks is 'echo'; expected a mapping of ended, failed and node_lost"),
+        ("hooks:\n  ended: a\n  ended: b\n", "i.yaml:7: key 'ended' in hooks appears twice (first on line 6)"),
+    ],
+)
+def test_hooks_that_are_not_valid(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_inventory(INVENTORY + text, filename="i.yaml")
+    assert [one[: len(problem)] for one in caught.value.problems] == [problem]
+
+
+@pytest.mark.parametrize(
+    ("hooks", "valid"), [({"ended": "echo"}, True), ({"failed": ["a", "b"]}, True), ({"failed": []}, False),
+                         ({"other": "x"}, False), ({"ended": 3}, False)],
+)  # fmt: skip
+def test_the_schema_for_editors_agrees(hooks: object, valid: bool) -> None:
+    file = {"nodes": {"alpha": {"address": "10.0.0.1"}}, "hooks": hooks}
+    assert jsonschema.Draft202012Validator(inventory_schema()).is_valid(file) == valid
