@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from orchestrator.cli.completion import as_typed, completed_command
 from orchestrator.cli.flags import CommandGroup
 from orchestrator.cli.help import plain_help, width
 from orchestrator.cli.options import OnlyJson, note_output
@@ -112,13 +113,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("ORCH_DEBUG", "0") not in ("", "0"):
             _set_common("debug")
         try:
-            program = build_app(_named_command(arguments))
+            words = completed_command()
+            program = build_app(_named_command(arguments if words is None else words))
             outcome = program.main(args=list(arguments), prog_name="orch", standalone_mode=False, obj=arguments)
         except OrchError as error:
             return report_error(error)
         except (typer.Abort, KeyboardInterrupt):
             sys.stderr.write("interrupted\n")
             return EXIT_INTERRUPTED
+        except SystemExit as ended:  # of a completion
+            return ended.code if isinstance(ended.code, int) else 0
         except BrokenPipeError:  # `orch logs | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
@@ -144,7 +148,7 @@ class _GroupedHelp(TyperGroup):
 
 
 def build_app(wanted: str | None) -> Any:
-    """Return the program, a click Group, with one command loaded (all of them for shell completion)."""
+    """Return the program, a click Group, with the wanted command loaded (all of them to print a completion script)."""
     app = CommandGroup(
         name="orch",
         cls=_GroupedHelp,
@@ -159,7 +163,7 @@ def build_app(wanted: str | None) -> Any:
     for name, summary in COMMANDS.items():
         if name == "version":
             app.command(name, help=summary, epilog="orch version")(_show_version)
-        elif name == wanted or "_ORCH_COMPLETE" in os.environ:
+        elif name == wanted or (wanted is None and "_ORCH_COMPLETE" in os.environ and completed_command() is None):
             module = import_module(f"orchestrator.cli.{name.replace('-', '_')}")
             if hasattr(module, "GROUP"):
                 app.add_typer(module.GROUP, name=name)
@@ -222,6 +226,8 @@ def _add_common_options(program: Any) -> None:
         plain_help(command)
         names = {name for one in command.params for name in one.opts}
         command.params.extend([*(forms if "--json" in names and "-o" not in names else ()), *common])
+        if completed_command() is not None:
+            as_typed(command)
         for inner in getattr(command, "commands", {}).values():
             add(inner)
 

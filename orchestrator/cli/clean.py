@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from orchestrator.cli.completion import run_ids
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption
 from orchestrator.cli.report import report_errors, say, write_json
@@ -13,7 +14,9 @@ EXAMPLES = "orch clean"
 
 
 def clean(
-    run: str = typer.Argument("", metavar="RUN", help="Run id, or its first characters (default: every ended run)."),
+    run: str = typer.Argument(
+        "", metavar="RUN", autocompletion=run_ids, help="Run id, or its first characters (default: every ended run)."
+    ),
     nodes: NodesOption = None,
     as_json: JsonOption = False,
     inventory: InventoryOption = None,

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import InventoryOption, LabelOption, NodesOption
 from orchestrator.cli.report import invocation, say
-from orchestrator.lab.state import inventory_file
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.inventory import Inventory, NodeSpec
-from orchestrator.specs.inventory_files.ansible_inventory import is_ansible
-from orchestrator.specs.inventory_files.inventory_file import parse_inventory, read_inventory
-from orchestrator.specs.inventory_files.inventory_yaml import HINT, read_file
 from orchestrator.specs.selection import select_nodes
+
+if TYPE_CHECKING:  # every command loads this module, also for its help and for completion
+    from orchestrator.specs.inventory import Inventory, NodeSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +47,15 @@ class ChosenNodes:
 
 def load_inventory(path: Path | None) -> LoadedInventory:
     """Read the inventory: `-i`, otherwise $ORCH_INVENTORY, the lab's while one is up, or ./inventory.yaml."""
-    lab, variable = inventory_file(), os.environ.get("ORCH_INVENTORY")
-    if given := path or invocation.current.inventory:
-        found, origin = given, "(given by -i)"
-        if given.is_file() and given != lab:
-            invocation.current.inventory = given  # for the lines to paste
-    elif variable:
-        found, origin = Path(variable), "(given by $ORCH_INVENTORY)"
-    elif lab.exists():
-        say(f"using the lab's inventory, {lab} (another one: -i FILE; end the lab: orch lab down)")
-        found, origin = lab, ""
-    else:
-        found, origin = Path("inventory.yaml"), "in this folder"
+    from orchestrator.lab.state import inventory_file
+    from orchestrator.specs.inventory_files.inventory_file import read_inventory
+    from orchestrator.specs.inventory_files.inventory_yaml import HINT
+
+    found, origin = inventory_place(path)
+    if origin == _GIVEN and found.is_file() and found != inventory_file():
+        invocation.current.inventory = found  # for the lines to paste
+    elif not origin:
+        say(f"using the lab's inventory, {found} (another one: -i FILE; end the lab: orch lab down)")
     if not found.exists():
         raise ConfigError(f"no {found} {origin}", hint=HINT)
     if inside := next((file for file in sorted(found.iterdir()) if file.is_file()), None) if found.is_dir() else None:
@@ -69,8 +65,27 @@ def load_inventory(path: Path | None) -> LoadedInventory:
     return loaded
 
 
+_GIVEN = "(given by -i)"
+
+
+def inventory_place(path: Path | None) -> tuple[Path, str]:
+    """Return the file of the inventory and, for a message, its origin; empty: the lab's."""
+    from orchestrator.lab.state import inventory_file
+
+    if given := path or invocation.current.inventory:
+        return given, _GIVEN
+    if variable := os.environ.get("ORCH_INVENTORY"):
+        return Path(variable), "(given by $ORCH_INVENTORY)"
+    lab = inventory_file()
+    return (lab, "") if lab.exists() else (Path("inventory.yaml"), "in this folder")
+
+
 def _of_ansible(file: Path) -> Inventory | None:
     """Nodes of an Ansible inventory, and notes on what they cannot hold; None where the file is not one."""
+    from orchestrator.specs.inventory_files.ansible_inventory import is_ansible
+    from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+    from orchestrator.specs.inventory_files.inventory_yaml import read_file
+
     text = read_file(file).decode("utf-8-sig", errors="replace")
     if not is_ansible(text, filename=str(file)):
         return None

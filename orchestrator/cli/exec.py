@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator.cli.completion import run_or_node
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import report_errors, say, write_json, write_line
@@ -27,7 +28,9 @@ orch exec gamma -- df -h
 
 
 def exec(
-    target: str = typer.Argument(metavar="RUN|NODE", help="A run, for its containers, or a node, for the machine."),
+    target: str = typer.Argument(
+        metavar="RUN|NODE", autocompletion=run_or_node, help="A run, for its containers, or a node, for the machine."
+    ),
     command: list[str] = typer.Argument(metavar="-- COMMAND...", help="Command and arguments; no shell reads them."),
     rank: int | None = typer.Option(None, min=0, metavar="N", help="Only the container with this global rank."),
     timeout: int = typer.Option(3600, min=1, metavar="SECONDS", help="Longest time on a node, not in a container."),

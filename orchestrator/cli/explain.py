@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.checks.causes import explained
+from orchestrator.cli.completion import finding_ids
 from orchestrator.cli.options import Output
 from orchestrator.specs.errors import EXIT_OK
 from orchestrator.specs.finding_pages import FindingPage, all_pages, find_page
@@ -28,6 +29,7 @@ def explain(
     id: str = typer.Argument(
         "",
         metavar="[ID|AREA|CAUSE]",
+        autocompletion=finding_ids,
         help="A finding such as clock.skew, an area such as gpu, or a cause such as code.exception.",
     ),
     output: Output,

@@ -11,11 +11,15 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from typer.models import CommandFunctionType
 
+from orchestrator.cli.completion import node_names, run_ids
 from orchestrator.cli.options import EngineOption, LabelOption, NodesOption
 from orchestrator.specs.launch_options import Flag
 
 SHARED = {"nodes": NodesOption, "labels": LabelOption, "engine": EngineOption}
 """Options that commands without a launch have, too, by the name of the field that takes them."""
+
+COMPLETED: dict[str, Callable[..., list[str]]] = {"RUN": run_ids, "NODE": node_names}
+"""Functions that complete the value of an option, by its metavar."""
 
 Command = Callable[..., int | None]
 
@@ -89,7 +93,10 @@ def _annotation(each: Field[Any], flag: Flag, hint: Any) -> Any:
         return Annotated[bool, typer.Option(flag.name, help=text)]
     most = flag.most if each.default is None else None  # any other number is bounded where a plan is read
     metavar = flag.metavar or flag.name.lstrip("-").upper()
-    option = typer.Option(flag.name, metavar=metavar, min=flag.least, max=most, help=text, show_default=False)
+    option = typer.Option(
+        flag.name, metavar=metavar, min=flag.least, max=most, help=text, show_default=False,
+        autocompletion=COMPLETED.get(metavar),
+    )  # fmt: skip
     return Annotated[kind | None, option]
 
 

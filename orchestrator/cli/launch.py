@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.completion import node_words, workloads
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_LAST, with_command
@@ -33,6 +34,7 @@ SETTINGS = WORDS_LAST
             "-n",
             "--nodes",
             metavar="NODES|auto",
+            autocompletion=node_words,
             help="A number of nodes, names (alpha,beta or node[01-05] or 'lab*') or labels (room=lab); '!gamma' "
             "excludes one; auto: the fastest set by `orch plan` (default: all).",
         ),
@@ -45,6 +47,7 @@ def launch(
     command: list[str] | None = typer.Argument(
         None,
         metavar="[-- COMMAND...]",
+        autocompletion=workloads,
         help="A workload of the trainer with its options, or your own: python SCRIPT ...",
     ),
 ) -> int:

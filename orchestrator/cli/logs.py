@@ -14,7 +14,6 @@ from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption, R
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from orchestrator.specs.numbers import duration_s
-from orchestrator.specs.run_events import ContainerExited, RunLine, Tick
 from orchestrator.specs.selection import Labels, labels_of, select_names
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ def logs(
     from orchestrator.render.consequences import peers
     from orchestrator.render.log_lines import LogPrinter, has_several_ranks
     from orchestrator.render.recovery import recovery_line
+    from orchestrator.specs.run_events import ContainerExited, RunLine, Tick
 
     try:
         wanted = Filter(rank=rank, since=_moment(since), tail=tail, grep=re.compile(grep))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.checkpoints.looking import Asked, asked_nodes
+from orchestrator.cli.completion import node_names
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import ConfigError
@@ -36,7 +37,13 @@ class Choice:
         str, typer.Option("--checkpoint", metavar="NAME", help="newest, best, or a name such as step-00000100.")
     ] = "newest"
     node: Annotated[
-        str, typer.Option("--node", metavar="NODE", help="A node that holds it (default: one without a run).")
+        str,
+        typer.Option(
+            "--node",
+            metavar="NODE",
+            autocompletion=node_names,
+            help="A node that holds it (default: one without a run).",
+        ),
     ] = ""
     device: Annotated[
         Device | None, typer.Option("--device", metavar="cpu|cuda", help="Default: the device of the run there.")

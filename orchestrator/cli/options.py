@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.completion import label_words, node_words, run_ids, workloads
 from orchestrator.cli.report import write_json, write_line, write_names
 
 if TYPE_CHECKING:
@@ -31,12 +32,16 @@ NodesOption = Annotated[
         "-n",
         "--nodes",
         metavar="NODES",
+        autocompletion=node_words,
         help="A number of nodes, names (alpha,beta or node[01-05] or 'lab*') or labels (room=lab); '!gamma' excludes "
         "one (default: all).",
     ),
 ]
 LabelOption = Annotated[
-    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Only nodes that have this label. Repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--label", metavar="KEY=VALUE", autocompletion=label_words, help="Only nodes that have this label. Repeatable."
+    ),
 ]
 
 
@@ -113,7 +118,9 @@ class Output:
 WorkloadArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[-- WORKLOAD...]", help="A workload of the trainer with its options, as for `orch launch`."
+        metavar="[-- WORKLOAD...]",
+        autocompletion=workloads,
+        help="A workload of the trainer with its options, as for `orch launch`.",
     ),
 ]
 EngineOption = Annotated[
@@ -123,10 +130,16 @@ YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Required without a terminal.")
 ]
 RunArgument = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: the newest run).")
+    str | None,
+    typer.Argument(
+        metavar="RUN", autocompletion=run_ids, help="Run id, or its first characters (default: the newest run)."
+    ),
 ]
 RunToStopArgument = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="Run id, or its first characters (default: your only active run).")
+    str | None,
+    typer.Argument(
+        metavar="RUN", autocompletion=run_ids, help="Run id, or its first characters (default: your only active run)."
+    ),
 ]
 TimeoutToStopOption = Annotated[
     int, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait for the last checkpoint.")

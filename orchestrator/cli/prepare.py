@@ -10,6 +10,7 @@ from pathlib import Path
 
 import typer
 
+from orchestrator.cli.completion import workloads
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.launching.command_words import WORDS_LAST, look_at, rank_command
@@ -38,7 +39,10 @@ PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 def prepare(
     context: typer.Context,
     command: list[str] | None = typer.Argument(
-        None, metavar="[-- WORKLOAD...]", help="Workload other than gpt2, with its `prepare` options."
+        None,
+        metavar="[-- WORKLOAD...]",
+        autocompletion=workloads,
+        help="Workload other than gpt2, with its `prepare` options.",
     ),
     text: list[str] | None = typer.Option(
         None, metavar="spanish|FILE|DIR|hf:NAME", help="File or folder of text. Repeatable."

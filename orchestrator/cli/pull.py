@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from orchestrator.cli.completion import run_ids
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import report_errors, say, write_json
@@ -21,7 +22,7 @@ orch pull RUN output/model.pt 'logs/*.csv'
 
 def pull(
     run: str | None = typer.Argument(
-        None, metavar="RUN", help="Run id, or its first characters (default: the newest run)."
+        None, metavar="RUN", autocompletion=run_ids, help="Run id, or its first characters (default: the newest run)."
     ),
     paths: list[str] | None = typer.Argument(
         None, metavar="[PATH]...", help="Files, folders or patterns, as your script names them (default: all files)."

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.completion import run_ids, workloads
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_AFTER_AN_ARGUMENT, with_command
@@ -24,11 +25,14 @@ SETTINGS = WORDS_AFTER_AN_ARGUMENT
 @expand(omit=("name", "resume", "forecast"))
 def resume(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its first characters.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", autocompletion=run_ids, help="Run id, or its first characters.")],
     options: LaunchOptions,
     mode: OutputMode,
     command: list[str] | None = typer.Argument(
-        None, metavar="[-- COMMAND...]", help="New command (default: the one of the last attempt)."
+        None,
+        metavar="[-- COMMAND...]",
+        autocompletion=workloads,
+        help="New command (default: the one of the last attempt).",
     ),
 ) -> int:
     """Resume a run from its newest checkpoint, as the next attempt of the same run.

@@ -6,6 +6,7 @@ import os
 
 import typer
 
+from orchestrator.cli.completion import node_names
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -17,7 +18,7 @@ orch shell gamma --container
 
 
 def shell(
-    node: str = typer.Argument(metavar="NODE", help="Name of the node."),
+    node: str = typer.Argument(metavar="NODE", autocompletion=node_names, help="Name of the node."),
     container: bool = typer.Option(False, "--container", help="Inside the container of the run that holds the node."),
     inventory: InventoryOption = None,
 ) -> None:

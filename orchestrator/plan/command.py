@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.image import TRAINER_NEEDS
 from orchestrator.specs.measurement import option, without_options
-from orchestrator.specs.plan import Plan
-from orchestrator.specs.request import LaunchRequest
+
+if TYPE_CHECKING:  # the command line loads this module for its help
+    from orchestrator.specs.plan import Plan
+    from orchestrator.specs.request import LaunchRequest
 
 CONTAINER_WORKSPACE = "/workspace"
 CONTAINER_DATA = f"{CONTAINER_WORKSPACE}/Data"

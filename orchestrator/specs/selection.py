@@ -9,10 +9,13 @@ import difflib
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.hostlist import HostlistError, expand
-from orchestrator.specs.inventory import Inventory, NodeSpec
+
+if TYPE_CHECKING:  # commands load this for their help: pydantic takes longer than all else
+    from orchestrator.specs.inventory import Inventory, NodeSpec
 
 _HINT = (
     "give a number (5), names (alpha,beta), a range (node[01-05]), a pattern ('lab*'), a label (room=lab) "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.completion import run_ids
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, Output, YesOption
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 RunArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="RUN", help="Run id, or its first characters (default: the run with the newest checkpoint)."
+        metavar="RUN",
+        autocompletion=run_ids,
+        help="Run id, or its first characters (default: the run with the newest checkpoint).",
     ),
 ]
 StepOption = Annotated[
@@ -89,7 +92,9 @@ def note(error: OrchError) -> None:
 
 def ls(
     *,
-    run: str | None = typer.Argument(None, metavar="RUN", help="Run id, or its first characters (default: all runs)."),
+    run: str | None = typer.Argument(
+        None, metavar="RUN", autocompletion=run_ids, help="Run id, or its first characters (default: all runs)."
+    ),
     verify: bool = typer.Option(False, "--verify", help="Hash every file. Without it, only sizes are compared."),
     output: Output,
     inventory: InventoryOption = None,
@@ -141,7 +146,7 @@ def verify(
 
 
 def prune(
-    run: str = typer.Argument(metavar="RUN", help="Run id, or its first characters."),
+    run: str = typer.Argument(metavar="RUN", autocompletion=run_ids, help="Run id, or its first characters."),
     keep: int = typer.Option(min=1, metavar="N", help="Number of newest steps to keep."),
     older_than: float = typer.Option(0.0, min=0, metavar="HOURS", help="Remove only checkpoints older than this."),
     yes: YesOption = False,

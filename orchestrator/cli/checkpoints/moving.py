@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from orchestrator.cli.checkpoints.looking import RunArgument, StepOption, asked_nodes, note
+from orchestrator.cli.completion import node_names, run_ids
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK, RunFailedError, UsageError
@@ -38,13 +39,18 @@ def pull(
 
 def push(
     run: str | None = typer.Argument(
-        None, metavar="RUN", help="Run id, or its first characters (default: the newest run in --from)."
+        None,
+        metavar="RUN",
+        autocompletion=run_ids,
+        help="Run id, or its first characters (default: the newest run in --from).",
     ),
     step: StepOption = None,
     origin: Path = typer.Option(
         Path(), "--from", metavar="DIR", help="Folder that contains runs/RUN/checkpoints, as given to `pull --to`."
     ),
-    to: str = typer.Option("", metavar="NODE", help="Target node (default: the node of rank 0)."),
+    to: str = typer.Option(
+        "", metavar="NODE", autocompletion=node_names, help="Target node (default: the node of rank 0)."
+    ),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.completion import run_ids
 from orchestrator.cli.options import Output
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_OK
@@ -13,8 +14,8 @@ from orchestrator.specs.errors import EXIT_OK
 
 def diff(
     *,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its first characters.")],
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="The run to compare it with.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", autocompletion=run_ids, help="Run id, or its first characters.")],
+    other: Annotated[str, typer.Argument(metavar="OTHER", autocompletion=run_ids, help="The run to compare it with.")],
     every: bool = typer.Option(False, "--all", help="Show equal values, too."),
     output: Output,
 ) -> int:

@@ -10,6 +10,7 @@ from datetime import datetime
 
 import typer
 
+from orchestrator.cli.completion import state_words
 from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, NodesOption, Output
 from orchestrator.cli.report import exit_code, invocation, say
@@ -28,6 +29,7 @@ def runs(
         None,
         "--state",
         metavar="STATE",
+        autocompletion=state_words,
         help="Only runs in this state: running, done, failed, stopped, lost, created, "
         "unknown; several: running,failed. Repeatable.",
     ),

@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.completion import run_ids
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import ConfigError, OrchError
-from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import LaunchOptions
-from orchestrator.specs.plan import Plan
 
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir
+    from orchestrator.specs.inventory import Inventory
+    from orchestrator.specs.plan import Plan
 
 
 @expand(omit=("resume", "forecast", "shard"))
 def rerun(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, or its first characters.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", autocompletion=run_ids, help="Run id, or its first characters.")],
     options: LaunchOptions,
     mode: OutputMode,
 ) -> int:
