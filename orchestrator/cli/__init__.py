@@ -128,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         except _ClickError as error:
             error.message = error.message.replace("Value error, ", "")  # type: ignore[attr-defined]  # as below
+            _name_separator(error, arguments)
             error.show()  # type: ignore[attr-defined]  # ClickException, whose type depends on Typer's version
             return int(error.exit_code)  # type: ignore[attr-defined]
         except Exception as error:
@@ -136,6 +137,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             getLogger("orch").info("unexpected error", exc_info=True)
             return report_error(as_error(error))
         return outcome if isinstance(outcome, int) else 0
+
+
+def _name_separator(error: Any, arguments: Sequence[str]) -> None:
+    """Add to the message about an option of the command that `orch exec` runs where that option belongs."""
+    if _named_command(arguments) == "exec" and hasattr(error, "option_name") and "--" not in arguments:
+        error.message += "\n  → the command and its options stand after --: orch exec RUN -- ls -l"
 
 
 class _GroupedHelp(TyperGroup):

@@ -144,16 +144,16 @@ def build(
 
 def _build(options: BuildOptions, specs: Sequence[NodeSpec], add: str, output: Output, *, yes: bool) -> int:
     """Build the images that these nodes need, and copy them. `add`: the command that adds torchvision."""
+    from orchestrator.cli.report import progress_view
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.images.build import provide_images
     from orchestrator.nodes.local import LocalNode
-    from orchestrator.render.progress import ProgressView
 
     where = f"{'on each of' if options.each_node else 'for'} {', '.join(spec.name for spec in specs)}"
     if not agreed(f"build {options.profile} {where}?", yes=yes, default=True):
         say("nothing was built")
         return EXIT_INTERRUPTED
-    with closing(LocalNode()) as controller, connected(specs) as reached, ProgressView(quiet=output.as_json) as view:
+    with closing(LocalNode()) as controller, connected(specs) as reached, progress_view(quiet=output.as_json) as view:
         placed = provide_images(options, specs, reached, controller, view.notify)
     for reason in dict.fromkeys(result.cuda_reason for result in placed if result.cuda_reason):
         say(f"note: {reason}")
@@ -179,15 +179,15 @@ def _bring(
     yes: bool,
 ) -> int:
     """Copy an image that orch has not built to these nodes, whose project folders are these."""
+    from orchestrator.cli.report import progress_view
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.images.reference import provide_reference
     from orchestrator.nodes.local import LocalNode
-    from orchestrator.render.progress import ProgressView
 
     if not agreed(f"copy {reference} to {', '.join(spec.name for spec in specs)}?", yes=yes, default=True):
         say("nothing was copied")
         return EXIT_INTERRUPTED
-    with closing(LocalNode()) as controller, connected(specs) as reached, ProgressView(quiet=output.as_json) as view:
+    with closing(LocalNode()) as controller, connected(specs) as reached, progress_view(quiet=output.as_json) as view:
         placed = provide_reference(reference, reached, folders, controller, view.notify, registry)
     return _report(placed, output)
 

@@ -82,11 +82,11 @@ def use_model(
 ) -> Used:
     """Check everything, then run the trainer once for each of `options` on a node that holds the checkpoint."""
     from orchestrator.cli.launching.grants import plan_to_use
+    from orchestrator.cli.report import progress_view
     from orchestrator.fleet.checkpoints.use_model import ModelInput, chosen_copies, must_be_fit, run_model, running_on
     from orchestrator.plan.model_use import ModelUse
-    from orchestrator.render.progress import ProgressView
 
-    with asked_nodes(choice.inventory, run) as asked, ProgressView(quiet=choice.as_json) as view:
+    with asked_nodes(choice.inventory, run) as asked, progress_view(quiet=choice.as_json) as view:
         run_id, held = asked.of(run)
         specs = {spec.name: spec for spec in asked.inventory.nodes}
         plan, own = plan_to_use(asked.nodes, asked.inventory, run_id)

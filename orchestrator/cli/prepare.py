@@ -7,6 +7,7 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,9 +18,12 @@ from orchestrator.cli.launching.command_words import WORDS_LAST, look_at, rank_c
 from orchestrator.cli.options import InventoryOption, YesOption
 from orchestrator.cli.report import say
 from orchestrator.plan.prepare import SourcePath
-from orchestrator.specs.errors import EXIT_OK, ConfigError, OrchError, PreflightError, UsageError
+from orchestrator.specs.errors import EXIT_OK, ConfigError, ConflictError, OrchError, PreflightError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import DEFAULT_DATA
+
+if TYPE_CHECKING:
+    from orchestrator.nodes.interface import Engine
 
 EXAMPLES = """\
 orch prepare
@@ -117,6 +121,7 @@ def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, projec
         environment={name: os.environ[name] for name in PROXIES if os.environ.get(name)},
     )
     try:
+        must_be_alone(node.engine, spec.name)
         run_to_end(node.engine, spec, lambda text: say(user_paths(text, spec, data, words)))
     except BaseException as error:
         if made and not (data / UNFINISHED).exists():
@@ -126,6 +131,20 @@ def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, projec
             if (data / UNFINISHED).exists():
                 error.hint = error.hint or "the same command continues where this one has ended"
         raise
+
+
+def must_be_alone(engine: Engine, name: str) -> None:
+    """Remove the container of a preparation that was cut off. ConflictError: one goes on."""
+    from orchestrator.specs.run import State
+
+    if (held := engine.container(name)) is None:
+        return
+    if held.state is State.RUNNING:
+        raise ConflictError(
+            "another `orch prepare` runs on this computer",
+            hint=f"wait for it, then run this again; if no terminal shows it: docker rm -f {name}",
+        )
+    engine.remove(held.id)
 
 
 def with_sources(words: Sequence[str]) -> list[str | SourcePath]:

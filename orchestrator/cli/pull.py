@@ -37,15 +37,15 @@ def pull(
     goes to nodes/NODE. Copies of your code that the run did not change stay there. A second call transfers only what is
     missing or has changed. Active runs may be pulled, too.
     """
+    from orchestrator.cli.report import progress_view
     from orchestrator.fleet.checkpoints.survey import places_in, places_of
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.fleet.runs.results import bring_results, find_results, run_with_files
-    from orchestrator.render.progress import ProgressView
 
     loaded = load_inventory(inventory).inventory
     places = dict(places_in(loaded.nodes, loaded.project))
-    with connected_for(loaded.nodes, run) as reached, ProgressView(quiet=as_json) as view:
+    with connected_for(loaded.nodes, run) as reached, progress_view(quiet=as_json) as view:
         known = [node for node in reached if node.name in places]
         run_id = run_with_files(known, places, run or "")
         plan = RunRecord(run_id).plan()

@@ -12,10 +12,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import EXIT_OK, ConfigError, OrchError, PartialError, PreflightError
+
+if TYPE_CHECKING:
+    from orchestrator.render.progress import ProgressView
 
 JSON_SCHEMA = 1
 """Version of what `write_json` writes: raised where a key is removed or gets another meaning."""
@@ -91,6 +94,13 @@ def say(text: str) -> None:
     """Write a message to stderr, unless `--quiet`; stdout is for data. Text of nodes may be part of it."""
     if not invocation.current.quiet:
         _write(text)
+
+
+def progress_view(*, quiet: bool = False, lines: bool = False) -> ProgressView:
+    """Return a view of transfers and builds, silent with `--quiet`. `lines`: plain ones on a terminal, too."""
+    from orchestrator.render.progress import ProgressView  # loads rich
+
+    return ProgressView(quiet=quiet or invocation.current.quiet, lines=lines)
 
 
 def write_json(data: Any) -> None:

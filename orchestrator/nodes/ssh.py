@@ -278,7 +278,7 @@ def _connection(host: _Host, *, node: str, gateway: Any) -> Any:
     return connection
 
 
-def _open(connection: Any, spec: NodeSpec) -> None:
+def _open(connection: Any, spec: NodeSpec, *, accept_by: str = "") -> None:
     """Connect and log in. NodeUnreachableError says why it could not."""
     drop_missing(connection.connect_kwargs)
     began = time.monotonic()
@@ -293,6 +293,7 @@ def _open(connection: Any, spec: NodeSpec) -> None:
             waited_s=time.monotonic() - began,
             keys=keys_for(connection.connect_kwargs),
             at_login=bool(transport and transport.session_id and transport.is_active()),
+            accept_by=accept_by,
         )
         connection.client.close()  # with its connection to the user's ssh-agent, which Fabric leaves open
         raise refusal(attempt) from error
@@ -345,7 +346,7 @@ def _gateway(login: Login, node: str) -> Any:
         before, gateway = gateway, _connection(host, node=node, gateway=gateway)
         there = NodeSpec(name=node, address=hop.host, user=hop.user, port=hop.port)
         try:
-            _open(gateway, there)
+            _open(gateway, there, accept_by=host.accept_by)
         except NodeUnreachableError as error:
             if before:
                 before.close()

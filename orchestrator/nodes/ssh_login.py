@@ -131,6 +131,8 @@ class Attempt:
 
     The exception does not show it: paramiko raises the error of the last key, possibly a parse error.
     """
+    accept_by: str = ""
+    """Command that accepts the host key (default: `orch trust` of the node): a jump host is no node."""
 
     @property
     def place(self) -> str:
@@ -141,7 +143,9 @@ def refusal(attempt: Attempt) -> NodeUnreachableError:
     """Error to raise; classified by the exception's type and the available keys, never by its text."""
     error, spec = attempt.error, attempt.spec
     if isinstance(error, paramiko.BadHostKeyException):
-        return host_keys.changed_key(spec.name, error.hostname, spec.port, [error.expected_key], error.key)
+        return host_keys.changed_key(
+            spec.name, error.hostname, spec.port, [error.expected_key], error.key, then=attempt.accept_by
+        )
     if attempt.at_login:
         return _login(attempt)
     reach = _kind(error)

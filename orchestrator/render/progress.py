@@ -11,12 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from contract.cost_model.units import duration
 from orchestrator.nodes.interface import Progress
 from orchestrator.render.console import stderr
 from orchestrator.render.printable import printable
 
 EVERY_S = 10.0
 """Between two plain lines of one node about the same thing."""
+STEADY_S = 2.0
+"""Seconds of a transfer before its rate is shown."""
 LONGEST = 120
 """Characters of a plain line, at most: a RUN step of a Dockerfile is a whole script."""
 MB = 1_000_000
@@ -40,6 +43,8 @@ class ProgressView:
         self._lock = Lock()
         self._rows: dict[str, TaskID] = {}
         self._said: dict[str, tuple[float, str]] = {}
+        self._begun: dict[str, tuple[str, float, int]] = {}
+        """By node: what it does, since when, and the bytes done by then: a copy that continues begins with some."""
         self._bars: Bars | None = None
         if self._console.is_terminal and not quiet and not lines:
             columns = (
@@ -65,23 +70,37 @@ class ProgressView:
         if self._quiet or not text:
             return
         with self._lock:
+            amount = f"{_amount(progress)}{self._pace(node, text, progress)}"
             if self._bars:
-                self._move(self._bars, node, text, progress)
+                self._move(self._bars, node, text, progress, amount)
             else:
-                self._say(node, text, progress)
+                self._say(node, text, progress, amount)
 
-    def _move(self, bars: Bars, node: str, text: str, progress: Progress) -> None:
+    def _pace(self, node: str, text: str, progress: Progress) -> str:
+        """Rate and remaining time of a transfer, once it has gone on for two seconds."""
+        now = self._clock()
+        what, since, before = self._begun.get(node, ("", now, 0))
+        if what != text or progress.done < before:
+            self._begun[node] = (text, now, progress.done)
+            return ""
+        passed, moved = now - since, progress.done - before
+        if progress.total < MB // 100 or passed < STEADY_S or moved <= 0:
+            return ""
+        left_s = passed * (progress.total - progress.done) / moved
+        return f", {moved / passed / MB:.1f} MB/s" + (f", {duration(left_s)} left" if left_s > 0 else "")
+
+    def _move(self, bars: Bars, node: str, text: str, progress: Progress, amount: str) -> None:
         if node not in self._rows:
             self._rows[node] = bars.add_task("", node=node, total=None)
-        room = max(20, self._console.width - 50)
+        room = max(20, self._console.width - 50 - len(amount))
         bars.update(
             self._rows[node],
-            description=f"{text[:room]} {_amount(progress)}".rstrip(),
+            description=f"{text[:room]} {amount}".rstrip(),
             completed=progress.done,
             total=progress.total or None,
         )
 
-    def _say(self, node: str, text: str, progress: Progress) -> None:
+    def _say(self, node: str, text: str, progress: Progress, amount: str) -> None:
         """A builder's own lines are shown where they begin something; a transfer now and then, and at its end."""
         if text.startswith(
             ("--->", "Removing intermediate", "Get:", "Selecting", "Preparing", "Unpacking", "Setting up")
@@ -93,7 +112,7 @@ class ProgressView:
         if what == text and not ended and now - last < EVERY_S:
             return
         self._said[node] = (now, text)
-        self._console.print(f"{node}: {text[:LONGEST]} {_amount(progress)}".rstrip(), markup=False, soft_wrap=True)
+        self._console.print(f"{node}: {text[:LONGEST]} {amount}".rstrip(), markup=False, soft_wrap=True)
 
 
 def _amount(progress: Progress) -> str:

@@ -141,3 +141,10 @@ def test_shell_knows_the_hosts_that_orch_knows(orch: Orch, monkeypatch: pytest.M
 def test_shell_on_a_node_that_is_not_there(orch: Orch) -> None:
     ran = orch("shell", "delta")
     assert (ran.code, "the inventory has no node delta: alpha, beta, gamma" in ran.err) == (3, True)
+
+
+def test_an_option_of_the_command_without_the_separator(orch: Orch) -> None:
+    ran = orch("exec", "RUN", "ls", "-l", on=lan.lan(*THREE))
+    assert ran.code == 2
+    assert "→ the command and its options stand after --: orch exec RUN -- ls -l" in ran.err
+    assert "stand after --" not in orch("exec", "--no-such", "--", "ls", on=lan.lan(*THREE)).err

@@ -6,12 +6,16 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import paramiko
 import pytest
 
 import orchestrator
 from orchestrator.cli import COMMANDS, build_app
+from orchestrator.nodes.ssh_login import Attempt, Keys, refusal
+from tests import lan
 
 PACKAGE = Path(orchestrator.__file__).parent
 LINE = re.compile(r"(?:^|[\s(`:→])(orch (?:" + "|".join(COMMANDS) + r")\b[^`;→\n]*)")
@@ -52,10 +56,23 @@ def hints() -> Iterator[tuple[str, str]]:
 def test_every_line_of_a_hint_is_understood(place: str, line: str) -> None:
     words = shlex.split(line)[1:]
     program = build_app(words[0])
-    while hasattr(program, "commands"):
+    while hasattr(program, "commands") and not (
+        program.invoke_without_command and not (words and words[0] in program.commands)
+    ):
         program = program.commands[words.pop(0)]
     program.make_context("orch", words).close()
 
 
 def test_there_are_some() -> None:
     assert len(set(hints())) > 60
+
+
+def test_a_changed_key_of_a_jump_host_is_accepted_by_a_login_there() -> None:
+    """`orch trust` of the machine behind it would ask that machine."""
+    new, old = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
+    error = paramiko.BadHostKeyException("bastion.lan", new, old)
+    keys = Keys(files=(), in_agent=frozenset())
+    there = Attempt(spec=lan.spec("alpha"), user="ana", error=error, waited_s=0.1, keys=keys)
+    assert refusal(there).hint.endswith("then: orch trust alpha")
+    jump = replace(there, accept_by="ssh -p 22 ana@bastion.lan true")
+    assert refusal(jump).hint.endswith("then: ssh -p 22 ana@bastion.lan true")

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.prepare import with_sources
-from orchestrator.plan.prepare import SourcePath, prepare_container, user_paths
-from orchestrator.specs.container import Mount
-from orchestrator.specs.errors import UsageError
+from orchestrator.cli.prepare import must_be_alone, with_sources
+from orchestrator.plan.prepare import NAME, SourcePath, prepare_container, user_paths
+from orchestrator.specs.container import ContainerSpec, Mount
+from orchestrator.specs.errors import ConflictError, UsageError
+from tests import lan
 from tests.unit.conftest import Orch
 
 
@@ -125,3 +126,18 @@ def test_words_that_cannot_be_prepared_are_refused_here(orch: Orch, words: tuple
     ran = orch("prepare", *words)  # with no engine that could be asked
     assert (ran.code, said in ran.err) == (2, True), ran.err
     assert not Path("Data").exists()
+
+
+@pytest.mark.parametrize("ends_with", [None, 1])
+def test_a_preparation_that_runs_is_respected_and_one_that_was_cut_off_is_removed(ends_with: int | None) -> None:
+    engine = lan.Actor("controller", held={lan.IMAGE.id: lan.IMAGE}, ends_with=ends_with)
+    engine.start(engine.create(ContainerSpec(name=NAME, image=lan.IMAGE.id, command=(), environment={}, labels={})))
+    if ends_with:
+        must_be_alone(engine, NAME)
+        assert engine.container(NAME) is None
+        must_be_alone(engine, NAME)
+        return
+    with pytest.raises(ConflictError) as caught:
+        must_be_alone(engine, NAME)
+    assert (caught.value.exit_code, caught.value.message) == (6, "another `orch prepare` runs on this computer")
+    assert f"docker rm -f {NAME}" in caught.value.hint

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
+from orchestrator.cli.report import Invocation, invocation, progress_view
 from orchestrator.nodes.interface import Progress
 from orchestrator.render.images import images_data, images_table
 from orchestrator.render.progress import ProgressView
@@ -54,8 +56,25 @@ def test_a_transfer_is_said_now_and_then_and_at_its_end() -> None:
             view.notify("alpha", Progress(text="sending", done=done, total=400_000_000))
     assert screen.lines == [
         "alpha: sending 0.0 of 400.0 MB",
-        "alpha: sending 200.0 of 400.0 MB",
-        "alpha: sending 400.0 of 400.0 MB",
+        "alpha: sending 200.0 of 400.0 MB, 20.0 MB/s, 10 s left",
+        "alpha: sending 400.0 of 400.0 MB, 20.0 MB/s",
+    ]
+
+
+def test_the_rate_of_a_copy_that_continues_counts_what_it_moves() -> None:
+    screen = Screen()
+    with screen.view as view:
+        view.notify("alpha", Progress(text="receiving", done=900_000_000, total=1_000_000_000))
+        screen.now = 10
+        view.notify("alpha", Progress(text="receiving", done=910_000_000, total=1_000_000_000))
+        screen.now = 11
+        view.notify("alpha", Progress(text="unpacking"))
+        view.notify("beta", Progress(text="receiving", done=5, total=10))  # files, not bytes
+    assert screen.lines == [
+        "alpha: receiving 900.0 of 1000.0 MB",
+        "alpha: receiving 910.0 of 1000.0 MB, 1.0 MB/s, 1.5 min left",
+        "alpha: unpacking",
+        "beta: receiving",
     ]
 
 
@@ -86,6 +105,12 @@ def test_quiet_says_nothing() -> None:
     with ProgressView(quiet=True, console=Console(file=file)) as view:
         view.notify("alpha", Progress(text="sending"))
     assert file.getvalue() == ""
+
+
+def test_quiet_holds_for_every_view_that_a_command_opens(capsys: pytest.CaptureFixture[str]) -> None:
+    with invocation(Invocation(quiet=True)), progress_view() as view:
+        view.notify("alpha", Progress(text="sending"))
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_shows_one_line_for_each_node() -> None:

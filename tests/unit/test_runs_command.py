@@ -7,11 +7,12 @@ import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from contract.cost_model.forecast import read_forecast
-from contract.events import EVENT_MARK
+from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, fetch, folder_digest
 from orchestrator.fleet.runs.compare import facts_of
 from orchestrator.fleet.runs.kept_lines import as_json
@@ -129,7 +130,7 @@ def happening(kind: str, **values: object) -> str:
     return EVENT_MARK + json.dumps({"event": kind, "rank": 0, **values})
 
 
-def two(**changes: object) -> tuple[RunRecord, RunRecord]:
+def two(**changes: Any) -> tuple[RunRecord, RunRecord]:
     a = recorded("a-1", words="gpt2 --lr 1e-3")
     b = recorded("b-2", state="failed", reason="NaN", words="gpt2 --lr 1e-2", code_digest="", **changes)
     say(a, "options: lr 0.001, seq-len 128 (small.yaml:3); all of them in /workspace/runs/a-1/options.yaml",

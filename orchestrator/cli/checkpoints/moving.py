@@ -23,10 +23,10 @@ def pull(
     inventory: InventoryOption = None,
 ) -> int:
     """Copy a run's newest intact checkpoint to this computer. A copy that is already here is not transferred again."""
+    from orchestrator.cli.report import progress_view
     from orchestrator.fleet.checkpoints.pull_push import pull as bring
-    from orchestrator.render.progress import ProgressView
 
-    with asked_nodes(inventory, run) as asked, ProgressView(quiet=as_json) as view:
+    with asked_nodes(inventory, run) as asked, progress_view(quiet=as_json) as view:
         _, held = asked.of(run)
         came = bring(asked.nodes, held, to, step=step, notify=view.notify, passed_over=note)
     if as_json:
@@ -58,11 +58,11 @@ def push(
 
     Takes the newest intact checkpoint of the run; every file is verified before and after the transfer.
     """
+    from orchestrator.cli.report import progress_view
     from orchestrator.fleet.checkpoints.pull_push import kept_here, newer
     from orchestrator.fleet.checkpoints.pull_push import push as bring
     from orchestrator.fleet.runs.find_runs import find_runs, must_be_over
     from orchestrator.fleet.runs.records import RunRecord
-    from orchestrator.render.progress import ProgressView
 
     kept = kept_here(origin, run or "", step, note)
     plan = RunRecord(kept.run_id).plan()
@@ -70,7 +70,7 @@ def push(
         raise UsageError(f"run {kept.run_id} was not launched from this computer: its nodes are unknown",
                          hint="name a node: --to NODE")  # fmt: skip
     name = to or (plan.master if plan else "")
-    with asked_nodes(inventory, kept.run_id) as asked, ProgressView(quiet=as_json) as view:
+    with asked_nodes(inventory, kept.run_id) as asked, progress_view(quiet=as_json) as view:
         must_be_over(find_runs(asked.nodes), kept.run_id)
         node = asked.node(name)
         folders = {part.node: part.folder for part in plan.nodes} if plan else {}
@@ -103,18 +103,18 @@ def export(
 
     A node that holds the checkpoint converts it in the training image; the file is then copied here.
     """
+    from orchestrator.cli.report import progress_view
     from orchestrator.fleet.checkpoints.export import export as write
     from orchestrator.fleet.checkpoints.export import image_for
     from orchestrator.fleet.checkpoints.survey import newest_sound
     from orchestrator.fleet.runs.records import RunRecord
-    from orchestrator.render.progress import ProgressView
     from orchestrator.specs.request import LaunchRequest
 
     if to.suffix != ".safetensors":
         raise UsageError(f"--to {to}: expected a name that ends in .safetensors")
     if to.exists():
         raise UsageError(f"{to} already exists; nothing was written", hint="choose another name with --to")
-    with asked_nodes(inventory, run) as asked, ProgressView(quiet=as_json) as view:
+    with asked_nodes(inventory, run) as asked, progress_view(quiet=as_json) as view:
         chosen, held = asked.of(run)
         sound = newest_sound(asked.nodes, held, step)
         if not sound:

@@ -84,10 +84,10 @@ def run_launch(
             say("nothing was started")
             return EXIT_INTERRUPTED
         if request.downloads:
+            from orchestrator.cli.report import progress_view
             from orchestrator.fleet.downloads.fetch_once import fetch_once
-            from orchestrator.render.progress import ProgressView
 
-            with ProgressView(quiet=mode.as_json) as view:
+            with progress_view(quiet=mode.as_json) as view:
                 fetch_once({node.name: node for node in nodes}, plan, request.downloads, view.notify)
         if not mode.forecast:
             return _run(nodes, plan, request, mode, previous, inventory.hooks)
@@ -155,12 +155,12 @@ def _run(
     hooks: HookSpec,
 ) -> int:
     from orchestrator.cli.launching.view import Screen
-    from orchestrator.render.progress import ProgressView
+    from orchestrator.cli.report import progress_view
 
     by_name = {node.name: node for node in nodes}
     screen = Screen(plan, quiet=mode.as_json)
     if previous:
-        notify = ProgressView(quiet=mode.as_json, lines=True).notify
+        notify = progress_view(quiet=mode.as_json, lines=True).notify
         containers = previous.launch_next(plan, notify, screen.step, request.folders)
     else:
         containers = start_all(by_name, plan, fresh=request.folders, on_step=screen.step)

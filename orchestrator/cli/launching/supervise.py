@@ -61,7 +61,7 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
     `no_answer_s`: seconds without an answer of any node until it gives up (default: the run's node timeout).
     """
     from orchestrator.cli.launching.view import tell_end
-    from orchestrator.render.progress import ProgressView
+    from orchestrator.cli.report import progress_view
 
     record = RunRecord(run.plan.run_id)
     folder = mode.inventory.parent if mode.inventory else Path()
@@ -72,7 +72,7 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
         hooks.hear(update)
         tell_hooks(hooks.results())
 
-    notify = ProgressView(quiet=mode.as_json, lines=True).notify  # the screen may have a table of its own
+    notify = progress_view(quiet=mode.as_json, lines=True).notify  # the screen may have a table of its own
     callbacks = Callbacks(update=hear, checkpoint=_replicate, failed=report_error, notify=notify)
     how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s)
     try:
