@@ -102,7 +102,7 @@ def _only_a_group(context: typer.Context) -> int:
     if wrong := [name for name in given if name not in ("inventory", "quiet", "verbose", "debug")]:
         words = ", ".join("--" + name.removeprefix("as_").replace("_", "-") for name in wrong)
         raise UsageError(f"{words} before `{context.invoked_subcommand}`: options of the list, not of this command",
-                         hint="orch runs --help")  # fmt: skip
+                         hint="orch help runs")  # fmt: skip
     return EXIT_OK
 
 
