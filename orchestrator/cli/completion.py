@@ -126,7 +126,7 @@ def _inventory(context: typer.Context) -> dict[str, list[str]]:
     """Names and labels of the inventory; none where it is missing or not valid. Kept until the file changes."""
     nothing: dict[str, list[str]] = {"nodes": [], "labels": []}
     try:
-        from orchestrator.cli.context import inventory_place
+        from orchestrator.cli.inventory_place import inventory_place
         from orchestrator.nodes.state_files import replace_file
 
         given = context.params.get("inventory") or (context.parent and context.parent.params.get("inventory"))
@@ -149,10 +149,8 @@ def _inventory(context: typer.Context) -> dict[str, list[str]]:
 
 
 def _read(file: Path) -> dict[str, list[str]]:
-    from orchestrator.cli.context import load_inventory
-    from orchestrator.cli.report import invocation
+    from orchestrator.specs.inventory_files.inventory_file import read_inventory
 
-    invocation.current.quiet = True
-    nodes = load_inventory(file).inventory.nodes
+    nodes = read_inventory(file).nodes
     labels = {f"{key}={value}" for node in nodes for key, text in node.labels.items() for value in text.split(",")}
     return {"nodes": [node.name for node in nodes], "labels": sorted(labels)}

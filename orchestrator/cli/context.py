@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from logging import getLogger
@@ -10,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.inventory_place import GIVEN, inventory_place
 from orchestrator.cli.options import InventoryOption, LabelOption, NodesOption
 from orchestrator.cli.report import invocation, say
 from orchestrator.specs.errors import ConfigError
@@ -52,7 +52,7 @@ def load_inventory(path: Path | None) -> LoadedInventory:
     from orchestrator.specs.inventory_files.inventory_yaml import HINT
 
     found, origin = inventory_place(path)
-    if origin == _GIVEN and found.is_file() and found != inventory_file():
+    if origin == GIVEN and found.is_file() and found != inventory_file():
         invocation.current.inventory = found  # for the lines to paste
     elif not origin:
         say(f"using the lab's inventory, {found} (another one: -i FILE; end the lab: orch lab down)")
@@ -63,21 +63,6 @@ def load_inventory(path: Path | None) -> LoadedInventory:
     loaded = LoadedInventory(inventory=_of_ansible(found) or read_inventory(found), path=found)
     getLogger("orch").info("inventory %s: %s", found, loaded.inventory)
     return loaded
-
-
-_GIVEN = "(given by -i)"
-
-
-def inventory_place(path: Path | None) -> tuple[Path, str]:
-    """Return the file of the inventory and, for a message, its origin; empty: the lab's."""
-    from orchestrator.lab.state import inventory_file
-
-    if given := path or invocation.current.inventory:
-        return given, _GIVEN
-    if variable := os.environ.get("ORCH_INVENTORY"):
-        return Path(variable), "(given by $ORCH_INVENTORY)"
-    lab = inventory_file()
-    return (lab, "") if lab.exists() else (Path("inventory.yaml"), "in this folder")
 
 
 def _of_ansible(file: Path) -> Inventory | None:

@@ -134,7 +134,7 @@ def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, projec
 
 
 def must_be_alone(engine: Engine, name: str) -> None:
-    """Remove the container of a preparation that was cut off. ConflictError: one goes on."""
+    """Remove the container of a preparation that was cut off. ConflictError: one is active."""
     from orchestrator.specs.run import State
 
     if (held := engine.container(name)) is None:

@@ -44,7 +44,7 @@ class ProgressView:
         self._rows: dict[str, TaskID] = {}
         self._said: dict[str, tuple[float, str]] = {}
         self._begun: dict[str, tuple[str, float, int]] = {}
-        """By node: what it does, since when, and the bytes done by then: a copy that continues begins with some."""
+        """Action of each node, its begin, and the bytes done by then: a copy that continues begins with some."""
         self._bars: Bars | None = None
         if self._console.is_terminal and not quiet and not lines:
             columns = (
@@ -77,7 +77,7 @@ class ProgressView:
                 self._say(node, text, progress, amount)
 
     def _pace(self, node: str, text: str, progress: Progress) -> str:
-        """Rate and remaining time of a transfer, once it has gone on for two seconds."""
+        """Rate and remaining time of a transfer, once it has taken two seconds."""
         now = self._clock()
         what, since, before = self._begun.get(node, ("", now, 0))
         if what != text or progress.done < before:
