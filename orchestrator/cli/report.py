@@ -96,11 +96,11 @@ def say(text: str) -> None:
         _write(text)
 
 
-def progress_view(*, quiet: bool = False, lines: bool = False) -> ProgressView:
-    """Return a view of transfers and builds, silent with `--quiet`. `lines`: plain ones on a terminal, too."""
+def progress_view(*, quiet: bool = False, lines: bool = False, notes: bool = False) -> ProgressView:
+    """Return a view of transfers and builds, silent with `--quiet`. `lines`, `notes`: see `ProgressView`."""
     from orchestrator.render.progress import ProgressView  # loads rich
 
-    return ProgressView(quiet=quiet or invocation.current.quiet, lines=lines)
+    return ProgressView(quiet=quiet or invocation.current.quiet, lines=lines, notes=notes)
 
 
 def write_json(data: Any) -> None:

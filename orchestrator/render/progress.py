@@ -33,10 +33,12 @@ class ProgressView:
         *,
         quiet: bool = False,
         lines: bool = False,
+        notes: bool = False,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """`lines`: plain ones on a terminal, too."""
+        """`lines`: plain ones on a terminal, too; `notes`: a text without a total is a line that stays, not a bar."""
+        self._notes = notes
         self._console = console or stderr()
         self._quiet = quiet
         self._clock = clock
@@ -61,6 +63,10 @@ class ProgressView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the bars: another view begins."""
         if self._bars:
             self._bars.stop()
 
@@ -71,7 +77,7 @@ class ProgressView:
             return
         with self._lock:
             amount = f"{_amount(progress)}{self._pace(node, text, progress)}"
-            if self._bars:
+            if self._bars and not (self._notes and not progress.total):
                 self._move(self._bars, node, text, progress, amount)
             else:
                 self._say(node, text, progress, amount)

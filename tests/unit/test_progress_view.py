@@ -123,6 +123,20 @@ def test_a_terminal_shows_one_line_for_each_node() -> None:
     assert "[red]Step 1/2" in file.getvalue()
 
 
+def test_notes_stay_above_the_bars_and_nothing_moves_after_the_end() -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=100, no_color=True, highlight=False)
+    with ProgressView(console=console, notes=True) as view:
+        view.notify("alpha", Progress(text="resuming from step 40, intact on beta"))
+        view.notify("alpha", Progress(text="step-00000040", done=1_000_000, total=2_000_000))
+        view.stop()
+        shown = file.getvalue()
+        view.notify("alpha", Progress(text="step-00000040", done=2_000_000, total=2_000_000))
+    assert "alpha: resuming from step 40, intact on beta\n" in shown
+    assert "step-00000040 1.0 of 2.0 MB" in shown
+    assert "2.0 of 2.0 MB" not in file.getvalue()
+
+
 def test_the_table_shows_who_has_what() -> None:
     file = io.StringIO()
     Console(file=file, width=120).print(images_table(PLACED))

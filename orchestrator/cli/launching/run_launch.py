@@ -160,8 +160,13 @@ def _run(
     by_name = {node.name: node for node in nodes}
     screen = Screen(plan, quiet=mode.as_json)
     if previous:
-        notify = progress_view(quiet=mode.as_json, lines=True).notify
-        containers = previous.launch_next(plan, notify, screen.step, request.folders)
+        with progress_view(quiet=mode.as_json, notes=True) as view:
+
+            def on_step(node: str, step: str) -> None:
+                view.stop()  # the checkpoint has been copied, and the screen begins
+                screen.step(node, step)
+
+            containers = previous.launch_next(plan, view.notify, on_step, request.folders)
     else:
         containers = start_all(by_name, plan, fresh=request.folders, on_step=screen.step)
     if mode.detach:
