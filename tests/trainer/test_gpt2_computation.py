@@ -60,6 +60,22 @@ def test_gradient_checkpointing_keeps_less_for_the_backward_pass() -> None:
     assert kept(replace(PLAIN, gradient_checkpointing=True)) < kept(PLAIN) / 3
 
 
+@pytest.mark.slow
+def test_compiled_the_chunks_are_one_operator_of_one_graph_with_the_same_bits() -> None:
+    compiled = torch.compile(token_loss, backend="aot_eager", fullgraph=True)
+    hidden, weight = torch.randn(30, 8), torch.randn(100, 8)
+    following = torch.randint(100, (30,), generator=torch.Generator().manual_seed(1))
+    found = []
+    for compute in (token_loss, compiled):
+        given = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        loss = compute(*given, following, 8)
+        (loss * 0.5).backward()
+        found.append((loss.detach(), *(one.grad for one in given)))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    with torch.no_grad():
+        assert torch.equal(compiled(hidden, weight, following, 8), found[0][0])
+
+
 def test_a_loss_in_chunks_under_autocast_is_near_that_in_float32() -> None:
     torch.manual_seed(0)
     hidden, weight = torch.randn(20, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)

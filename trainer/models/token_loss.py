@@ -42,8 +42,6 @@ def token_loss(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int = 0
     return F.cross_entropy(scores.to(_accurate(scores.dtype)), following, reduction="sum")
 
 
-# Compiled, the chunks would be unrolled, and there is little to fuse: the products are nearly all of it.
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's annotation
 def _in_chunks(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int) -> Tensor:
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -51,34 +49,74 @@ def _in_chunks(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int) ->
     with torch.autocast(device, enabled=False):
         # The cast is outside of the function: autograd casts the gradient of `hidden` back.
         arguments = (hidden.to(dtype), weight, following, chunk, wanted)
+        if torch.compiler.is_compiling():
+            # One operator of the graph: traced, the chunks would be unrolled, and there is little to fuse.
+            in_graph: Tensor = _chunked_loss(*arguments)[0]
+            return in_graph
         loss: Tensor = _ChunkedLoss.apply(*arguments)  # type: ignore[no-untyped-call]
     return loss
 
 
+Triple = tuple[Tensor, Tensor, Tensor]
+
+
+@torch.library.custom_op("trainer::chunked_loss", mutates_args=())
+def _chunked_loss(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int, wanted: bool) -> Triple:
+    return _loss_and_gradients(hidden, weight, following, chunk, wanted)
+
+
+@_chunked_loss.register_fake
+def _(hidden: Tensor, weight: Tensor, _following: Tensor, _chunk: int, wanted: bool) -> Triple:
+    loss = hidden.new_empty((), dtype=_accurate(hidden.dtype))
+    if wanted:
+        return loss, torch.empty_like(hidden), torch.empty_like(weight)
+    return loss, hidden.new_empty(0), weight.new_empty(0)
+
+
+def _keep_gradients(ctx: Any, inputs: Any, output: Triple) -> None:  # noqa: ARG001  # torch names them
+    ctx.save_for_backward(*output[1:])
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _scaled(ctx: Any, upstream: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    grad_hidden, grad_weight = ctx.saved_tensors
+    return grad_hidden * upstream.to(grad_hidden.dtype), grad_weight * upstream, None, None, None
+
+
+_chunked_loss.register_autograd(_scaled, setup_context=_keep_gradients)
+
+
+def _loss_and_gradients(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int, wanted: bool) -> Triple:
+    """The loss, and its gradients where they are `wanted`, otherwise empty tensors."""
+    read = _padded(weight.to(hidden.dtype))
+    loss = torch.zeros((), device=hidden.device, dtype=_accurate(hidden.dtype))
+    # One buffer for all chunks: to allocate memory costs a CPU more than to fill it.
+    buffer = hidden.new_empty(min(chunk, len(hidden)), len(read))
+    grad_hidden = torch.empty_like(hidden) if wanted else hidden.new_empty(0)
+    grad_weight = torch.zeros_like(weight) if wanted else weight.new_empty(0)
+    for start in range(0, len(hidden), chunk):
+        part, targets = hidden[start : start + chunk], following[start : start + chunk, None]
+        scores = torch.mm(part, read.t(), out=buffer[: len(part)])[:, : len(weight)]
+        log_p = torch.log_softmax(scores, 1, dtype=loss.dtype)
+        loss -= log_p.gather(1, targets).sum()
+        if not wanted:
+            continue
+        of_logits = log_p.exp_().scatter_add_(1, targets, -torch.ones_like(targets, dtype=loss.dtype))
+        of_logits = of_logits.to(hidden.dtype)
+        torch.mm(of_logits, read[: len(weight)], out=grad_hidden[start : start + chunk])
+        if of_logits.dtype == weight.dtype:
+            grad_weight.addmm_(of_logits.t(), part)
+        else:
+            grad_weight += of_logits.t() @ part
+    return loss, grad_hidden, grad_weight
+
+
 class _ChunkedLoss(torch.autograd.Function):
+    """Not compiled: changes the gradients in place instead of copying them."""
+
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, following: Tensor, chunk: int, wanted: bool) -> Tensor:
-        read = _padded(weight.to(hidden.dtype))
-        loss = torch.zeros((), device=hidden.device, dtype=_accurate(hidden.dtype))
-        # One buffer for all chunks: to allocate memory costs a CPU more than to fill it.
-        buffer = hidden.new_empty(min(chunk, len(hidden)), len(read))
-        if wanted:
-            grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
-            ctx.gradients = grad_hidden, grad_weight
-        for start in range(0, len(hidden), chunk):
-            part, targets = hidden[start : start + chunk], following[start : start + chunk, None]
-            scores = torch.mm(part, read.t(), out=buffer[: len(part)])[:, : len(weight)]
-            log_p = torch.log_softmax(scores, 1, dtype=loss.dtype)
-            loss -= log_p.gather(1, targets).sum()
-            if not wanted:
-                continue
-            of_logits = log_p.exp_().scatter_add_(1, targets, -torch.ones_like(targets, dtype=loss.dtype))
-            of_logits = of_logits.to(hidden.dtype)
-            torch.mm(of_logits, read[: len(weight)], out=grad_hidden[start : start + chunk])
-            if of_logits.dtype == weight.dtype:
-                grad_weight.addmm_(of_logits.t(), part)
-            else:
-                grad_weight += of_logits.t() @ part
+        loss, *ctx.gradients = _loss_and_gradients(hidden, weight, following, chunk, wanted)
         return loss
 
     @staticmethod
