@@ -65,6 +65,34 @@ CONTESTANTS = (
         measure=ours("--compile", "--loss-chunk", "2048", "--gradient-checkpointing"),
         note="compiled; the loss in chunks, all blocks computed again",
     ),
+    Candidate(
+        name="ours-bf16-moments",
+        measure=ours("--compile", "--optimizer-state", "bf16"),
+        note="compiled; AdamW's moments in bfloat16",
+    ),
+    Candidate(
+        name="ours-int8-moments",
+        measure=ours("--compile", "--optimizer-state", "int8"),
+        note="compiled; AdamW's moments in 8 bits",
+    ),
+    Candidate(
+        name="ours-offload",
+        measure=ours("--compile", "--optimizer-offload"),
+        note="compiled; AdamW's moments in CPU memory",
+    ),
+    Candidate(
+        name="ours-least",
+        measure=ours(
+            "--compile",
+            "--loss-chunk",
+            "256",
+            "--gradient-checkpointing",
+            "--optimizer-state",
+            "int8",
+            "--optimizer-offload",
+        ),
+        note="compiled; all that saves memory",
+    ),
     Candidate(name="ours-muon", measure=ours("--optimizer", "muon")),
     *gpt2_peers.CONTESTANTS,
 )
@@ -90,13 +118,16 @@ TABLES = (
     Table(
         name="memory",
         title="Memory",
-        names=("ours-amp", "ours", "ours-checkpointing", "ours-frugal", "hf-trainer-tuned"),
+        names=("ours-amp", "ours", "ours-checkpointing", "ours-frugal", "ours-least", "hf-trainer-tuned"),
         baseline="ours-amp",
     ),
     Table(
         name="frugal",
         title="Memory, all compiled",
-        names=("ours-compiled", "ours-chunks", "ours-selective", "ours-frugal", "ours-most-frugal"),
+        names=(
+            "ours-compiled", "ours-chunks", "ours-selective", "ours-frugal", "ours-most-frugal",
+            "ours-bf16-moments", "ours-int8-moments", "ours-offload", "ours-least",
+        ),
         baseline="ours-compiled",
     ),
     Table(

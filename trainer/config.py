@@ -130,6 +130,13 @@ class TrainOptions:
     )
 
     optimizer: str = option("adamw", "optimizer", section="optimization", choices=("adamw", "muon", "sgd"))
+    optimizer_state: Literal["fp32", "bf16", "int8"] = option(
+        "fp32", "format of the optimizer's moments: 8, 4 or 2 bytes a weight with adamw; bf16 and int8 change results"
+        " a little",
+    )  # fmt: skip
+    optimizer_offload: bool = option(
+        False, "keep the moments of adamw or sgd in pinned CPU memory, from where a GPU gets them in each step"
+    )
     lr: float = option(6e-4, "highest learning rate", aliases=("--learning-rate",), at_least=0, varies=True)
     find_lr: int = option(
         0, "run a learning-rate range test of STEPS (100) instead of training", metavar="STEPS", without_value=100,
@@ -239,6 +246,8 @@ class TrainOptions:
                 f"--sync-delay {self.sync_delay}: with --sync-every {self.sync_every} and --sync-fragments"
                 f" {self.sync_fragments} expected less than {max(1, most)}"
             )
+        if self.optimizer_offload and self.optimizer == "muon":
+            wrong.append("--optimizer-offload: Muon needs its momentum on the GPU: give --optimizer adamw or sgd")
         if wrong:
             raise OptionError("\n".join(wrong))
 

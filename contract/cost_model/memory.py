@@ -13,6 +13,8 @@ from typing import Literal
 MIB = 2**20
 VALUE = 4
 """Bytes of a float32."""
+STATE_VALUE = {"fp32": VALUE, "bf16": 2, "int8": 1 + 1 / 256}
+"""Bytes of a value of the optimizer's state."""
 PROCESS_MIB = 370
 """A rank that has imported torch, built its first small model and joined its group."""
 LAUNCHER_MIB = 260
@@ -50,6 +52,8 @@ class TransformerTraining:
     """Tokens whose logits are in memory at a time; 0: all."""
     optimizer_values: int
     """Values that the optimizer keeps, of all parameters together."""
+    optimizer_state: Literal["fp32", "bf16", "int8"] = "fp32"
+    """Format of these values."""
     gradient_checkpointing: int | Literal["selective"] = 0
     """All of every so many blocks is computed again in the backward pass, 0: of none; or all but large products."""
     checkpoint_async: bool = True
@@ -80,9 +84,9 @@ class MemoryForecast:
 def forecast_memory(training: TransformerTraining, *, ranks: int, world_size: int, first: bool) -> MemoryForecast:
     """Forecast for a node with `ranks` of `world_size`. `first`: rank 0 is there, which writes the checkpoints."""
     weights = training.parameters * VALUE
-    state = training.optimizer_values * VALUE
+    state = int(training.optimizer_values * STATE_VALUE[training.optimizer_state])
     compressed = world_size > 1 and training.sync != "fp32"  # `auto` may choose such an exchange
-    unsent = (weights + weights // world_size) * compressed
+    unsent = _unsent(training, world_size) * compressed
     copied = (weights + state) * first + unsent * ranks if training.checkpoint_async else 0
     # Those of a single rank with one pass appear while activations are freed, and take over their memory.
     alone = world_size == 1 and training.passes == 1
@@ -94,7 +98,7 @@ def forecast_memory(training: TransformerTraining, *, ranks: int, world_size: in
             "gradients": _mib(gradients * ranks),
             "optimizer": _mib(state * ranks),
             "activations": _mib(_of_activations(training) * ranks),
-            "exchange": _mib((unsent + _in_flight(training) * compressed) * ranks),
+            "exchange": _mib(exchange_bytes(training, world_size=world_size) * compressed * ranks),
             "checkpoint copy": _mib(copied),
         }
     )
@@ -143,6 +147,17 @@ def _of_activations(training: TransformerTraining) -> int:
     # logits and their logarithms; a copy of the output layer and its gradient; gradients of hidden states
     loss = 2 * chunk * training.vocab_size + 2 * training.vocab_size * training.width + 3 * tokens * training.width
     return blocks + loss * VALUE
+
+
+def exchange_bytes(training: TransformerTraining, *, world_size: int) -> int:
+    """Bytes of a compressed exchange of gradients on each rank."""
+    return _unsent(training, world_size) + _in_flight(training)
+
+
+def _unsent(training: TransformerTraining, world_size: int) -> int:
+    """Bytes of what is left to send: of all values, and of this rank's part of their mean."""
+    weights = training.parameters * VALUE
+    return weights + weights // world_size
 
 
 def _in_flight(training: TransformerTraining) -> int:

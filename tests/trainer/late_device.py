@@ -56,6 +56,9 @@ class LateTensor(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _compute(func, args, kwargs or {})
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.host.__reduce_ex__(protocol)  # torch reads the memory of a view, which a wrapper has not
+
 
 @dataclass
 class Waits:
@@ -242,4 +245,4 @@ def _pinned(tensor: Tensor) -> Tensor:
 
 
 def _is_pinned(tensor: Tensor) -> bool:
-    return getattr(tensor, "pinned", False)
+    return getattr(tensor, "pinned", False) or getattr(tensor._base, "pinned", False)

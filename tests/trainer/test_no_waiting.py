@@ -66,7 +66,13 @@ TINY = ("--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16")
 RUNS = {
     "gpt2": ("gpt2", *TINY, "--gradient-accumulation-steps", "2", "--dropout", "0.1"),
     "gpt2-chunks": ("gpt2", *TINY, "--loss-chunk", "32"),
+    "gpt2-bf16-moments": ("gpt2", *TINY, "--optimizer-state", "bf16"),
+    "gpt2-int8-moments-offloaded": ("gpt2", *TINY, "--optimizer-state", "int8", "--optimizer-offload"),
+    "gpt2-sgd-offloaded": ("gpt2", *TINY, "--optimizer", "sgd", "--optimizer-offload"),
     "vision": ("vision", "--model", "resnet18", "--image-size", "16", "--batch-size", "8"),
+    "vision-int8-moments": (
+        "vision", "--model", "resnet18", "--image-size", "16", "--batch-size", "8", "--optimizer-state", "int8",
+    ),
     "vision-augmented": (
         "vision", "--model", "vit-mini", "--image-size", "16", "--batch-size", "8", "--mixup", "0.4",
         "--randaugment", "2,12", "--erase", "0.3", "--class-weights", "balanced", "--focal-loss", "2",

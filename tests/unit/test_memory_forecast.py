@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,7 @@ trainings = st.builds(
     passes=st.integers(1, 8),
     loss_chunk=st.sampled_from([0, 1024]),
     optimizer_values=st.integers(0, 2 * 10**9),
+    optimizer_state=st.sampled_from(["fp32", "bf16", "int8"]),
     gradient_checkpointing=st.sampled_from([0, 1, 2, 3, "selective"]),
     checkpoint_async=st.booleans(),
     sync=st.sampled_from(["auto", "fp32", "int8"]),
@@ -82,6 +84,16 @@ def test_the_copy_for_a_checkpoint_counts_on_the_node_that_writes_it() -> None:
     first, other = (forecast_memory(SMALL, ranks=1, world_size=5, first=first) for first in (True, False))
     copied = first.parts["checkpoint copy"] - other.parts["checkpoint copy"]
     assert copied == pytest.approx(3 * first.parts["weights"], abs=2)
+
+
+@pytest.mark.parametrize(("how", "bytes_per_weight"), [("fp32", 8), ("bf16", 4), ("int8", 2 + 2 / 256)])
+def test_moments_in_fewer_bits_take_less_and_so_does_their_copy(
+    how: Literal["fp32", "bf16", "int8"], bytes_per_weight: float
+) -> None:
+    found = forecast_memory(replace(SMALL, optimizer_state=how), ranks=1, world_size=1, first=True).parts
+    weights = SMALL.parameters / 2**20
+    assert found["optimizer"] == pytest.approx(weights * bytes_per_weight, abs=1)
+    assert found["checkpoint copy"] == pytest.approx(weights * (4 + bytes_per_weight), abs=1)
 
 
 def test_ranks_of_a_node_add_up() -> None:

@@ -127,6 +127,7 @@ def _sizes(given: argparse.Namespace, data: Path) -> TransformerTraining | None:
         passes=-(-share // micro_batch),
         loss_chunk=CPU_LOSS_CHUNK if how["loss_chunk"] == "auto" else how["loss_chunk"],
         optimizer_values=kept[options.optimizer],
+        optimizer_state=options.optimizer_state,
         gradient_checkpointing=how["gradient_checkpointing"],
         checkpoint_async=options.checkpoint_async,
         sync=options.sync,

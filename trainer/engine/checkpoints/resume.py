@@ -22,7 +22,7 @@ from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.group import Group
 from trainer.engine.guard import Guard
-from trainer.engine.optimization.optimizer import LossScaler
+from trainer.engine.optimization.optimizer import LossScaler, load_optimizer, settle
 from trainer.engine.workload import Workload
 from trainer.errors import ConfigurationError
 
@@ -68,12 +68,13 @@ class TrainState:
         tensors = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         return {**tensors, **self.numbers(), "step": step, "cursor": cursor}
 
-    def read(self, path: Path) -> tuple[int, int]:
+    def read(self, path: Path, say: Say) -> tuple[int, int]:
         """ConfigurationError: the file is whole, but no state of this model, or one that would run something."""
         state = read_state(path)
         with must_fit_in(path):
             self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            if converted := load_optimizer(self.optimizer, state["optimizer"]):
+                say(converted)
             self.remember(state)
             return int(state["step"]), int(state["cursor"])
 
@@ -86,7 +87,7 @@ def resume(trained: TrainState, workload: Workload, options: TrainOptions, group
             chosen = choose(options, group.place, say)
             if chosen:
                 must_fit(chosen, workload.identity)
-                step, cursor = trained.read(chosen.state_file)
+                step, cursor = trained.read(chosen.state_file, say)
                 progress = ResumePoint(step=step, cursor=cursor, source=chosen.path)
         except ConfigurationError as error:
             refusal = error
@@ -169,6 +170,7 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer, *, filled: bool) -> lis
         optimizer.zero_grad(set_to_none=True)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+    settle(optimizer)
     return [
         value
         for group in optimizer.param_groups

@@ -6,8 +6,10 @@ resuming goes over its `state`. A group's `lr_scale` is its own rate in proporti
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from trainer.config import TrainOptions
+from trainer.engine.hardware import compiling
+from trainer.engine.optimization.compact import ADAMW, SGD_NESTEROV, CompactOptimizer
+from trainer.engine.optimization.moment_formats import FORMATS, as_float32, format_of
 from trainer.engine.optimization.muon import Muon
 from trainer.errors import OptionError
 
@@ -36,6 +41,9 @@ def build_optimizer(model: nn.Module, groups: Groups | None, options: TrainOptio
         (hidden if for_muon else others).append(own)
     if options.optimizer == "muon" and not hidden:
         raise OptionError("--optimizer muon: this model has no hidden matrices, which Muon is for: give adamw")
+    how = FORMATS[options.optimizer_state]
+    if how.name != "fp32" or (options.optimizer_offload and _elsewhere(given)):
+        return _compact(hidden, others, options, dtype)
     # One pass over the weights instead of a dozen; on a CPU, too, it takes a fraction of the time.
     fused = True if options.fused is None else options.fused
     if options.optimizer == "sgd":
@@ -46,6 +54,48 @@ def build_optimizer(model: nn.Module, groups: Groups | None, options: TrainOptio
         return adamw
     muon = Muon(hidden, options.lr, dtype)
     return CombinedOptimizer([muon, adamw]) if adamw else muon
+
+
+def _compact(hidden: Groups, others: Groups, options: TrainOptions, dtype: torch.dtype) -> Optimizer:
+    """The same rules, with moments in fewer bits or in CPU memory."""
+    how = FORMATS[options.optimizer_state]
+    device = next(chain.from_iterable(group["params"] for group in hidden + others)).device
+    worth_it = options.compile is True if device.type == "cpu" else options.compile is not False
+    compiled = worth_it and not options.deterministic and not compiling.what_lacks(device)
+    if options.optimizer == "sgd":
+        defaults: dict[str, Any] = {"lr": options.lr, "momentum": MOMENTUM}
+        return CompactOptimizer(
+            others, SGD_NESTEROV, defaults, how, offload=options.optimizer_offload, compiled=compiled
+        )
+    defaults = {"lr": options.lr, "betas": options.betas, "eps": 1e-8}
+    offload = options.optimizer_offload
+    adamw = CompactOptimizer(others, ADAMW, defaults, how, offload=offload, compiled=compiled) if others else None
+    if not hidden:
+        assert adamw is not None  # noqa: S101  # a model has parameters
+        return adamw
+    muon = Muon(hidden, options.lr, dtype, how)
+    return CombinedOptimizer([muon, adamw]) if adamw else muon
+
+
+def _elsewhere(groups: Groups) -> bool:
+    """Whether the weights are on another device than the CPU, whose memory their moments could go to."""
+    return any(one.device.type != "cpu" for group in groups for one in group["params"])
+
+
+def load_optimizer(optimizer: Optimizer, state_dict: dict[str, Any]) -> str:
+    """Continue from a checkpoint's state, in whatever format; return what was converted, empty if nothing was."""
+    parts = optimizer.parts if isinstance(optimizer, CombinedOptimizer) else [optimizer]
+    (wanted,) = {part.how.name if isinstance(part, CompactOptimizer | Muon) else "fp32" for part in parts}
+    found = format_of(state_dict["state"])
+    if found != wanted:
+        decoded = {number: as_float32(entry) for number, entry in state_dict["state"].items()}
+        if isinstance(optimizer, SGD):  # torch's counts no steps
+            decoded = {number: {"momentum_buffer": entry["momentum_buffer"]} for number, entry in decoded.items()}
+        groups = zip(optimizer.param_groups, state_dict["param_groups"], strict=True)
+        filled = [{**{key: value for key, value in own.items() if key != "params"}, **theirs} for own, theirs in groups]
+        state_dict = {"state": decoded, "param_groups": filled}
+    optimizer.load_state_dict(state_dict)
+    return f"optimizer state: {found} in the checkpoint, {wanted} from now on" if found != wanted else ""
 
 
 def usual_groups(model: nn.Module, weight_decay: float) -> Groups:
@@ -84,8 +134,28 @@ class CombinedOptimizer(Optimizer):
             part.step()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
+        """Each part from its own groups: not all keep their state as torch does."""
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups):
+            raise ValueError(f"{len(groups)} groups of parameters, and the optimizer has {len(self.param_groups)}")
+        start = 0
+        for part in self.parts:
+            own = groups[start : (start := start + len(part.param_groups))]
+            numbers = {number for group in own for number in group["params"]}
+            state = {number: entry for number, entry in state_dict["state"].items() if number in numbers}
+            part.state = defaultdict(dict)
+            part.load_state_dict({"state": state, "param_groups": own})
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+        self.state = defaultdict(dict, chain.from_iterable(part.state.items() for part in self.parts))
         self._share()
+
+    def settle(self) -> None:
+        for part in self.parts:
+            settle(part)
+
+    def state_dict(self) -> dict[str, Any]:
+        self.settle()
+        return super().state_dict()
 
     def _share(self) -> None:
         """One dictionary of state for all, and each part its own of the groups."""
@@ -118,6 +188,12 @@ class LossScaler(torch.amp.GradScaler):
         optimizer.found_inf = void.float()  # type: ignore[attr-defined]  # as GradScaler gives it to fused optimizers
         optimizer.step()
         del optimizer.found_inf  # type: ignore[attr-defined]
+
+
+def settle(optimizer: Optimizer) -> None:
+    """Wait for state on its way to CPU memory, before it is read there."""
+    if isinstance(optimizer, CompactOptimizer | CombinedOptimizer):
+        optimizer.settle()
 
 
 def skips_on_device(optimizer: Optimizer) -> bool:
