@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+
 import pytest
 
 from trainer.engine.reporting.metrics import Throughput
@@ -62,3 +65,42 @@ def test_a_step_that_is_counted_late_ends_before_the_pause_that_followed_it() ->
     throughput.count(8, ended=12.0)
     assert throughput.read()[0] == 8.0
     assert throughput.step_s == 1.0
+
+
+def _noisy(step: int, random: Random) -> float:
+    return max(0.01, random.gauss(0.1, 0.02))
+
+
+def _one_hang(step: int, random: Random) -> float:
+    return 20.0 if step == 150 else _noisy(step, random)
+
+
+def _stalls(step: int, random: Random) -> float:
+    return 5.0 if step % 90 == 0 else _noisy(step, random)
+
+
+def _slower(step: int, random: Random) -> float:
+    return _noisy(step, random) * (1 if step < 60 else 6)
+
+
+def _weights_now_and_then(step: int, random: Random) -> float:
+    return 2.0 if step % 50 == 0 else _noisy(step, random)
+
+
+def _evaluations(step: int) -> float:
+    return 5.0 if step % 100 == 0 else 0.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("pause", [lambda _step: 0.0, _evaluations], ids=["no pauses", "evaluations"])
+@pytest.mark.parametrize("step_s", [_noisy, _one_hang, _stalls, _slower, _weights_now_and_then])
+def test_within_a_tenth_after_a_fifth_of_the_steps(
+    step_s: Callable[[int, Random], float], pause: Callable[[int], float], seed: int
+) -> None:
+    random, steps, remaining = Random(seed), 1000, RemainingTime()  # noqa: S311  # the same at each run
+    times = [(30.0 if step == 1 else step_s(step, random), pause(step)) for step in range(1, steps + 1)]
+    for seconds, paused_s in times[: steps // 5]:
+        remaining.step(seconds)
+        remaining.pause(paused_s)
+    left = sum(seconds + paused_s for seconds, paused_s in times[steps // 5 :])
+    assert remaining.estimate(steps - steps // 5) == pytest.approx(left, rel=0.1)

@@ -9,14 +9,21 @@ FIRST_STEPS = 5
 """Steps that compile, allocate and fill caches: they do not count once others have followed."""
 RECENT_STEPS = 100
 """Steps whose mean is the time of a step: shares, nodes and links change during a run."""
+STALL = 4.0
+"""Times the median of the recent steps: a longer step has stood still for a part of its time."""
 
 
 class RemainingTime:
-    """Estimated from the time of recent steps, and from all pauses between steps: evaluations and checkpoints."""
+    """Estimated from the time of recent steps, and from all pauses: evaluations and checkpoints between steps, and the
+    stalls within them. A first stall is an accident, and is expected no more; from the second on they recur."""
 
     def __init__(self) -> None:
+        self._stalls, self._stalled_s = 0, 0.0
+        """Those of steps that are not recent any more."""
         self._first: deque[float] = deque(maxlen=FIRST_STEPS)
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._usual: deque[float] = deque(maxlen=RECENT_STEPS)
+        """Median of the recent steps when each of them was counted."""
         self._counted, self._paused_s = 0, 0.0
 
     def step(self, seconds: float) -> None:
@@ -28,7 +35,12 @@ class RemainingTime:
             return
         if self._counted == FIRST_STEPS + 1:  # what came before it happens once: compiling
             self._paused_s = 0.0
+        usual_s = median(self._recent or [seconds])
+        if len(self._recent) == RECENT_STEPS and (stalled_s := _stalled_s(self._recent[0], self._usual[0], usual_s)):
+            self._stalls += 1
+            self._stalled_s += stalled_s
         self._recent.append(seconds)
+        self._usual.append(usual_s)
 
     def pause(self, seconds: float) -> None:
         """Count a pause after the last step."""
@@ -40,4 +52,18 @@ class RemainingTime:
             return None
         if not self._recent:
             return steps_left * median(list(self._first)[1:])
-        return steps_left * (mean(self._recent) + self._paused_s / (self._counted - FIRST_STEPS))
+        usual_s = median(self._recent)
+        recent = [
+            _stalled_s(seconds, then_s, usual_s) for seconds, then_s in zip(self._recent, self._usual, strict=True)
+        ]
+        stalls = self._stalls + sum(stalled_s > 0 for stalled_s in recent)
+        paused_s = self._paused_s + (self._stalled_s + sum(recent) if stalls > 1 else 0.0)
+        step_s = mean(self._recent) - mean(recent)
+        return steps_left * (step_s + paused_s / (self._counted - FIRST_STEPS))
+
+
+def _stalled_s(seconds: float, then_s: float, now_s: float) -> float:
+    """Seconds that a step was longer than a usual one, if it has stalled; otherwise 0. A usual one takes `then_s` and
+    `now_s`: where a run becomes slower for good, or faster, the steps before or after have not stalled."""
+    usual_s = max(then_s, now_s)
+    return seconds - usual_s if seconds > STALL * usual_s else 0.0
