@@ -11,7 +11,15 @@ from typing import Any
 from contract.log_lines import EVENT_MARK
 from orchestrator.nodes.fake import FakeEngine, FakeNode, UnexpectedCallError
 from orchestrator.nodes.interface import Completed
-from orchestrator.nodes.probes import checkpoint_probe, host_probe, inside_probe, network_probe, probe, reach_program
+from orchestrator.nodes.probes import (
+    checkpoint_probe,
+    host_probe,
+    inside_probe,
+    network_probe,
+    probe,
+    reach_program,
+    usage_probe,
+)
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import NodeUnreachableError
@@ -62,6 +70,13 @@ def request(names: Sequence[str] = NAMES[:2], **changes: Any) -> LaunchRequest:
 
 def plan(names: Sequence[str] = NAMES[:2], identity: RunIdentity = IDENTITY, **changes: Any) -> Plan:
     return plan_launch(request(names, **changes), {name: facts(name) for name in names}, identity)
+
+
+USED = "".join(
+    f"up={up}\tcpu={busy} 0 0 {idle} 0 0 0 0\tcpus=4\tMemTotal=16384000\tMemAvailable=8192000\tnetwork={sent} {sent}\n"
+    for up, busy, idle, sent in ((100, 0, 0, 0), (102, 200, 600, 4 << 20))
+)
+"""Two samples of the resources in use: a quarter of the CPU, half of the memory, 2 MiB/s."""
 
 
 def plan_of(*specs: NodeSpec) -> Plan:
@@ -164,6 +179,7 @@ class Lan:
             ("sh", "-c", probe.SCRIPT, "*"): (0, probe_answer(name), ""),
             ("sh", "-c", host_probe.SCRIPT, "*"): (0, HOST, ""),
             ("sh", "-c", network_probe.SCRIPT, "*"): (0, network_answer(name), ""),
+            ("sh", "-c", usage_probe.SCRIPT, "*"): (0, USED, ""),
             ("sh", "-c", "*"): (0, "", ""),
             ("true",): (0, "", ""),
             ("nvidia-smi", "*"): (127, "", "not found"),

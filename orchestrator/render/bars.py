@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from math import fsum
 
 from rich.text import Text
 
@@ -28,3 +30,23 @@ def stacked(parts: Sequence[tuple[float, str, str]], most: float, *, width: int 
         text.append(letter * (end - drawn), style)
         drawn = end
     return text
+
+
+def sparkline(
+    values: Sequence[float], width: int, *, scale: tuple[float, float] | None = None, ascii_only: bool = False
+) -> str:
+    """The course of values in one line of at most `width` letters, means of equal parts. `scale`: values of the lowest
+    and the highest letter (default: the least and the most)."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite or width < 1:
+        return ""
+    letters = "_.-~^" if ascii_only else "▁▂▃▄▅▆▇█"
+    width = min(width, len(finite))
+    parts = [finite[len(finite) * n // width : len(finite) * (n + 1) // width] for n in range(width)]
+    means = [fsum(part) / len(part) for part in parts]
+    least, most = scale or (min(means), max(means))
+    if not math.isfinite(most - least) or most == least:
+        return letters[0] * width
+    return "".join(
+        letters[min(len(letters) - 1, int(len(letters) * (mean - least) / (most - least)))] for mean in means
+    )

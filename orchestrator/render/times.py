@@ -53,6 +53,14 @@ def stamp(at: str) -> str:
     return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds") if seconds else at
 
 
+def stamp_of(seconds: float) -> str:
+    """A time in seconds since 1970, to the second, with the zone; empty if out of range."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
 def _ago(seconds: float) -> str:
     if seconds < 60:
         return "just now"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from datetime import datetime
 from itertools import islice
 
 from contract.cost_model.forecast import Forecast
-from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, ResourcesSampled, TrainingStopped
+from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, ResourcesSampled
+from orchestrator.checks.progress import with_figures
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import run_line
@@ -18,8 +18,6 @@ from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import HistoryEntry, PastRun
 from orchestrator.specs.secret import Veil
 
-LASTING = ("of_forecast", "compute_s", "final_step", "remaining_s")
-"""Figures that not every step reports: they hold until the next report."""
 LOOK_BACK = 200
 """Last lines that are searched for an event: a rank writes one every few lines."""
 LOOK_AHEAD = 1000
@@ -51,7 +49,7 @@ def newest_progress(events: Iterable[Event | None]) -> ProgressEvent | None:
     newest = None
     for event in events:
         if isinstance(event, ProgressEvent):
-            newest = _with_figures(event, newest) if newest else event
+            newest = with_figures(event, newest) if newest else event
     return newest
 
 
@@ -76,17 +74,6 @@ def _events(container: RunningContainer, *, tail: int | None = None, first: int 
                 yield event
     except OrchError:
         return  # the state of the run is known without them
-
-
-def _with_figures(event: ProgressEvent, earlier: ProgressEvent) -> ProgressEvent:
-    """A checkpoint and a stop keep all figures of the step before, every other event the `LASTING` ones. A checkpoint
-    is reported when it is written, maybe some steps later: the step never decreases."""
-    keeps_all = isinstance(event, CheckpointWritten | TrainingStopped)
-    figures = [one.name for one in fields(ProgressEvent) if one.name != "others"] if keeps_all else LASTING
-    kept = {name: getattr(earlier, name) for name in figures if getattr(event, name) is None}
-    if isinstance(event, CheckpointWritten):
-        kept["step"] = max(event.step or 0, earlier.step or 0)
-    return replace(event, **kept, others={**earlier.others, **event.others} if keeps_all else event.others)
 
 
 def last_checkpoint(record: RunRecord) -> tuple[int, str] | None:

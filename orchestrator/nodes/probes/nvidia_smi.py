@@ -233,9 +233,9 @@ def _gpu_of_row(row: dict[str, str], index: int) -> GpuFacts:
     position = whole("index")
     return GpuFacts(
         index=index if position is None else position,
-        uuid=_known(row.get("uuid", "")),
-        name=_known(row.get("name", "")),
-        driver_version=_known(row.get("driver_version", "")),
+        uuid=known(row.get("uuid", "")),
+        name=known(row.get("name", "")),
+        driver_version=known(row.get("driver_version", "")),
         compute_capability=_capability(row.get("compute_cap", "")),
         memory_total_mib=whole("memory.total"),
         memory_used_mib=whole("memory.used"),
@@ -291,10 +291,11 @@ def _process(info: ElementTree.Element, kind: str = "") -> GpuProcess:
 
 def _text(element: ElementTree.Element, path: str = ".") -> str:
     """The text at this path; empty where it is missing or says that there is nothing."""
-    return _known((element.findtext(path) if path != "." else element.text) or "")
+    return known((element.findtext(path) if path != "." else element.text) or "")
 
 
-def _known(text: str) -> str:
+def known(text: str) -> str:
+    """The text of a cell; empty where it says that there is nothing."""
     text = text.strip()
     return "" if _NOTHING.search(text) or _BROKEN.search(text) else text
 

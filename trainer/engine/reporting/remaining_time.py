@@ -10,7 +10,7 @@ FIRST_STEPS = 5
 RECENT_STEPS = 100
 """Steps whose mean is the time of a step: shares, nodes and links change during a run."""
 STALL = 4.0
-"""Times the median of the recent steps: a longer step has stood still for a part of its time."""
+"""Times the median of the recent steps: a longer step has stalled."""
 
 
 class RemainingTime:

@@ -1,0 +1,195 @@
+"""Watch machines and their run: samples of every node, and the lines and ends of the run's containers, as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from logging import getLogger
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.faults import as_error
+from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
+from orchestrator.fleet.runs.launch import RunningContainer
+from orchestrator.fleet.runs.progress import LOOK_BACK, past_run
+from orchestrator.fleet.runs.read_logs import recorded_only, run_line
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.secrets import veil_at
+from orchestrator.fleet.supervise.follow import follow
+from orchestrator.nodes.interface import Node
+from orchestrator.nodes.probes.usage_probe import samples
+from orchestrator.specs.errors import ConfigError, PreflightError
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.run import Run
+from orchestrator.specs.run_events import NodeSampled, NodeSilent, RunFound, RunLine, Tick, WatchEvent
+
+LOOK_EVERY_S = 10.0
+"""Between two looks for a new run; a run that is followed reports its own end."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0
+"""Before a node that did not answer is asked again."""
+UNHEARD_S = 12.0
+"""Seconds without a sample after which the connection is closed: a machine without power keeps it open."""
+CATCH_UP_S = 5.0
+"""For the newest lines of all nodes."""
+
+Pause = Callable[[float], object]
+
+
+class FleetWatch:
+    """Watches nodes from threads of its own; what they see comes out of `events`.
+
+    One command per node, over the connection that is open anyway, writes a sample every two seconds: that is also the
+    sign of life of the node. While a run holds the node, the sample is the newest line of its agent's file.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        specs: Mapping[str, NodeSpec],
+        run: str | None,
+        *,
+        tick_s: float = 0.5,
+        pause: Pause | None = None,
+    ) -> None:
+        """`run`: the run to watch; None: the newest, and each that is launched later."""
+        self._nodes, self._specs, self._wanted = {node.name: node for node in nodes}, specs, run
+        self._tick_s = tick_s
+        self._closed = Event()
+        self._pause = pause or self._closed.wait
+        self._queue: SimpleQueue[WatchEvent | ConfigError] = SimpleQueue()
+        self._kept: dict[str, str] = {}
+        """The file of samples on each node that a run holds."""
+        self._looked = False
+        self._heard = dict.fromkeys(self._nodes, 0)
+        """Samples of each node since the last look at its connection."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the nodes, in order."""
+        return tuple(self._nodes)
+
+    def events(self) -> Iterator[WatchEvent]:
+        """Start to watch; events as they come, a `Tick` after each `tick_s` without one, until `close`.
+
+        ConfigError: the run that was asked for is not there.
+        """
+        for node in self._nodes.values():
+            Thread(target=self._sample, args=(node,), daemon=True).start()
+            Thread(target=self._check_connection, args=(node,), daemon=True).start()
+        Thread(target=self._watch_runs, daemon=True).start()
+        while not self._closed.is_set():
+            try:
+                event = self._queue.get(timeout=self._tick_s)
+            except Empty:
+                yield Tick()
+                continue
+            if isinstance(event, ConfigError):
+                raise event
+            yield event
+
+    def close(self) -> None:
+        self._closed.set()
+
+    # ── Samples ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _sample(self, node: Node) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._closed.is_set():
+            kept = self._kept.get(node.name, "")
+            try:
+                reading = samples(node, kept=kept, folder=self._workspace(node.name))
+                for usage in reading:
+                    self._heard[node.name] += 1
+                    self._queue.put(NodeSampled(node=node.name, usage=usage))
+                    pause_s = FIRST_PAUSE_S
+                    if self._closed.is_set() or self._kept.get(node.name, "") != kept:
+                        break
+                else:
+                    self._pause(pause_s)  # it has ended by itself
+            except Exception as error:
+                self._queue.put(NodeSilent(node=node.name, error=as_error(error, node=node.name)))
+                self._pause(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _check_connection(self, node: Node) -> None:
+        """Close a connection over which nothing comes, so that its readers notice, and connect again."""
+        while not self._closed.is_set():
+            before = self._heard[node.name]
+            self._pause(UNHEARD_S)
+            if self._heard[node.name] == before and not self._closed.is_set():
+                with suppress(Exception):  # it is broken anyhow
+                    node.close()
+
+    def _workspace(self, name: str) -> str:
+        return self._specs[name].workspace if name in self._specs else ""
+
+    # ── Runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _watch_runs(self) -> None:
+        while not self._closed.is_set():
+            try:
+                run = self._look()
+                if run and run.is_going:
+                    self._follow(run)
+                    self._pause(FIRST_PAUSE_S)  # the next attempt may be on its way
+                    continue
+            except ConfigError as error:  # several runs begin so, or none does
+                if not self._looked:
+                    self._queue.put(error)
+                    return
+            except Exception as error:
+                getLogger("orch").info("looking for runs failed: %s", as_error(error), exc_info=True)
+            self._pause(LOOK_EVERY_S)
+
+    def _look(self) -> Run | None:
+        """Ask the nodes for the run, and report it."""
+        found = find_runs(list(self._nodes.values()))
+        silent = tuple(found.unreachable)
+        event, run = RunFound(unreachable=silent), None
+        if record := recorded_only(found, self._wanted):
+            past = past_run(record, found.unreachable)
+            event = RunFound(past=past, forecast=past.forecast, unreachable=silent)
+        elif found.runs or self._wanted is not None:
+            with suppress(PreflightError):  # a node that does not answer may hold it
+                run = choose_run(found, self._wanted)
+                kept = RunRecord(run.run_id)
+                newest = self._newest_lines(run, kept)
+                event = RunFound(run=run, forecast=kept.forecast(), unreachable=silent, lines=newest)
+        self._looked = True
+        self._queue.put(event)
+        return run
+
+    def _follow(self, run: Run) -> None:
+        record = RunRecord(run.run_id)
+        self._kept = self._files(run, record)
+        try:
+            for event in follow(running_containers(run, self._nodes), record, patient=True):
+                if self._closed.is_set():
+                    return
+                if not isinstance(event, Tick):
+                    self._queue.put(event)
+        finally:
+            self._kept = {}
+
+    def _files(self, run: Run, record: RunRecord) -> dict[str, str]:
+        """The agent's file of samples on each node, by the plan on record; none without one."""
+        plan = record.plan()
+        folders = {part.node: part.folder for part in plan.nodes} if plan else {}
+        return {
+            member.node: f"{folders[member.node]}/runs/{run.run_id}/resources-{member.node_rank}.jsonl"
+            for member in run.members
+            if member.node in folders
+        }
+
+    def _newest_lines(self, run: Run, record: RunRecord) -> tuple[RunLine, ...]:
+        """The newest lines of each container: what a record lacks, maybe a million of them, is read after these."""
+
+        def newest(container: RunningContainer) -> list[RunLine]:
+            veil = veil_at(container.node, container.secrets, record.veil)
+            lines = islice(container.node.engine.logs(container.id, tail=LOOK_BACK), LOOK_BACK)
+            return [run_line(container, line, veil) for line in lines]
+
+        outcomes = fan_out(running_containers(run, self._nodes), newest, timeout_s=CATCH_UP_S)
+        return tuple(line for outcome in outcomes for line in outcome.result or ())
