@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -47,6 +48,7 @@ GROUPS = {
     "Run": {
         "launch": "Start a training run on several nodes and follow it",
         "status": "Show the state of a run and its nodes",
+        "monitor": "Watch the nodes and their run, live",
         "logs": "Show what the ranks of a run wrote, merged",
         "exec": "Run a command in the containers of a run, or on a node",
         "shell": "Log in to a node",
@@ -73,6 +75,8 @@ GROUPS = {
 """Commands by group, in the order of use, with their summaries."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 _WITHOUT_INVENTORY = ("lab", "explain", "docs", "init", "inventory", "version")
+WATCH_EVERY_S = 2
+_SECONDS = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
 ALIASES = {"watch": "supervise"}
 """Other names of commands; the help of the command names them."""
 
@@ -251,13 +255,17 @@ def _set_common(option: str) -> None:
 
 
 def _current_names(arguments: Sequence[str]) -> list[str]:
-    """Replace aliases: of commands, `--node` of `doctor` and `logs`, and `help COMMAND`."""
+    """Replace aliases (of commands and options, `help COMMAND`) and a `--watch` without its value."""
     words, named = list(arguments), _named_command(arguments)
     if named == "help":
         words.remove("help")
         return [*words, "--help"]
     if named in ALIASES:
         words[words.index(named)] = ALIASES[named]
+    if named == "status" and "--watch" in words:  # its value may be left out
+        place = words.index("--watch")
+        given = words[place + 1] if place + 1 < len(words) and _SECONDS.fullmatch(words[place + 1]) else ""
+        words[place : place + 2 if given else place + 1] = [f"--watch={given or WATCH_EVERY_S}"]
     if named in ("doctor", "logs"):
         words = ["--nodes" + word[6:] if word.partition("=")[0] == "--node" else word for word in words]
     return words

@@ -17,7 +17,7 @@ from tests.json_output import SCHEMA, json_data
 from tests.unit.conftest import THREE, Orch, detached
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
-STREAMS = {"logs"}
+STREAMS = {"logs", "monitor"}
 """One object per line, without the envelope."""
 
 

@@ -1,0 +1,1 @@
+"""`orch monitor`: the model that events feed, and the screen that shows it."""
