@@ -29,6 +29,7 @@ from orchestrator.nodes.probes import (
     probe,
     setup_probe,
     torch_probe,
+    usage_probe,
 )
 from orchestrator.nodes.ssh_hosts import from_ssh_config
 from orchestrator.render.log_lines import log_json, log_line
@@ -189,6 +190,7 @@ def readers() -> Mapping[str, Reader]:
         "nvidia-smi": Reader(read=_smi, texts=[*_of_files("tests/**/*.xml"), "0, GPU-1, RTX, 570.1, 6144, 1, 1, 1\n"]),
         "facts": Reader(read=lambda text: probe.parse(text, name="a", address="1.1.1.1", now=1.0), texts=[facts]),
         "host": Reader(read=lambda text: host_probe.parse(text, port=12355), texts=[lan.HOST]),
+        "usage": Reader(read=lambda text: [*map(usage_probe.UsageReader().read, text.split("\n"))], texts=[lan.USED]),
         "network": Reader(read=lambda text: network_probe.parse(text, project="orch"),
                           texts=[lan.network_answer("alpha"), *FIREWALLS]),
         "setup": Reader(read=lambda text: setup_probe.parse(text, name="alpha"), texts=[SETUP]),
