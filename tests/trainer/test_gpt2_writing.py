@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.models.gpt2 import GPT2, Gpt2Shape, Sampling, choose, generate
+from tests.trainer.late_device import NAME, late_device
+from trainer.models.gpt2 import ENDED_LOOK_EVERY, GPT2, Gpt2Shape, Sampling, choose, generate
 
 SHAPE = Gpt2Shape(layers=2, heads=2, width=16, seq_len=8, vocab_size=50)
 LIKELIEST = Sampling(temperature=0)
@@ -63,6 +64,44 @@ def test_what_is_written_hangs_on_the_seed_and_the_model_trains_on() -> None:
     assert len(write(1)) == 20
     assert write(1) == write(1) != write(2)
     assert model.training
+
+
+def test_each_text_ends_at_its_end_token_and_all_when_the_last_has_ended() -> None:
+    model, prompts = a_model(), torch.randint(50, (3, 4), generator=torch.Generator().manual_seed(3))
+    whole = generate(model, prompts, 40, Sampling(), seed=2).tolist()
+    last = [max(row.index(token) for row in whole) if all(token in row for row in whole) else 99 for token in range(50)]
+    end = min(range(50), key=last.__getitem__)
+    assert last[end] < 39  # so that there is something to leave out
+    cut = generate(model, prompts, 40, Sampling(), seed=2, end=end).tolist()
+    assert {len(row) for row in cut} == {last[end] + 1}
+    for row, full in zip(cut, whole, strict=True):
+        own = full.index(end)
+        assert row[: own + 1] == full[: own + 1]
+        assert set(row[own:]) == {end}
+
+
+def test_tokens_are_drawn_as_torch_draws_them() -> None:
+    """The same as `torch.multinomial`, which a GPU would have to be waited for."""
+    logits = torch.randn(64, 50)
+    found = choose(logits, Sampling(top_k=20), torch.Generator().manual_seed(5))
+    likeliest = torch.topk(logits, 20)
+    drawn = torch.multinomial(likeliest.values.softmax(1), 1, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(found, likeliest.indices.gather(1, drawn))
+
+
+def test_a_device_is_waited_for_once_in_many_tokens() -> None:
+    model, prompts = a_model(), torch.randint(49, (2, 3))
+    expected = generate(model, prompts, ENDED_LOOK_EVERY, LIKELIEST, seed=1, end=49)
+    with late_device(within=generate) as waits:
+        model, prompts, logits = model.to(NAME), prompts.to(NAME), torch.randn(2, 9).to(NAME)
+        waits.raises = True
+        written = generate(model, prompts, ENDED_LOOK_EVERY - 1, LIKELIEST, seed=1, end=49)
+        chosen = choose(logits, Sampling(top_p=0.9), torch.Generator())
+        with pytest.raises(AssertionError, match="waits for the device"):
+            generate(model, prompts, ENDED_LOOK_EVERY, LIKELIEST, seed=1, end=49)
+        waits.raises = False
+        assert written.tolist() == expected[:, :-1].tolist()
+        assert chosen.device.type == NAME
 
 
 def test_work_with_a_cache_does_not_grow_with_what_was_written() -> None:

@@ -188,31 +188,46 @@ class Sampling:
     """Total probability of the likeliest tokens to choose from."""
 
 
+ENDED_LOOK_EVERY = 16
+"""Tokens between two looks whether all texts have ended, on a GPU: each look waits for what is queued."""
+
+
 @torch.no_grad()
-def generate(model: GPT2, prompts: Tensor, count: int, sampling: Sampling, seed: int) -> Tensor:
-    """Generate `count` tokens after each of `prompts` (batch, length). A full window drops its older half, as after a
-    shift all tokens have to be read again: positions are learned."""
-    chance = torch.Generator().manual_seed(seed)
-    window = model.shape.seq_len
+def generate(model: GPT2, prompts: Tensor, count: int, sampling: Sampling, seed: int, end: int | None = None) -> Tensor:
+    """Generate at most `count` tokens after each of `prompts` (batch, length). A full window drops its older half, as
+    after a shift all tokens have to be read again: positions are learned. `end`: the token that ends a text; after it
+    a row has nothing but this token, and where all texts have ended the result is shorter."""
+    device = model.tokens.weight.device
+    chance = torch.Generator(device).manual_seed(seed) if sampling.temperature > 0 else None
+    window, length = model.shape.seq_len, prompts.shape[1]
     was_training = model.training
     model.eval()
-    tokens = prompts.to(model.tokens.weight.device)
+    tokens = torch.empty(len(prompts), length + count, dtype=prompts.dtype, device=device)
+    tokens[:, :length] = prompts
+    ended = torch.zeros(len(prompts), 1, dtype=torch.bool, device=device)
+    every = 1 if device.type == "cpu" else ENDED_LOOK_EVERY
     caches = model.caches(len(tokens))
-    unread = tokens[:, -window:]
-    for _ in range(count):
+    begin, at = max(0, length - window), length
+    while at < length + count:
         if caches[0].length == window:
             for cache in caches:
                 cache.length = 0
-            unread = tokens[:, -(window // 2 or 1) :]
-        following = choose(model.next_logits(unread, caches).float().cpu(), sampling, chance)
-        unread = following.to(tokens.device)
-        tokens = torch.cat([tokens, unread], dim=1)
+            begin = at - (window // 2 or 1)
+        following = choose(model.next_logits(tokens[:, begin:at], caches).float(), sampling, chance)
+        if end is not None:
+            following = following.masked_fill(ended, end)
+            ended |= following == end
+        tokens[:, at : at + 1] = following
+        begin, at = at, at + 1
+        if end is not None and (at - length) % every == 0 and bool(ended.all()):
+            break
     model.train(was_training)
-    return tokens[:, prompts.shape[1] :]
+    return tokens[:, length:at]
 
 
-def choose(logits: Tensor, sampling: Sampling, chance: torch.Generator) -> Tensor:
-    """(batch, 1) tokens of (batch, vocabulary) logits."""
+def choose(logits: Tensor, sampling: Sampling, chance: torch.Generator | None) -> Tensor:
+    """(batch, 1) tokens of (batch, vocabulary) logits, on their device, which this does not wait for. `chance`: of the
+    same device."""
     if sampling.temperature <= 0:
         return logits.argmax(dim=1, keepdim=True)
     vocabulary = logits.shape[1]
@@ -220,5 +235,8 @@ def choose(logits: Tensor, sampling: Sampling, chance: torch.Generator) -> Tenso
     likeliest = torch.topk(logits / sampling.temperature, kept)
     weights = likeliest.values.softmax(dim=1)
     # The first stays, a later one if those before it have too little probability.
-    weights[weights.cumsum(dim=1) - weights >= sampling.top_p] = 0.0
-    return likeliest.indices.gather(1, torch.multinomial(weights, 1, generator=chance))
+    weights = weights.masked_fill(weights.cumsum(dim=1) - weights >= sampling.top_p, 0.0)
+    # The smallest of exponential random numbers, each divided by a weight, belongs to an index with the probability of
+    # its weight. torch.multinomial computes the same, but reads the weights' sum on the CPU first.
+    drawn = torch.empty_like(weights).exponential_(generator=chance)
+    return likeliest.indices.gather(1, (weights / drawn).argmax(dim=1, keepdim=True))

@@ -99,8 +99,15 @@ def _sample(given: argparse.Namespace, _place: RankInfo) -> int:
     if wrong := out_of_range(request):
         raise OptionError("\n".join(wrong))
     found, model = _model_of(given.checkpoint)
+    model.to(_device())
     print("\n\n".join(write_on(model, Tokenizer.from_file(str(found.path / TOKENIZER)), request)))
     return 0
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _export(given: argparse.Namespace, _place: RankInfo) -> int:
@@ -134,7 +141,7 @@ class GenerationRequest:
     """Request to generate texts from a prompt."""
 
     prompt: str
-    tokens: int = option(80, "tokens to generate", at_least=1)
+    tokens: int = option(80, "tokens to generate at most", at_least=1)
     temperature: float = option(0.6, "low, as small models know few words well; 0: always the likeliest token")
     top_k: int = option(50, "choose from the K likeliest tokens; 0: from all", metavar="K")
     top_p: float = option(
@@ -145,13 +152,15 @@ class GenerationRequest:
 
 
 def write_on(model: GPT2, tokenizer: Any, request: GenerationRequest) -> list[str]:
-    """Generate texts, each with the prompt."""
+    """Generate texts, each with the prompt, up to the end of text."""
     import torch
 
     from trainer.data.tokenizer import END_OF_TEXT
     from trainer.models.gpt2 import Sampling, generate
 
-    start = tokenizer.encode(request.prompt).ids or [tokenizer.token_to_id(END_OF_TEXT)]
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    start = tokenizer.encode(request.prompt).ids or [end]
     sampling = Sampling(temperature=request.temperature, top_k=request.top_k, top_p=request.top_p)
-    written = generate(model, torch.tensor([start] * request.samples), request.tokens, sampling, request.seed)
-    return [str(tokenizer.decode([*start, *tokens])) for tokens in written.tolist()]
+    written = generate(model, torch.tensor([start] * request.samples), request.tokens, sampling, request.seed, end)
+    texts = [tokens[: tokens.index(end)] if end in tokens else tokens for tokens in written.tolist()]
+    return [str(tokenizer.decode([*start, *tokens])) for tokens in texts]
