@@ -4,7 +4,7 @@
     python -m benchmarks.vision --quick       # test that everything runs
 
 Images are generated JPEG files, one folder per class. The warm-up is one epoch, so that caches are full when timing
-starts. All use random crops and flips; none mixes or distorts images.
+starts. All use random crops and flips; none mixes or distorts images, save in the table `augmentation`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ RUNGS = (
     ("+checkpointing", "", "--use-gradient-checkpointing"),
 )
 """Name of the optimization, the options without it, and the options with it."""
+CHANCE = (
+    ("+randaugment", "--randaugment 2,9"),
+    ("+mixup", "--mixup 0.2"),
+    ("+randaugment+mixup", "--randaugment 2,9 --mixup 0.2"),
+)
 
 
 def ours(flags: str) -> Callable[[argparse.Namespace], Measured]:
@@ -65,6 +70,10 @@ CONTESTANTS = (
         name="ours-plain", measure=ours(_rung(0)), needs=NEEDS, note="the trainer with all optimizations disabled"
     ),
     *(
+        Candidate(name=name, measure=ours(f"--no-cache {flags}"), needs=NEEDS, note=f"and `{flags}`")
+        for name, flags in CHANCE
+    ),
+    *(
         Candidate(
             name=name,
             measure=ours(_rung(height)),
@@ -89,6 +98,12 @@ TABLES = (
         names=("naive", "ours-plain", *(name for name, _, _ in RUNGS)),
         baseline="naive",
         ladder=True,
+    ),
+    Table(
+        name="augmentation",
+        title="What random changes of pictures cost",
+        names=("ours-uncached", *(name for name, _ in CHANCE)),
+        baseline="ours-uncached",
     ),
 )
 

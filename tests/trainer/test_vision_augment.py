@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 
+from tests.trainer.late_device import NAME, late_device
 from trainer.data import randaugment as ra
 from trainer.data.augment import Augmentation, beta_quantile, cut, middle, partners
 from trainer.data.order import uniform
@@ -26,8 +25,9 @@ def planes(pixels: np.ndarray) -> torch.Tensor:
 
 
 def one(operation: str, strength: float, sign: float = 1.0) -> np.ndarray:
-    chosen = torch.tensor([OPERATIONS.index(operation)])
-    changed = ra.apply(planes(PIXELS), chosen, torch.tensor([sign]), strength)
+    changed, chosen = planes(PIXELS), torch.tensor([OPERATIONS.index(operation)])
+    rows = [torch.arange(int(operation in kind)) for kind in ra.KINDS]
+    ra.apply_(changed, chosen, torch.tensor([sign]), strength, rows)
     return changed[0].permute(1, 2, 0).numpy()
 
 
@@ -84,23 +84,32 @@ def test_every_operation_is_drawn_and_no_strength_changes_little(operation: str)
 
 
 def test_grey_pictures_are_augmented_too() -> None:
-    chance = torch.from_numpy(uniform(3, np.arange(64), 4).astype(np.float32))
+    numbers = uniform(3, np.arange(64), 4).astype(np.float32)
+    chance = torch.from_numpy(numbers)
     grey = torch.from_numpy(NOISE.integers(0, 256, (64, 1, 12, 12))).float()
-    changed = RandAugment(operations=2, magnitude=15)(grey, chance)
+    augment = RandAugment(operations=2, magnitude=15)
+    changed = augment(grey, chance, augment.plan(numbers))
     assert changed.shape == grey.shape
     assert 0 <= changed.min() <= changed.max() <= 255.5
     assert (changed != grey).flatten(1).any(1).float().mean() > 0.5
 
 
-@pytest.mark.parametrize("change", [ra.autocontrast, ra.equalize, ra.smooth], ids=lambda change: change.__name__)
-def test_computing_all_is_computing_the_chosen_ones(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """What a GPU does instead of waiting."""
-    pictures = torch.from_numpy(NOISE.integers(0, 256, (40, 3, 24, 24))).float()
-    chosen = torch.arange(40) % 3 == 1
-    some, all_of_them = (each(chosen, pictures, lambda part, _: change(part)) for each in (ra._only, ra._all))
-    assert torch.allclose(some, all_of_them, atol=1e-3)
-    assert torch.equal(some[~chosen], pictures[~chosen])
-    assert not torch.equal(some[chosen], pictures[chosen])
+def test_each_image_gets_its_own_operations_in_any_company() -> None:
+    """All at once as one by one, also on a device that fails if it is waited for."""
+    numbers = uniform(3, np.arange(60), 4).astype(np.float32)
+    pictures = torch.from_numpy(NOISE.integers(0, 256, (60, 3, 24, 24))).float()
+    augment = RandAugment(operations=2, magnitude=15)
+    together = augment(pictures, torch.from_numpy(numbers), augment.plan(numbers))
+    for row in range(60):
+        own = slice(row, row + 1)
+        alone = augment(pictures[own], torch.from_numpy(numbers[own]), augment.plan(numbers[own]))
+        assert torch.allclose(alone, together[own], atol=2e-3)
+    with late_device(within=augment.__call__) as waits:
+        late, chance, *plan = (part.to(NAME) for part in (pictures, torch.from_numpy(numbers), *augment.plan(numbers)))
+        waits.raises = True
+        late = augment(late, chance, plan)
+        waits.raises = False
+        assert late.cpu().tolist() == together.tolist()
 
 
 class Numbers:

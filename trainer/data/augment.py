@@ -5,6 +5,7 @@ The random numbers follow from the seed and a sample's position in the stream: s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,10 +54,14 @@ class Augmentation:
         mirrored = (chance[:, 2] < 0.5) & self.flip
         return cut(images, indices, corners, mirrored, self.crop)
 
-    def on_device(self, images: Tensor, chance: Tensor) -> Tensor:
-        """(n, C, H, W) from 0 to 255, with the numbers that chose the views."""
+    def plan(self, chance: NDArray[np.float32]) -> tuple[Tensor, ...]:
+        """The choices that the CPU must know before `on_device`."""
+        return self.randaugment.plan(chance[:, 9:]) if self.randaugment else ()
+
+    def on_device(self, images: Tensor, chance: Tensor, plan: Sequence[Tensor] = ()) -> Tensor:
+        """(n, C, H, W) from 0 to 255, with the numbers that chose the views, and the `plan` of these."""
         if self.randaugment is not None:
-            images = self.randaugment(images, chance[:, 9:])
+            images = self.randaugment(images, chance[:, 9:], plan)
         if not self.erase:
             return images
         # Random erasing (Zhong et al. 2017): a part of the image becomes its mean.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainer.data.to_device import to_device
+from trainer.data.to_device import constant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class ClassificationLoss:
             # Not quite 0 for a certain answer: below gamma 1 the slope there is infinite.
             target = target * (-torch.expm1(log_p)).clamp_min(1e-8) ** self.gamma
         if self.weights is not None:
-            target = target * to_device(self.weights, target.device)
+            target = target * constant(self.weights, target.device)
         return -(target * log_p).sum()
 
 

@@ -203,14 +203,13 @@ class Text(Workload):
         import torch
         from torch.nn import functional as F
 
-        from trainer.data.to_device import to_device
+        from trainer.data.to_device import constant
 
         sums, smoothing = [], self._choice.label_smoothing
         for at, own in enumerate(self._by_head(logits)):
-            # Copied each time: `target_counts` needs them on the CPU, where to look at them waits for nothing.
-            weights = self._class_weights[at]
+            weights = self._class_weights[at]  # on the CPU, where `target_counts` looks at them
             if weights is not None:
-                weights = to_device(weights.tolist(), own.device)
+                weights = constant(tuple(weights.tolist()), own.device)
             sums.append(F.cross_entropy(own, labels[:, at], weight=weights, label_smoothing=smoothing, reduction="sum"))
         return torch.stack(sums)
 

@@ -142,24 +142,29 @@ class Vision(Workload):
     # ── From samples to a loss ────────────────────────────────────────────────────────────────────
 
     def batch(self, request: BatchRequest) -> Batch:
-        """Pixels as bytes, a fourth of what floats would weigh; what else chance does to them, the device computes."""
+        """Pixels as bytes, a fourth of what floats would weigh; what else chance does to them, the device computes.
+        With mixup, each sample's weight and its partner's row come first; partners from elsewhere are the last rows."""
         images, indices = self._pictures[request.split], request.indices
         if request.split != "train":
             return torch.from_numpy(middle(images, indices, self._augmentation.crop)), self._labels(images, indices)
-        batch = self._drawn(images, indices, request.positions)
         if not self._augmentation.mixup:
-            return batch
+            return self._drawn(images, indices, request.positions)
+        # Of a picture that is in this batch itself, the partner is there already: read, cropped and augmented once.
         positions = partners(request.positions, self.samples_here)
-        first, last = int(positions.min()), int(positions.max())
-        others = self._order.take(first, last - first + 1)[positions - first]
+        outside = np.setdiff1d(positions, request.positions)
+        everywhere = np.concatenate([request.positions, outside])
+        indices = np.concatenate([indices, *(self._order.take(int(position), 1) for position in outside)])
+        by_position = np.argsort(everywhere, kind="stable")
+        rows = by_position[np.searchsorted(everywhere, positions, sorter=by_position)]
         chance = uniform(self._seed, request.positions, self._augmentation.columns)
         own_weight = torch.from_numpy(self._augmentation.weights(chance))
-        return *batch, *self._drawn(images, others, positions), own_weight
+        return own_weight, torch.from_numpy(rows), *self._drawn(images, indices, everywhere)
 
     def _drawn(self, images: Images, indices: Indices, positions: Indices) -> Batch:
         chance = uniform(self._seed, positions, self._augmentation.columns)
         views = torch.from_numpy(self._augmentation.views(images, indices, chance))
-        return views, self._labels(images, indices), torch.from_numpy(chance.astype(np.float32))
+        rounded = chance.astype(np.float32)
+        return views, self._labels(images, indices), torch.from_numpy(rounded), *self._augmentation.plan(rounded)
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         pictures, target = self.seen(batch)
@@ -170,16 +175,17 @@ class Vision(Workload):
         """Augment a batch for training: pictures from 0 to 255, and soft labels, (n, classes)."""
         # Positions of pixels need more than the 8 bits that bfloat16 has.
         with torch.autocast(batch[0].device.type, enabled=False):
-            pictures, target = self._augmented(*batch[:3])
-            if len(batch) > 3:
-                others, others_target = self._augmented(*batch[3:6])
-                weight = batch[6]
-                pictures = torch.lerp(others, pictures, weight[:, None, None, None])
-                target = torch.lerp(others_target, target, weight[:, None])
+            mixes = self._augmentation.mixup > 0
+            pictures, target = self._augmented(*batch[2 if mixes else 0 :])
+            if mixes:
+                weight, rows = batch[:2]
+                own = len(weight)
+                pictures = torch.lerp(pictures[rows], pictures[:own], weight[:, None, None, None])
+                target = torch.lerp(target[rows], target[:own], weight[:, None])
             return pictures.contiguous(memory_format=self.memory_format), target
 
-    def _augmented(self, views: Tensor, labels: Tensor, chance: Tensor) -> tuple[Tensor, Tensor]:
-        return self._augmentation.on_device(planes(views), chance), soft_labels(labels, len(self._classes))
+    def _augmented(self, views: Tensor, labels: Tensor, chance: Tensor, *plan: Tensor) -> tuple[Tensor, Tensor]:
+        return self._augmentation.on_device(planes(views), chance, plan), soft_labels(labels, len(self._classes))
 
     def _labels(self, images: Images, indices: Indices) -> Tensor:
         return torch.from_numpy(images.labels[indices])
