@@ -92,6 +92,9 @@ CONTESTANTS = (
             "--optimizer-offload",
         ),
         note="compiled; all that saves memory",
+        name="ours-flash",
+        measure=ours("--compile", "--sdpa", "flash"),
+        note="compiled; attention by torch's flash, not by the fastest kernel",
     ),
     Candidate(name="ours-muon", measure=ours("--optimizer", "muon")),
     *gpt2_peers.CONTESTANTS,
@@ -111,7 +114,7 @@ TABLES = (
     Table(
         name="ladder",
         title="Ladder: one more optimization per row",
-        names=("plain", "ours-fp32", "ours-amp", "ours-compiled"),
+        names=("plain", "ours-fp32", "ours-amp", "ours-flash", "ours-compiled"),
         baseline="plain",
         ladder=True,
     ),

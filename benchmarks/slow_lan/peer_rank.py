@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
         eval_every=given.eval_every,
     )  # fmt: skip
     shape = {"layers": lab.layers, "heads": lab.heads, "width": lab.width, "seq_len": lab.seq_len}
-    how = {"dropout": 0.0, "gradient_checkpointing": False, "loss_chunk": "auto", "sdpa": "auto"}
+    how = {"dropout": 0.0, "gradient_checkpointing": False, "loss_chunk": "auto"}
     workload = Gpt2(options, shape, how)
     optimizer = build_optimizer(workload.model, workload.parameter_groups(), options, torch.float32)
     dist.init_process_group("gloo")

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from trainer.engine.hardware.attention import AttentionKernels, must_have_kernel
 from trainer.errors import OptionError
-from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape, must_have_kernel
+from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
 from trainer.models.token_loss import CHUNK, chunk_for, token_loss
 
 SHAPE = Gpt2Shape(layers=2, heads=2, width=16, seq_len=12, vocab_size=50)
@@ -113,7 +114,9 @@ def test_chunks_by_itself_on_a_cpu_and_where_a_gpu_is_small() -> None:
 def test_attention_kernels_agree() -> None:
     plain, gradients = loss_and_gradients(PLAIN)
     for kernel in ("flash", "math"):
-        found, same = loss_and_gradients(replace(PLAIN, sdpa=kernel, gradient_checkpointing=kernel == "math"))
+        with AttentionKernels() as kernels:
+            kernels.only(kernel)
+            found, same = loss_and_gradients(replace(PLAIN, gradient_checkpointing=int(kernel == "math")))
         torch.testing.assert_close(found, plain, rtol=1e-10, atol=0)
         torch.testing.assert_close(same, gradients, rtol=1e-8, atol=1e-10)
 

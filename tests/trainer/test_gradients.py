@@ -79,7 +79,7 @@ def gpt2(data_dir: Path) -> Gpt2:
     """As the run builds it."""
     seed_everything(OPTIONS.seed)
     shape = {"layers": 1, "heads": 2, "width": 32, "seq_len": 16}
-    how = {"dropout": 0.0, "gradient_checkpointing": False, "loss_chunk": 0, "sdpa": "auto"}
+    how = {"dropout": 0.0, "gradient_checkpointing": False, "loss_chunk": 0}
     return Gpt2(TrainOptions(data_dir=data_dir, eval_every=0), shape, how)
 
 

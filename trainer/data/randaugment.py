@@ -40,7 +40,7 @@ class RandAugment:
 
     def plan(self, chance: NDArray[np.float32]) -> tuple[Tensor, ...]:
         """Sort (n, columns) random numbers by what they choose, on the CPU, which prepares a batch: a GPU then computes
-        each kind of operation for its images alone, and nobody waits to learn how many these are.
+        each kind of operation for its images alone, and the CPU does not wait to learn how many these are.
 
         For each operation: (n,) numbers of images, sorted by kind, and for each of `KINDS` an empty tensor (0, images):
         a shape is known without looking at the device, and costs no copy."""

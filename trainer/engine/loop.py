@@ -23,6 +23,7 @@ from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.evaluate import Evaluator
 from trainer.engine.hardware.agreement import agree
+from trainer.engine.hardware.attention import AttentionKernels
 from trainer.engine.hardware.compiling import is_of_the_compiler
 from trainer.engine.hardware.device import prepare_hardware, start_line
 from trainer.engine.hardware.reproducible import determinism_explained, seed_everything
@@ -88,13 +89,20 @@ def _train(build: Build, options: TrainOptions, place: RankInfo, events: Events,
     workload.model.to(hardware.device)
     torch.backends.cudnn.benchmark |= workload.same_shapes and not options.deterministic
 
-    with join(place, hardware.device, options.backend) as group, StopSignal() as stop, determinism_explained():
+    with (
+        join(place, hardware.device, options.backend) as group,
+        StopSignal() as stop,
+        determinism_explained(),
+        AttentionKernels() as attention,
+    ):
+        if options.sdpa != "auto":
+            attention.only(options.sdpa)
         events.emit(GroupJoined(world_size=place.world_size, backend=group.backend, samples_per_step=per_step))
         hardware = agree(hardware, group, auto=options.precision == "auto")
         events.say(start_line(hardware, place, group.backend, without_gpu=group.without_gpu))
         run = TrainingRun(
             workload=workload, options=options, place=place, hardware=hardware, group=group, events=events, stop=stop,
-            writer=writer, per_step=per_step,
+            writer=writer, per_step=per_step, attention=attention,
         )  # fmt: skip
         group.must_agree("data or options", run.what_must_be_equal())
         # No other reference is kept: a DistributedDataParallel that outlives its process group may hang when that ends.

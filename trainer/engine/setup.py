@@ -19,6 +19,7 @@ from trainer.engine.compiler import Compiler
 from trainer.engine.dataloader import BatchSplit
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.guard import Guard
+from trainer.engine.hardware.attention import Timer, gpu_ms, trials
 from trainer.engine.optimization.optimizer import LossScaler
 from trainer.engine.rank_speed import ShareBalancer
 from trainer.engine.run import TrainingRun
@@ -74,6 +75,7 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     bench = Bench(run.workload, run.hardware, split, 0, events)
     context = methods.SyncContext(model=run.workload.model, optimizer=optimizer, options=options, group=run.group)
     bench.choose_micro_batch(options, optimizer, lambda: stand_in(wished_sync(options), context))
+    choose_attention(run, bench)
     step_s = optimizer_s(run.workload.model, optimizer) if must_measure(run) else 0.0
     start = resume(trained, run.workload, options, run.group, events.say)
     if start.step:
@@ -98,6 +100,16 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     split = replace(bench.cut, place=among.place, shares=plan.shares)
     compiler.gain = plan.gain if compiler.is_compiled else 0.0
     return _ready(among, trained, start, split, plan, compiler)
+
+
+def choose_attention(run: TrainingRun, bench: Bench, timer: Timer = gpu_ms) -> None:
+    """Measure on this rank's GPU, as the fastest kernel depends on the card, the shapes and dropout. A CPU
+    has only one that is fast; the choice may change the last bits of a result, so `--deterministic` leaves it out."""
+    options, hardware = run.options, run.hardware
+    if options.sdpa == "auto" and hardware.on_gpu and not options.deterministic:
+        chosen = run.attention.choose(bench.attention_calls(), hardware.device, trials(), timer)
+        if chosen:
+            run.events.say(chosen)
 
 
 def _ready(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trainer.errors import OptionError
 from trainer.models.layers import Recompute, RecomputedBlock, initialize_normal, join_heads, recompute, split_heads
 from trainer.models.token_loss import chunk_for, logits, token_loss
 from trainer.out_of_memory import gpu_memory
@@ -41,22 +38,6 @@ class Computation:
     gradient_checkpointing: Recompute = 0
     loss_chunk: int | Literal["auto"] = "auto"
     """Tokens whose logits are in memory at a time; 0: all. auto: see `token_loss.chunk_for`."""
-    sdpa: str = "auto"
-
-
-KERNELS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "math": SDPBackend.MATH,
-}
-ON_CPU = ("auto", "flash", "math")
-
-
-def must_have_kernel(sdpa: str, device_type: str) -> None:
-    """torch itself reports a kernel that does not exist only in the first step, and not which ones do."""
-    if device_type == "cpu" and sdpa not in ON_CPU:
-        raise OptionError(f"--sdpa {sdpa}: a CPU has only {', '.join(ON_CPU)}")
 
 
 class Cache:
@@ -75,11 +56,10 @@ class Cache:
 
 
 class Attention(nn.Module):
-    def __init__(self, width: int, heads: int, dropout: float, sdpa: str = "auto") -> None:
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = dropout
-        self.sdpa = sdpa
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
@@ -88,23 +68,18 @@ class Attention(nn.Module):
         if cache is not None:
             k, v = cache.extend(k, v)
         dropout = self.dropout if self.training else 0.0
-        with self._kernel():
-            # A single token, the newest, attends to all: a causal mask would show it the first only.
-            mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=x.shape[1] > 1)
+        # A single token, the newest, attends to all: a causal mask would show it the first only.
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=x.shape[1] > 1)
         y: Tensor = self.proj(join_heads(mixed))
         return F.dropout(y, self.dropout, self.training)
 
-    def _kernel(self) -> AbstractContextManager[None]:
-        # Here and not around the step: with gradient checkpointing the backward pass comes through here again.
-        return nullcontext() if self.sdpa == "auto" else sdpa_kernel(KERNELS[self.sdpa])
-
 
 class Gpt2Block(RecomputedBlock):
-    def __init__(self, shape: Gpt2Shape, dropout: float, sdpa: str) -> None:
+    def __init__(self, shape: Gpt2Shape, dropout: float) -> None:
         super().__init__()
         self.dropout, self.draws = dropout, dropout > 0
         self.norm_1 = nn.LayerNorm(shape.width)
-        self.attention = Attention(shape.width, shape.heads, dropout, sdpa)
+        self.attention = Attention(shape.width, shape.heads, dropout)
         self.norm_2 = nn.LayerNorm(shape.width)
         self.up = nn.Linear(shape.width, 4 * shape.width)
         self.down = nn.Linear(4 * shape.width, shape.width)
@@ -124,7 +99,7 @@ class GPT2(nn.Module):
         self._memory = gpu_memory()
         self.tokens = nn.Embedding(shape.vocab_size, shape.width)
         self.positions = nn.Embedding(shape.seq_len, shape.width)
-        blocks = [Gpt2Block(shape, dropout, self.computation.sdpa) for _ in range(shape.layers)]
+        blocks = [Gpt2Block(shape, dropout) for _ in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
         recompute(blocks, self.computation.gradient_checkpointing)
         self.norm = nn.LayerNorm(shape.width)

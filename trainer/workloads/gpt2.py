@@ -164,7 +164,7 @@ def _evaluate(given: argparse.Namespace, place: RankInfo) -> int:
         raise ConfigurationError(f"{given.data_dir} has another tokenizer than {found.path}")
     options = TrainOptions(data_dir=given.data_dir, batch_size=given.batch_size, amp=False)
     shape = {name: shape[name] for name in (*SHAPE, "vocab_size")}
-    how = {"dropout": 0.0, "gradient_checkpointing": 0, "loss_chunk": "auto", "sdpa": options.sdpa}
+    how = {"dropout": 0.0, "gradient_checkpointing": 0, "loss_chunk": "auto"}
     print(json.dumps(evaluate_checkpoint(lambda: Gpt2(options, shape, how), found, options, place).figures))
     return 0
 
@@ -189,7 +189,6 @@ def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, di
     if shape["width"] % shape["heads"]:
         raise OptionError(f"--width {shape['width']} does not divide into --heads {shape['heads']}")
     how = {name: getattr(chosen, name) for name in ("dropout", "gradient_checkpointing", "loss_chunk")}
-    how["sdpa"] = options.sdpa
     return options, shape, how
 
 
@@ -203,9 +202,10 @@ class Gpt2(Workload):
         from tokenizers import Tokenizer
 
         from trainer.data.shards import Windows
-        from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape, must_have_kernel
+        from trainer.engine.hardware.attention import must_have_kernel
+        from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
 
-        must_have_kernel(how["sdpa"], "cuda" if torch.cuda.is_available() else "cpu")
+        must_have_kernel(options.sdpa, "cuda" if torch.cuda.is_available() else "cpu")
         data = PreparedTokens.open(options.data_dir)
         shape = {"vocab_size": data.vocab_size, **shape}
         self._windows = {"train": Windows(data, "train", shape["seq_len"])}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.config import RankInfo, TrainOptions
 from trainer.engine.hardware.onednn import prove
@@ -29,7 +28,6 @@ class Hardware:
     """Type of the matrix products; the weights stay float32."""
     onednn: str
     """Its version and the kernel that computed a convolution just now; empty where it computes none."""
-    sdpa: str = "auto"
     everyones: tuple[tuple[str, torch.dtype], ...] = ()
     """Each rank's label and `dtype`, where there are several ranks."""
     lowered_for: tuple[str, ...] = ()
@@ -71,21 +69,10 @@ class Hardware:
         return peak_flops(torch.cuda.get_device_name(self.device), self.dtype, tf32=tf32)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Around a forward pass: the precision of its products, and the kernel of its attention."""
-        stack = ExitStack()
-        if self.dtype is not torch.float32:
-            stack.enter_context(torch.autocast(self.device.type, self.dtype))
-        if self.sdpa != "auto":
-            stack.enter_context(sdpa_kernel(_KERNELS[self.sdpa]))
-        return stack
-
-
-_KERNELS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "math": SDPBackend.MATH,
-}
+        """Around a forward pass: the precision of its products."""
+        if self.dtype is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.dtype)
 
 
 def prepare_hardware(place: RankInfo, options: TrainOptions, environ: Mapping[str, str] = os.environ) -> Hardware:
@@ -103,7 +90,7 @@ def prepare_hardware(place: RankInfo, options: TrainOptions, environ: Mapping[st
     torch.backends.cudnn.allow_tf32 = options.tf32
     dtype, _ = choose_dtype(options.precision, device, amp=options.amp)
     onednn = str(prove())
-    return Hardware(device=device, threads=torch.get_num_threads(), dtype=dtype, onednn=onednn, sdpa=options.sdpa)
+    return Hardware(device=device, threads=torch.get_num_threads(), dtype=dtype, onednn=onednn)
 
 
 def own_gpu(place: RankInfo, gpus: int, backend: str) -> torch.device:
