@@ -49,6 +49,22 @@ CONTESTANTS = (
     Candidate(name="ours", measure=ours(""), note="the trainer with its default options"),
     Candidate(name="ours-padded", measure=ours(PLAIN), note="all padded to --max-length, float32, not compiled"),
     Candidate(name="ours-fp32", measure=ours(BUCKETED), note="texts grouped by length, float32"),
+    Candidate(
+        name="ours-packed-fp32",
+        measure=ours(f"{BUCKETED} --packed"),
+        note="grouped by length, no padding at all, float32",
+    ),
+    Candidate(name="ours-packed", measure=ours("--no-compile --packed"), note="the same in the default precision"),
+    Candidate(
+        name="ours-mixed-packed",
+        measure=ours("--no-compile --packed --no-bucketing"),
+        note="no padding, texts of all lengths in a step",
+    ),
+    Candidate(
+        name="ours-mixed-padded",
+        measure=ours("--no-compile --no-bucketing"),
+        note="texts of all lengths in a step, all padded to --max-length",
+    ),
     Candidate(name="+amp", measure=ours("--no-compile"), note="and its default precision"),
     Candidate(
         name="+accumulation",
@@ -84,6 +100,12 @@ TABLES = (
         names=("plain", "ours-padded", "ours-fp32", "+amp", "+accumulation", "+freeze", "+cache"),
         baseline="plain",
         ladder=True,
+    ),
+    Table(
+        name="packed",
+        title="Texts padded or one after the other",
+        names=("ours-fp32", "ours-packed-fp32", "+amp", "ours-packed", "ours-mixed-padded", "ours-mixed-packed"),
+        baseline="+amp",
     ),
     Table(
         name="frozen",

@@ -45,6 +45,23 @@ class Rows:
             tokens[at, length - 1] = self._tokens[end - 1]  # the mark of the end stays when a text is cut
         return tokens
 
+    def pack(
+        self, indices: Indices
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+        """Token ids of texts in one row, sorted by length; the fields `places`, `starts`, `bounds` of `Packed`."""
+        lengths = self.lengths[indices]
+        order = np.argsort(lengths, kind="stable")
+        bounds = np.concatenate([[0], np.cumsum(lengths[order])])
+        tokens = np.empty(bounds[-1], np.int64)
+        for index, begin, end in zip(indices[order], bounds[:-1], bounds[1:], strict=True):
+            first, last = self._offsets[index], self._offsets[index + 1]
+            tokens[begin:end] = self._tokens[first : first + end - begin]
+            tokens[end - 1] = self._tokens[last - 1]
+        starts = np.empty(len(indices), np.int64)
+        starts[order] = bounds[:-1]
+        places = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths[order])
+        return tokens, places, starts, bounds.astype(np.int32)
+
 
 # ── Lengths of texts in tokens ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -13,7 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainer.models.layers import Recompute, RecomputedBlock, initialize_normal, join_heads, recompute, split_heads
+from trainer.models.packed import Packed, attend
 
+Among = Tensor | Packed | None
+"""Tokens to which each one attends: a mask (samples, 1, 1, length), False for padding; those of its own text in a
+packed batch; or None: all of its row."""
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
@@ -59,9 +63,11 @@ class Embeddings(nn.Module):
         self.positions = nn.Embedding(shape.positions, shape.width)
         self.norm = nn.LayerNorm(shape.width, shape.norm_epsilon)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device) + self.first_position
-        x: Tensor = self.norm(self.tokens(tokens) + self.positions(places))
+    def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+        """`places`: positions of the tokens in their texts; None: each row is a text."""
+        if places is None:
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+        x: Tensor = self.norm(self.tokens(tokens) + self.positions(places + self.first_position))
         return F.dropout(x, self.dropout, self.training)
 
 
@@ -78,11 +84,16 @@ class Layer(RecomputedBlock):
         self.down = nn.Linear(shape.inner_width, shape.width)
         self.norm_2 = nn.LayerNorm(shape.width, shape.norm_epsilon)
 
-    def compute(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        q, k, v = split_heads(self.qkv(x), self.heads)
+    def compute(self, x: Tensor, among: Among) -> Tensor:
         dropout = self.dropout.attention if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
-        mixed = self.proj(join_heads(mixed))
+        qkv = self.qkv(x)
+        if isinstance(among, Packed):
+            q, k, v = (part.unflatten(1, (self.heads, -1)) for part in qkv.chunk(3, dim=1))
+            mixed = attend(q, k, v, among, dropout).flatten(1)
+        else:
+            q, k, v = split_heads(qkv, self.heads)
+            mixed = join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=among, dropout_p=dropout))
+        mixed = self.proj(mixed)
         x = self.norm_1(x + F.dropout(mixed, self.dropout.hidden, self.training))
         inner = self.down(self.activation(self.up(x)))
         y: Tensor = self.norm_2(x + F.dropout(inner, self.dropout.hidden, self.training))
@@ -121,21 +132,22 @@ class Encoder(nn.Module):
         return self
 
     @torch.no_grad()
-    def embed(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """Outputs of the frozen part: (samples, length, width)."""
-        x: Tensor = self.embeddings(tokens)
+    def embed(self, tokens: Tensor, among: Among) -> Tensor:
+        """Outputs of the frozen part: (samples, length, width), or (tokens, width)."""
+        x: Tensor = self.embeddings(tokens, among.places if isinstance(among, Packed) else None)
         for layer in self.layers[: self.frozen]:
-            x = layer(x, mask)
+            x = layer(x, among)
         return x.float()  # also under autocast: the same as from the cache on disk
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`x`: tokens, or outputs of `embed`; `mask`: (samples, 1, 1, length), False for padding."""
+    def forward(self, x: Tensor, among: Among = None) -> Tensor:
+        """`x`: tokens, or outputs of `embed`. `among`: what attention is among, see `Among`."""
+        packed = among if isinstance(among, Packed) else None
         if not self.frozen:
-            x = self.embeddings(x)
+            x = self.embeddings(x, packed.places if packed else None)
         elif not x.is_floating_point():
-            x = self.embed(x, mask)
+            x = self.embed(x, among)
         for layer in self.layers[self.frozen :]:
-            x = layer(x, mask)
-        pooled = torch.tanh(self.pool(x[:, 0]))
+            x = layer(x, among)
+        pooled = torch.tanh(self.pool(x[packed.starts] if packed else x[:, 0]))
         logits: Tensor = self.heads(F.dropout(pooled, self.head_dropout, self.training))
         return logits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from trainer.data.files import write_atomic
 from trainer.data.order import Indices
-from trainer.models.encoder import Encoder
+from trainer.models.encoder import Among, Encoder
+from trainer.models.packed import Packed
 
 STORED = {"fp32": ("<f4", torch.float32), "fp16": ("<f2", torch.float16), "bf16": ("<i2", torch.bfloat16)}
 """numpy has no bfloat16: its bits are kept as integers."""
@@ -66,7 +68,11 @@ class FrozenRows:
                 rows[at, : end - start] = self._rows[start:end]
         return rows
 
-    def write(self, indices: Indices, rows: NDArray[np.generic]) -> None:
+    def read_packed(self, indices: Indices) -> NDArray[np.generic]:
+        """(tokens, width) of rows that are all known, one after the other."""
+        return np.concatenate([self._rows[self._starts[index] : self._starts[index + 1]] for index in indices])
+
+    def write(self, indices: Indices, rows: Iterable[NDArray[np.generic]]) -> None:
         for row, index in zip(rows, indices, strict=True):
             start, end = self._starts[index], self._starts[index + 1]
             self._rows[start:end] = row[: end - start]
@@ -94,15 +100,20 @@ def keep(encoder: Encoder, lengths: NDArray[np.int64], folder: Path, made_of: st
     return FrozenRows(folder, digest.hexdigest()[:16], lengths, encoder.heads.in_features, STORED[dtype][0])
 
 
+def known_packed(kept: FrozenRows | None, indices: Indices) -> Tensor:
+    """(tokens, width): cached content of these rows, one after the other; empty unless all are known."""
+    if kept is None or not kept.known(indices).all():
+        return torch.empty(0, 0)
+    return _typed(torch.from_numpy(kept.read_packed(indices)))
+
+
 def known_rows(kept: FrozenRows | None, indices: Indices, width: int) -> tuple[Tensor, Tensor]:
     """Cached content of these rows, padded to `width`, and (rows, 1) which are known, if only some are."""
     nothing = torch.empty(len(indices), 0)
     known = kept.known(indices) if kept else np.zeros(len(indices), bool)
     if kept is None or not known.any():
         return nothing, nothing.bool()
-    rows = torch.from_numpy(kept.read(indices, width))
-    if rows.dtype is torch.int16:
-        rows = rows.view(torch.bfloat16)
+    rows = _typed(torch.from_numpy(kept.read(indices, width)))
     return rows, nothing.bool() if known.all() else torch.from_numpy(known)[:, None]
 
 
@@ -115,13 +126,30 @@ def completed(encoder: Encoder, kept: FrozenRows, asked: Asked) -> Tensor:
     missing = torch.arange(len(tokens), device=tokens.device)
     if known.shape[1]:
         missing = (~known[:, 0]).nonzero().flatten()
-    # In float32 for any precision of the run: the rows serve any other run, on any machine.
-    with torch.autocast(tokens.device.type, enabled=False):
-        fresh = encoder.embed(tokens[missing], None if mask is None else mask[missing])
-    fresh = fresh.to(next(dtype for stored, dtype in STORED.values() if stored == kept.dtype))
-    bits = fresh.cpu()
-    bits = bits.view(torch.int16) if bits.dtype is torch.bfloat16 else bits
-    kept.write(rows[missing].cpu().numpy(), bits.numpy())
+    fresh, bits = _computed(encoder, kept, tokens[missing], None if mask is None else mask[missing])
+    kept.write(rows[missing].cpu().numpy(), bits)
     if not known.shape[1]:
         return fresh.float()
     return hidden.index_copy(0, missing, fresh).float()
+
+
+def completed_packed(encoder: Encoder, kept: FrozenRows, rows: Tensor, tokens: Tensor, among: Packed) -> Tensor:
+    """(tokens, width) of a packed batch whose rows are not all known: computed, stored, and as they are stored."""
+    fresh, bits = _computed(encoder, kept, tokens, among)
+    in_row = among.starts.cpu().numpy().argsort()
+    kept.write(rows.cpu().numpy()[in_row], np.split(bits, among.bounds.cpu().numpy()[1:-1]))
+    return fresh.float()
+
+
+def _computed(encoder: Encoder, kept: FrozenRows, tokens: Tensor, among: Among) -> tuple[Tensor, NDArray[np.generic]]:
+    """Outputs in the type in which they are stored, and their bits."""
+    # In float32 for any precision of the run: the rows serve any other run, on any machine.
+    with torch.autocast(tokens.device.type, enabled=False):
+        fresh = encoder.embed(tokens, among)
+    fresh = fresh.to(next(dtype for stored, dtype in STORED.values() if stored == kept.dtype))
+    bits = fresh.cpu()
+    return fresh, (bits.view(torch.int16) if bits.dtype is torch.bfloat16 else bits).numpy()
+
+
+def _typed(rows: Tensor) -> Tensor:
+    return rows.view(torch.bfloat16) if rows.dtype is torch.int16 else rows

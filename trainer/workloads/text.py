@@ -89,6 +89,7 @@ class Text(Workload):
 
         self._choice, self._run_dir, self._prepared = choice, options.run_dir, prepared
         self._rows = {split: Rows(prepared, split, choice.max_length) for split in SPLITS}
+        self._packs = {split: self._is_faster_packed(split) for split in SPLITS}
         self.classes = {head: prepared.heads[head] for head in choice.heads}
         self._columns = [list(prepared.heads).index(head) for head in choice.heads]
         self._class_weights = self._balanced_class_weights()
@@ -130,6 +131,8 @@ class Text(Workload):
 
         from trainer.models import frozen
 
+        if self._packs[request.split]:
+            return self._packed_batch(request)
         rows = self._rows[request.split]
         lengths = rows.lengths[request.indices]
         width = int(lengths.max()) if self._choice.bucketing else self._choice.max_length
@@ -142,6 +145,30 @@ class Text(Workload):
             torch.from_numpy(rows.take(request.indices, width)),
             torch.from_numpy(mask),
             *frozen.known_rows(kept, request.indices, width),
+        )
+
+    def _is_faster_packed(self, split: str) -> bool:
+        """As asked for, or as measured: without a GPU, if the texts of a batch have many lengths."""
+        import torch
+
+        if self._choice.packed is not None:
+            return self._choice.packed
+        mixed = split != "train" or not self._choice.bucketing
+        return mixed and not torch.cuda.is_available()
+
+    def _packed_batch(self, request: BatchRequest) -> Batch:
+        """Labels, row numbers, tokens in one row, fields of `Packed`, and cached outputs if all texts have them."""
+        import numpy as np
+        import torch
+
+        from trainer.models import frozen
+
+        rows, indices = self._rows[request.split], request.indices
+        tokens, places, starts, bounds = rows.pack(indices)
+        return (
+            torch.from_numpy(rows.labels[indices][:, self._columns]),
+            *map(torch.from_numpy, (np.array(indices), tokens, places, starts, bounds)),
+            frozen.known_packed(self._kept.get(request.split), indices[starts.argsort()]),
         )
 
     def order(self, seed: int) -> Order:
@@ -185,6 +212,8 @@ class Text(Workload):
     def _logits(self, model: nn.Module, batch: Batch, split: str) -> Tensor:
         from trainer.models import frozen
 
+        if self._packs[split]:
+            return self._packed_logits(model, batch, split)
         _, rows, tokens, mask, hidden, known = batch
         among = mask[:, None, None, :] if mask.shape[1] else None
         kept = self._kept.get(split)
@@ -192,6 +221,19 @@ class Text(Workload):
             logits: Tensor = model(tokens, among)
         else:
             logits = model(frozen.completed(self._encoder, kept, (rows, tokens, among, hidden, known)), among)
+        return logits.float()
+
+    def _packed_logits(self, model: nn.Module, batch: Batch, split: str) -> Tensor:
+        from trainer.models import frozen
+        from trainer.models.packed import Packed
+
+        _, rows, tokens, places, starts, bounds, hidden = batch
+        among = Packed(places, starts, bounds, self._choice.max_length)
+        if (kept := self._kept.get(split)) is not None:
+            tokens = (
+                hidden.float() if len(hidden) else frozen.completed_packed(self._encoder, kept, rows, tokens, among)
+            )
+        logits: Tensor = model(tokens, among)
         return logits.float()
 
     def _by_head(self, logits: Tensor) -> tuple[Tensor, ...]:

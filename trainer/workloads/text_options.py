@@ -50,6 +50,10 @@ class TextOptions:
     bucketing: bool = option(
         True, "batches of texts of similar length, padded to the longest; off: all padded to --max-length"
     )
+    packed: bool | None = option(
+        None, "texts of a batch one after the other instead of padded to one length (default: without a GPU, where a"
+        " batch has texts of all lengths: in evaluations, and with --no-bucketing)",
+    )  # fmt: skip
 
 
 def add_preparation(parser: argparse.ArgumentParser) -> None:
