@@ -92,6 +92,11 @@ CONTESTANTS = (
             "--optimizer-offload",
         ),
         note="compiled; all that saves memory",
+    ),
+    Candidate(
+        name="ours-graphs", measure=ours("--compile", "--cuda-graphs"), only_on="cuda", note="compiled, by CUDA graphs"
+    ),
+    Candidate(
         name="ours-flash",
         measure=ours("--compile", "--sdpa", "flash"),
         note="compiled; attention by torch's flash, not by the fastest kernel",
@@ -114,7 +119,7 @@ TABLES = (
     Table(
         name="ladder",
         title="Ladder: one more optimization per row",
-        names=("plain", "ours-fp32", "ours-amp", "ours-flash", "ours-compiled"),
+        names=("plain", "ours-fp32", "ours-amp", "ours-flash", "ours-compiled", "ours-graphs"),
         baseline="plain",
         ladder=True,
     ),

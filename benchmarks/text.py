@@ -54,6 +54,15 @@ CONTESTANTS = (
         measure=ours(f"{BUCKETED} --packed"),
         note="grouped by length, no padding at all, float32",
     ),
+    Candidate(
+        name="ours-compiled", measure=ours("--compile"), only_on="cuda", note="grouped by length, padded, compiled"
+    ),
+    Candidate(
+        name="ours-graphs",
+        measure=ours("--compile --cuda-graphs"),
+        only_on="cuda",
+        note="compiled, by CUDA graphs, padded to multiples of 16",
+    ),
     Candidate(name="ours-packed", measure=ours("--no-compile --packed"), note="the same in the default precision"),
     Candidate(
         name="ours-mixed-packed",
@@ -105,6 +114,12 @@ TABLES = (
         name="packed",
         title="Texts padded or one after the other",
         names=("ours-fp32", "ours-packed-fp32", "+amp", "ours-packed", "ours-mixed-padded", "ours-mixed-packed"),
+        baseline="+amp",
+    ),
+    Table(
+        name="graphs",
+        title="Steps of many small kernels",
+        names=("+amp", "ours-compiled", "ours-graphs", "ours-packed"),
         baseline="+amp",
     ),
     Table(

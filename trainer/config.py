@@ -171,6 +171,10 @@ class TrainOptions:
         "auto", "torch.compile (default: auto, where it saves time within the run)", aliases=("--use-compile",),
         constants={"--no-compile": False},
     )  # fmt: skip
+    cuda_graphs: bool = option(
+        False, "record the kernels of compiled parts on a GPU and replay them, for steps of many small kernels; needs"
+        " --compile, one rank and one micro-batch per step",
+    )  # fmt: skip
     static_graph: bool = option(True, "let DDP assume that every step uses the same weights in the same order")
     num_workers: int | Literal["auto"] = option(
         "auto", "processes that load data (default: auto, measured at the start)", at_least=0

@@ -208,7 +208,7 @@ class Compiler:
             if lacking:
                 run.events.warn(f"not compiled: {lacking}")
             return
-        compiling.compile_in_place(self._model, run.hardware.device)
+        compiling.compile_in_place(self._model, run.hardware.device, cuda_graphs=run.options.cuda_graphs)
         predicted = f", about {duration(self._predicted_s)}" if self._predicted_s else ""
         run.events.say(f"compiling in the next {'step' if self._steps else 'pass'}{predicted}{why and ': '}{why}")
         self._pending = True

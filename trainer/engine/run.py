@@ -84,6 +84,11 @@ class TrainingRun:
     def halve_micro_batch(self, split: BatchSplit) -> BatchSplit:
         """The same step in smaller parts, after one of these was too large for this rank's memory."""
         tried = min(split.micro_batch, split.share)
+        if self.options.cuda_graphs:
+            raise TrainerError(
+                f"out of memory with a batch of {tried}, and --cuda-graphs needs it in one micro-batch:"
+                f" start again with --batch-size {max(1, tried // 2)}, or without --cuda-graphs"
+            )
         size = halve(tried)
         self.events.warn(f"out of memory with micro-batches of {tried}: continuing with {size}")
         return replace(split, micro_batch=size)

@@ -20,6 +20,7 @@ from trainer.engine.dataloader import BatchSplit
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.guard import Guard
 from trainer.engine.hardware.attention import Timer, gpu_ms, trials
+from trainer.engine.hardware.cuda_graphs import must_allow_graphs
 from trainer.engine.optimization.optimizer import LossScaler
 from trainer.engine.rank_speed import ShareBalancer
 from trainer.engine.run import TrainingRun
@@ -81,6 +82,13 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     if start.step:
         events.emit(TrainingResumed(step=start.step, checkpoint=str(start.source or "")))
         events.say(f"resumed at step {start.step} from {start.source}")
+    must_allow_graphs(
+        options,
+        run.workload.model,
+        run.hardware.device,
+        ranks=run.place.world_size,
+        micro_batches=bench.cut.micro_batches,
+    )
     compiler = Compiler(run)
     if not options.find_lr:
         compiler.start()
@@ -130,6 +138,7 @@ def _ready(
     if options.find_lr:
         run.search_lr(bench, optimizer)
         return None
+    must_allow_graphs(run.options, model, run.hardware.device, ranks=1, micro_batches=bench.cut.micro_batches)
     share_weights(model, run.group)
     sync = _sync(run, bench, plan.sync, optimizer, start.step)
     if start.step and start.sync == plan.sync:  # what another way has kept is of no use to this one

@@ -64,7 +64,7 @@ def by_length(query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch has no type for it
 def nested(query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: float) -> Tensor:
-    """By torch's nested tensors: flash attention with dropout, or the efficient kernel where there is no flash."""
+    """Use torch's nested tensors: flash attention with dropout, or the efficient kernel where there is no flash."""
     parts = [
         torch.nested.nested_tensor_from_jagged(part, packed.bounds, min_seqlen=1, max_seqlen=packed.longest)
         for part in (query, key, value)

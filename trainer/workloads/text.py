@@ -14,6 +14,7 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
 from trainer.data.manifests import PreparedText
 from trainer.engine.workload import Outputs, Workload
+from trainer.errors import OptionError
 from trainer.option_layers import add_train_options, train_options
 from trainer.options import add_options
 from trainer.workloads import Actions, text_options
@@ -25,6 +26,8 @@ if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays qu
     from trainer.data.order import Indices, Order
 
 WARMUP_SHARE = 0.1
+WIDTHS_OF_GRAPHS = 16
+"""Texts are padded to a multiple of it with --cuda-graphs: each width is recorded on its own."""
 
 
 def add_commands(actions: Actions) -> None:
@@ -64,6 +67,8 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 def _asked(given: argparse.Namespace, place: RankInfo, prepared: PreparedText) -> tuple[TextOptions, TrainOptions]:
     """Build the options of the workload and of the engine. OptionError: they are invalid, or do not fit the data."""
     choice = text_options.choose(given, prepared)
+    if choice.packed and given.cuda_graphs:
+        raise OptionError("--packed gives each batch another shape, and --cuda-graphs records each shape: choose one")
     watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
     defaults: dict[str, Any] = {
         # As BERT is fine-tuned (Devlin et al. 2019, arXiv 1810.04805, A.3); a model from nothing takes larger steps.
@@ -89,6 +94,7 @@ class Text(Workload):
 
         self._choice, self._run_dir, self._prepared = choice, options.run_dir, prepared
         self._rows = {split: Rows(prepared, split, choice.max_length) for split in SPLITS}
+        self._multiple = WIDTHS_OF_GRAPHS if options.cuda_graphs else 1
         self._packs = {split: self._is_faster_packed(split) for split in SPLITS}
         self.classes = {head: prepared.heads[head] for head in choice.heads}
         self._columns = [list(prepared.heads).index(head) for head in choice.heads]
@@ -135,7 +141,8 @@ class Text(Workload):
             return self._packed_batch(request)
         rows = self._rows[request.split]
         lengths = rows.lengths[request.indices]
-        width = int(lengths.max()) if self._choice.bucketing else self._choice.max_length
+        longest = -(-int(lengths.max()) // self._multiple) * self._multiple
+        width = min(longest, self._choice.max_length) if self._choice.bucketing else self._choice.max_length
         padded = bool((lengths < width).any())
         mask = np.arange(width if padded else 0) < lengths[:, None]
         kept = self._kept.get(request.split)

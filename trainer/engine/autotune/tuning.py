@@ -20,8 +20,8 @@ from trainer.engine.autotune.workers import Trial, WorkerCount, choose_workers, 
 from trainer.engine.buffers import Buffers
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.group import Group
-from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.hardware.attention import AttentionCall, AttentionSeen
+from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.optimizer import standing_still
 from trainer.engine.reporting.events import Events

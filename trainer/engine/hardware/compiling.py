@@ -48,22 +48,28 @@ def _size(module: nn.Module) -> int:
 
 
 def compile_in_place(
-    model: nn.Module, device: torch.device, *, dynamic: bool | None = None, backend: str = "inductor"
-) -> str:
+    model: nn.Module, device: torch.device, *, dynamic: bool | None = None, backend: str = "inductor",
+    cuda_graphs: bool = False,
+) -> str:  # fmt: skip
     """Compile the model's `regions` without wrappers around them, so that the names of its weights stay.
 
     Returns why that cannot be, empty if it can. `dynamic=True` is for batches of many lengths: one kernel for all
-    instead of one for each length, until torch gives up.
+    instead of one for each length, until torch gives up. `cuda_graphs`: see `must_allow_graphs`.
     """
+    how: dict[str, Any] = {"dynamic": dynamic, "backend": backend}
+    if cuda_graphs:
+        how["options"] = {"triton.cudagraphs": True}
+        # Otherwise torch takes each block's pass for a new step, and overwrites what the others' backward passes need.
+        model.register_forward_pre_hook(lambda *_: torch.compiler.cudagraph_mark_step_begin())  # type: ignore[no-untyped-call]
     lacking = what_lacks(device)
     if not lacking:
         # Torch would cut each block where one of DDP's buckets ends, and only if DDP makes the first pass.
         torch._dynamo.config.optimize_ddp = False
         for region in regions(model):
             if type(region) is nn.Sequential:
-                region._compiled_call_impl = torch.compile(_call_of(region), dynamic=dynamic, backend=backend)
+                region._compiled_call_impl = torch.compile(_call_of(region), **how)
             else:
-                region.compile(dynamic=dynamic, backend=backend)
+                region.compile(**how)
     return lacking
 
 
