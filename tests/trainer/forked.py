@@ -28,11 +28,16 @@ class ForkedRanks:
     """`python -m module argv` in several ranks of a node, with what torchrun gives them; as there, all of them end
     where one fails."""
 
-    def __init__(self, ranks: int, *argv: str, environ: Mapping[str, str], module: str = "trainer") -> None:
+    def __init__(
+        self, ranks: int, *argv: str, environ: Mapping[str, str], module: str = "trainer", nodes: Sequence[int] = ()
+    ) -> None:
+        """`nodes`: ranks of each node, if they are to take themselves for those of several."""
         reader, writer = SERVER.Pipe(duplex=False)
         self._errors = Path(tempfile.mkstemp(prefix="ranks-")[1])
         self.process = SERVER.Process(
-            target=_launch, args=(writer, self._errors, dict(environ), ranks, module, argv), daemon=False
+            target=_launch,
+            args=(writer, self._errors, dict(environ), nodes or [ranks], module, argv),
+            daemon=False,
         )
         self.process.start()
         writer.close()
@@ -66,7 +71,7 @@ class ForkedRanks:
 
 
 def _launch(
-    output: Connection, errors: Path, environ: Mapping[str, str], ranks: int, module: str, argv: Sequence[str]
+    output: Connection, errors: Path, environ: Mapping[str, str], nodes: Sequence[int], module: str, argv: Sequence[str]
 ) -> None:
     from torch.distributed import TCPStore
 
@@ -78,9 +83,12 @@ def _launch(
     listening = socket.create_server((LOOPBACK, 0))
     port = listening.getsockname()[1]
     os.environ.clear()
-    os.environ.update(environ, MASTER_ADDR=LOOPBACK, MASTER_PORT=str(port), WORLD_SIZE=str(ranks))
-    os.environ.update(LOCAL_WORLD_SIZE=str(ranks), TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
-    processes = [FORK.Process(target=_rank, args=(rank, listening, module, argv)) for rank in range(ranks)]
+    os.environ.update(environ, MASTER_ADDR=LOOPBACK, MASTER_PORT=str(port), WORLD_SIZE=str(sum(nodes)))
+    os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0")
+    local = [(number, ranks) for ranks in nodes for number in range(ranks)]
+    processes = [
+        FORK.Process(target=_rank, args=(rank, one, listening, module, argv)) for rank, one in enumerate(local)
+    ]
     for process in processes:
         process.start()
     store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
@@ -99,9 +107,9 @@ def _launch(
     os._exit(int(any(process.exitcode for process in processes)))
 
 
-def _rank(rank: int, listening: socket.socket, module: str, argv: Sequence[str]) -> None:
+def _rank(rank: int, local: tuple[int, int], listening: socket.socket, module: str, argv: Sequence[str]) -> None:
     listening.close()
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(local[0]), LOCAL_WORLD_SIZE=str(local[1]))
     warnings.simplefilter("default")
     sys.argv = [module, *argv]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from trainer.engine.group import Group
 from trainer.engine.process_group import leave
 from trainer.engine.sync import methods
 from trainer.engine.sync.strategy import RankState, Sync
+from trainer.engine.transfers import Arriving
 from trainer.engine.weights import share_weights
 
 OPTIONS = TrainOptions(
@@ -109,6 +110,34 @@ def alike(way: str, group: Group) -> float:
     return spread(group, list(training.net.parameters()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counted(Group):
+    """Counts bytes that leave this rank's node."""
+
+    everywhere: tuple[int, ...]
+    """Node of each process."""
+    sent: list[int] = field(default_factory=list)
+
+    def start_rows(
+        self, sent: Tensor, to: Sequence[int], origins: Sequence[int], *, named: str = "send_rows"
+    ) -> Arriving:
+        everyone, here = self.ranks or range(self.place.world_size), self.everywhere[dist.get_rank()]
+        for rank, row in zip(to, sent, strict=True):
+            if self.everywhere[everyone[rank]] != here:
+                self.sent.append(row.nbytes)
+        return super().start_rows(sent, to, origins, named=named)
+
+
+def between_nodes(way: str, group: Group, *, two_levels: bool) -> float:
+    """Bytes that all ranks send to other nodes in some steps. `two_levels`: as far as there are several on a node."""
+    counted = Counted(
+        place=group.place, backend="gloo", device=group.device, everywhere=group.nodes,
+        nodes=group.nodes if two_levels else (),
+    )  # fmt: skip
+    Training(way, counted).steps(6)
+    return sum(group.all_gather_scalar(float(sum(counted.sent))))
+
+
 def corrected(group: Group) -> float:
     """The spread of weights that differed by rank, once rank 0's are everybody's."""
     torch.manual_seed(group.place.rank)
@@ -162,28 +191,29 @@ def keep(folder: Path, sync: Sync, group: Group) -> None:
 
 
 def left(way: str, group: Group, folder: Path) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """What three ranks have not yet sent after some steps, and the weights that they share."""
-    three = Training(way, group)
-    three.steps(4)
-    keep(folder, three.sync, group)
-    with three.sync.use_averaged():
-        weights = {name: tensor.clone() for name, tensor in three.net.state_dict().items()}
-    return _unsent(three.sync, group), weights
+    """What all ranks have not yet sent after some steps, and the weights that they share."""
+    all_of_them = Training(way, group)
+    all_of_them.steps(4)
+    keep(folder, all_of_them.sync, group)
+    with all_of_them.sync.use_averaged():
+        weights = {name: tensor.clone() for name, tensor in all_of_them.net.state_dict().items()}
+    return _unsent(all_of_them.sync, group), weights
 
 
-def fewer(way: str, two: Group, folder: Path, before: tuple[list[Tensor], dict[str, Tensor]]) -> dict[str, float]:
-    """What two ranks make of what three have left: what had not yet been sent is sent now."""
+def fewer(way: str, some: Group, folder: Path, before: tuple[list[Tensor], dict[str, Tensor]]) -> dict[str, float]:
+    """What all ranks but one make of what all have left: what had not yet been sent is sent now."""
     unsent, weights = before
-    training = Training(way, two, weights, step=4)
-    rank_state.restore(folder, 4, training.sync, two, _never)
-    pairs = zip(unsent, _unsent(training.sync, two), strict=True)
+    training = Training(way, some, weights, step=4)
+    rank_state.restore(folder, 4, training.sync, some, _never)
+    now = _unsent(training.sync, some)
+    pairs = zip(unsent, now, strict=bool(now))  # DDP keeps nothing
     lost = max((float((a - b).abs().max()) for a, b in pairs), default=0.0)
     training.steps(3)
     training.sync.finalize()
     return {
         "unsent": max((float(each.abs().max()) for each in unsent), default=0.0),
         "lost": lost,
-        "fewer": spread(two, list(training.net.parameters())),
+        "fewer": spread(some, list(training.net.parameters())),
     }
 
 
@@ -193,12 +223,8 @@ def _unsent(sync: Sync, group: Group) -> list[Tensor]:
     buckets = getattr(sync, "_buckets", [])
     found = []
     for mean, bucket in zip(means, buckets, strict=True):
-        state = mean.state()
-        if "unsent" not in state:
-            continue
-        whole = state["unsent"].clone() / group.place.world_size
-        at = group.place.rank * len(state["ungiven"])
-        whole[at : at + len(state["ungiven"])] += state["ungiven"][: max(0, bucket.count - at)]
+        mine = RankState(rank=group.place.rank, world_size=group.place.world_size, state=mean.state())
+        whole = mean.owed([mine], bucket.count)
         group.all_reduce(whole)
         found.append(whole)
     return found
@@ -211,17 +237,20 @@ def _never(line: str) -> None:
 def main(folder: Path) -> int:
     place = RankInfo.from_environ(os.environ)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    group = Group(place=place, backend="gloo", device=torch.device("cpu"))
+    group = Group(place=place, backend="gloo", device=torch.device("cpu")).aware_of_nodes()
     told: dict[str, dict[str, float]] = {"weights": {"corrected": corrected(group)}}
     for way in WAYS:
         told[way] = {"alike": alike(way, group), "error": error(way, group)}
         told[way]["resumed"] = resumed(way, group, folder / way / "same")
+        told[way]["flat"] = between_nodes(way, group, two_levels=False)
+        told[way]["sent"] = between_nodes(way, group, two_levels=True)
     before = {way: left(way, group, folder / way / "fewer") for way in WAYS}
     group.barrier()
-    two = group.subgroup([0, 1])  # torch names groups by how many a process has made: no larger one can follow
-    if two:
+    # torch names groups by how many a process has made: no larger one can follow.
+    some = group.subgroup(range(place.world_size - 1))
+    if some:
         for way in WAYS:
-            told[way] |= fewer(way, two, folder / way / "fewer", before[way])
+            told[way] |= fewer(way, some, folder / way / "fewer", before[way])
     if place.rank == 0:
         sys.stdout.write(json.dumps(told) + "\n")
     group.barrier()

@@ -18,7 +18,7 @@ from torch.futures import Future
 
 from trainer.agent import heartbeat
 from trainer.config import RankInfo
-from trainer.engine.transfers import Arriving, Work, arriving, straight, sum_soon
+from trainer.engine.transfers import Arriving, arriving, send_rows, sum_soon
 from trainer.errors import ConfigurationError, TrainerError
 
 OVER = "over"
@@ -52,6 +52,10 @@ class Group:
     """Key-value store that all processes share, besides collectives."""
     without_gpu: tuple[str, ...] = ()
     """The ranks for which `backend` is gloo although others have a GPU."""
+    nodes: tuple[int, ...] = ()
+    """For each rank the number, among all processes, of the first process on its node; empty: not known."""
+    whole: bool = True
+    """Whether these are all the ranks of `handle`."""
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     """To be entered around `start_…`, where several threads start collectives: see sync/turns.py."""
 
@@ -69,7 +73,13 @@ class Group:
         made = whole.subgroup(ranks)
         assert made is not None  # noqa: S101  # this rank is one of them
         made.connect()
-        return made
+        return made.aware_of_nodes()
+
+    def aware_of_nodes(self) -> Group:
+        """The same group, which knows which ranks share a node. To be called by all of them."""
+        own = self.ranks[self.place.rank] if self.ranks else self.place.rank
+        first = self.all_gather_scalar(float(own - self.place.local_rank))
+        return replace(self, nodes=tuple(map(int, first)))
 
     @property
     def alone(self) -> bool:
@@ -134,32 +144,37 @@ class Group:
         """(ranks, …): what each rank has sent."""
         return self.start_all_gather(sent)()
 
-    @heartbeat.exchange("all_to_all")
     def start_all_to_all(self, sent: Tensor) -> Arriving:
         """`all_to_all`, without waiting for the others."""
-        mine = sent.to(self.device)
-        received = torch.empty_like(mine)
-        if mine.is_cuda:
-            work = [dist.all_to_all_single(received, mine, group=self.handle, async_op=True)]
-        else:
-            work = self._straight(list(mine), received)
-        return arriving("all_to_all", work, received, sent)
+        everyone = range(self.place.world_size)
+        return self.start_rows(sent, everyone, everyone, named="all_to_all")
 
-    @heartbeat.exchange("all_gather")
     def start_all_gather(self, sent: Tensor) -> Arriving:
         """`all_gather`, without waiting for the others."""
+        if self.device.type == "cuda" and self.whole:
+            return self._start_nccl_gather(sent)
+        everyone = range(self.place.world_size)
+        return self.start_rows(sent.expand(len(everyone), *sent.shape), everyone, everyone, named="all_gather")
+
+    @heartbeat.exchange("all_gather")
+    def _start_nccl_gather(self, sent: Tensor) -> Arriving:
         mine = sent.to(self.device)
         received = torch.empty(self.place.world_size, *mine.shape, dtype=mine.dtype, device=mine.device)
-        if mine.is_cuda:
-            rows = received.flatten(0, 1) if mine.dim() else received
-            work = [_all_gather(rows, mine, group=self.handle, async_op=True)]
-        else:
-            work = self._straight([mine] * self.place.world_size, received)
-        return arriving("all_gather", work, received, sent)
+        rows = received.flatten(0, 1) if mine.dim() else received
+        return arriving("all_gather", [_all_gather(rows, mine, group=self.handle, async_op=True)], received, sent)
 
-    def _straight(self, sent: Sequence[Tensor], received: Tensor) -> list[Work]:
+    def start_rows(
+        self, sent: Tensor, to: Sequence[int], origins: Sequence[int], *, named: str = "send_rows"
+    ) -> Arriving:
+        """Row i of `sent` goes to rank `to[i]`, and row j of the answer comes from rank `origins[j]`; both ascending.
+        To be called by all ranks, also by those without a row. `named`: in the rank's heartbeat."""
         everyone = self.ranks or range(self.place.world_size)
-        return straight(sent, received, everyone, self.place.rank, self.handle)
+        mine = sent.to(self.device)
+        received = torch.empty(len(origins), *mine.shape[1:], dtype=mine.dtype, device=mine.device)
+        targets, sources = [everyone[rank] for rank in to], [everyone[rank] for rank in origins]
+        with heartbeat.exchange(named):
+            work = send_rows(everyone[self.place.rank], mine, targets, received, sources, self.handle)
+        return arriving(named, work, received, sent)
 
     @heartbeat.exchange("reduce_scatter")
     def reduce_scatter(self, sent: Tensor) -> Tensor:
@@ -274,7 +289,15 @@ class Group:
         handle = dist.new_group(list(chosen), timeout, backend, use_local_synchronization=True)
         place = replace(self.place, rank=ranks.index(self.place.rank), world_size=len(ranks))
         backend = self.backend if len(ranks) > 1 else "none"
-        return replace(self, place=place, backend=backend, handle=handle, ranks=chosen)
+        nodes = tuple(self.nodes[rank] for rank in ranks) if self.nodes else ()
+        return replace(self, place=place, backend=backend, handle=handle, ranks=chosen, nodes=nodes)
+
+    def part(self, ranks: Sequence[int]) -> Group:
+        """These ranks, one of which is this one, by the connections of this group. For `start_…` only; with NCCL the
+        other ranks call `start_rows` without a row at the same time."""
+        everyone = self.ranks or range(self.place.world_size)
+        place = replace(self.place, rank=ranks.index(self.place.rank), world_size=len(ranks))
+        return replace(self, place=place, ranks=tuple(everyone[rank] for rank in ranks), nodes=(), whole=False)
 
     @heartbeat.exchange("broadcast")
     def broadcast(self, tensor: Tensor) -> None:

@@ -48,6 +48,7 @@ def join(place: RankInfo, device: torch.device, backend: str) -> Iterator[Group]
             place=place, backend=chosen, device=where, store=PrefixStore("trainer", store), without_gpu=without_gpu
         )
         present = int(group.all_reduce_sum([1.0])[0])
+        group = group.aware_of_nodes()
         group.connect()
     except (RuntimeError, ValueError) as error:
         raise TrainerError(

@@ -17,21 +17,33 @@ Arriving = Callable[[], Tensor]
 """Waits for what the others send, and returns it."""
 
 
-def straight(
-    sent: Sequence[Tensor], received: Tensor, everyone: Sequence[int], own: int, handle: ProcessGroup | None
+def send_rows(
+    own: int, sent: Tensor, to: Sequence[int], received: Tensor, origins: Sequence[int], handle: ProcessGroup | None
 ) -> list[Work]:
-    """`sent[r]` to rank r, and what comes from there into `received[r]`, all at once and both ways.
+    """Row i of `sent` to process `to[i]`, and what process `origins[j]` sends into row j of `received`, all at once.
+    This process is `own`.
 
-    `everyone`: the ranks' numbers among all processes. gloo's own all-to-all and all-gather leave a link idle in one
-    direction for part of the time: they reach 58 to 73 % of a gigabit link between five nodes and half of it between
-    two, this 80 to 98 % (docs/benchmarks.md).
+    Processes are named by their number among all, in ascending order. With NCCL every process of `handle` must call
+    it, also one without a row: it is an all-to-all in which most rows are missing, by the communicator of `handle`.
+    gloo's own all-to-all and all-gather leave a link idle in one direction for part of the time: they reach 58 to 73 %
+    of a gigabit link between five nodes and half of it between two, this 80 to 98 % (docs/benchmarks.md).
     """
-    peers = [(own + by) % len(everyone) for by in range(1, len(everyone))]
+    if sent.is_cuda:
+        everyone = dist.get_process_group_ranks(handle)
+        coming, going = ([int(one in chosen) for one in everyone] for chosen in (origins, to))
+        return [dist.all_to_all_single(received, sent.contiguous(), coming, going, group=handle, async_op=True)]
+
+    def in_turn(chosen: Sequence[int]) -> list[tuple[int, int]]:
+        """(row, process) of the others, those after this process first: so no two begin with the same one."""
+        others = [(row, process) for row, process in enumerate(chosen) if process != own]
+        return sorted(others, key=lambda one: (one[1] < own, one[1]))
+
     # Those who wait to receive before anybody sends need no buffer in between.
-    coming = [dist.irecv(received[rank], everyone[rank], handle) for rank in reversed(peers)]
-    going = [dist.isend(sent[rank], everyone[rank], handle) for rank in peers]
-    received[own] = sent[own]
-    return [*coming, *going]
+    work = [dist.irecv(received[row], process, handle) for row, process in reversed(in_turn(origins))]
+    work += [dist.isend(sent[row], process, handle) for row, process in in_turn(to)]
+    if own in to and own in origins:
+        received[origins.index(own)] = sent[to.index(own)]
+    return work
 
 
 def arriving(name: str, work: Sequence[Work], received: Tensor, sent: Tensor) -> Arriving:

@@ -53,7 +53,7 @@ def ddp(
     events = Events(place)
     if wished == AUTO:
         wished = _measured(model, settings, group, events)
-    method = next(one for one in ladder(settings, model.module) if one.name == wished)
+    method = next(one for one in ladder(settings, model.module, group.nodes) if one.name == wished)
     if method.mean_of is None and batches is None:
         return
     weight = SpeedShares(model, batches, group, events).weight if batches else lambda: 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -156,7 +156,7 @@ def codec_s(rung: SyncMethod, like: Bucket, group: Group) -> float:
         return 0.0
     bucket = Bucket([nn.Parameter(torch.empty_like(parameter)) for parameter in like.parameters])
     bucket.set_gradients(torch.randn(bucket.count, device=bucket.device))
-    mean = rung.mean_of(bucket, Echo(place=group.place, backend="none", device=bucket.device))
+    mean = rung.mean_of(bucket, Echo(place=group.place, backend="none", device=bucket.device, nodes=group.nodes))
 
     def exchange() -> None:
         flat = bucket.gradients()
@@ -186,6 +186,10 @@ class Echo(Group):
 
     def start_all_gather(self, sent: Tensor) -> Arriving:
         return lambda: sent.expand(self.place.world_size, *sent.shape)
+
+    def start_rows(self, sent: Tensor, to: Sequence[int], origins: Sequence[int], *, named: str = "") -> Arriving:
+        first = sent[:1] if len(to) else sent.new_zeros(1, *sent.shape[1:])
+        return lambda: first.expand(len(origins), *sent.shape[1:])
 
     def all_reduce(self, tensor: Tensor) -> None:
         tensor.mul_(self.place.world_size)

@@ -11,6 +11,7 @@ from contract.cost_model.choice import AUTO
 from trainer.engine.autotune.measure import Echo
 from trainer.engine.sync import methods
 from trainer.engine.sync.ddp import Alone
+from trainer.engine.sync.in_nodes import in_two_levels
 from trainer.engine.sync.strategy import Sync
 
 LARGEST = "fp16"
@@ -22,9 +23,10 @@ def stand_in(name: str, context: methods.SyncContext) -> Sync:
     group = context.group
     if group.alone:
         return Alone(context.model)
-    if name == "fp32":
+    if name == "fp32" and not in_two_levels(group.nodes):
         return _Buckets(context.model)
-    echo = Echo(place=group.place, backend="none", device=next(context.model.parameters()).device)
+    device = next(context.model.parameters()).device
+    echo = Echo(place=group.place, backend="none", device=device, nodes=group.nodes)
     return methods.build(LARGEST if name == AUTO else name, replace(context, group=echo), 0, static_graph=False)
 
 

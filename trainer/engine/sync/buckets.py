@@ -44,6 +44,12 @@ class Bucket:
         for parameter, values in zip(self.parameters, self._parts(flat), strict=True):
             parameter.copy_(values)
 
+    def part(self, count: int, device: torch.device) -> Bucket:
+        """A vector of `count` of these values, on `device`."""
+        made = Bucket(self.parameters)
+        made.count, made.device = count, device
+        return made
+
     def _parts(self, flat: Tensor) -> list[Tensor]:
         pieces = torch.split(flat, [parameter.numel() for parameter in self.parameters])
         return [piece.view_as(parameter) for piece, parameter in zip(pieces, self.parameters, strict=True)]

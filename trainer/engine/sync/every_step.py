@@ -30,9 +30,15 @@ class Mean(Protocol):
     def collectives(self) -> int:
         """That each mean takes, one after another: the same number on all ranks."""
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps anything."""
+
     def mean(self, flat: Tensor) -> None: ...
     def state(self) -> State: ...
     def restore(self, kept: Sequence[RankState], *, exact: bool) -> None: ...
+    def owed(self, kept: Sequence[RankState], count: int) -> Tensor:
+        """(count,), float32 on the CPU: what the next mean of the whole bucket would have had of what was kept."""
 
 
 MeanOf = Callable[[Bucket, Group], Mean]

@@ -49,7 +49,7 @@ class Exchange:
         self, codecs: Codecs, group: Group, count: int, device: torch.device, *, feedback: bool = True
     ) -> None:
         """`feedback`: off for vectors whose values mean something else each time."""
-        self._codecs, self._group, self._count, self._feedback = codecs, group, count, feedback
+        self._codecs, self._group, self._count, self.keeps = codecs, group, count, feedback
         self._ranks, self._rank = group.place.world_size, group.place.rank
         self._part = _part(count, self._ranks)
         # What is still to be sent, one row for each rank that averages; and what is still to be given back.
@@ -59,7 +59,7 @@ class Exchange:
     def mean(self, flat: Tensor) -> None:
         """Into `flat` (count,), float32, the mean over all ranks: the same bits on each of them."""
         codecs, unsent, own = self._codecs, self._unsent, self._rank
-        if not self._feedback:
+        if not self.keeps:
             unsent.zero_()
             self._ungiven.zero_()
         unsent.view(-1)[: self._count] += flat
@@ -92,22 +92,44 @@ class Exchange:
                 error.nan_to_num_(0.0, 0.0, 0.0)
 
     def state(self) -> State:
+        if not self.keeps:
+            return {}
         return {"unsent": self._unsent.view(-1)[: self._count].cpu(), "ungiven": self._ungiven.cpu()}
 
     def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
         """Exactly where it was, or so that the next mean brings what had been left over by however many ranks."""
-        whole = torch.zeros(self._count)
-        for one in kept:
-            if exact:
-                whole = one.state["unsent"]
-                self._ungiven.copy_(one.state["ungiven"])
-                break
-            # A mean over another number of ranks: what each of n had still to send weighs 1/n.
-            whole += one.state["unsent"] * (self._ranks / one.world_size)
-            part = _part(self._count, one.world_size)
-            at = one.rank * part
-            whole[at : at + part] += one.state["ungiven"][: max(0, self._count - at)] * self._ranks
+        if not self.keeps:
+            return
+        if exact and "shard" not in kept[0].state:
+            whole = kept[0].state["unsent"]
+            self._ungiven.copy_(kept[0].state["ungiven"])
+        else:
+            whole = self.owed(kept, self._count) * self._ranks
         self._unsent.view(-1)[: self._count] = whole.to(self._unsent.device)
+
+    def owed(self, kept: Sequence[RankState], count: int) -> Tensor:
+        whole = late(kept, count)
+        for one in kept:
+            if "unsent" not in one.state:
+                continue
+            # In a mean what each of n had still to send weighs 1/n.
+            rank, ranks, start, length = one.participant
+            end = start + (count if length < 0 else length)
+            whole[start:end] += one.state["unsent"] / ranks
+            at = start + rank * _part(end - start, ranks)
+            given = one.state["ungiven"][: max(0, end - at)]
+            whole[at : at + len(given)] += given
+        return whole
+
+
+def late(kept: Sequence[RankState], count: int) -> Tensor:
+    """(count,): what the next mean would have had of what was still to be added to it after an earlier change of
+    ranks."""
+    whole = torch.zeros(count)
+    for one in kept:
+        if "late" in one.state:
+            whole += one.state["late"] / one.world_size
+    return whole
 
 
 def _part(count: int, ranks: int) -> int:

@@ -50,6 +50,11 @@ class LowRank:
         """Number of averages in a reduction, one after another: of P's and what is sent as it is, then of Q's."""
         return bool(self._sides or self._whole) + bool(self._sides)
 
+    @property
+    def matrices(self) -> list[int]:
+        """Numbers of the gradients that are sent as factors."""
+        return list(self._sides)
+
     def reduce(self, gradients: Sequence[Tensor], all_reduce: AllReduce) -> None:
         """Puts nearly the mean of all ranks' gradients (float32, contiguous) in place of this rank's.
 

@@ -18,6 +18,7 @@ from trainer.engine.sync.codec import BlockCodec, FloatCodec, HalfCodec, SparseC
 from trainer.engine.sync.ddp import Alone, Ddp, ddp_buckets
 from trainer.engine.sync.every_step import STREAMS, EveryStep, MeanOf
 from trainer.engine.sync.exchange import Codecs, Exchange
+from trainer.engine.sync.in_nodes import in_two_levels, summed_in_nodes
 from trainer.engine.sync.local_steps import LocalSteps, Rounds
 from trainer.engine.sync.low_rank import thin
 from trainer.engine.sync.powersgd import Factors
@@ -34,7 +35,7 @@ class SyncMethod:
 
     name: str
     mean_of: MeanOf | None
-    """None: DDP's own."""
+    """None: DDP's own, where no node has several ranks, or one has all."""
     bytes_per_parameter: float
     every: int
     overlap: float
@@ -42,6 +43,8 @@ class SyncMethod:
     collectives: int
     """Collectives of one exchange, one after another: every bucket goes to the rank that averages it and comes back."""
     pattern: Pattern
+    whole: bool = False
+    """Whether one rank exchanges for its node, because the method cannot work on a part of a bucket."""
 
     @property
     def proven(self) -> bool:
@@ -59,9 +62,9 @@ class SyncContext:
     group: Group
 
 
-def ladder(options: TrainOptions, model: nn.Module) -> tuple[SyncMethod, ...]:
-    """All rungs, as `options` would have them for `model`."""
-    return tuple(_rung(name, options, model) for name in SYNCS)
+def ladder(options: TrainOptions, model: nn.Module, nodes: Sequence[int] = ()) -> tuple[SyncMethod, ...]:
+    """All rungs, as `options` would have them for `model`. `nodes`: of the ranks, as in `Group.nodes`."""
+    return tuple(_rung(name, options, model, nodes) for name in SYNCS)
 
 
 def build(name: str, context: SyncContext, step: int, *, static_graph: bool) -> Sync:
@@ -69,7 +72,7 @@ def build(name: str, context: SyncContext, step: int, *, static_graph: bool) -> 
     options, group = context.options, context.group
     if group.alone:
         return Alone(context.model)
-    rung = _rung(name, options, context.model)
+    rung = _rung(name, options, context.model, group.nodes)
     if rung.mean_of is None:
         return Ddp(context.model, group, static_graph=static_graph)
     each_step = EveryStep(name, context.model, group, rung.mean_of)
@@ -87,20 +90,26 @@ def build(name: str, context: SyncContext, step: int, *, static_graph: bool) -> 
     return LocalSteps(each_step, context.optimizer, rounds, rung.mean_of, step)
 
 
-def _rung(name: str, options: TrainOptions, model: nn.Module) -> SyncMethod:
-    if name == "fp32":
+def _rung(name: str, options: TrainOptions, model: nn.Module, nodes: Sequence[int]) -> SyncMethod:
+    two_levels = in_two_levels(nodes)
+    if name == "fp32" and not two_levels:
         return _ddp(model)
     if name == "powersgd":
-        return _powersgd(options, model)
+        return _powersgd(options, model, within=2 * two_levels)
     buckets = by_backward(model.parameters())
     codecs = codecs_named(options.sync_codec if name in LOCAL else name, options.sync_density)
+    rounds = options.sync_fragments if name in LOCAL else -(-len(buckets) // STREAMS)
+
+    def mean_of(bucket: Bucket, group: Group) -> Exchange:
+        return Exchange(codecs, group, bucket.count, bucket.device, feedback=name != "fp32")
+
     return SyncMethod(
         name=name,
-        mean_of=lambda bucket, group: Exchange(codecs, group, bucket.count, bucket.device),
+        mean_of=summed_in_nodes(mean_of),
         bytes_per_parameter=codecs.bytes_per_value,
         every=options.sync_every if name in LOCAL else 1,
         overlap=0 if name in LOCAL else _early(model, buckets, [bucket.count for bucket in buckets]),
-        collectives=2 * (options.sync_fragments if name in LOCAL else -(-len(buckets) // STREAMS)),
+        collectives=(2 + 2 * two_levels) * rounds,
         pattern="scatter_gather",
     )
 
@@ -119,7 +128,8 @@ def _ddp(model: nn.Module) -> SyncMethod:
     )
 
 
-def _powersgd(options: TrainOptions, model: nn.Module) -> SyncMethod:
+def _powersgd(options: TrainOptions, model: nn.Module, *, within: int) -> SyncMethod:
+    """`within`: collectives of a bucket within each node."""
     codecs = codecs_named(options.sync_codec, options.sync_density)
 
     def mean_of(bucket: Bucket, group: Group) -> Factors:
@@ -131,14 +141,15 @@ def _powersgd(options: TrainOptions, model: nn.Module) -> SyncMethod:
     buckets = by_backward(model.parameters())
     return SyncMethod(
         name="powersgd",
-        mean_of=mean_of,
+        mean_of=summed_in_nodes(mean_of, whole=True),
         bytes_per_parameter=sent,
         every=1,
         overlap=_early(
             model, buckets, [sum(thin(p.shape, options.sync_rank) for p in one.parameters) for one in buckets]
         ),
-        collectives=4 * -(-len(buckets) // STREAMS),
+        collectives=(4 + within) * -(-len(buckets) // STREAMS),
         pattern="scatter_gather",
+        whole=True,
     )
 
 

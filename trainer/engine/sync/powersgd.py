@@ -9,12 +9,14 @@ from torch import Tensor
 
 from trainer.engine.group import Group
 from trainer.engine.sync.buckets import Bucket
-from trainer.engine.sync.exchange import Codecs, Exchange
+from trainer.engine.sync.exchange import Codecs, Exchange, late
 from trainer.engine.sync.low_rank import LowRank
 from trainer.engine.sync.strategy import RankState, State
 
 
 class Factors:
+    keeps = True
+
     def __init__(self, bucket: Bucket, group: Group, codecs: Codecs, *, rank: int, seed: int) -> None:
         """`codecs`: of the factors; `rank`: theirs, not the group's."""
         self._group = group
@@ -40,15 +42,27 @@ class Factors:
         """From another number of ranks only what was not yet sent: the Q's, which are but a good guess to start from,
         begin at their first values, alike on all ranks."""
         now = self._low_rank.state_dict()
-        residuals = [torch.zeros_like(each) for each in now["residuals"]]
         q = now["q"]
-        for one in kept:
-            weight = 1.0 if exact else self._group.place.world_size / one.world_size
-            for at, residual in enumerate(residuals):
-                residual += one.state[f"residuals.{at}"].to(residual.device) * weight
-            if exact:
-                q = [one.state[f"q.{at}"].to(each.device) for at, each in enumerate(q)]
+        if exact and "shard" not in kept[0].state:
+            state = kept[0].state
+            residuals = [state[f"residuals.{at}"] for at in range(len(q))]
+            q = [state[f"q.{at}"] for at in range(len(q))]
+        else:
+            owed = self.owed(kept, sum(shape.numel() for shape in self._shapes)) * self._group.place.world_size
+            pieces = torch.split(owed, [shape.numel() for shape in self._shapes])
+            matrices = [pieces[at] for at in self._low_rank.matrices]
+            residuals = [piece.view_as(each) for piece, each in zip(matrices, now["residuals"], strict=True)]
         self._low_rank.load_state_dict({"residuals": residuals, "q": q})
+
+    def owed(self, kept: Sequence[RankState], count: int) -> Tensor:
+        whole = late(kept, count)
+        pieces = torch.split(whole, [shape.numel() for shape in self._shapes])
+        for one in kept:
+            _, ranks, _, _ = one.participant
+            for number, at in enumerate(self._low_rank.matrices):
+                if f"residuals.{number}" in one.state:
+                    pieces[at].add_(one.state[f"residuals.{number}"].flatten(), alpha=1 / ranks)
+        return whole
 
     def _averaged(self, tensor: Tensor) -> None:
         """Average in place, by an exchange of its own for each length. Without feedback: a factor's values belong to

@@ -21,6 +21,15 @@ class RankState:
     """Number of ranks at that checkpoint."""
     state: State
 
+    @property
+    def participant(self) -> tuple[int, int, int, int]:
+        """Its number among those who exchanged, how many these were, and first value and number of values of the part
+        of the bucket that they exchanged; see sync/in_nodes.py. Of a rank by itself: -1 values, which are all."""
+        if "shard" not in self.state:
+            return self.rank, self.world_size, 0, -1
+        number, among, start, count = self.state["shard"].tolist()
+        return number, among, start, count
+
 
 class Sync(ABC):
     name: str

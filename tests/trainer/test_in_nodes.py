@@ -1,0 +1,112 @@
+"""Ranks that share nodes: summed within each node, exchanged between nodes (sync_ranks.py is what they run)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.conftest import MODEL, Ranks
+from tests.trainer.sync_ranks import WAYS
+from tests.trainer.test_sync import LARGEST_ERROR, WITH_FEEDBACK
+from trainer.config import RankInfo
+from trainer.engine.group import Group
+from trainer.engine.sync.in_nodes import by_node, in_two_levels, owners
+
+NODES = {"two on each": (2, 2), "two and one": (2, 1)}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, dict[str, float]]]:
+    @cache
+    def run(nodes: str) -> dict[str, dict[str, float]]:
+        folder = str(tmp_path_factory.mktemp("nodes"))
+        ranks = Ranks(sum(NODES[nodes]), folder, module="tests.trainer.sync_ranks", nodes=NODES[nodes])
+        with closing(ranks):
+            result = ranks.result()
+        assert result.code == 0, result.err
+        found: dict[str, dict[str, float]] = json.loads(result.out.splitlines()[-1])
+        return found
+
+    return run
+
+
+Told = Callable[[str], dict[str, dict[str, float]]]
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_method_works_on_sums_of_nodes(told: Told, way: str, nodes: str) -> None:
+    found = told(nodes)[way]
+    assert found["alike"] == found["fewer"] == 0  # all ranks have the same weights to the last bit
+    assert found["error"] < LARGEST_ERROR[way]
+    assert found["resumed"] == 0
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("way", [*WITH_FEEDBACK, "powersgd"])
+def test_other_nodes_still_send_what_these_had_left(told: Told, way: str, nodes: str) -> None:
+    """Without the last rank: two and one become one node, two on each become two and one."""
+    found = told(nodes)[way]
+    assert found["unsent"] > 0
+    assert found["lost"] < 1e-6 * max(1.0, found["unsent"])
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "fp32"])
+def test_nodes_of_two_ranks_send_half(told: Told, way: str) -> None:
+    """PowerSGD's factors are so thin here that flat they are mostly padding for four ranks."""
+    found = told("two on each")[way]
+    assert 0 < found["sent"] <= 0.52 * found["flat"]
+    assert way == "powersgd" or found["sent"] >= 0.48 * found["flat"]
+
+
+def test_fp32_sends_each_value_as_four_bytes(told: Told) -> None:
+    found = told("two on each")
+    assert found["fp32"]["sent"] == 2 * found["fp16"]["sent"] > 0
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "two_levels", "fewest"),
+    [
+        ((0, 0, 2, 2), [[0, 1], [2, 3]], True, 2),
+        ((0, 1, 1, 3, 3, 3), [[0], [1, 2], [3, 4, 5]], True, 1),
+        ((0, 1, 0, 1), [[0, 2], [1, 3]], True, 2),
+        ((0, 0, 0), [[0, 1, 2]], False, 3),
+        ((0, 1, 2), [[0], [1], [2]], False, 1),
+    ],
+)
+def test_levels_follow_from_where_ranks_run(
+    nodes: Sequence[int], ranks: list[list[int]], two_levels: bool, fewest: int
+) -> None:
+    assert (by_node(nodes), in_two_levels(nodes), owners(nodes)) == (ranks, two_levels, fewest)
+
+
+def test_nodes_that_are_not_known_are_no_levels() -> None:
+    assert not in_two_levels(Group(place=RankInfo(world_size=4), backend="gloo", device="cpu").nodes)  # type: ignore[arg-type]
+
+
+# ── Whole runs ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("way", "tolerance"), [("fp32", 1e-6), ("int8", 2e-3), ("int4+8", 1e-2)])
+def test_a_training_on_two_nodes_of_two_learns_as_on_four(
+    way: str, tolerance: float, forked: Any, data_dir: Path, tmp_path: Path
+) -> None:
+    words = [
+        "gpt2", "train", *MODEL, "--data-dir", str(data_dir), "--log-every", "1", "--precision", "fp32",
+        "--num-workers", "0", "--no-compile", "--eval-every", "0", "--max-steps", "12", "--shares", "equal",
+    ]  # fmt: skip
+    losses = []
+    for nodes in ((1, 1, 1, 1), (2, 2)):
+        folder = tmp_path / str(len(nodes))
+        run = forked(4, *words, "--run-dir", str(folder), "--sync", way, nodes=nodes).result()
+        assert run.code == 0, run.err
+        losses.append(run.losses())
+    flat, levels = losses
+    assert len(levels) == 12
+    assert levels == pytest.approx(flat, rel=tolerance)
