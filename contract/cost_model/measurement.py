@@ -18,7 +18,7 @@ class CostModelError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpeed:
-    """Speed of one rank, measured while all other ranks computed and sent too."""
+    """Speed of one rank, measured while all other ranks computed and sent too. `node` names it after its node."""
 
     node: str
     rank: int
@@ -27,11 +27,15 @@ class NodeSpeed:
     step_s: float
     """Seconds per step besides its samples: optimizer, clipping."""
     upload: float
-    """Bytes per second to the other nodes."""
+    """Bytes per second to the other nodes, of all ranks of its node together."""
     download: float
-    """Bytes per second from the other nodes."""
+    """Bytes per second from the other nodes, of all ranks of its node together."""
     micro_batch: int = 1
     """Samples in one forward and backward pass."""
+    host: int = -1
+    """First rank of its node; -1: the node has no other."""
+    inside: float = 0.0
+    """Bytes per second to and from the other ranks of its node, 0 if there are none."""
 
     @property
     def link(self) -> float:
@@ -60,6 +64,8 @@ class SyncCost:
     """Share of the link's rate that this pattern reaches, measured."""
     proven: bool
     """Whether the loss is known to stay within 0.5 % of fp32's."""
+    whole: bool = False
+    """Whether one rank exchanges for all of its node; else each has a part."""
 
 
 @dataclass(frozen=True, kw_only=True)

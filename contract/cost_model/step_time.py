@@ -1,8 +1,10 @@
 """Predicted time of one step for a set of nodes, their shares, and a sync method.
 
-step = max over nodes(share × sample_s + step_s) + latency + (exchange - hidden) / every
-exchange = codec + max over nodes(bytes / upload, bytes / download) / efficiency + collectives × latency
+step = max over ranks(share × sample_s + step_s) + latency + (exchange - hidden) / every
+exchange = codec + max over nodes(bytes / upload, bytes / download) / efficiency + within + collectives × latency
 bytes = 2 (k-1)/k × parameters × bytes per parameter, both ways, for k nodes
+within = 2 × parameters × 4 bytes × max over nodes((ranks - 1) / owners / inside), for several nodes with several ranks;
+owners: ranks of each node that exchange with other nodes
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from contract.cost_model.shares import split
 
 ALONE = "alone"
 """Name of the row without an exchange: a single node."""
+VALUE = 4
+"""Bytes of a gradient's value within a node."""
 BACKWARD = 2 / 3
 """Share of a forward and backward pass that is backward: two products per weight against one."""
 
@@ -28,7 +32,27 @@ class NodeSet:
     compute_s: float
     """Seconds until the last node has computed its share."""
     link: float
-    """Bytes per second of the slowest link among them."""
+    """Bytes per second of the slowest link among them; of ranks of one node, between them."""
+
+    @property
+    def ranks_of_nodes(self) -> list[list[NodeSpeed]]:
+        nodes: dict[int, list[NodeSpeed]] = {}
+        for number, member in enumerate(self.members):
+            nodes.setdefault(member.host if member.host >= 0 else -1 - number, []).append(member)
+        return list(nodes.values())
+
+    @property
+    def senders(self) -> int:
+        """Nodes that exchange; ranks, if there is one node."""
+        nodes = len(self.ranks_of_nodes)
+        return nodes if nodes > 1 else len(self.members)
+
+    def within_s(self, copy: float, *, whole: bool) -> float:
+        """Seconds to sum `copy` bytes of gradients within each node and to collect the mean there again."""
+        nodes = self.ranks_of_nodes
+        owners = 1 if whole else min(map(len, nodes))
+        rates = [(len(node) - 1, min(rank.inside or rank.link for rank in node)) for node in nodes]
+        return 2 * copy / owners * max(others / rate for others, rate in rates) if len(nodes) > 1 else 0.0
 
     @property
     def window_s(self) -> float:
@@ -67,11 +91,12 @@ def node_set(members: Sequence[NodeSpeed], samples: int, *, equal: bool = False)
     """Return the set with its shares. CostModelError: fewer samples than members."""
     sample_s = [1.0] * len(members) if equal else [node.sample_s for node in members]
     shares = split(samples, sample_s, [] if equal else [node.step_s for node in members])
+    one_node = len({node.host if node.host >= 0 else -1 - number for number, node in enumerate(members)}) == 1
     return NodeSet(
         members=tuple(members),
         shares=shares,
         compute_s=max(share * node.sample_s + node.step_s for node, share in zip(members, shares, strict=True)),
-        link=min(node.link for node in members),
+        link=min((node.inside or node.link) if one_node else node.link for node in members),
     )
 
 
@@ -82,6 +107,7 @@ def step_s(measured: Measurement, together: NodeSet, cost: SyncCost | None) -> f
     sent = exchanged(measured, together, cost)
     encoding = cost.codec_s_per_parameter * measured.parameters
     travel = sent / (cost.efficiency * together.link) + cost.collectives * measured.latency_s
+    travel += together.within_s(VALUE * measured.parameters, whole=cost.whole)
     # Encoding needs the processor that computes: only the transfer can overlap computing.
     hidden = min(cost.overlap * travel, together.window_s)
     # Every step averages the loss over all ranks, with any sync method.
@@ -89,8 +115,8 @@ def step_s(measured: Measurement, together: NodeSet, cost: SyncCost | None) -> f
 
 
 def exchanged(measured: Measurement, together: NodeSet, cost: SyncCost) -> float:
-    """Bytes that each node sends, and receives, in one exchange."""
-    k = len(together.members)
+    """Bytes that each node sends to others, and receives, in one exchange."""
+    k = together.senders
     return 2 * (k - 1) / k * measured.parameters * cost.bytes_per_parameter
 
 

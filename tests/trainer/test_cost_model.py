@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from benchmarks.slow_lan.simulate import simulate
 from contract.cost_model.choice import SyncChoice, choose_sync
 from contract.cost_model.forecast import forecast
-from contract.cost_model.measurement import CostModelError, Measurement
+from contract.cost_model.measurement import CostModelError, Measurement, read_measurement
 from contract.cost_model.node_sets import NEARLY
 from contract.cost_model.shares import split
-from contract.cost_model.step_time import ALONE, BACKWARD, StepTime, node_set, step_s
+from contract.cost_model.step_time import ALONE, BACKWARD, StepTime, exchanged, node_set, step_s
 from tests.trainer.forecasts import GIGABIT, costs, measured, node
 from trainer.engine.reporting.forecast_text import summary, table
 
@@ -257,3 +257,35 @@ def test_the_table_is_aligned_and_marks_the_choice() -> None:
     assert [line.split()[1:4] for line in lines if line.startswith("▶")] == [["int4", "all", "5"]]
     assert any(line.startswith("   diloco ?") for line in lines)
     assert "links: alpha 941 Mbit/s" in "\n".join(lines)
+
+
+def test_ranks_of_a_node_send_once_for_all_and_share_its_link() -> None:
+    ranks = [replace(node(rank), host=2 * (rank // 2), inside=2e9) for rank in range(4)]
+    known = measured(ranks, samples_per_step=8)
+    fp32, int4 = known.cost("fp32"), known.cost("int4")
+    together = node_set(ranks, 8)
+    assert exchanged(known, together, fp32) == 4 * known.parameters  # 2 (k-1)/k copies for two nodes, not for four
+    one_node = node_set(ranks[:2], 8)
+    assert exchanged(known, one_node, fp32) == 4 * known.parameters
+    assert one_node.link == 2e9
+    # A reduce-scatter and an all-gather within each node: twice half a copy for two ranks.
+    within = 4 * known.parameters / 2e9
+    wire = exchanged(known, together, int4) / GIGABIT + int4.codec_s_per_parameter * known.parameters
+    latency = (1 + int4.collectives) * known.latency_s
+    assert step_s(known, together, int4) == pytest.approx(together.compute_s + wire + within + latency)
+    whole = replace(int4, whole=True)  # one rank for both: each sends it all it has
+    assert step_s(known, together, whole) == pytest.approx(step_s(known, together, int4) + within)
+
+
+def test_unequal_nodes_have_as_many_owners_as_the_smallest_has_ranks() -> None:
+    ranks = [replace(node(rank), host=0 if rank < 3 else -1, inside=1e9 * (rank < 3)) for rank in range(4)]
+    together = node_set(ranks, 8)
+    assert together.senders == 2
+    assert together.within_s(1e9, whole=False) == pytest.approx(4.0)  # two others send the owner 1 s each, and back
+
+
+def test_measurements_of_earlier_versions_have_a_rank_on_each_node() -> None:
+    told = json.loads(json.dumps(asdict(measured([node(0), node(1)], samples_per_step=8))))
+    for one in told["nodes"]:
+        del one["host"], one["inside"]
+    assert node_set(read_measurement(told).nodes, 8).senders == 2

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trainer.config import RankInfo, TrainOptions
-from trainer.engine.autotune.measure import codec_s, links, optimizer_s
+from trainer.engine.autotune.measure import codec_s, links, optimizer_s, rates_of_nodes
 from trainer.engine.group import Group
 from trainer.engine.hardware import compiling
 from trainer.engine.optimization.optimizer import build_optimizer
@@ -137,3 +137,25 @@ def test_making_a_connection_is_not_taken_for_its_speed() -> None:
     group = MadeAtFirstUse(place=RankInfo(world_size=3), backend="nccl", device=torch.device("cpu"))
     rates = links(group)
     assert rates[rates > 0].tolist() == pytest.approx([1e10, 1e10])
+
+
+def test_a_link_is_that_of_a_node_not_of_its_memory() -> None:
+    """Two nodes of two ranks: 1 GB/s inside, and 100 MB/s between them, which two ranks share."""
+    inside, alone, shared = 1e9, 1e8, 5e7
+    rates = torch.tensor(
+        [[0, inside, shared, alone], [alone, 0, alone, shared], [shared, alone, 0, inside], [alone, shared, alone, 0]]
+    )
+    assert rates_of_nodes(rates, (0, 0, 2, 2)) == ([alone] * 4, [alone] * 4)
+    rates[1, 2] = rates[3, 0] = rates[0, 3] = rates[2, 1] = rates[1, 0] = rates[3, 2] = 0
+    assert rates_of_nodes(rates, (0, 0, 2, 2)) == ([alone] * 4, [alone] * 4)
+    assert rates_of_nodes(rates, ())[0] == [inside, shared, inside, shared]
+    assert rates_of_nodes(rates, (0, 0, 0, 0)) == rates_of_nodes(rates, ())
+
+
+def test_methods_on_shared_nodes_have_two_more_collectives_and_no_ddp() -> None:
+    flat, levels = ({one.name: one for one in ladder(TrainOptions(), network(), nodes)} for nodes in ((), (0, 0, 2, 2)))
+    assert levels["fp32"].mean_of
+    assert levels["fp32"].pattern == "scatter_gather"
+    for name in ("int8", "powersgd", "diloco"):
+        assert levels[name].collectives == flat[name].collectives + 2
+    assert [one.name for one in levels.values() if one.whole] == ["powersgd"]

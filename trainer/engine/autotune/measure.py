@@ -16,6 +16,7 @@ from trainer.config import TrainOptions
 from trainer.engine.group import Group
 from trainer.engine.optimization.optimizer import standing_still
 from trainer.engine.sync.buckets import Bucket, cut
+from trainer.engine.sync.in_nodes import by_node, in_two_levels, owners
 from trainer.engine.sync.methods import SyncMethod, ladder
 from trainer.engine.transfers import Arriving
 
@@ -57,18 +58,21 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
     """The same on every rank. To be called by all ranks."""
     names = group.all_gather_text(group.place.label)
     rates = links(group)
-    upload, download = rates.amax(1).tolist(), rates.amax(0).tolist()
+    upload, download = rates_of_nodes(rates, group.nodes)
+    hosts = _hosts(group.nodes)
+    inside = _inside(rates, group.nodes)
     parameters = [parameter for parameter in work.model.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in parameters)
     efficiency = _efficiency(min(*upload, *download), group)
     trial = min(cut(parameters, SAMPLE), key=lambda bucket: abs(bucket.count - SAMPLE))
-    costs = [_cost(rung, efficiency, trial, group) for rung in ladder(options, work.model)]
+    costs = [_cost(rung, efficiency, trial, group) for rung in ladder(options, work.model, group.nodes)]
     everyones = [group.all_gather_scalar(number) for number in (own.sample_s, own.step_s, float(own.micro_batch))]
     return Measurement(
         nodes=tuple(
             NodeSpeed(
                 node=names[rank], rank=rank, sample_s=everyones[0][rank], step_s=everyones[1][rank],
                 upload=upload[rank], download=download[rank], micro_batch=int(everyones[2][rank]),
+                host=hosts[rank], inside=inside[rank],
             )
             for rank in range(group.place.world_size)
         ),
@@ -90,7 +94,7 @@ def optimizer_s(model: nn.Module, optimizer: Optimizer) -> float:
 
 def links(group: Group) -> Tensor:
     """(ranks, ranks): bytes per second from row's rank to column's, all at once, as in an exchange; 0 where this was
-    not tried. What counts of a rank is its best with any peer."""
+    not tried."""
     ranks = group.place.world_size
     best = torch.zeros(ranks, ranks, dtype=torch.float64)
     size = SMALLEST
@@ -107,25 +111,70 @@ def links(group: Group) -> Tensor:
     return best
 
 
+def rates_of_nodes(rates: Tensor, nodes: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Upload and download of each rank's node, in bytes per second: the best that its ranks reached together, with
+    neighbours on other nodes; of each rank by itself with any peer, if all are on one node. `rates`: of `links`."""
+    ranks = len(rates)
+    where = list(nodes) if len(set(nodes)) > 1 else list(range(ranks))
+    ways: list[list[float]] = []
+    for sending in (rates, rates.T):
+        best = dict.fromkeys(where, 0.0)
+        for by in range(1, ranks):
+            pairs = [(rank, (rank + by) % ranks) for rank in range(ranks)]
+            if sending is not rates:
+                pairs = [(to, origin) for origin, to in pairs]
+            together = dict.fromkeys(where, 0.0)
+            for rank, peer in pairs:
+                if where[rank] != where[peer]:
+                    together[where[rank]] += float(sending[rank, peer])
+            best = {node: max(best[node], together[node]) for node in best}
+        ways.append([best[node] for node in where])
+    return ways[0], ways[1]
+
+
+def _inside(rates: Tensor, nodes: Sequence[int]) -> list[float]:
+    """Bytes per second between each rank and the others of its node, the slower way; 0 where there are none."""
+    ranks = len(rates)
+    if not nodes:
+        return [0.0] * ranks
+    local = torch.tensor([[a == b for b in nodes] for a in nodes])
+    among = rates * local
+    return torch.minimum(among.amax(1), among.amax(0)).tolist()
+
+
+def _hosts(nodes: Sequence[int]) -> list[int]:
+    """First rank of each rank's node; -1 where a node has no other rank."""
+    return [nodes.index(node) if nodes.count(node) > 1 else -1 for node in nodes]
+
+
 def _efficiency(link: float, group: Group) -> dict[Pattern, float]:
     """The share of the slowest link's rate, `link` in bytes per second, that each way of sending reaches."""
-    ranks = group.place.world_size
     if group.alone:
         return {"ring": 1.0, "scatter_gather": 1.0}
-    copies = 2 * (ranks - 1) / ranks
-    values = int(min(LARGEST, max(SMALLEST, 1.5 * LONG_ENOUGH_S * link / copies)) / 4 / ranks) * ranks
-    flat = torch.zeros(values)
+    # Between nodes as many ranks of each send as own a shard, each its part of what the node sends.
+    levels = by_node(group.nodes) if in_two_levels(group.nodes) else []
+    senders, parts = (len(levels), owners(group.nodes)) if levels else (group.place.world_size, 1)
+    copies = 2 * (senders - 1) / senders
+    values = int(min(LARGEST, max(SMALLEST, 1.5 * LONG_ENOUGH_S * link / copies)) / 4 / senders / parts) * senders
+    flat = torch.zeros(max(senders, values))
+    values = len(flat) * parts
 
     def ring() -> None:
         group.all_reduce(flat)
 
     def scatter_gather() -> None:
-        group.all_to_all(flat.view(ranks, -1))
-        group.all_gather(flat[: values // ranks])
+        group.all_to_all(flat.view(senders, -1))
+        group.all_gather(flat[: len(flat) // senders])
 
-    found: dict[Pattern, float] = {}
+    def between_nodes() -> None:
+        number = next(node for node in levels if group.place.rank in node).index(group.place.rank)
+        peers = sorted(node[number] for node in levels) if number < parts else []
+        group.start_rows(flat.view(senders, -1)[: len(peers)], peers, peers)()
+        group.start_rows(flat[: len(flat) // senders].expand(len(peers), -1), peers, peers)()
+
+    found: dict[Pattern, float] = {"ring": 1.0}
     ways: tuple[tuple[Pattern, Callable[[], None]], ...] = (("ring", ring), ("scatter_gather", scatter_gather))
-    for pattern, send in ways:
+    for pattern, send in (("scatter_gather", between_nodes),) if levels else ways:
         send()
         group.barrier()
         began = time.perf_counter()
@@ -147,6 +196,7 @@ def _cost(rung: SyncMethod, efficiency: Mapping[Pattern, float], trial: Bucket, 
         pattern=rung.pattern,
         efficiency=efficiency[rung.pattern],
         proven=rung.proven,
+        whole=rung.whole,
     )
 
 
@@ -187,7 +237,7 @@ class Echo(Group):
     def start_all_gather(self, sent: Tensor) -> Arriving:
         return lambda: sent.expand(self.place.world_size, *sent.shape)
 
-    def start_rows(self, sent: Tensor, to: Sequence[int], origins: Sequence[int], *, named: str = "") -> Arriving:
+    def start_rows(self, sent: Tensor, to: Sequence[int], origins: Sequence[int], *, named: str = "") -> Arriving:  # noqa: ARG002  # nobody waits
         first = sent[:1] if len(to) else sent.new_zeros(1, *sent.shape[1:])
         return lambda: first.expand(len(origins), *sent.shape[1:])
 
