@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.slow_lan import curves, peers, quality, speed, transport, unequal
+from benchmarks.slow_lan import curves, peers, quality, shared_nodes, speed, transport, unequal
 from benchmarks.slow_lan.rig import RunFailed, cannot_run
 
 COMMANDS = {
@@ -16,6 +16,10 @@ COMMANDS = {
     "quality": (quality, "validation loss of each sync method at equal tokens, over seeds"),
     "unequal": (unequal, "machines of unequal speed: speed relative to the sum of their throughputs"),
     "peers": (peers, "torch's hooks, post-local SGD, torchft, hivemind and ours"),
+    "shared-nodes": (
+        shared_nodes,
+        "several ranks on each node: bytes and seconds of an exchange, as predicted and measured",
+    ),
     "curves": (curves, "GPT-2 124M on 2 to 64 nodes, simulated"),
     "transport": (transport, "link utilization of gloo, by method, bucket size, streams"),
 }

@@ -72,3 +72,28 @@ def test_two_cards_by_nccl(cards: Callable[[int], None]) -> None:
     assert run.code == 0, run.out + run.err
     for way, found in json.loads(run.out.splitlines()[-1]).items():
         assert found == {"backend": "nccl", "alike": True}, way
+
+
+def test_four_ranks_as_two_nodes_share_one_card() -> None:
+    run = Torchrun(4, "cuda", "2", module="tests.trainer.one_queue").result()
+    assert run.code == 0, run.out + run.err
+    for way, found in json.loads(run.out.splitlines()[-1]).items():
+        assert found["one order"], way
+        assert found["alike"], way
+
+
+def test_four_cards_as_two_nodes_by_nccl(cards: Callable[[int], None]) -> None:
+    cards(4)
+    run = Torchrun(4, "nccl", "2", module="tests.trainer.one_queue").result()
+    assert run.code == 0, run.out + run.err
+    told = json.loads(run.out.splitlines()[-1])
+    assert "fp32" in told
+    for way, found in told.items():
+        assert found == {"backend": "nccl", "alike": True}, way
+
+
+def test_a_rank_without_a_row_takes_part_in_a_transfer_by_nccl(nccl_alone: Group) -> None:
+    nothing = torch.empty(0, 5, device="cuda")
+    assert nccl_alone.start_rows(nothing, [], [])().shape == (0, 5)
+    row = torch.arange(5.0, device="cuda")[None]
+    assert nccl_alone.start_rows(row, [0], [0])().equal(row)

@@ -62,6 +62,7 @@ NEED_TORCH = [
     "surroundings",
     "switches",
     "test_ddp",
+    "shared_muon",
     "sync",
     "sync_codec",
     "sync_low_rank",

@@ -1,6 +1,7 @@
 """The exchange's real threads, with the collectives of each rank in one queue, as a GPU's are in a CUDA stream: one
-holds up those behind it until all ranks are there. `torchrun … -m tests.trainer.one_queue [cpu|cuda|nccl]`: by gloo
-from the CPU, by gloo from a GPU that the ranks share, by NCCL from a GPU for each rank."""
+holds up those behind it until all ranks are there. `torchrun … -m tests.trainer.one_queue [cpu|cuda|nccl] [ranks]`: by
+gloo from the CPU, by gloo from a GPU that the ranks share, by NCCL from a GPU for each rank; ranks that are to take
+themselves for those of one node."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,12 +28,13 @@ from trainer.engine.group import Group
 from trainer.engine.process_group import join, leave
 from trainer.engine.step_stats import all_reduce_stats
 from trainer.engine.sync import methods
+from trainer.engine.sync.in_nodes import in_two_levels
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.transfers import Arriving
 from trainer.engine.weights import check_weights_match, share_weights
 
 STREAMING = TrainOptions(sync_every=4, sync_fragments=2, sync_delay=1, sync_warmup=2)
-WAYS = {"int4+8": TrainOptions(), "powersgd": TrainOptions(), "diloco": STREAMING}
+WAYS = {"fp32": TrainOptions(), "int4+8": TrainOptions(), "powersgd": TrainOptions(), "diloco": STREAMING}
 STEPS = 8
 STUCK_S = 60.0
 
@@ -42,16 +44,13 @@ class OneQueue(Group):
     queue: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     started: list[str] = field(default_factory=list)
 
-    def start_all_to_all(self, sent: Tensor) -> Arriving:
-        return self._queued("all_to_all", sent, partial(Group.start_all_to_all, self))
-
-    def start_all_gather(self, sent: Tensor) -> Arriving:
-        return self._queued("all_gather", sent, partial(Group.start_all_gather, self))
-
-    def _queued(self, name: str, sent: Tensor, start: Callable[[Tensor], Arriving]) -> Arriving:
-        self.started.append(f"{name} of {sent.shape[-1]}")
+    def start_rows(
+        self, sent: Tensor, to: Sequence[int], origins: Sequence[int], *, named: str = "send_rows"
+    ) -> Arriving:
+        self.started.append(f"{named} of {sent.shape[-1]}")
         mine = sent.cpu()  # in the thread, and so the CUDA stream, that has encoded it
-        received = self.queue.submit(lambda: start(mine)())
+        start = partial(Group.start_rows, self, mine, to, origins, named=named)
+        received = self.queue.submit(lambda: start()())
         return lambda: received.result().to(sent.device)
 
 
@@ -130,15 +129,17 @@ def digest(told: object) -> str:
 
 def by_gloo(place: RankInfo, device: torch.device) -> dict[str, object]:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    free = Group(place=place, backend="gloo", device=torch.device("cpu"))
+    free = Group(place=place, backend="gloo", device=torch.device("cpu")).aware_of_nodes()
     numbers_need_no_gpu(free)
-    queued = OneQueue(place=place, backend="gloo", device=torch.device("cpu"))
+    queued = OneQueue(place=place, backend="gloo", device=torch.device("cpu"), nodes=free.nodes)
+    step = place.local_world_size if in_two_levels(free.nodes) else 1
     told = {}
     with not_for_ever(queued):
-        for way in WAYS:
+        for way in ways(place):
             del queued.started[:]
             weights = train(way, queued, device)
-            orders = queued.all_gather_text(digest(queued.started))
+            # Ranks with the same number on their node own like shards.
+            orders = queued.all_gather_text(digest(queued.started))[place.local_rank % step :: step]
             told[way] = {
                 "collectives": len(queued.started),
                 "one order": len(set(orders)) == 1,
@@ -152,7 +153,14 @@ def by_gloo(place: RankInfo, device: torch.device) -> dict[str, object]:
 def by_nccl(place: RankInfo, device: torch.device) -> dict[str, object]:
     torch.cuda.set_device(device)
     with join(place, device, "auto") as group, not_for_ever(group):
-        return {way: {"backend": group.backend, "alike": alike(train(way, group, device), group)} for way in WAYS}
+        return {
+            way: {"backend": group.backend, "alike": alike(train(way, group, device), group)} for way in ways(place)
+        }
+
+
+def ways(place: RankInfo) -> Sequence[str]:
+    """Of the exchange's threads; DDP has its own for fp32, unless ranks share nodes."""
+    return list(WAYS) if place.local_world_size < place.world_size else [way for way in WAYS if way != "fp32"]
 
 
 def alike(weights: list[Tensor], group: Group) -> bool:
@@ -172,12 +180,13 @@ def not_for_ever(group: Group) -> Iterator[None]:
     stuck.cancel()
 
 
-def main(where: str = "cpu") -> int:
+def main(where: str = "cpu", ranks_of_node: str = "") -> int:
     place = RankInfo.from_environ(os.environ)
-    if where == "nccl":
-        told = by_nccl(place, torch.device("cuda", place.local_rank))
-    else:
-        told = by_gloo(place, torch.device(where))
+    device = torch.device("cuda", place.local_rank)
+    if ranks_of_node:
+        number = int(ranks_of_node)
+        place = replace(place, local_rank=place.rank % number, local_world_size=number)
+    told = by_nccl(place, device) if where == "nccl" else by_gloo(place, torch.device(where))
     if place.rank == 0:
         sys.stdout.write(json.dumps(told) + "\n")
     return leave(place, 0)

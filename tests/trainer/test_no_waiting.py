@@ -65,6 +65,7 @@ _SOURCES: dict[str, Callable[[Path], tuple[str, ...]]] = {
 TINY = ("--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16")
 RUNS = {
     "gpt2": ("gpt2", *TINY, "--gradient-accumulation-steps", "2", "--dropout", "0.1"),
+    "gpt2-muon": ("gpt2", *TINY, "--optimizer", "muon"),
     "gpt2-chunks": ("gpt2", *TINY, "--loss-chunk", "32"),
     "gpt2-bf16-moments": ("gpt2", *TINY, "--optimizer-state", "bf16"),
     "gpt2-int8-moments-offloaded": ("gpt2", *TINY, "--optimizer-state", "int8", "--optimizer-offload"),

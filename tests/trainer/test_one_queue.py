@@ -11,11 +11,18 @@ import pytest
 from trainer.engine.sync.turns import Turns, in_order
 
 
-def test_collectives_in_one_queue_per_rank_do_not_wait_for_each_other_for_ever(forked) -> None:
-    run = forked(2, module="tests.trainer.one_queue").result()
+@pytest.mark.parametrize(
+    ("ranks", "words", "ways"),
+    [(2, (), {"int4+8", "powersgd", "diloco"}), (4, ("cpu", "2"), {"fp32", "int4+8", "powersgd", "diloco"})],
+    ids=["two nodes", "two ranks on each of two nodes"],
+)
+def test_collectives_in_one_queue_per_rank_do_not_wait_for_each_other_for_ever(
+    ranks: int, words: tuple[str, ...], ways: set[str], forked
+) -> None:
+    run = forked(ranks, *words, module="tests.trainer.one_queue").result()
     assert run.code == 0, run.out + run.err
     told = json.loads(run.out.splitlines()[-1])
-    assert set(told) == {"int4+8", "powersgd", "diloco"}
+    assert set(told) == ways
     for way, found in told.items():
         assert found["collectives"] > 0, way
         assert found["one order"], way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ def test_a_step_without_rate_and_gradient_makes_all_state_and_moves_nothing(kind
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_device_skips_a_step_the_first_one_too(kind: str, dtype: torch.dtype) -> None:
     model = a_model()
     optimizer = an_optimizer(model, kind)
@@ -126,9 +127,27 @@ def test_the_device_skips_a_step_the_first_one_too(kind: str, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("kind", ["muon", "adamw"])
-def test_no_flag_skips_muon_or_an_update_that_is_not_fused(kind: str) -> None:
-    options = TrainOptions(optimizer=kind, fused=kind == "muon")
+def test_no_flag_skips_an_update_that_is_not_fused(kind: str) -> None:
+    options = TrainOptions(optimizer=kind, fused=False)
     assert not skips_on_device(build_optimizer(a_model(), None, options, torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_flag_that_is_not_set_changes_no_bit_of_muon(dtype: torch.dtype) -> None:
+    models = a_model(), a_model()
+    for model in models:
+        options = TrainOptions(optimizer="muon", lr=1e-2)
+        optimizer = build_optimizer(model, model.parameter_groups(options.weight_decay), options, dtype)
+        if model is models[1]:
+            step = optimizer.step
+
+            def flagged(optimizer: torch.optim.Optimizer = optimizer, step: Callable[[], None] = step) -> None:
+                optimizer.found_inf = torch.zeros(())  # type: ignore[attr-defined]  # as GradScaler gives it
+                step()
+
+            optimizer.step = flagged  # type: ignore[method-assign]
+        train(model, optimizer, range(4))
+    assert same(models[0].state_dict(), models[1].state_dict())
 
 
 def test_momentum_from_zero_is_torchs_first_step() -> None:

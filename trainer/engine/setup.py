@@ -22,6 +22,7 @@ from trainer.engine.guard import Guard
 from trainer.engine.hardware.attention import Timer, gpu_ms, trials
 from trainer.engine.hardware.cuda_graphs import must_allow_graphs
 from trainer.engine.optimization.optimizer import LossScaler
+from trainer.engine.optimization.shared_muon import compile_if_faster, muon_of, share_if_faster
 from trainer.engine.rank_speed import ShareBalancer
 from trainer.engine.run import TrainingRun
 from trainer.engine.sync import methods
@@ -141,6 +142,7 @@ def _ready(
     must_allow_graphs(run.options, model, run.hardware.device, ranks=1, micro_batches=bench.cut.micro_batches)
     share_weights(model, run.group)
     sync = _sync(run, bench, plan.sync, optimizer, start.step)
+    _prepare_muon(run, trained, plan)
     if start.step and start.sync == plan.sync:  # what another way has kept is of no use to this one
         rank_state.restore(options.run_dir, start.step, sync, run.group, events.warn)
     return TrainingSetup(
@@ -196,6 +198,20 @@ def _sync(run: TrainingRun, bench: Bench, name: str, optimizer: Optimizer, step:
     sync.weight = bench.cut.weight
     bench.warm_up(sync)
     return sync
+
+
+def _prepare_muon(run: TrainingRun, trained: TrainState, plan: SyncPlan) -> None:
+    """Share its matrices within nodes, and compile its iteration, where that is faster."""
+    muon, options = muon_of(trained.optimizer), run.options
+    if muon is None:
+        return
+    if options.compile is True and not options.deterministic and (told := compile_if_faster(muon, run.group)):
+        run.events.say(told)
+    if plan.sync not in methods.LOCAL and not options.deterministic:
+        chosen, told = share_if_faster(muon, run.group, before=plan.shares_muon)
+        if told:
+            trained.sync_state["shares_muon"] = chosen
+            run.events.say(told)
 
 
 def _static_graph(run: TrainingRun, split: BatchSplit) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,35 +26,46 @@ from trainer.engine.optimization.moment_formats import (
 
 Matrices = list[tuple[Tensor, Tensor]]
 """Views of parameters, and the updates that they are to get."""
+Iteration = Callable[[Tensor, float, tuple[float, float, float], int], Tensor]
+Directions = Callable[[], Tensor]
+"""Waits for what other ranks compute; returns (count, rows, columns)."""
 
 
 class Muon(torch.optim.Muon):
     """A group's `parts` says of how many matrices, one above the other, each of its parameters is made: queries, keys
     and values in one layer are three."""
 
+    _step_supports_amp_scaling = True
+    """Takes `found_inf`, as torch's fused optimizers do: where it is not 0, the device skips the update."""
+
     def __init__(
         self, groups: list[dict[str, Any]], lr: float, dtype: torch.dtype, how: MomentFormat = FORMATS["fp32"]
     ) -> None:
         # Updates as large as AdamW's, so that both take the same rates and decay (Liu et al., arXiv 2502.16982).
         super().__init__([{"parts": 1, **group} for group in groups], lr=lr, adjust_lr_fn="match_rms_adamw")
-        self._dtype, self.how = dtype, how
+        self.dtype, self.how = dtype, how
+        self.iteration: Iteration = newton_schulz
+        self.start: Callable[[Sequence[Tensor], Mapping[str, Any]], Directions] = self.start_all
+        """Begins to make matrices of one shape orthogonal: here all of them, or shared with other ranks."""
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # what a closure is for, the loop does itself
+        found_inf: Tensor | None = getattr(self, "found_inf", None)
+        void = None if found_inf is None else (found_inf != 0).reshape(())
+        started = []
         for group in self.param_groups:
             alike: defaultdict[torch.Size, Matrices] = defaultdict(list)
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    update = self._with_momentum(parameter, group)
+                    update = self._with_momentum(parameter, group, void)
                     pairs = zip(parameter.chunk(group["parts"]), update.chunk(group["parts"]), strict=True)
                     for matrix, part in pairs:
                         alike[part.shape].append((matrix, part))
-            for shape, matrices in alike.items():
-                rate = group["lr"] * 0.2 * math.sqrt(max(shape))
-                directions = orthogonal(torch.stack([part for _, part in matrices]).to(self._dtype), group)
-                for (matrix, _), direction in zip(matrices, directions, strict=True):
-                    matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                    matrix.add_(direction.to(matrix.dtype), alpha=-rate)
+            for matrices in alike.values():
+                started.append((group, matrices, self.start([part for _, part in matrices], group)))
+        for group, matrices, directions in started:
+            for (matrix, _), direction in zip(matrices, directions(), strict=True):
+                _move(matrix, direction, group, void)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         theirs = state_dict["state"]
@@ -67,35 +79,68 @@ class Muon(torch.optim.Muon):
             if mean.shape != parameter.shape:
                 raise ValueError(f"momentum of {tuple(mean.shape)}, and the parameter has {tuple(parameter.shape)}")
             step = torch.as_tensor(entry.get("step", 0.0)).to(parameter.device)
-            self._keep(parameter, mean.to(parameter.device), step, torch.full((BLOCK,), 1 << 31))
+            self.state[parameter] = self._kept(mean.to(parameter.device), step, torch.full((BLOCK,), 1 << 31))
 
-    def _with_momentum(self, parameter: Tensor, group: dict[str, Any]) -> Tensor:
-        state, gradient = self.state[parameter], parameter.grad
+    def orthogonal(self, matrices: Sequence[Tensor], group: Mapping[str, Any]) -> Tensor:
+        """(count, rows, columns), in `dtype`."""
+        return orthogonal(torch.stack(list(matrices)).to(self.dtype), group, self.iteration)
+
+    def start_all(self, matrices: Sequence[Tensor], group: Mapping[str, Any]) -> Directions:
+        return lambda: self.orthogonal(matrices, group)
+
+    def _with_momentum(self, parameter: Tensor, group: dict[str, Any], void: Tensor | None) -> Tensor:
+        before, gradient = self.state[parameter], parameter.grad
         assert gradient is not None  # noqa: S101  # asked for where there is one
-        kept = as_float32(state)["momentum_buffer"] if state else torch.zeros_like(parameter)
-        mean: Tensor = kept.lerp_(gradient, 1 - group["momentum"])
-        step = state.get("step", torch.zeros((), device=parameter.device)) + 1
-        self._keep(parameter, mean, step, None)
+        mean: Tensor = as_float32(before)["momentum_buffer"] if before else torch.zeros_like(parameter)
+        step = before.get("step", torch.zeros((), device=parameter.device))
+        if void is None:
+            kept = self._kept(mean.lerp_(gradient, 1 - group["momentum"]), step + 1, None)
+        else:
+            mean.copy_(torch.where(void, mean, mean.lerp(gradient, 1 - group["momentum"])))
+            kept = self._kept(mean, step + 1, None)
+            if self.how.name != "fp32" and before:  # to encode what was decoded would round it again
+                kept = {name: torch.where(void, before[name], new) for name, new in kept.items()}
+        self.state[parameter] = kept
         return gradient.lerp(mean, group["momentum"]) if group["nesterov"] else mean
 
-    def _keep(self, parameter: Tensor, mean: Tensor, step: Tensor, chance: Tensor | None) -> None:
-        """`chance`: how it is rounded; None: as `rounding` says at this step."""
+    def _kept(self, mean: Tensor, step: Tensor, chance: Tensor | None) -> dict[str, Tensor]:
+        """State of a parameter. `chance`: how its momentum is rounded; None: as `rounding` says at this step."""
         if self.how.name == "fp32":
-            self.state[parameter] = {"momentum_buffer": mean}
-            return
+            return {"momentum_buffer": mean}
         drawn = rounding(step)[0] if chance is None else chance.to(mean.device)
         codes, exponents = self.how.encode(in_blocks(mean), drawn, squares=False)
         kept = {"step": step, "momentum_buffer": codes[: mean.numel()].view(mean.shape)}
-        self.state[parameter] = kept if exponents is None else {**kept, "momentum_buffer" + EXPONENTS: exponents}
+        return kept if exponents is None else {**kept, "momentum_buffer" + EXPONENTS: exponents}
 
 
-def orthogonal(matrices: Tensor, group: dict[str, Any]) -> Tensor:
-    """Each of (count, rows, columns) with its singular values brought near 1: Newton and Schulz's iteration."""
-    tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if tall else matrices
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=group["eps"])
-    a, b, c = group["ns_coefficients"]
-    for _ in range(group["ns_steps"]):
+def _move(matrix: Tensor, direction: Tensor, group: Mapping[str, Any], void: Tensor | None) -> None:
+    """The same bits with `void` that is false as without it."""
+    keeps, rate = 1 - group["lr"] * group["weight_decay"], group["lr"] * 0.2 * math.sqrt(max(matrix.shape))
+    if void is None:
+        matrix.mul_(keeps).add_(direction.to(matrix.dtype), alpha=-rate)
+    else:
+        moved = (matrix * keeps).add_(direction.to(matrix.dtype), alpha=-rate)
+        matrix.copy_(torch.where(void, matrix, moved))
+
+
+def newton_schulz(x: Tensor, eps: float, coefficients: tuple[float, float, float], steps: int) -> Tensor:
+    """Each of (count, rows, columns), no more rows than columns, with its singular values brought near 1."""
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=eps)
+    a, b, c = coefficients
+    for _ in range(steps):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def orthogonal(matrices: Tensor, group: Mapping[str, Any], iteration: Iteration = newton_schulz) -> Tensor:
+    """Each of (count, rows, columns) with its singular values brought near 1: Newton and Schulz's iteration."""
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = iteration(matrices.mT if tall else matrices, group["eps"], group["ns_coefficients"], group["ns_steps"])
     return x.mT if tall else x
+
+
+def flops(shape: Sequence[int], steps: int) -> int:
+    """Floating-point operations that make a matrix of this shape orthogonal."""
+    few, many = sorted(shape)
+    return steps * (4 * few * few * many + 2 * few**3)

@@ -128,10 +128,16 @@ class CombinedOptimizer(Optimizer):
         self.parts = parts
         super().__init__([group for part in parts for group in part.param_groups], {})
         self._share()
+        self._step_supports_amp_scaling = all(map(skips_on_device, parts))
 
     def step(self) -> None:  # type: ignore[override]  # what a closure is for, the loop does itself
+        flags = {name: getattr(self, name) for name in ("grad_scale", "found_inf") if hasattr(self, name)}
         for part in self.parts:
+            for name, flag in flags.items():
+                setattr(part, name, flag)
             part.step()
+            for name in flags:
+                delattr(part, name)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Each part from its own groups: not all keep their state as torch does."""
@@ -197,7 +203,7 @@ def settle(optimizer: Optimizer) -> None:
 
 
 def skips_on_device(optimizer: Optimizer) -> bool:
-    """Whether it takes a flag on the device that says to skip the update: torch's fused ones do."""
+    """Whether it takes a flag on the device that says to skip the update: torch's fused ones and Muon do."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
