@@ -237,7 +237,7 @@ class Echo(Group):
     def start_all_gather(self, sent: Tensor) -> Arriving:
         return lambda: sent.expand(self.place.world_size, *sent.shape)
 
-    def start_rows(self, sent: Tensor, to: Sequence[int], origins: Sequence[int], *, named: str = "") -> Arriving:  # noqa: ARG002  # nobody waits
+    def start_rows(self, sent: Tensor, to: Sequence[int], origins: Sequence[int], *, named: str = "") -> Arriving:  # noqa: ARG002  # there is no wait to name
         first = sent[:1] if len(to) else sent.new_zeros(1, *sent.shape[1:])
         return lambda: first.expand(len(origins), *sent.shape[1:])
 

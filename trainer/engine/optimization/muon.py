@@ -89,16 +89,19 @@ class Muon(torch.optim.Muon):
         return lambda: self.orthogonal(matrices, group)
 
     def _with_momentum(self, parameter: Tensor, group: dict[str, Any], void: Tensor | None) -> Tensor:
-        before, gradient = self.state[parameter], parameter.grad
+        gradient = parameter.grad
         assert gradient is not None  # noqa: S101  # asked for where there is one
-        mean: Tensor = as_float32(before)["momentum_buffer"] if before else torch.zeros_like(parameter)
-        step = before.get("step", torch.zeros((), device=parameter.device))
+        exact = self.how.name == "fp32"
+        zero = torch.zeros((), device=parameter.device)
+        before = self.state[parameter] or self._kept(torch.zeros_like(parameter), zero, None)
+        mean: Tensor = (before if exact else as_float32(before))["momentum_buffer"]
+        step = before.get("step", zero) + 1
         if void is None:
-            kept = self._kept(mean.lerp_(gradient, 1 - group["momentum"]), step + 1, None)
+            kept = self._kept(mean.lerp_(gradient, 1 - group["momentum"]), step, None)
         else:
             mean.copy_(torch.where(void, mean, mean.lerp(gradient, 1 - group["momentum"])))
-            kept = self._kept(mean, step + 1, None)
-            if self.how.name != "fp32" and before:  # to encode what was decoded would round it again
+            kept = self._kept(mean, step, None)
+            if not exact:  # to encode what was decoded would round it again
                 kept = {name: torch.where(void, before[name], new) for name, new in kept.items()}
         self.state[parameter] = kept
         return gradient.lerp(mean, group["momentum"]) if group["nesterov"] else mean
