@@ -283,14 +283,20 @@ def observe(
     """`observe(run_dir, number of ranks, wishes, **options)` trains the workload of observed.py."""
     monkeypatch.setenv("ORCH_EVENTS", "1")
 
-    def run(run_dir: Path, number: int = 1, wishes: Mapping[str, Any] | None = None, **options: Any) -> Result:
+    def run(
+        run_dir: Path,
+        number: int = 1,
+        wishes: Mapping[str, Any] | None = None,
+        nodes: Sequence[int] = (),
+        **options: Any,
+    ) -> Result:
         from tests.trainer import observed
 
         usual = {"precision": "fp32", "compile": False, "num_workers": 0, "checkpoint_every": 0, "log_every": 1}
         usual |= {"sync": "fp32", "shares": "equal"}
         words = json.dumps({**usual, **options, "run_dir": str(run_dir)}), json.dumps(wishes or {})
         if number > 1:
-            return forked(number, *words, module="tests.trainer.observed").result()
+            return forked(number, *words, module="tests.trainer.observed", nodes=nodes).result()
         capfd.readouterr()
         code = observed.main(words)
         captured = capfd.readouterr()

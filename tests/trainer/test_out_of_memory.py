@@ -81,6 +81,19 @@ def test_a_rank_that_runs_out_while_gradients_are_summed_computes_them_again(
     assert norms[0] == pytest.approx(norms[1], rel=near)
 
 
+@pytest.mark.parametrize("sync", ["fp32", "int8"])
+def test_a_rank_that_runs_out_on_a_node_of_two_computes_again(sync: str, observe: Any, tmp_path: Path) -> None:
+    """Its node waits for it within a bucket's sum, and the other node for the owners of the shards."""
+    options = {**COMMON, "lr": 1e-6}
+    wide = {"width": WIDE, "room": 2, "short_rank": 1, "too_much_for": "backward"}
+    short = observe(tmp_path / "short", 4, wide, (2, 2), **options, sync=sync)
+    assert short.code == 0, short.err
+    assert "rank 1 of 4 (alpha): out of memory with micro-batches of 3: continuing with 1" in short.err
+    enough = observe(tmp_path / "enough", 1, {"width": WIDE}, **options)
+    near = 1e-4 if sync == "fp32" else 0.02
+    assert short.losses() == pytest.approx(enough.losses(), rel=near)
+
+
 def test_what_is_measured_before_the_first_step_fits(observe: Any, tmp_path: Path) -> None:
     options = {**COMMON, "sync": "auto", "shares": "auto"}
     run = observe(tmp_path, 2, {"room": 4, "short_rank": 1}, **options)
