@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -37,11 +38,15 @@ def test_timing_the_optimizer_moves_no_weight_and_leaves_no_memory(name: str) ->
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_what_packing_costs_is_known_for_every_way() -> None:
+@pytest.mark.parametrize("nodes", [(), (0, 0, 2, 2, 2), (0, 1, 1, 1, 1)])
+def test_what_packing_costs_is_known_for_every_way(nodes: tuple[int, ...]) -> None:
     model = network()
     like = Bucket(list(model.parameters()))
-    cost = {rung.name: codec_s(rung, like, FIVE) for rung in ladder(TrainOptions(), model)}
-    assert cost.pop("fp32") == 0  # DDP's own, and part of what its all-reduce takes
+    for rank in (0, 4):
+        group = replace(FIVE, place=RankInfo(rank=rank, world_size=5), nodes=nodes)
+        cost = {rung.name: codec_s(rung, like, group) for rung in ladder(TrainOptions(), model, nodes)}
+    if not nodes:
+        assert cost.pop("fp32") == 0  # DDP's own, and part of what its all-reduce takes
     assert all(seconds > 0 for seconds in cost.values()), cost
     assert all(parameter.grad is None for parameter in model.parameters())
 

@@ -152,16 +152,9 @@ class Group:
     def start_all_gather(self, sent: Tensor) -> Arriving:
         """`all_gather`, without waiting for the others."""
         if self.device.type == "cuda" and self.whole:
-            return self._start_nccl_gather(sent)
+            return _start_nccl_gather(self, sent)
         everyone = range(self.place.world_size)
         return self.start_rows(sent.expand(len(everyone), *sent.shape), everyone, everyone, named="all_gather")
-
-    @heartbeat.exchange("all_gather")
-    def _start_nccl_gather(self, sent: Tensor) -> Arriving:
-        mine = sent.to(self.device)
-        received = torch.empty(self.place.world_size, *mine.shape, dtype=mine.dtype, device=mine.device)
-        rows = received.flatten(0, 1) if mine.dim() else received
-        return arriving("all_gather", [_all_gather(rows, mine, group=self.handle, async_op=True)], received, sent)
 
     def start_rows(
         self, sent: Tensor, to: Sequence[int], origins: Sequence[int], *, named: str = "send_rows"
@@ -341,3 +334,11 @@ class Group:
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name since torch 2.13
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@heartbeat.exchange("all_gather")
+def _start_nccl_gather(group: Group, sent: Tensor) -> Arriving:
+    mine = sent.to(group.device)
+    received = torch.empty(group.place.world_size, *mine.shape, dtype=mine.dtype, device=mine.device)
+    rows = received.flatten(0, 1) if mine.dim() else received
+    return arriving("all_gather", [_all_gather(rows, mine, group=group.handle, async_op=True)], received, sent)

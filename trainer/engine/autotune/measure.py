@@ -239,7 +239,7 @@ class Echo(Group):
 
     def start_rows(self, sent: Tensor, to: Sequence[int], origins: Sequence[int], *, named: str = "") -> Arriving:  # noqa: ARG002  # there is no wait to name
         first = sent[:1] if len(to) else sent.new_zeros(1, *sent.shape[1:])
-        return lambda: first.expand(len(origins), *sent.shape[1:])
+        return lambda: first.expand(len(origins), *sent.shape[1:]).contiguous()
 
     def all_reduce(self, tensor: Tensor) -> None:
         tensor.mul_(self.place.world_size)
