@@ -96,18 +96,36 @@ def test_nodes_that_are_not_known_are_no_levels() -> None:
 # ── Whole runs ────────────────────────────────────────────────────────────────────────────────────
 
 
+def words(data_dir: Path, folder: Path, *options: str) -> list[str]:
+    return [
+        "gpt2", "train", *MODEL, "--data-dir", str(data_dir), "--run-dir", str(folder), "--log-every", "1",
+        "--precision", "fp32", "--num-workers", "0", "--no-compile", "--eval-every", "0", *options,
+    ]  # fmt: skip
+
+
+def test_what_is_measured_and_predicted_is_of_nodes(forked: Any, data_dir: Path, tmp_path: Path) -> None:
+    run = forked(4, *words(data_dir, tmp_path, "--sync", "int8", "--forecast"), nodes=(2, 2)).result()
+    assert run.code == 0, run.err
+    (measured,) = run.events("measured")
+    assert [node["host"] for node in measured["nodes"]] == [0, 0, 2, 2]
+    assert all(node["inside"] > 0 for node in measured["nodes"])
+    rates = [(node["upload"], node["download"]) for node in measured["nodes"]]
+    assert rates[0] == rates[1]
+    assert rates[2] == rates[3]
+    (forecast,) = run.events("forecast")
+    (row,) = (row for row in forecast["rows"] if row["sync"] == "int8" and len(row["nodes"]) == 4)
+    assert row["sent_mb"] == pytest.approx((1 + 2 / 128) * measured["parameters"] / 1e6, rel=1e-2)
+
+
 @pytest.mark.parametrize(("way", "tolerance"), [("fp32", 1e-6), ("int8", 2e-3), ("int4+8", 1e-2)])
 def test_a_training_on_two_nodes_of_two_learns_as_on_four(
     way: str, tolerance: float, forked: Any, data_dir: Path, tmp_path: Path
 ) -> None:
-    words = [
-        "gpt2", "train", *MODEL, "--data-dir", str(data_dir), "--log-every", "1", "--precision", "fp32",
-        "--num-workers", "0", "--no-compile", "--eval-every", "0", "--max-steps", "12", "--shares", "equal",
-    ]  # fmt: skip
+    options = ("--sync", way, "--max-steps", "12", "--shares", "equal")
     losses = []
     for nodes in ((1, 1, 1, 1), (2, 2)):
         folder = tmp_path / str(len(nodes))
-        run = forked(4, *words, "--run-dir", str(folder), "--sync", way, nodes=nodes).result()
+        run = forked(4, *words(data_dir, folder, *options), nodes=nodes).result()
         assert run.code == 0, run.err
         losses.append(run.losses())
     flat, levels = losses
