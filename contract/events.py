@@ -59,6 +59,13 @@ def _figures(value: Any) -> Mapping[str, float | None]:
     return {key: None if item is None else _float(item) for key, item in _is(dict)(value).items()}
 
 
+def _rows(value: Any) -> tuple[tuple[str, str, str], ...]:
+    rows = tuple(_texts(row) for row in _is(list)(value))
+    if any(len(row) != 3 for row in rows):
+        raise ValueError("a row of other than three texts")
+    return tuple((first, second, third) for first, second, third in rows)
+
+
 def _stuck_ranks(value: Any) -> tuple[StuckRank, ...]:
     found = tuple(StuckRank(**_fields(StuckRank, _is(dict)(item))) for item in _is(list)(value))
     if any(one.rank is None for one in found):
@@ -73,6 +80,7 @@ Float = Annotated[float, _float]
 StepNumber = Annotated[int, _int_below(STEP_LIMIT + 1)]
 RankNumber = Annotated[int, _int_below(RANK_LIMIT)]
 Texts = Annotated[tuple[str, ...], _texts]
+Rows = Annotated[tuple[tuple[str, str, str], ...], _rows]
 Figures = Annotated[Mapping[str, float | None], _figures]
 
 
@@ -181,6 +189,14 @@ class RankLeftOut(Event, kind="left_out"):
     """The rank takes no part in the training."""
 
     why: Text | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionsChosen(Event, kind="options"):
+    """The options that rank 0 trains with."""
+
+    options: Rows | None = None
+    """Name, value and origin of each that has a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,6 +451,8 @@ def _finite(digits: str) -> float | None:
 
 def _bounded(value: Any, depth: int = 0) -> Any:
     """The same value, within the bounds of every value. ValueError: it is outside."""
+    if type(value) is float or value is None:  # most values of most lines
+        return value
     if isinstance(value, str):  # a file name that is not UTF-8 is a lone surrogate, which no screen and no file takes
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, int) and abs(value) > INT_LIMIT:

@@ -148,19 +148,28 @@ def summary(options: TrainOptions) -> str:
     return f"options: {', '.join(words) or 'none given'}; all of them in {options.run_dir / KEPT}"
 
 
-def as_yaml(options: TrainOptions) -> str:
-    """Return all options that have a value, each with its origin."""
-    import yaml
-
+def in_use(options: TrainOptions) -> dict[str, OptionValue]:
+    """Return all options that have a value, and do not identify the run, by name."""
     values = {field.name: OptionValue(getattr(options, field.name), "default") for field in fields(options)}
     for name, chosen in options.chosen.items():
         value = values[name].value if name in values else None
         values[name] = OptionValue(chosen.value if value is None else value, chosen.origin)  # `none` means None
+    return {name: one for name, one in values.items() if name not in _NOT_KEPT and one.value is not None}
+
+
+def as_rows(options: TrainOptions) -> tuple[tuple[str, str, str], ...]:
+    """Return name, value and origin of all options that have a value."""
+    return tuple((name.replace("_", "-"), str(_plain(one.value)), one.origin) for name, one in in_use(options).items())
+
+
+def as_yaml(options: TrainOptions) -> str:
+    """Return all options that have a value, each with its origin."""
+    import yaml
+
     lines = ["# Options of this run; --config reads this file."]
-    for name, chosen in values.items():
-        if name not in _NOT_KEPT and chosen.value is not None:
-            text = yaml.safe_dump(_plain(chosen.value), default_flow_style=True, allow_unicode=True, width=1 << 20)
-            lines.append(f"{name.replace('_', '-')}: {text.removesuffix('...' + chr(10)).rstrip()}  # {chosen.origin}")
+    for name, chosen in in_use(options).items():
+        text = yaml.safe_dump(_plain(chosen.value), default_flow_style=True, allow_unicode=True, width=1 << 20)
+        lines.append(f"{name.replace('_', '-')}: {text.removesuffix('...' + chr(10)).rstrip()}  # {chosen.origin}")
     return "\n".join(lines) + "\n"
 
 

@@ -61,6 +61,7 @@ GROUPS = {
     "After": {
         "runs": "List runs, compare two of them, or start one again",
         "why": "Say why a run failed or what it waits for, and what to do",
+        "report": "Write one HTML file about a run, or about several",
         "pull": "Copy the files that a run wrote to this computer",
         "sample": "Let the model of a run write text",
         "predict": "Let the model of a run predict for your files",
@@ -74,7 +75,9 @@ GROUPS = {
 }
 """Commands by group, in the order of use, with their summaries."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-_WITHOUT_INVENTORY = ("lab", "explain", "docs", "init", "inventory", "version")
+_WITHOUT_INVENTORY = ("lab", "explain", "docs", "init", "inventory", "report", "version")
+_MODULES = {"report": "run_report"}
+"""Modules of commands that do not have the command's name."""
 WATCH_EVERY_S = 2
 _SECONDS = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
 ALIASES = {"watch": "supervise"}
@@ -175,7 +178,7 @@ def build_app(wanted: str | None) -> Any:
         if name == "version":
             app.command(name, help=summary, epilog="orch version")(_show_version)
         elif name == wanted or (wanted is None and "_ORCH_COMPLETE" in os.environ and completed_command() is None):
-            module = import_module(f"orchestrator.cli.{name.replace('-', '_')}")
+            module = import_module(f"orchestrator.cli.{_MODULES.get(name, name).replace('-', '_')}")
             if hasattr(module, "GROUP"):
                 app.add_typer(module.GROUP, name=name)
             else:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 NOTHING_TO_REACH = {
     "version", "explain", "docs", "prepare", "plan", "checkpoints push", "trust", "shell", "init", "runs diff",
-    "runs rerun",
+    "runs rerun", "report",
 }  # fmt: skip
 """Commands that ask no node before they have found something else, and `trust`, `init` and `shell`, which open their
 own connections: see tests/contract/test_ssh.py and test_init.py, tests/unit/test_exec.py. `lab` and `inventory` ask

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from torch.optim import Optimizer
 
-from contract.events import TrainingDone, TrainingResumed
+from contract.events import OptionsChosen, TrainingDone, TrainingResumed
 from trainer import option_layers
 from trainer.engine.autotune.host_stats import look_around
 from trainer.engine.autotune.measure import Own, optimizer_s
@@ -136,6 +136,7 @@ def _ready(
         run.stopped_marker.unlink(missing_ok=True)
         option_layers.keep(options)
         events.say(option_layers.summary(options))
+        events.emit(OptionsChosen(options=option_layers.as_rows(options)))
     if options.find_lr:
         run.search_lr(bench, optimizer)
         return None

@@ -1,0 +1,431 @@
+"""Read the lines of a run once, in order of time, into a report: in memory that does not grow with the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from contract.cost_model.forecast import Forecast
+from contract.cost_model.measurement import Measurement
+from contract.events import (
+    CheckpointWritten,
+    Evaluated,
+    Event,
+    Finished,
+    ForecastMade,
+    GenerationStarted,
+    GroupJoined,
+    Hung,
+    NodesMeasured,
+    NodesRecovered,
+    NodesStalled,
+    OptionsChosen,
+    ProgressEvent,
+    Progressing,
+    RankFailed,
+    RankLeftOut,
+    RankStarted,
+    Rebalanced,
+    ResourcesSampled,
+    Restarting,
+    SampleWritten,
+    StepDone,
+    TrainingDone,
+    TrainingResumed,
+    TrainingStopped,
+    WaitingForNodes,
+)
+from contract.log_lines import readable
+from orchestrator.checks.hang import timestamp
+from orchestrator.checks.postmortem import KEPT_LINES, Evidence, write_postmortem
+from orchestrator.checks.run_report import Machine, Moment, OptionUsed, Phase, RunReport, SampleText
+from orchestrator.specs.curve import Curve, CurvePoints
+from orchestrator.specs.launch_options import RunSettings
+from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.specs.plan_json import to_data
+from orchestrator.specs.run_events import RunLine
+
+MOST_CURVES = 400
+"""Curves of one run: a script can report figures of any number of names."""
+MOST_MOMENTS = 200
+"""Moments of each kind; half of them from the beginning."""
+SAMPLES, SAMPLE_CHARS = 10, 4000
+LAST_LINES, LINE_CHARS = 60, 1000
+EVENTS_OF_A_NODE = 1000
+"""Events of a node, besides steps and resources, for the post-mortem."""
+LARGEST = 1e30
+"""Figures beyond it are left out like infinite ones: a chart could not be scaled."""
+_NO_FIGURES = {"epoch"}
+"""Figures of a step that a curve over steps would repeat."""
+_ROUTINE = (StepDone, ResourcesSampled)
+
+
+class RunHistory:
+    """What the lines of one run say, in the order of `add`."""
+
+    def __init__(self, plan: Plan | None = None) -> None:
+        self._plan = plan
+        self._zero: float | None = timestamp(plan.started_at) if plan else None
+        self._first_time = self._last_time = ""
+        self._number = self._curves_left_out = 0
+        self._curves: dict[tuple[str, str, str, str], CurvePoints] = {}
+        self._moments: dict[str, _BothEnds] = {}
+        self._phases = _Phases()
+        self._evidence = _EvidenceLines()
+        self._last_lines: deque[tuple[str, str, str]] = deque(maxlen=LAST_LINES)
+        self._samples: deque[SampleText] = deque(maxlen=SAMPLES)
+        self._ranks: dict[str, RankStarted] = {}
+        self._gpus: dict[str, tuple[str, ...]] = {}
+        self._left_out: dict[str, str] = {}
+        self._options: tuple[OptionUsed, ...] = ()
+        self._shares: Mapping[str, float | None] = {}
+        self._joined: GroupJoined | None = None
+        self._measured: Measurement | None = None
+        self._forecast: Forecast | None = None
+        self._progress: ProgressEvent | None = None
+        self._unit = ""
+
+    def add(self, line: RunLine) -> None:
+        self._number += 1
+        time = timestamp(line.time)
+        if time and (self._zero is None or time < self._zero):
+            self._zero, self._first_time = time, line.time
+        self._last_time = max(self._last_time, line.time)
+        self._evidence.add(line)
+        if line.event is None:
+            self._last_lines.append((line.time, line.node, readable(line.text)[:LINE_CHARS]))
+            return
+        self._phases.add(line.event, time)
+        self._read(line, line.event, time)
+        if moment := _moment(line.event):
+            kind, text = moment
+            ends = self._moments.setdefault(kind, _BothEnds(MOST_MOMENTS))
+            step = line.event.step if isinstance(line.event, ProgressEvent | TrainingResumed) else None
+            node = line.event.node or line.node
+            ends.add(Moment(kind=kind, at_s=time, time=line.time, node=node, text=text[:LINE_CHARS], step=step))
+
+    def _read(self, line: RunLine, event: Event, time: float) -> None:
+        match event:
+            case StepDone() | Evaluated():
+                self._figures(event)
+            case ResourcesSampled():
+                self._resources(event, event.node or line.node, time)
+            case RankStarted():
+                self._ranks[event.node or line.node] = event
+            case RankLeftOut():
+                self._left_out[event.node or line.node] = event.why or "by the forecast"
+            case GroupJoined():
+                self._joined = event
+            case NodesMeasured(measurement=measured):
+                self._measured = measured
+            case ForecastMade(forecast=made):
+                self._forecast = made
+            case OptionsChosen():
+                self._options = tuple(OptionUsed(name=n, value=v, origin=o) for n, v, o in event.options or ())
+            case Rebalanced():
+                self._shares = event.shares or {}
+            case SampleWritten():
+                step = self._progress.step if self._progress else None
+                self._samples.append(SampleText(step=step, text=(event.text or "")[:SAMPLE_CHARS]))
+            case _:
+                pass
+        if isinstance(event, ProgressEvent) and event.step is not None:
+            known = self._progress
+            final = event.final_step or (known.final_step if known else None)
+            self._progress = dataclasses.replace(event, final_step=final)
+
+    def _figures(self, event: StepDone | Evaluated) -> None:
+        group = "train" if isinstance(event, StepDone) else "validation"
+        self._unit = event.unit or self._unit
+        figures = {"loss": event.loss, "per_s": event.per_s, **event.others}
+        for name, value in figures.items():
+            if event.step is not None and name not in _NO_FIGURES:
+                unit = f"{self._unit}/s" if name == "per_s" else ""
+                self._point(group, name, "", unit, event.step, value)
+
+    def _resources(self, event: ResourcesSampled, node: str, time: float) -> None:
+        usage, at = event.usage, time
+        values: dict[tuple[str, str], float | None] = {
+            ("cpu", "%"): usage.cpu_percent,
+            ("memory", "%"): 100 * usage.ram_used_mib / max(1, usage.ram_limit_mib),
+            ("network", "MiB/s"): usage.network_in_mib_s + usage.network_out_mib_s,
+            ("disk", "MiB/s"): usage.disk_read_mib_s + usage.disk_write_mib_s,
+        }
+        if usage.swap_used_mib:
+            values["swap", "MiB"] = usage.swap_used_mib
+        if usage.gpus:
+            self._gpus[node] = tuple(gpu.name for gpu in usage.gpus)
+        for gpu in usage.gpus:
+            name = f"GPU {gpu.index} " if len(usage.gpus) > 1 else "GPU "
+            values[f"{name}use", "%"] = gpu.utilization_percent
+            if gpu.memory_used_mib is not None and gpu.memory_total_mib:
+                values[f"{name}memory", "%"] = 100 * gpu.memory_used_mib / gpu.memory_total_mib
+            values[f"{name}temperature", "°C"] = gpu.temperature_c
+            values[f"{name}power", "W"] = gpu.power_w
+        for (name, unit), value in values.items():
+            self._point("resources", name, node, unit, at, value)
+
+    def _point(self, group: str, name: str, node: str, unit: str, x: float, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+            return
+        key = (group, name, node, unit)
+        if key not in self._curves and len(self._curves) >= MOST_CURVES:
+            self._curves_left_out += 1
+            return
+        self._curves.setdefault(key, CurvePoints()).add(x, float(value))
+
+    def report(
+        self, run_id: str, *, outcome: tuple[str, str] | None, forecast: Forecast | None, notes: Iterable[str] = ()
+    ) -> RunReport:
+        """The report. `outcome`: state and reason, where this controller saw the end."""
+        plan, zero = self._plan, self._zero or 0.0
+        evidence = Evidence(run_id=run_id, plan=plan, lines=self._evidence.lines(), outcome=outcome)
+        story, forecast = write_postmortem(evidence), forecast or self._forecast
+        curves = tuple(self._made_curves(zero))
+        speed = next((one for one in curves if (one.group, one.name) == ("train", "per_s")), None)
+        moments = sorted((one for ends in self._moments.values() for one in ends), key=lambda one: one.at_s)
+        end = timestamp(self._last_time)
+        return RunReport(
+            run_id=run_id,
+            project=plan.project if plan else "",
+            user=plan.user if plan else "",
+            command=shlex.join(plan.command) if plan else "",
+            state=story.state,
+            reason=outcome[1] if outcome else "",
+            begun_at=self._first_time or (plan.started_at if plan else ""),
+            ended_at=self._last_time,
+            seconds=max(0.0, end - zero) if end else 0.0,
+            attempt=plan.attempt if plan else 0,
+            world_size=plan.world_size if plan else (self._joined.world_size or 0) if self._joined else 0,
+            backend=(self._joined.backend if self._joined else "") or (plan.backend if plan else ""),
+            sync=forecast.sync if forecast else "",
+            steps=self._progress.step if self._progress else None,
+            final_step=self._progress.final_step if self._progress else None,
+            versions=tuple(self._versions()),
+            options=(*self._options, *_settings(plan)),
+            machines=self._machines(forecast),
+            forecast=forecast,
+            measured_per_s=speed.mean if speed else None,
+            unit=self._unit,
+            curves=curves,
+            curves_left_out=self._curves_left_out,
+            phases=self._phases.spans(zero, end),
+            moments=tuple(dataclasses.replace(one, at_s=max(0.0, one.at_s - zero)) for one in moments),
+            moments_left_out=sum(ends.left_out for ends in self._moments.values()),
+            postmortem=story,
+            samples=tuple(self._samples),
+            last_lines=tuple(self._last_lines),
+            lines=self._number,
+            notes=(*(plan.notes if plan else ()), *notes),
+        )
+
+    def _made_curves(self, zero: float) -> Iterator[Curve]:
+        for (group, name, node, unit), points in self._curves.items():
+            if made := points.curve(group=group, name=name, node=node, unit=unit):
+                timed = group == "resources"
+                yield dataclasses.replace(made, x=tuple(round(x - zero, 1) for x in made.x)) if timed else made
+
+    def _versions(self) -> Iterator[tuple[str, str]]:
+        for torch in dict.fromkeys(started.torch for started in self._ranks.values() if started.torch):
+            yield "torch", torch
+        if plan := self._plan:
+            for image in dict.fromkeys(part.container.image for part in plan.nodes):
+                yield "image", image
+            yield from (("code", plan.code_digest),) if plan.code_digest else ()
+            yield from (("data", plan.data_digest),) if plan.data_digest else ()
+            yield from (("agent", plan.agent_digest),) if plan.agent_digest else ()
+
+    def _machines(self, forecast: Forecast | None) -> tuple[Machine, ...]:
+        parts = self._plan.nodes if self._plan else ()
+        shares = dict(self._shares) or _forecast_shares(forecast)
+        whole = sum(share for share in shares.values() if share) or 1.0
+        return tuple(self._machine(part, forecast, {node: (share or 0.0) / whole for node, share in shares.items()})
+                     for part in parts)  # fmt: skip
+
+    def _machine(self, part: NodePlan, forecast: Forecast | None, shares: Mapping[str, float]) -> Machine:
+        node, started = part.node, self._ranks.get(part.node)
+        own = [share for name, share in shares.items() if _is_of(name, node)]
+        speeds = [one.sample_s for one in (self._measured.nodes if self._measured else ()) if _is_of(one.node, node)]
+        links = [link for name, link in (forecast.link_mbit_s if forecast else {}).items() if _is_of(name, node)]
+        out = {one.node: one.why for one in (forecast.left_out if forecast else ())} | self._left_out
+        return Machine(
+            node=node,
+            address=part.address,
+            node_rank=part.node_rank,
+            ranks=(part.first_rank, part.first_rank + part.nproc_per_node - 1),
+            device=(started.device if started else "") or part.device,
+            interface=part.interface,
+            cpus=part.container.cpus,
+            memory_mib=part.container.memory_mib,
+            gpus=self._gpus.get(node, ()),
+            link_mbit_s=min(links, default=None),
+            sample_s=max(speeds, default=None),
+            share=sum(own) if own else None,
+            left_out=next((why for name, why in out.items() if _is_of(name, node)), ""),
+            torch=(started.torch if started else "") or "",
+            precision=(started.precision if started else "") or "",
+            threads=started.threads if started else None,
+        )
+
+
+class _BothEnds:
+    """The first and the last items of many."""
+
+    def __init__(self, most: int) -> None:
+        self._first: list[Moment] = []
+        self._half = most // 2
+        self._last: deque[Moment] = deque(maxlen=most - most // 2)
+        self._number = 0
+
+    def add(self, one: Moment) -> None:
+        self._number += 1
+        if len(self._first) < self._half:
+            self._first.append(one)
+        else:
+            self._last.append(one)
+
+    def __iter__(self) -> Iterator[Moment]:
+        yield from self._first
+        yield from self._last
+
+    @property
+    def left_out(self) -> int:
+        return self._number - len(self._first) - len(self._last)
+
+
+class _EvidenceLines:
+    """The lines that a post-mortem needs: the last of each node, and its events other than figures."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._last: dict[str, deque[tuple[int, RunLine]]] = {}
+        self._events: dict[str, deque[tuple[int, RunLine]]] = {}
+
+    def add(self, line: RunLine) -> None:
+        self._number += 1
+        self._last.setdefault(line.node, deque(maxlen=KEPT_LINES)).append((self._number, line))
+        if line.event and not isinstance(line.event, _ROUTINE):
+            self._events.setdefault(line.node, deque(maxlen=EVENTS_OF_A_NODE)).append((self._number, line))
+
+    def lines(self) -> tuple[RunLine, ...]:
+        kept = {
+            number: line for by in (self._last, self._events) for of_node in by.values() for number, line in of_node
+        }
+        return tuple(kept[number] for number in sorted(kept))
+
+
+class _Phases:
+    """The part of a run that each moment belongs to, by the events that begin and end it."""
+
+    def __init__(self) -> None:
+        self._begun: deque[tuple[float, str]] = deque(maxlen=2 * MOST_MOMENTS)
+
+    def add(self, event: Event, time: float) -> None:
+        now = self._begun[-1][1] if self._begun else "launch"
+        match event:
+            case GenerationStarted() if now in ("launch", "restart", ""):
+                self._begin("start", time)
+            case GroupJoined() if now == "start":
+                self._begin("measure", time)
+            case StepDone() if now != "train":
+                self._begin("train", time)
+            case Restarting() if now != "restart":
+                self._begin("restart", time)
+            case Finished() | TrainingDone() | TrainingStopped() if now:
+                self._begin("", time)
+            case _:
+                pass
+
+    def _begin(self, name: str, time: float) -> None:
+        self._begun.append((time, name))
+
+    def spans(self, zero: float, end: float) -> tuple[Phase, ...]:
+        begun = [(zero, "launch"), *self._begun]
+        ends = [time for time, _ in begun[1:]] + [end]
+        return tuple(
+            Phase(name=name, begin_s=max(0.0, begin - zero), end_s=max(0.0, until - zero))
+            for (begin, name), until in zip(begun, ends, strict=True)
+            if name and until > begin
+        )
+
+
+def _moment(event: Event) -> tuple[str, str] | None:
+    """Kind and text of what a timeline shows; None for other events."""
+    match event:
+        case GenerationStarted():
+            return "phase", f"ranks started (generation {event.generation})"
+        case Restarting() | Finished() if event.outcome not in ("done", "stopped"):
+            what = "all ranks restart" if isinstance(event, Restarting) else "the attempt failed"
+            return "fault", f"{what}: {event.reason or event.outcome or 'unknown'}"
+        case Finished():
+            return "phase", f"ranks ended: {event.outcome}"
+        case RankFailed():
+            return "fault", f"rank {event.rank} failed: {event.reason}"
+        case Hung() | NodesStalled():
+            return "fault", _of_nodes(event)
+        case Progressing() | NodesRecovered() | WaitingForNodes():
+            return "note", _of_nodes(event)
+        case TrainingResumed() if event.step:
+            return "phase", f"resumed from step {event.step:,}"
+        case CheckpointWritten():
+            took = f" in {event.seconds:.1f} s" if event.seconds else ""
+            return (
+                "checkpoint",
+                f"checkpoint of step {event.step or 0:,}{took}{'' if event.verified else ', not verified'}",
+            )
+        case Evaluated():
+            return "evaluation", f"evaluation at step {event.step or 0:,}: {_figures(event)}"
+        case Rebalanced():
+            shares = ", ".join(f"{node} {share:g}" for node, share in (event.shares or {}).items() if share is not None)
+            return "note", f"new shares: {shares}"
+        case RankLeftOut():
+            return "note", f"left out: {event.why or 'by the forecast'}"
+        case TrainingStopped():
+            return ("phase", "stopped on request") if not event.rank else None
+        case TrainingDone():
+            return ("phase", "training done") if not event.rank else None
+        case _:
+            return None
+
+
+def _of_nodes(event: Hung | Progressing | NodesStalled | NodesRecovered | WaitingForNodes) -> str:
+    if isinstance(event, Hung):
+        return f"ranks make no progress for {event.seconds or 0:.0f} s"
+    if isinstance(event, Progressing):
+        return "ranks make progress again"
+    nodes = ", ".join(event.nodes or ())
+    if isinstance(event, NodesStalled):
+        return f"sent nothing for {event.seconds or 0:.0f} s: {nodes}"
+    return f"send again: {nodes}" if isinstance(event, NodesRecovered) else f"not ready: {nodes}"
+
+
+def _figures(event: Evaluated) -> str:
+    found = {"loss": event.loss, **event.others}
+    return ", ".join(f"{name} {value:.4g}" for name, value in found.items() if isinstance(value, int | float))
+
+
+def _settings(plan: Plan | None) -> Iterator[OptionUsed]:
+    """Settings of the launch that are not the default. Values of sensitive variables are hidden."""
+    values = to_data(plan) if plan else {}
+    for each in dataclasses.fields(RunSettings):
+        default = each.default_factory() if callable(each.default_factory) else each.default
+        if plan and getattr(plan, each.name) != default:
+            value = values.get(each.name)
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield OptionUsed(name=each.metadata["flag"].name.lstrip("-"), value=text, origin="launch")
+
+
+def _forecast_shares(forecast: Forecast | None) -> dict[str, float | None]:
+    if forecast is None or len(forecast.chosen.shares) != len(forecast.chosen.nodes):
+        return {}
+    return dict(zip(forecast.chosen.nodes, forecast.chosen.shares, strict=True))
+
+
+def _is_of(name: str, node: str) -> bool:
+    """Whether a label of a rank, `alpha` or `alpha.1`, is one of this node."""
+    before, dot, after = name.rpartition(".")
+    return name == node or (bool(dot) and before == node and after.isdecimal())

@@ -1,0 +1,36 @@
+"""The report of a run from its record on this controller: no node is asked."""
+
+from __future__ import annotations
+
+from orchestrator.checks.run_history import RunHistory
+from orchestrator.checks.run_report import RunReport
+from orchestrator.fleet.runs.load_plan import only_one
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.specs.errors import ConfigError
+
+
+def recorded_run(wanted: str | None) -> RunRecord:
+    """The record of the run with this id or beginning of an id; of the newest where none is named.
+
+    ConfigError: there is none, or there are several.
+    """
+    records = recorded_runs()
+    if wanted is None and records:
+        return records[0]
+    found = {record.run_id: record for record in records if record.run_id.startswith(wanted or "")}
+    if not found:
+        which = f"run {wanted}" if wanted else "any run"
+        raise ConfigError(
+            f"this computer has no record of {which}",
+            hint=f"orch logs {wanted}   # collects its lines from the nodes" if wanted else "orch launch",
+        )
+    return found[only_one(found, wanted or "")]
+
+
+def report_of(record: RunRecord) -> RunReport:
+    """The report; the lines are read once, in memory that does not grow with the run."""
+    history = RunHistory(record.plan())
+    for line in record.lines():
+        history.add(line)
+    notes = (f"plan: {record.unreadable}",) if record.unreadable else ()
+    return history.report(record.run_id, outcome=record.outcome(), forecast=record.forecast(), notes=notes)
