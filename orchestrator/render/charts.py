@@ -71,7 +71,8 @@ def line_chart(
 ) -> Html:
     """A figure with its lines, a legend where there are several, and the last, lowest and highest values as text.
 
-    `over`: `step` or `time`, which is in seconds. `log`: whether the axis may be logarithmic. The axis of a percentage is from 0 to 100 at least.
+    `over`: `step` or `time`, which is in seconds. `log`: whether the axis may be logarithmic. That of a percentage is
+    from 0 to 100 at least.
     """
     drawn = [(one, one.curve.thinned(points)) for one in series if one.curve.x]
     values = [y for _, pairs in drawn for _, y in pairs]

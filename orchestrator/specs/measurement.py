@@ -12,7 +12,8 @@ from contract.json_reader import from_json
 _SPEED_NEUTRAL = """
     epochs max-steps seed lr learning-rate min-lr schedule warmup-steps weight-decay betas clip max-norm resume run-dir
     data-dir preprocessed-dir on-nan on-spike spike-factor log-every eval-every eval-batches early-stopping patience
-    best checkpoint-every keep-checkpoints keep-hours prompt sample-at-end sync shares backend outer-lr outer-momentum
+    best checkpoint-every keep-checkpoints keep-hours prompt sample-at-end reporter sync shares backend outer-lr
+    outer-momentum
 """
 SPEED_NEUTRAL = frozenset(f"--{name}" for name in _SPEED_NEUTRAL.split())
 """Options with a value that change neither the time of a sample nor the bytes that are sent: a measurement without them

@@ -50,6 +50,7 @@ NEED_TORCH = [
     "profile",
     "reproducible",
     "seed_defaults",
+    "reporters",
     "resume_exactly",
     "trainer_security",
     "sample_order",

@@ -54,6 +54,7 @@ def whole_run() -> list[RunLine]:
         event(8, "started", node="beta", rank=1, device="cuda:0", torch="2.11.0"),
         event(9, "joined", world_size=2, backend="gloo"),
         event(10, "forecast", **lan.forecast()),
+        event(10.5, "rebalanced", shares={"alpha": 0.75, "beta": 0.25}),
         event(11, "options", options=[["lr", "0.001", "conf.yaml:3"], ["seed", "1337", "default"]]),
         *(step(number) for number in range(1, 11)),
         event(30.5, "evaluation", step=10, loss=1.5, perplexity=4.5),
@@ -107,7 +108,7 @@ def test_a_report_has_what_the_record_tells() -> None:
     assert made.samples[0].text == "Once upon"
     assert [words for _, _, words in made.last_lines] == ["an ordinary line"]
     alpha, beta = made.machines
-    assert (alpha.torch, alpha.link_mbit_s, alpha.share, alpha.ranks) == ("2.11.0", 941.0, 1.0, (0, 0))
+    assert (alpha.torch, alpha.link_mbit_s, alpha.share, alpha.ranks) == ("2.11.0", 941.0, 0.75, (0, 0))
     assert beta.device == "cuda:0"
     assert next(one for one in made.curves if one.name == "memory").y == (37.5,)
 
@@ -208,7 +209,9 @@ def test_text_of_nodes_never_becomes_html() -> None:
         assert {name for name, _ in elements} & {"script", "img", "iframe", "object", "link", "form", "base"} == set()
         names = {key for _, attributes in elements for key in attributes}
         assert not [key for key in names if key.startswith("on") or key in ("src", "style", "srcset")]
-        assert all(value and value.startswith("#") for _, each in elements for key, value in each.items() if key == "href")
+        assert all(
+            value and value.startswith("#") for _, each in elements for key, value in each.items() if key == "href"
+        )
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", page)
         assert "alert(1)" in page  # it is there, as text
 

@@ -55,6 +55,8 @@ class Checkpointer:
         self._own: Future[None] | None = None
         """This rank's file of `_own_step`, while others may not have theirs."""
         self._own_step = 0
+        self.notify: Callable[[int, Path], object] = lambda _step, _path: None
+        """Called on rank 0 with each checkpoint that was written and verified."""
         self._publish: Callable[[], None] | None = None
         """On rank 0 what makes a checkpoint of the folder that is being written."""
 
@@ -150,6 +152,7 @@ class Checkpointer:
         )
         if saved.problem:
             raise TrainerError(f"{saved.path} was written, but does not read back: {saved.problem}")
+        self.notify(one.step, saved.path)
         if one.best:
             checkpoint.mark_best(self._root, one.step)
         checkpoint.prune(self._root, one.step, Keep(count=options.keep_checkpoints, hours=options.keep_hours))

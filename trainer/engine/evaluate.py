@@ -20,7 +20,7 @@ from trainer.engine.dataloader import validation_batches
 from trainer.engine.group import Group
 from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.hardware.device import Hardware, prepare_hardware
-from trainer.engine.reporting.metrics_writer import MetricsWriter
+from trainer.engine.reporting.reporters import Reporters
 from trainer.engine.setup import TrainingSetup
 from trainer.engine.workload import Outputs, Workload
 from trainer.errors import ConfigurationError
@@ -42,8 +42,8 @@ class Evaluation:
 class Evaluator:
     """Evaluation of a run in training, every --eval-every steps."""
 
-    def __init__(self, setup: TrainingSetup, metrics: MetricsWriter) -> None:
-        self._run, self._trained, self._sync, self._metrics = setup.run, setup.trained, setup.sync, metrics
+    def __init__(self, setup: TrainingSetup, reporters: Reporters) -> None:
+        self._run, self._trained, self._sync, self._reporters = setup.run, setup.trained, setup.sync, reporters
         self._workers = setup.workers
         self.enabled = bool(self._run.options.eval_every and self._run.workload.validation_samples)
         self.step = -1
@@ -56,7 +56,7 @@ class Evaluator:
             found = evaluate(run.workload, run.options, micro_batch, run.hardware, run.group, self._workers)
         improved = self._trained.early_stopping.update(step, found.figures)
         if run.place.rank == 0:
-            self._metrics.write("validation", step, found.figures)
+            self._reporters.figures("validation", step, found.figures)
             run.events.emit(Evaluated(step=step, others=found.figures))
             text = "  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in found.figures.items())
             run.events.say(f"evaluation at step {step}: {text}")

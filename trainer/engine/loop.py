@@ -129,7 +129,8 @@ def _loop(setup: TrainingSetup | None) -> None:
     reporting = TrainingReporter(setup, loader, final_step)
     compiling = setup.compiler.steps(run, reporting.expect_slow_step, setup.speed_changed)
     with reporting as reporter, profiler, compiling as compiler:
-        evaluator = Evaluator(setup, reporter.metrics)
+        evaluator = Evaluator(setup, reporter.reporters)
+        checkpointer.notify = reporter.reporters.checkpoint
         figures = StepFigures(setup, checkpointer, reporter)
         if figures.late:
             fill_momentum(optimizer)

@@ -13,8 +13,8 @@ from contract.events import StepDone
 from trainer.agent import heartbeat
 from trainer.config import RankInfo
 from trainer.engine.reporting.events import Events
-from trainer.engine.reporting.metrics_writer import MetricsWriter
 from trainer.engine.reporting.remaining_time import RemainingTime
+from trainer.engine.reporting.reporters import Reporters, TrainingBegun
 
 EVERY_S = 1.0
 """Seconds between two reports, at least: a tensor's value is read only for a report, as that waits for a GPU."""
@@ -31,7 +31,7 @@ class StepReporter:
         self._place, self._environ = RankInfo.from_environ(environ), environ
         self._events = Events(self._place, out)
         self._clock = clock
-        self._metrics: MetricsWriter | None = None
+        self._reporters: Reporters | None = None
         self._reported: float | None = None
         """Time of the last report; None before the first."""
         self._units = 0.0
@@ -70,13 +70,16 @@ class StepReporter:
 
     def close(self) -> None:
         """At the end of the program."""
-        if self._metrics is not None:
-            self._metrics.close()
+        if self._reporters is not None:
+            self._reporters.end("done")
 
     def _report(self, number: int, values: dict[str, float], unit: str, total: int | None) -> None:
-        if self._metrics is None:
-            self._metrics = MetricsWriter(Path(self._place.run_dir), active=True, first_step=number)
-        self._metrics.write("train", number, values)
+        if self._reporters is None:
+            begun = TrainingBegun(
+                run_id=self._place.run_id, run_dir=Path(self._place.run_dir), first_step=number, final_step=total
+            )
+            self._reporters = Reporters(begun)
+        self._reporters.figures("train", number, values)
         left_s = self._remaining.estimate(total - number) if total and total > number else None
         self._events.emit(StepDone(step=number, final_step=total, remaining_s=left_s, unit=unit, others=values))
         shown = [

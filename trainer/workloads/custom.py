@@ -6,13 +6,9 @@ import argparse
 import inspect
 import json
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trainer.config import RankInfo, TrainOptions
@@ -20,6 +16,7 @@ from trainer.data.batch import Batch, BatchRequest
 from trainer.engine.workload import Outputs, Workload
 from trainer.errors import ConfigurationError, OptionError
 from trainer.option_layers import add_train_options, train_options
+from trainer.own_module import imported, split
 from trainer.workloads import Actions
 
 if TYPE_CHECKING:  # torch is imported by what needs it, so that --help stays quick
@@ -136,55 +133,16 @@ def _assigned(words: list[str]) -> dict[str, str]:
 
 def find(named: str | None) -> Callable[..., Any]:
     """Import the function of `--module` from the working folder or an installed package."""
-    module, function = _named(named)
-    file = Path(module)
-    folder, name = (file.parent, file.stem) if file.suffix == ".py" else (Path(), module)
-    _make_importable(folder.absolute())
-    try:
-        found = getattr(_module(name, file), function, None)
-    except Exception as error:  # the user's module may raise anything
-        if isinstance(error, ModuleNotFoundError) and error.name == name:
-            raise OptionError(f"--module {named}: no module {name} in {folder.absolute()} or installed") from None
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise ConfigurationError(
-            f"--module {named} cannot be imported: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-        ) from error
-    if not callable(found):
-        raise OptionError(f"--module {named}: {name} has no function {function}")
-    return found  # type: ignore[no-any-return]
+    _named(named)
+    return imported(named or "", "--module")
 
 
-def _make_importable(folder: Path) -> None:
-    """Put a folder first on the path, or after ours if its modules have the names of ours: spawned worker processes
-    import ours again, by the same path."""
-    root = str(Path(__file__).parents[2])
-    ours = any((folder / name).exists() for package in ("trainer", "contract") for name in (package, f"{package}.py"))
-    if str(folder) not in sys.path:
-        sys.path.insert(sys.path.index(root) + 1 if ours and root in sys.path else 0, str(folder))
-
-
-def _named(named: str | None) -> tuple[str, str]:
-    """Split MODULE:FUNCTION. OptionError: it is malformed, or the file does not exist."""
+def _named(named: str | None) -> None:
+    """OptionError: it is no MODULE:FUNCTION, or the file does not exist."""
     module, _, function = (named or "").rpartition(":")
     if not module or not function:
         raise OptionError(f"expected {EXPECTED}" + (f", not {named}" if named else ""))
-    file = Path(module)
-    if file.suffix == ".py" and not file.is_file():
-        raise OptionError(f"--module {named}: there is no {file.absolute()}")
-    return module, function
-
-
-def _module(name: str, file: Path) -> ModuleType:
-    """Import a module by name, or by path if a loaded module, such as `trainer`, has the name of the file."""
-    known = sys.modules.get(name)
-    if known is None or file.suffix != ".py" or Path(known.__file__ or "").absolute() == file.absolute():
-        return import_module(name)
-    spec = spec_from_file_location(f"custom_{name}", file.absolute())
-    assert spec  # noqa: S101  # there is a loader for .py
-    assert spec.loader  # noqa: S101
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    split(named or "", "--module")
 
 
 class Custom(Workload):

@@ -1,4 +1,4 @@
-"""Metrics of a training: the figures of its steps, and where they are reported (TensorBoard, metrics.jsonl, events)."""
+"""Metrics of a training: the figures of its steps, and where they are reported (reporters, events, lines)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.rank_speed import ComputeTimes
-from trainer.engine.reporting.metrics_writer import MetricsWriter
 from trainer.engine.reporting.remaining_time import FIRST_STEPS, RemainingTime
+from trainer.engine.reporting.reporters import Reporters, TrainingBegun
 from trainer.engine.setup import TrainingSetup
 from trainer.engine.step_stats import StepStats, TakenStep
 
@@ -110,8 +110,12 @@ class TrainingReporter:
             f" {run.per_step} per step, {final_step} steps"
         )
         self._began = time.perf_counter()
-        first_step = setup.start.step + 1
-        self.metrics = MetricsWriter(run.options.run_dir, active=run.place.rank == 0, first_step=first_step)
+        begun = TrainingBegun(
+            run_id=run.place.run_id, run_dir=run.options.run_dir, first_step=setup.start.step + 1,
+            final_step=final_step, options=run.options.as_json(),
+        )  # fmt: skip
+        self.reporters = Reporters(begun if run.place.rank == 0 else None, run.options.reporter, run.events.warn)
+        self._state = "done"
         self._throughput = Throughput()
         self.paused = self._throughput.paused
         self.expect_slow_step = self._throughput.expect_slow_step
@@ -132,7 +136,7 @@ class TrainingReporter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.metrics.close()
+        self.reporters.end("failed" if kind else self._state)
 
     def step(
         self, taken: TakenStep, stats: StepStats, losses: dict[str, float], *, loss: float, ended: float | None
@@ -157,7 +161,7 @@ class TrainingReporter:
             figures["mfu"] = share = rate / self._peak
         if setup.forecast_per_s:
             figures["of_forecast"] = per_s / setup.forecast_per_s
-        self.metrics.write("train", step, figures | (losses if len(losses) > 1 else {}))
+        self.reporters.figures("train", step, figures | (losses if len(losses) > 1 else {}))
         balanced = setup.balancer.checks if setup.balancer else None
         others = figures | {"micro_batch": min(split.micro_batch, split.share)} | self._times.read()
         remaining_s = self._throughput.remaining_s(self._final_step - step)
@@ -181,7 +185,7 @@ class TrainingReporter:
 
     def stopped(self, step: int) -> None:
         """Report the end of a training that was asked to stop, and mark the run as stopped."""
-        run = self._run
+        run, self._state = self._run, "stopped"
         if run.place.rank == 0:
             run.stopped_marker.write_text(json.dumps({"step": step, "t": time.time()}) + "\n", "utf-8")
         run.events.emit(TrainingStopped(step=step))
