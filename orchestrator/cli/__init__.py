@@ -52,6 +52,7 @@ GROUPS = {
         "logs": "Show what the ranks of a run wrote, merged",
         "exec": "Run a command in the containers of a run, or on a node",
         "shell": "Log in to a node",
+        "metrics": "Write or serve figures for Prometheus",
         "wait": "Wait until a run has ended; exit with its code",
         "supervise": "Watch a run without a terminal and restart what fails",
         "adopt": "Take over a run whose launch was interrupted",
@@ -61,6 +62,7 @@ GROUPS = {
     "After": {
         "runs": "List runs, compare two of them, or start one again",
         "why": "Say why a run failed or what it waits for, and what to do",
+        "tensorboard": "Show the TensorBoard files of runs in your browser",
         "report": "Write one HTML file about a run, or about several",
         "pull": "Copy the files that a run wrote to this computer",
         "sample": "Let the model of a run write text",

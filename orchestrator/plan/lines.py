@@ -150,6 +150,11 @@ def run_words(spec: ContainerSpec) -> tuple[str, ...]:
     return ("run", "--detach", "--name", spec.name, *words, image, *command)
 
 
+def attached_words(spec: ContainerSpec) -> tuple[str, ...]:
+    """`docker run …` in the foreground: the container has the stdin and stdout of the command, and ends with them."""
+    return ("docker", *("--interactive" if word == "--detach" else word for word in run_words(spec)))
+
+
 def _option(name: str) -> Words:
     return lambda value: (name, str(value))
 

@@ -54,7 +54,11 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
         return ssh
     if request.param == "local":
         return LocalNode("alpha", ADDRESS)
-    return FakeNode("alpha", root=Path("/"), address=ADDRESS, programs=play)
+    here = LocalNode("alpha", ADDRESS)
+    return FakeNode(
+        "alpha", root=Path("/"), address=ADDRESS, programs=play,
+        talks=lambda argv, stdin: here.stream(argv, stdin=stdin),
+    )  # fmt: skip
 
 
 @pytest.fixture(params=[pytest.param("docker", marks=docker), pytest.param("ssh", marks=docker), "process", "fake"])

@@ -67,6 +67,7 @@ NEED_TORCH = [
     "sync",
     "sync_codec",
     "sync_low_rank",
+    "tensorboard_command",
     "text_data",
     "text_encoder",
     "text_training",
