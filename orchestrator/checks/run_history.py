@@ -65,7 +65,7 @@ _ROUTINE = (StepDone, ResourcesSampled)
 
 
 class RunHistory:
-    """What the lines of one run say, in the order of `add`."""
+    """Content of the lines of one run, in the order of `add`."""
 
     def __init__(self, plan: Plan | None = None) -> None:
         self._plan = plan

@@ -23,7 +23,7 @@ def report(
     runs: list[str] | None = typer.Argument(
         None, metavar="[RUN]...", help="Run ids, or their first characters (default: the newest run)."
     ),
-    to: Path | None = typer.Option(None, metavar="FILE", help="The file to write (default: ./report-RUN.html)."),
+    to: Path | None = typer.Option(None, metavar="FILE", help="The file to write (default: ./RUN.html)."),
     as_json: JsonOption = False,
 ) -> int:
     """Write one HTML file about a run, or about several side by side: curves, configuration, machines, timeline, cause.
@@ -46,7 +46,7 @@ def report(
     if as_json:
         write_json({"runs": [asdict(one) for one in reports]})
         return EXIT_OK
-    file = (to or Path(f"report-{'-'.join(records)}.html"[:200])).expanduser()
+    file = (to or Path(f"{'-'.join(records)[:200]}.html")).expanduser()
     page = report_page(
         reports, made_at=datetime.now().astimezone().isoformat(timespec="minutes"), version=installed_version()
     )

@@ -27,7 +27,14 @@ from orchestrator.nodes.board_program import ALIVE, CHUNK, CLOSE, DATA, FAILED, 
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.lines import attached_words
 from orchestrator.specs.container import ContainerSpec, Mount
-from orchestrator.specs.errors import ConfigError, ConflictError, NodeUnreachableError, OrchError, RunFailedError
+from orchestrator.specs.errors import (
+    ConfigError,
+    ConflictError,
+    NodeUnreachableError,
+    OrchError,
+    PreflightError,
+    RunFailedError,
+)
 from orchestrator.specs.labels import LABEL_PURPOSE, LABEL_RUN
 from orchestrator.specs.run import RUN_ID
 
@@ -67,8 +74,14 @@ class EventFiles:
 
 
 def run_ids(nodes: Sequence[Node], wanted: Sequence[str]) -> tuple[str, ...]:
-    """The runs that these words are or begin; the newest where there are none. Nodes and record are asked."""
-    known = [run.run_id for run in find_runs(nodes).runs]
+    """The runs that these words are or begin; the newest where there are none. Nodes and record are asked.
+
+    PreflightError: no node answers.
+    """
+    seen = find_runs(nodes)
+    if nodes and len(seen.unreachable) == len(nodes):
+        raise PreflightError("none of the nodes answered", hint="orch doctor")
+    known = [run.run_id for run in seen.runs]
     known += [record.run_id for record in recorded_runs() if record.run_id not in known]
     if not wanted and known:
         return (known[0],)

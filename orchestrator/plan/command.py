@@ -83,7 +83,12 @@ def script_of(command: Sequence[str]) -> str:
 
 
 def brings_own_code(command: Sequence[str]) -> bool:
-    """Whether a folder of the user is copied to the nodes: for a script, or for the module that `custom` trains."""
+    """Whether a folder of the user is copied to the nodes: for what it trains, or for a reporter."""
+    return trains_own_code(command) or option(command, "--reporter") is not None
+
+
+def trains_own_code(command: Sequence[str]) -> bool:
+    """Whether a script of the user is trained, or the module of `custom`."""
     return is_own_script(command) or list(command[:1]) == ["custom"]
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.plan.command import brings_own_code, trains_own_code
 from tests import lan
+from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch
 
 
@@ -148,3 +150,20 @@ def test_options_of_accelerate_are_in_the_plan_and_those_of_env_decide(orch: Orc
     assert all(
         {"ACCELERATE_MIXED_PRECISION=bf16", "ACCELERATE_USE_CPU=false"} <= set(shlex.split(line)) for line in lines
     )
+
+
+def test_a_reporter_is_copied_like_code_of_ones_own() -> None:
+    assert brings_own_code(("gpt2", "--reporter", "mine.py:Reporter"))
+    assert brings_own_code(("gpt2", "--reporter=mine.py:Reporter"))
+    assert not brings_own_code(("gpt2", "--lr", "1"))
+    assert not trains_own_code(("gpt2", "--reporter", "mine.py:Reporter"))  # its data can be divided
+
+
+def test_a_launch_with_a_reporter_copies_the_folder(orch: Orch) -> None:
+    Path("mine.py").write_text("class Reporter: ...\n")
+    here = lan.lan(*THREE)
+    ran = orch("launch", "--dry-run", "--json", "--", "gpt2", "--reporter", "mine.py:Reporter", on=here)
+    assert ran.code == 0, ran.err
+    plan = json_data(ran.out)
+    assert plan["own_code"]
+    assert plan["nodes"][0]["container"]["working_dir"].endswith("/code")

@@ -255,7 +255,7 @@ def test_a_file_for_the_newest_run_or_several(orch: Orch) -> None:
     keep("r2", whole_run())
     ran = orch("report", "r1")
     assert (ran.code, ran.out) == (0, "")
-    assert "<h1>Run r1</h1>" in Path("report-r1.html").read_text()
+    assert "<h1>Run r1</h1>" in Path("r1.html").read_text()
     assert orch("report", "r1", "r2", "--to", "both/page.html").code == 0
     assert "<h1>Runs r1, r2</h1>" in Path("both/page.html").read_text()
 
@@ -286,4 +286,4 @@ def test_an_empty_record_and_a_damaged_plan(orch: Orch) -> None:
     (RunRecord("r2").folder / "plan.json").write_text("{")
     ran = orch("report", "r2")
     assert ran.code == 0, ran.err
-    assert "is not a plan of this version" in Path("report-r2.html").read_text()
+    assert "is not a plan of this version" in Path("r2.html").read_text()

@@ -255,6 +255,7 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
         return
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
     say(f"  → orch pull {plan.run_id}   # copy them to this computer")
+    say(f"  → orch report {plan.run_id}   # one HTML file about it; its curves: orch tensorboard {plan.run_id}")
     if plan.command and "sample" in ACTIONS.get(plan.command[0], ()):
         say(f'  → orch sample {plan.run_id} --prompt "Once upon a time"')
 

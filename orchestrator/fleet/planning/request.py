@@ -14,7 +14,7 @@ from pathlib import Path
 
 from contract.data_parts import MANIFEST, divide
 from orchestrator.fleet.runs.artifacts import agent_digest, code_digest, data_digest
-from orchestrator.plan.command import brings_own_code
+from orchestrator.plan.command import brings_own_code, trains_own_code
 from orchestrator.plan.fetch import OFFLINE
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory, NodeSpec
@@ -137,7 +137,7 @@ def _data_parts(request: LaunchRequest, earlier: Plan | None, *, divided: bool) 
     if not divided and set(kept) >= set(names if kept else ()):
         return kept
     again = "launch without --shard: every node then gets all of the data"
-    if brings_own_code(request.command):
+    if trains_own_code(request.command):
         raise UsageError("--shard divides the data of a workload; code of yours reads its own", hint=again)
     folder = request.data or (Path(request.data_origin) if request.data_origin else None)
     if folder is None:

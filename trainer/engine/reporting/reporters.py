@@ -25,7 +25,7 @@ PATIENCE_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBegun:
-    """What a reporter learns at the start."""
+    """A training at its start, for reporters."""
 
     run_id: str = ""
     """Empty without an orchestrator."""
