@@ -13,8 +13,8 @@ from orchestrator.cli.report import exit_code, report_errors, say
 from orchestrator.specs.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from http.server import ThreadingHTTPServer
+    from collections.abc import Callable, Set
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 EXAMPLES = """\
 orch metrics
@@ -81,15 +81,29 @@ def _place(listen: str, *, expose: bool) -> tuple[str, int]:
 
 def server(place: tuple[str, int], collect: Callable[[], str]) -> ThreadingHTTPServer:
     """A server of /metrics at this address, for `serve_forever`. ConflictError: the port is taken."""
+    from http.server import ThreadingHTTPServer
+
+    loopback = ipaddress.IPv4Address(place[0]).is_loopback
+    try:
+        serving = ThreadingHTTPServer(place, _requests(collect, {"127.0.0.1", "localhost"} if loopback else set()))
+    except OSError as error:
+        raise ConflictError(
+            f"{place[0]}:{place[1]} cannot be listened on: {error.strerror or error}", hint="another port: --listen"
+        ) from None
+    serving.daemon_threads = True
+    return serving
+
+
+def _requests(collect: Callable[[], str], own: Set[str]) -> type[BaseHTTPRequestHandler]:
+    """Class that answers requests. `own`: names of this computer that a request must name; empty for any."""
     import time
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from http.server import BaseHTTPRequestHandler
     from threading import Lock
 
     from orchestrator.render.prometheus import CONTENT_TYPE
 
     lock = Lock()
     kept: list[tuple[float, bytes]] = []
-    own = {"127.0.0.1", "localhost"} if ipaddress.IPv4Address(place[0]).is_loopback else set()
 
     def current() -> bytes:
         with lock:  # one collection at a time
@@ -122,11 +136,4 @@ def server(place: tuple[str, int], collect: Callable[[], str]) -> ThreadingHTTPS
         def log_message(self, format: str, *args: object) -> None:  # noqa: ARG002  # of the base class
             return
 
-    try:
-        serving = ThreadingHTTPServer(place, Requests)
-    except OSError as error:
-        raise ConflictError(
-            f"{place[0]}:{place[1]} cannot be listened on: {error.strerror or error}", hint="another port: --listen"
-        ) from None
-    serving.daemon_threads = True
-    return serving
+    return Requests
