@@ -114,7 +114,7 @@ class TrainingReporter:
             run_id=run.place.run_id, run_dir=run.options.run_dir, first_step=setup.start.step + 1,
             final_step=final_step, options=run.options.as_json(),
         )  # fmt: skip
-        self.reporters = Reporters(begun if run.place.rank == 0 else None, run.options.reporter, run.events.warn)
+        self.reporters = Reporters(begun if run.place.rank == 0 else None, run.options.reporter or "", run.events.warn)
         self._state = "done"
         self._throughput = Throughput()
         self.paused = self._throughput.paused
