@@ -163,6 +163,8 @@ class Board:
 
     def _end(self) -> None:
         self._ended.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes `_accept`, which would keep it open
         self._listener.close()
         self._frames.put(None)
         for one in list(self._sockets.values()):
