@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -385,6 +386,7 @@ _OLD_NAMES: tuple[tuple[type[Event], str, str], ...] = (
     (WaitingForNodes, "for", "nodes"),
 )
 """Kinds and names before 0.1.0: records of such runs stay readable."""
+_FIRST_KIND = re.compile(r'\{"event": "(\w{1,40})"')
 
 
 _PAYLOADS: Mapping[type[Event], tuple[str, Callable[[Any], Any]]] = {
@@ -424,6 +426,16 @@ def decode_event(text: str, rank: int | None = None) -> Event | None:
     if cls is UnknownEvent:
         return UnknownEvent(**own, others=others, unknown_kind=kind)
     return cls(**own, others=others)
+
+
+def kind_in(text: str) -> str:
+    """The kind of the event that a line seems to hold, without decoding it; empty for an ordinary line."""
+    if not text.startswith(EVENT_MARK):
+        return ""
+    if match := _FIRST_KIND.match(text, len(EVENT_MARK)):
+        return _OLD_KINDS.get(match[1], match[1])
+    event = decode_event(text)
+    return kind_of(event) if event else ""
 
 
 def kind_of(event: Event) -> str:

@@ -61,6 +61,7 @@ GROUPS = {
     },
     "After": {
         "runs": "List runs, compare two of them, or start one again",
+        "search": "Search the log lines of all runs on record",
         "why": "Say why a run failed or what it waits for, and what to do",
         "tensorboard": "Show the TensorBoard files of runs in your browser",
         "report": "Write one HTML file about a run, or about several",
@@ -77,7 +78,7 @@ GROUPS = {
 }
 """Commands by group, in the order of use, with their summaries."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-_WITHOUT_INVENTORY = ("lab", "explain", "docs", "init", "inventory", "report", "version")
+_WITHOUT_INVENTORY = ("lab", "explain", "docs", "init", "inventory", "report", "search", "version")
 _MODULES = {"report": "run_report"}
 """Modules of commands that do not have the command's name."""
 WATCH_EVERY_S = 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from enum import Enum
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,13 +19,25 @@ from orchestrator.specs.numbers import duration_s
 from orchestrator.specs.selection import Labels, labels_of, select_names
 
 if TYPE_CHECKING:
-    from orchestrator.fleet.runs.read_logs import LogSource
+    from orchestrator.fleet.runs.read_logs import Filter, LogSource
+    from orchestrator.render.log_lines import LogPrinter
 
 EXAMPLES = """\
 orch logs -f
 orch logs RUN -n gamma --tail 50
 orch logs RUN --rank 3 --since 10m --grep 'loss|error'
+orch logs RUN --level error -C 5
 """
+SAMPLE = 2000
+"""First lines that tell whether a node has several ranks."""
+
+
+class LevelOption(str, Enum):
+    """The least level of the lines to show."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 def logs(
@@ -35,59 +49,99 @@ def logs(
         "", metavar="TIME|10m", help="Only lines since a time, or from the last 10 minutes (s, m, h, d)."
     ),
     tail: int | None = typer.Option(None, min=0, metavar="N", help="Only the last N lines of each node."),
+    until: str = typer.Option("", metavar="TIME|10m", help="Only lines until a time, or until 10 minutes ago."),
     grep: str = typer.Option("", metavar="REGEX", help="Only lines that match."),
+    level: LevelOption = typer.Option(
+        LevelOption.INFO, metavar="warning|error", help="Only warnings and errors, or only errors."
+    ),
+    context: int = typer.Option(
+        0,
+        "-C",
+        "--context",
+        min=0,
+        max=1000,
+        metavar="N",
+        help="Also N lines of the same node before and after each line that --grep or --level selects.",
+    ),
     timestamps: bool = typer.Option(False, "-t", "--timestamps", help="Show the local time of each line."),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
     """Show the output of a run's ranks, merged by time, each line with its node.
 
-    Tracebacks of ranks that merely lost a peer are folded into one line; --nodes, --rank and --json show them in full.
-    Ctrl-C stops following; the run continues.
+    Tracebacks of ranks that merely lost a peer are folded into one line, and the same line of several nodes is shown
+    once with their names; --nodes, --rank, --grep, --level and --json show all lines. --level knows the marks of
+    Python's logging, warnings and tracebacks, of torch and NCCL (docs/launch.md). Ctrl-C stops following; the run
+    continues. Search all runs: orch search.
     """
+    from orchestrator.checks.line_levels import LineLevel
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs
-    from orchestrator.fleet.supervise.follow import follow as follow_run
+    from orchestrator.fleet.runs.read_logs import Filter, resolve_logs, select_lines
     from orchestrator.render.consequences import peers
     from orchestrator.render.log_lines import LogPrinter, has_several_ranks
-    from orchestrator.render.recovery import recovery_line
-    from orchestrator.specs.run_events import ContainerExited, RunLine, Tick
 
-    try:
-        wanted = Filter(rank=rank, since=_moment(since), tail=tail, grep=re.compile(grep))
-    except re.error as error:
-        raise UsageError(f"--grep {grep}: not a regular expression: {error}") from error
+    if follow and until:
+        raise UsageError("--follow shows new lines, --until only past ones: give one of them")
+    wanted = Filter(
+        rank=rank,
+        since=moment(since, option="--since"),
+        until=moment(until, option="--until"),
+        tail=tail,
+        grep=_expression(grep),
+        level=LineLevel(level.value),
+        context=context,
+    )
+    picked = bool(nodes or grep or rank is not None or level is not LevelOption.INFO)
     specs = known_nodes(inventory, run)
     with connected_for(specs, run) as reached:
         source = resolve_logs(reached, run)
         wanted = replace(wanted, nodes=_selected(source, nodes, rank, labels_of(specs)))
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
-        lines = gather_lines(source, wanted, note=lambda text: say(f"note: {text}"))
+        lines = select_lines(source, wanted, note=lambda text: say(f"note: {text}"))
+        first = list(islice(lines, SAMPLE))
         printer = LogPrinter(
             names=source.names,
             as_json=as_json,
             timestamps=timestamps,
-            several_ranks=has_several_ranks(lines),
-            fold=None if as_json or nodes or grep or rank is not None else peers(source.record.plan()),
+            several_ranks=has_several_ranks(line for line, _ in first),
+            fold=None if as_json or picked else peers(source.record.plan()),
         )
-        for line in lines:
-            printer.print(line)
+        for line, matched in chain(first, lines):
+            printer.print(line, context=not matched)
         printer.rest()
-        if not follow or not source.running:
-            return EXIT_OK
-        try:
-            for happening in follow_run(source.to_follow, source.record, patient=True):
-                if isinstance(happening, RunLine) and wanted.passes(happening):
-                    printer.print(happening)
-                elif isinstance(happening, Tick | ContainerExited):
-                    printer.rest()
-                elif text := recovery_line(happening):
-                    say(text)
-        except KeyboardInterrupt:
-            say(f"\nrun {source.run_id} continues\n  → orch stop {source.run_id}")
-            return EXIT_INTERRUPTED
+        return _follow(source, wanted, printer) if follow and source.running else EXIT_OK
+
+
+def _follow(source: LogSource, wanted: Filter, printer: LogPrinter) -> int:
+    """Print new lines until the run ends or Ctrl-C."""
+    from orchestrator.fleet.runs.read_logs import Selection
+    from orchestrator.fleet.supervise.follow import follow as follow_run
+    from orchestrator.render.recovery import recovery_line
+    from orchestrator.specs.run_events import ContainerExited, RunLine, Tick
+
+    selection = Selection(wanted)
+    try:
+        for happening in follow_run(source.to_follow, source.record, patient=True):
+            if isinstance(happening, RunLine):
+                for line, matched in selection.hear(happening):
+                    printer.print(line, context=not matched)
+            elif isinstance(happening, Tick | ContainerExited):
+                printer.rest()
+            elif text := recovery_line(happening):
+                say(text)
+    except KeyboardInterrupt:
+        say(f"\nrun {source.run_id} continues\n  → orch stop {source.run_id}")
+        return EXIT_INTERRUPTED
+    printer.rest()
     return EXIT_OK
+
+
+def _expression(grep: str) -> re.Pattern[str]:
+    try:
+        return re.compile(grep)
+    except re.error as error:
+        raise UsageError(f"--grep {grep}: not a regular expression: {error}") from error
 
 
 def _selected(source: LogSource, nodes: str | None, rank: int | None, labels: Labels) -> frozenset[str] | None:
@@ -103,15 +157,15 @@ def _selected(source: LogSource, nodes: str | None, rank: int | None, labels: La
     return frozenset(selected[:count])
 
 
-def _moment(text: str) -> str:
-    """Convert `10m`, `2h`, `30s`, `1d` ago, or a time in ISO 8601, to the format of log lines."""
+def moment(text: str, *, option: str) -> str:
+    """Convert `10m`, `2h`, `30s`, `1d` ago, or a time in ISO 8601, to the format of log lines; empty for no text."""
     if not text:
         return ""
     if (seconds := duration_s(text)) is not None:
-        moment = datetime.now(timezone.utc) - timedelta(seconds=seconds)
+        at = datetime.now(timezone.utc) - timedelta(seconds=seconds)
     else:
         try:
-            moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+            at = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
         except ValueError as error:
-            raise UsageError(f"--since {text}: expected 10m, 2h or a time like 2026-01-31T10:00") from error
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            raise UsageError(f"{option} {text}: expected 10m, 2h or a time like 2026-01-31T10:00") from error
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

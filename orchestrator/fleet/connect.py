@@ -9,15 +9,16 @@ from contextvars import ContextVar
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.call_log import logged
 from orchestrator.nodes.interface import Node
-from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.processes.engine import ProcessEngine, processes_folder
-from orchestrator.nodes.ssh import SshNode
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.labels import LABEL_RUN
 
 
 def connect(spec: NodeSpec) -> Node:
     """The node of this spec. Nothing is opened yet: the first use does that."""
+    from orchestrator.nodes.local import LocalNode
+    from orchestrator.nodes.ssh import SshNode  # with docker and paramiko, which no record on this computer needs
+
     if spec.engine == "process":
         return LocalNode(spec.name, spec.address, ProcessEngine(spec.name))
     if spec.connection == "local":
@@ -61,6 +62,10 @@ def stand_ins(specs: Sequence[NodeSpec]) -> list[Node]:
     """Nodes that hold a run and are processes of this computer, other than those that the inventory declares."""
     declared = {spec.name for spec in specs if spec.engine == "process"}
     folders = sorted(processes_folder().glob("*/"))
+    if not folders:
+        return []
+    from orchestrator.nodes.local import LocalNode
+
     nodes = [LocalNode(folder.name, engine=ProcessEngine(folder.name)) for folder in folders]
     return [node for node in nodes if node.name not in declared and node.engine.containers({LABEL_RUN: ""})]
 

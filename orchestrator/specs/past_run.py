@@ -39,3 +39,16 @@ class HistoryEntry:
     command: str
     user: str = ""
     nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """A recorded line that a search has found, or the outcome of a run."""
+
+    run_id: str
+    time: str
+    node: str
+    """Empty for an outcome."""
+    node_rank: int | None
+    rank: int | None
+    text: str

@@ -43,7 +43,7 @@ def test_a_log_that_is_too_long_keeps_its_beginning_and_its_end(tmp_path: Path) 
     assert write(tmp_path, range(100)) == ""
     assert "alpha has written more than" in write(tmp_path, range(100, 1000))
     numbers = [int(line.text.split()[1]) for line in KeptLines(tmp_path).in_files()]
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= kept_lines.FILES * SMALL
+    assert sum(file.stat().st_size for file in tmp_path.glob("*.jsonl*")) <= kept_lines.FILES * SMALL
     gaps = [(first, second) for first, second in pairwise(numbers) if second != first + 1]
     assert (numbers[0], numbers[-1], len(gaps)) == (0, 999, 1)
     assert gaps[0][0] > 20
@@ -79,7 +79,7 @@ def test_the_last_lines_of_many_take_the_time_of_the_last_lines(tmp_path: Path) 
         log.write(lines)
     tracemalloc.start()
     began = time.process_time()
-    found = _newest(KeptLines(tmp_path).newest("alpha"), Filter(tail=3), 3)
+    found = _newest(KeptLines(tmp_path), "alpha", Filter(tail=3), 3)
     took, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(found) == 3
@@ -120,7 +120,7 @@ def test_what_could_not_be_kept_is_not_removed_from_the_nodes(orch: Orch, monkey
         assert orch("clean", on=here).code == 5
         assert orch("stop", run, on=here).code in (0, 5)
     assert len(here.containers) == 3
-    assert orch("logs", run, on=here).out.count("hi") == 3
+    assert orch("logs", run, on=here).out == "[all 3 nodes] hi\n"
 
 
 def test_the_log_of_the_next_attempt_is_read_from_its_beginning(tmp_path: Path) -> None:

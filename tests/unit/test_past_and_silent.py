@@ -54,7 +54,7 @@ def test_without_an_inventory_the_record_answers(orch: Orch) -> None:
     here = lan.lan(*THREE, says=SAYS)
     run = json_data(orch("launch", "--json", "--no-watch", on=here).out)["run_id"]
     Path("inventory.yaml").unlink()
-    assert "[0 alpha] hello" in orch("logs", run).out
+    assert "[all 3 nodes] hello" in orch("logs", run).out
     assert run in orch("runs").out
     assert orch("status", run).out.startswith(f"run {run}  succeeded  step 7")
     assert orch("status", "another").code == 3

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from docker.utils.fnmatch import fnmatch
-
 from orchestrator.specs.errors import ConfigError
 
 NEVER = frozenset(
@@ -42,6 +40,8 @@ class IgnoreRule:
     """File and line, such as `.gitignore:3`."""
 
     def matches(self, path: str, *, is_folder: bool) -> bool:
+        from docker.utils.fnmatch import fnmatch  # which imports all of docker: `logs` and `status` need it not
+
         return (is_folder or not self.folders_only) and bool(fnmatch(path, self.pattern))
 
 

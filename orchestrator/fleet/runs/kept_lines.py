@@ -1,17 +1,24 @@
 """The log lines of a run on this controller: files of a bounded size for each container, read in both directions.
 
-When a container's file is full the next one begins; the first and the newest stay.
+The newest lines of a container are a plain file. As soon as they fill a block, they are appended to a compressed file
+(`log_blocks`), and the next plain file begins. When a compressed file is full, the next one begins; the first and the
+newest stay. Records of earlier versions, whose files are all plain, are read and continued. ADR 43 says why.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import Any
 
+from contract.events import Event
+from orchestrator.fleet.runs.event_index import EventIndex
+from orchestrator.fleet.runs.log_blocks import BLOCK_BYTES, Block, pack, packed_blocks, pieces
+from orchestrator.fleet.runs.log_files import LogFile, log_files, parse_line, stem_of
 from orchestrator.nodes.state_files import private_folder
 from orchestrator.specs.run_events import RunLine
 
@@ -19,13 +26,11 @@ MIB = 1024 * 1024
 FILE_BYTES = 64 * MIB
 FILES = 4
 """Files per container: the beginning and the end of a log are what explains a failure."""
-LONGEST = 8 * MIB
-"""Bytes of a line in a file: a line of the log has at most 1 MiB, each character of it at most six bytes here."""
-BLOCK = 64 * 1024
-_NAME = re.compile(
-    r"(?P<node>[^@]+?)(?:@(?P<container>[\w-]{1,12}))?\.log(?:\.(?P<number>[0-9]{1,6}))?\.jsonl", re.ASCII
-)
-_KINDS = {"time": str, "node": str, "node_rank": int, "text": str}
+_PACKER = ThreadPoolExecutor(max_workers=1)
+"""Compresses for all containers: glibc keeps some MiB for each thread that has done it, 40 MiB for 50 nodes."""
+
+Order = tuple[str, int, int, int]
+"""Time, node_rank, block, line in it."""
 
 
 class KeptLog:
@@ -34,11 +39,11 @@ class KeptLog:
 
     def __init__(self, folder: Path, node: str, container: str = "") -> None:
         self.problem = ""
-        self._folder, self._stem = folder, f"{node}@{_short(container)}" if container else node
-        self._descriptor, self._size, self._number = -1, 0, 1
+        self._folder, self._stem = folder, stem_of(node, container)
+        self._descriptor, self._number = -1, 1
         try:
             private_folder(folder)
-            self._open(max((number for _, number in self._files()), default=1))
+            self._open(max((file.number for file in self._files()), default=1))
         except OSError as error:
             self._give_up(error)
 
@@ -51,12 +56,14 @@ class KeptLog:
             return
         content = lines.encode("utf-8", "backslashreplace")  # which is JSON too
         try:
-            if self._size + len(content) > FILE_BYTES and self._size:
-                self._begin_next()
-            written = os.write(self._descriptor, content)
-            self._size += written
-            if written < len(content):
-                written += os.write(self._descriptor, content[written:])  # says why the rest does not fit
+            self._append(content)
+            state = os.fstat(self._descriptor)
+            while not state.st_nlink:  # another follower has just packed this file, maybe without these lines
+                self._open(self._number)
+                self._append(content)
+                state = os.fstat(self._descriptor)
+            if state.st_size >= min(BLOCK_BYTES, FILE_BYTES // 4):
+                self._pack_in_turn()
         except OSError as error:
             self._give_up(error)
 
@@ -71,29 +78,87 @@ class KeptLog:
     def __exit__(self, *_ended: object) -> None:
         self.close()
 
+    def _append(self, content: bytes) -> None:
+        written = os.write(self._descriptor, content)
+        while written < len(content):
+            written += os.write(self._descriptor, content[written:])  # says why the rest does not fit
+
     def _open(self, number: int) -> None:
-        file = self._folder / (f"{self._stem}.log.jsonl" if number == 1 else f"{self._stem}.log.{number}.jsonl")
-        self._descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        self._size, self._number = os.fstat(self._descriptor).st_size, number
-        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
+        self.close()
+        self._number = number
+        self._descriptor = os.open(self._file(), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
             os.write(self._descriptor, b"\n")  # a crash cut the last line short
 
-    def _begin_next(self) -> None:
-        self.close()
-        self._open(self._number + 1)
-        for file, _ in sorted(self._files(), key=lambda found: found[1])[1 : 1 - FILES]:
-            file.unlink(missing_ok=True)
+    def _pack_in_turn(self) -> None:
+        try:
+            packing = _PACKER.submit(self._pack)
+        except RuntimeError:  # the interpreter is ending
+            self._pack()
+        else:
+            packing.result()
+
+    def _pack(self) -> None:
+        """Append the lines to the compressed file, and begin the next plain one."""
+        file = self._file().with_suffix(".jsonl.gz")
+        descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            flock(descriptor, LOCK_EX)
+            if os.fstat(self._descriptor).st_nlink:
+                content = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
+                size = _add_blocks(file, descriptor, content)
+                self._file().unlink()
+                rest = os.pread(self._descriptor, BLOCK_BYTES, len(content))  # another follower's, written meanwhile
+                self._open(self._number + (size >= FILE_BYTES))
+                if rest:
+                    self._append(rest)
+            else:
+                self._open(self._number)
+        finally:
+            os.close(descriptor)
+        self._remove_the_middle()
+        EventIndex(self._folder).add_new()
+
+    def _remove_the_middle(self) -> None:
+        files = self._files()
+        dropped = sorted({file.number for file in files})[1 : 1 - FILES]
+        for file in files:
+            if file.number in dropped:
+                file.path.unlink(missing_ok=True)
+        if dropped:
             self.problem = (
                 f"{self._stem.partition('@')[0]} has written more than {FILES * FILE_BYTES // MIB} MiB of lines: of "
                 "those kept here the beginning and the end stay, the middle is removed"
             )
 
-    def _files(self) -> list[tuple[Path, int]]:
-        return [(file, number) for file, stem, number in _all_files(self._folder) if stem == self._stem]
+    def _file(self) -> Path:
+        number = "" if self._number == 1 else f".{self._number}"
+        return self._folder / f"{self._stem}.log{number}.jsonl"
+
+    def _files(self) -> list[LogFile]:
+        return [file for file in log_files(self._folder) if file.stem == self._stem]
 
     def _give_up(self, error: OSError) -> None:
         self.close()
         self.problem = f"lines cannot be kept on this computer any more ({error.strerror or error}): {self._folder}"
+
+
+def _add_blocks(file: Path, descriptor: int, content: bytes) -> int:
+    """Append the lines as blocks; the bytes of all lines that the file then holds."""
+    blocks, size = packed_blocks(file), os.fstat(descriptor).st_size
+    if blocks and blocks[-1].start + blocks[-1].size > size:  # a crash, or a full disk, cut it short
+        lines = bytes(blocks[-1].load())
+        lines = lines[: lines.rfind(b"\n") + 1]
+        content = content if content.startswith(lines) else lines + content
+        os.ftruncate(descriptor, blocks.pop().start)
+    done = blocks and blocks[-1].held == len(content) and blocks[-1].load() == content  # a crash came after it
+    for piece in () if done else pieces(content):
+        packed = memoryview(pack(piece))
+        while packed:
+            packed = packed[os.write(descriptor, packed) :]
+    os.fsync(descriptor)
+    return sum(block.held for block in blocks) + (0 if done else len(content))
 
 
 def as_json(line: RunLine) -> str:
@@ -102,7 +167,11 @@ def as_json(line: RunLine) -> str:
 
 
 class KeptLines:
-    """Recorded log lines: the files of one folder. Invalid lines, such as truncated ones, are left out."""
+    """Recorded log lines: the files of one folder. Invalid lines, such as truncated ones, are left out.
+
+    Arguments of its methods: `since` is exclusive and `until` inclusive, both in the format of the lines' times;
+    `words` are `log_blocks.words_in` a text that each wanted line has: blocks without them are not decompressed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -114,80 +183,123 @@ class KeptLines:
     @property
     def names(self) -> tuple[str, ...]:
         """Nodes with recorded lines."""
-        return tuple(
-            sorted({stem.partition("@")[0] for file, stem, _ in _all_files(self.folder) if file.stat().st_size})
-        )
+        return tuple(sorted({file.node for file in log_files(self.folder) if file.size}))
 
-    def lines(self, node: str | None = None) -> Iterator[RunLine]:
-        """Lines in order of time, each once: two followers of a run record the same lines."""
-        yield from sorted(dict.fromkeys(self.in_files(node)), key=lambda line: (line.time, line.node_rank))
+    def lines(
+        self,
+        node: str | Collection[str] | None = None,
+        *,
+        since: str = "",
+        until: str = "",
+        words: Sequence[bytes] = (),
+        passes: Callable[[RunLine], bool] | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[RunLine]:
+        """Lines in order of time, each once: two followers of a run record the same lines. Only the blocks around the
+        current time are in memory. `passes`: which lines are wanted."""
+        blocks = [
+            (block, number)
+            for number, block in enumerate(self._blocks(node))
+            if block.last > since and (not until or block.first <= until) and block.may_hold(words)
+        ]
+
+        def wanted(line: RunLine) -> bool:
+            return line.time > since and (not until or line.time <= until) and (passes is None or passes(line))
+
+        return _merged(blocks, wanted, words, newest_first=newest_first)
 
     def in_files(self, node: str | None = None) -> Iterator[RunLine]:
         """Lines file by file, in the order written."""
-        for file in _files_of(self.folder, node):
-            with file.open("rb") as reading:
-                while raw := reading.readline(LONGEST):
-                    if line := _parse(raw):
-                        yield line
+        for block in self._blocks(node, with_times=False):
+            yield from filter(None, map(parse_line, block.raw_lines()))
 
-    def newest(self, node: str) -> Iterator[RunLine]:
-        """Lines of one node, the newest first."""
-        for file in reversed(_files_of(self.folder, node)):
-            yield from filter(None, map(_parse, _backwards(file)))
+    def newest(self, node: str, *, since: str = "", until: str = "", words: Sequence[bytes] = ()) -> Iterator[RunLine]:
+        """Lines of one node, the newest first; where times are given, those outside may be among them."""
+        for block in reversed(self._blocks(node, with_times=False)):
+            if block.last > since and (not until or block.first <= until) and block.may_hold(words):
+                yield from filter(None, map(parse_line, block.raw_lines_backwards()))
 
     def last_time(self, node: str, container: str = "") -> str:
         """Time of the last recorded line of this container; empty if there is none."""
-        stem = f"{node}@{_short(container)}" if container else node
-        for file, _, _ in reversed([found for found in _all_files(self.folder) if found[1] == stem]):
-            for line in filter(None, map(_parse, _backwards(file))):
-                return line.time
+        stem = stem_of(node, container)
+        for file in reversed([file for file in log_files(self.folder) if file.stem == stem]):
+            for block in reversed(file.blocks(with_times=False)):
+                for line in filter(None, map(parse_line, block.raw_lines_backwards())):
+                    return line.time
         return ""
 
+    def events(
+        self,
+        *kinds: type[Event] | str,
+        nodes: Collection[str] | None = None,
+        since: str = "",
+        until: str = "",
+        newest_first: bool = False,
+    ) -> Iterator[RunLine]:
+        """Lines with an event of one of these kinds, subclasses included, in order of time, each once; `event` of each
+        is not None. They are found by an index: their number counts, not that of all lines."""
+        return EventIndex(self.folder).events(kinds, nodes=nodes, since=since, until=until, newest_first=newest_first)
 
-def _files_of(folder: Path, node: str | None) -> list[Path]:
-    """Log files of the node in order of their first line."""
-    found = [file for file, stem, _ in _all_files(folder) if node in (None, stem.partition("@")[0])]
+    def _blocks(self, node: str | Collection[str] | None, *, with_times: bool = True) -> list[Block]:
+        """Blocks of a node, of several or of all, container by container, each in the order written."""
+        nodes = (node,) if isinstance(node, str) else node
 
-    def first_time(file: Path) -> str:
-        with file.open("rb") as reading:
-            line = _parse(reading.readline(LONGEST))
-        return line.time if line else ""
+        def files(*, packed: bool) -> list[LogFile]:
+            wanted = [file for file in log_files(self.folder) if nodes is None or file.node in nodes]
+            return [file for file in wanted if file.packed is packed]
 
-    return sorted(found, key=first_time)
-
-
-def _all_files(folder: Path) -> list[tuple[Path, str, int]]:
-    """File, node and container, number; those of one container in order."""
-    found = []
-    for file in folder.glob("*.jsonl"):
-        if name := _NAME.fullmatch(file.name):
-            stem = f"{name['node']}@{name['container']}" if name["container"] else name["node"]
-            found.append((file, stem, int(name["number"] or 1)))
-    return sorted(found, key=lambda one: one[1:])
-
-
-def _backwards(file: Path) -> Iterator[bytes]:
-    """Lines of the file, the last first."""
-    with file.open("rb") as reading:
-        position, rest = reading.seek(0, os.SEEK_END), b""
-        while position:
-            step = min(BLOCK, position)
-            position -= step
-            reading.seek(position)
-            first, *whole = (reading.read(step) + rest).split(b"\n")
-            yield from reversed(whole)
-            rest = first if len(first) <= LONGEST else b""
-        yield rest
+        # plain files first: what is compressed meanwhile is then in both, and not in none
+        blocks = {file: file.blocks(with_times=with_times) for packed in (False, True) for file in files(packed=packed)}
+        begun: dict[str, str] = {}
+        ordered = sorted(blocks, key=lambda file: file.order)
+        for file in ordered:
+            if file.stem not in begun:
+                begun[file.stem] = file.begins_at()
+        ordered.sort(key=lambda file: begun[file.stem])
+        return [block for file in ordered for block in blocks[file]]
 
 
-def _parse(raw: bytes) -> RunLine | None:
-    try:
-        values: dict[str, Any] = json.loads(raw)
-        sound = all(type(values[name]) is kind for name, kind in _KINDS.items())
-        return RunLine(**values) if sound and isinstance(values["rank"], int | None) else None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+def _merged(
+    blocks: list[tuple[Block, int]], wanted: Callable[[RunLine], bool], words: Sequence[bytes], *, newest_first: bool
+) -> Iterator[RunLine]:
+    """The wanted lines of all blocks in order of time: a block is read when its earliest time has come."""
+    blocks.sort(key=(lambda one: one[0].last) if newest_first else lambda one: one[0].first, reverse=not newest_first)
+    read: list[tuple[Order, RunLine]] = []
+    while blocks or read:
+        if blocks:
+            block, number = blocks.pop()
+            read += [
+                ((line.time, line.node_rank, number, place), line)
+                for place, raw in enumerate(_with_words(block, words))
+                if (line := parse_line(raw)) and wanted(line)
+            ]
+            read.sort(key=lambda one: one[0])
+        if newest_first:
+            first = bisect_right(read, blocks[-1][0].last, key=_time) if blocks else 0
+            ready, read = read[first:][::-1], read[:first]
+        else:
+            first = bisect_left(read, blocks[-1][0].first, key=_time) if blocks else len(read)
+            ready, read = read[:first], read[first:]
+        yield from _each_once(ready)
 
 
-def _short(container: str) -> str:
-    return re.sub(r"[^\w-]", "-", container[:12], flags=re.ASCII)
+def _time(one: tuple[Order, RunLine]) -> str:
+    return one[0][0]
+
+
+def _each_once(lines: Sequence[tuple[Order, RunLine]]) -> Iterator[RunLine]:
+    """Lines of ascending or descending time; equal ones have equal times."""
+    time, seen = "", set[RunLine]()
+    for _, line in lines:
+        if line.time != time:
+            time = line.time
+            seen.clear()
+        if line not in seen:
+            seen.add(line)
+            yield line
+
+
+def _with_words(block: Block, words: Sequence[bytes]) -> Iterator[bytes]:
+    for raw in block.raw_lines():
+        if not words or all(word in lowered for lowered in [raw.lower()] for word in words):
+            yield raw

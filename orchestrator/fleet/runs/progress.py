@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from itertools import islice
 
@@ -11,9 +14,10 @@ from contract.cost_model.forecast import Forecast
 from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, ResourcesSampled
 from orchestrator.checks.progress import with_figures
 from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.index_file import IndexFile, transaction
 from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import run_line
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs, runs_folder
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import HistoryEntry, PastRun
 from orchestrator.specs.secret import Veil
@@ -23,6 +27,8 @@ LOOK_BACK = 200
 LOOK_AHEAD = 1000
 """First lines of rank 0 that are searched for a forecast: a script of the user's has none, and may write much."""
 TIMEOUT_S = 20.0
+CATALOGUE_VERSION = 1
+_CATALOGUE = "CREATE TABLE runs(run_id TEXT PRIMARY KEY, stamp TEXT, entry TEXT)"
 UNKNOWN_END = ("unknown", "its end was not seen from here")
 
 
@@ -78,31 +84,62 @@ def _events(container: RunningContainer, *, tail: int | None = None, first: int 
 
 def last_checkpoint(record: RunRecord) -> tuple[int, str] | None:
     """Step and node of the last verified checkpoint on record."""
-    found = None
-    for line in record.lines():
+    for line in record.events(CheckpointWritten, newest_first=True):
         if isinstance(line.event, CheckpointWritten) and line.event.verified and line.event.step is not None:
-            found = line.event.step, line.node
-    return found
+            return line.event.step, line.node
+    return None
 
 
 def recorded_history() -> list[HistoryEntry]:
-    """All runs on record, newest first, including those with no containers left on any node."""
-    past = []
-    for record in recorded_runs():
-        state, reason = record.outcome() or UNKNOWN_END
-        plan = record.plan()
-        past.append(
-            HistoryEntry(
-                run_id=record.run_id,
-                state=state,
-                reason=reason if plan else record.unreadable or "its launch was cut short",
-                started_at=plan.started_at if plan else "",
-                command=shlex.join(plan.command) if plan else "",
-                user=plan.user if plan else "",
-                nodes=tuple(part.node for part in plan.nodes) if plan else (),
-            )
-        )
+    """All runs on record, newest first, including those with no containers left on any node. Plans that were read
+    before and have not changed since are not read again."""
+    records = recorded_runs()
+    catalogue = IndexFile(path=runs_folder() / "catalogue.sqlite", version=CATALOGUE_VERSION, tables=_CATALOGUE)
+    known = {
+        (run_id, stamp): entry
+        for run_id, stamp, entry in catalogue.read(lambda database: database.execute("SELECT * FROM runs"))
+    }
+    past, new = list[HistoryEntry](), list[tuple[str, str, str]]()
+    for record in records:
+        stamp = record.stamp()
+        entry = _entry(known.get((record.run_id, stamp), ""))
+        if entry is None:
+            entry, readable = _read_entry(record)
+            new += [(record.run_id, stamp, json.dumps(asdict(entry)))] if readable else []
+        past.append(entry)
+    if new:
+        catalogue.update(lambda database: _remember(database, new))
     return past
+
+
+def _remember(database: sqlite3.Connection, entries: Sequence[tuple[str, str, str]]) -> None:
+    with transaction(database):
+        database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", entries)
+
+
+def _read_entry(record: RunRecord) -> tuple[HistoryEntry, bool]:
+    """The run in the list, and whether its plan can be read."""
+    state, reason = record.outcome() or UNKNOWN_END
+    plan = record.plan()
+    entry = HistoryEntry(
+        run_id=record.run_id,
+        state=state,
+        reason=reason if plan else record.unreadable or "its launch was cut short",
+        started_at=plan.started_at if plan else "",
+        command=shlex.join(plan.command) if plan else "",
+        user=plan.user if plan else "",
+        nodes=tuple(part.node for part in plan.nodes) if plan else (),
+    )
+    return entry, plan is not None
+
+
+def _entry(text: str) -> HistoryEntry | None:
+    """An entry of the catalogue; None where there is none, or not of this version."""
+    try:
+        values = json.loads(text)
+        return HistoryEntry(**{**values, "nodes": tuple(map(str, values["nodes"]))})
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def past_run(record: RunRecord, unreachable: Mapping[str, OrchError]) -> PastRun:
@@ -110,13 +147,12 @@ def past_run(record: RunRecord, unreachable: Mapping[str, OrchError]) -> PastRun
     plan = record.plan()
     state, reason = record.outcome() or UNKNOWN_END
     first = next((part.node for part in plan.nodes if part.node_rank == 0), "") if plan else ""
-    newest = list(islice(record.newest(first), LOOK_BACK)) if first else []
-    touched = max((file.stat().st_mtime for file in record.folder.iterdir()), default=0.0)
+    newest = list(islice(record.events(ProgressEvent, nodes={first}, newest_first=True), LOOK_BACK)) if first else []
     return PastRun(
         run_id=record.run_id,
         state=state,
         reason=reason,
-        as_of=datetime.fromtimestamp(touched).astimezone().isoformat(timespec="seconds"),
+        as_of=datetime.fromtimestamp(record.touched_at()).astimezone().isoformat(timespec="seconds"),
         started_at=plan.started_at if plan else "",
         command=shlex.join(plan.command) if plan else "",
         nodes=tuple(part.node for part in plan.nodes) if plan else record.names,

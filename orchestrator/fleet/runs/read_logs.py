@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from contract.log_lines import split_rank
+from contract.log_lines import EVENT_MARK, split_rank
+from orchestrator.checks.line_levels import LevelReader, LineLevel, levels_newest_first
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.runs.find_runs import FoundRuns, choose_run, find_runs, running_containers
+from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.fleet.runs.launch import RunningContainer
+from orchestrator.fleet.runs.log_blocks import words_in
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import LogLine, Node
@@ -20,6 +24,8 @@ from orchestrator.specs.secret import Veil
 
 LOOK_BEYOND = 1000
 """Lines."""
+_SIMPLE = re.compile(r"[\w\s:,/=^$-]*(?:\.\*?[\w\s:,/=^$-]*)*", re.ASCII)
+"""A regular expression of which each word must be in the text: nothing is optional, and there are no alternatives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +57,73 @@ class Filter:
     """None: all of the run."""
     rank: int | None = None
     since: str = ""
+    until: str = ""
     tail: int | None = None
     grep: re.Pattern[str] = re.compile("")
+    level: LineLevel = LineLevel.INFO
+    """The least level."""
+    context: int = 0
+    """Lines of the same node to show before and after each one that `grep` and `level` want."""
 
     def passes(self, line: RunLine) -> bool:
-        """Whether this line is wanted; `tail` does not count here."""
+        """Whether this line is wanted; `tail`, `level` and `context` do not count here."""
+        return self.may_show(line) and bool(self.grep.search(line.text))
+
+    def may_show(self, line: RunLine) -> bool:
+        """Whether this line is wanted, or may be shown as context of one that is."""
         return (
             (self.nodes is None or line.node in self.nodes)
             and (self.rank is None or line.rank == self.rank)
             and line.time > self.since
-            and bool(self.grep.search(line.text))
+            and (not self.until or line.time <= self.until)
         )
+
+    @property
+    def words(self) -> tuple[bytes, ...]:
+        """Words of the regular expression that each line it matches has, where it is simple enough to tell, and
+        neither level nor context needs other lines."""
+        simple = _SIMPLE.fullmatch(self.grep.pattern) and not self.grep.flags & (re.IGNORECASE | re.VERBOSE)
+        alone = not self.context and self.level is LineLevel.INFO
+        return words_in(self.grep.pattern.replace(".*", " ")) if simple and alone else ()
+
+
+Selected = tuple[RunLine, bool]
+"""A line to show, and whether it is wanted itself: otherwise it is context."""
+
+
+class Selection:
+    """Picks the lines to show from lines as they come."""
+
+    def __init__(self, wanted: Filter) -> None:
+        self._wanted, self._levels, self._context = wanted, LevelReader(), _Context(wanted.context)
+
+    def hear(self, line: RunLine) -> list[Selected]:
+        if not self._wanted.may_show(line):
+            return []
+        plain = self._wanted.level is LineLevel.INFO
+        reaches = plain or self._levels.hear(line).reaches(self._wanted.level)
+        return self._context.hear(line, reaches and self._wanted.passes(line))
+
+
+class _Context:
+    """Adds the lines around those that are wanted; in ascending or in descending order."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._before: dict[str, deque[RunLine]] = {}
+        self._after: dict[str, int] = {}
+
+    def hear(self, line: RunLine, wanted: bool) -> list[Selected]:
+        if wanted:
+            self._after[line.node] = self._number
+            return [*((one, False) for one in self._before.pop(line.node, ())), (line, True)]
+        if not self._number or line.text.startswith(EVENT_MARK):  # people see no events
+            return []
+        if self._after.get(line.node, 0):
+            self._after[line.node] -= 1
+            return [(line, False)]
+        self._before.setdefault(line.node, deque(maxlen=self._number)).append(line)
+        return []
 
 
 def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
@@ -90,32 +152,58 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
 def gather_lines(
     source: LogSource, wanted: Filter, note: Callable[[str], object] = lambda _text: None
 ) -> list[RunLine]:
-    """All lines that pass, in order of time; new lines of the nodes are recorded first. `note` receives the reason if
+    """All lines to show, as `select_lines` has them."""
+    return [line for line, _ in select_lines(source, wanted, note)]
+
+
+def select_lines(
+    source: LogSource, wanted: Filter, note: Callable[[str], object] = lambda _text: None
+) -> Iterator[Selected]:
+    """The lines to show, in order of time; new lines of the nodes are recorded first. `note` receives the reason if
     they cannot be written."""
     collected = collect_logs(source.containers, source.record)
     for problem in dict.fromkeys(str(one.error) for one in collected if isinstance(one.error, UnkeptError)):
         note(problem)
-    if wanted.tail is None:
-        return [line for line in source.record.lines() if wanted.passes(line)]
-    names = [name for name in source.record.names if wanted.nodes is None or name in wanted.nodes]
-    last = [line for name in names for line in _newest(source.record.newest(name), wanted, wanted.tail)]
-    return sorted(last, key=lambda line: (line.time, line.node_rank))
+    record = source.record
+    if wanted.tail is not None:
+        names = [name for name in record.names if wanted.nodes is None or name in wanted.nodes]
+        last = [one for name in names for one in _newest(record, name, wanted, wanted.tail)]
+        yield from sorted(last, key=lambda one: (one[0].time, one[0].node_rank))
+        return
+    selection = Selection(wanted)
+    passes = wanted.may_show if wanted.context or wanted.level is not LineLevel.INFO else wanted.passes
+    for line in record.lines(wanted.nodes, since=wanted.since, until=wanted.until, words=wanted.words, passes=passes):
+        yield from selection.hear(line)
 
 
-def _newest(lines: Iterator[RunLine], wanted: Filter, number: int) -> list[RunLine]:
-    """The last `number` lines of one node that pass the filter, read newest first. Some more are read: two followers of
-    a run record the same lines in slightly different order."""
-    found: dict[RunLine, None] = {}
-    beyond = 0
-    for line in lines:
-        beyond += len(found) >= number
+def _newest(record: KeptLines, node: str, wanted: Filter, number: int) -> list[Selected]:
+    """The last `number` lines of one node that are wanted, with their context, read newest first. Some more are read:
+    two followers of a run record the same lines in slightly different order."""
+    found: dict[RunLine, bool] = {}
+    context, matches, beyond = _Context(wanted.context), 0, 0
+    lines = record.newest(node, since=wanted.since, until=wanted.until, words=wanted.words)
+    for line, level in _with_level(filter(wanted.may_show, lines), wanted):
+        beyond += matches >= number
         if beyond > LOOK_BEYOND:
             break
-        if wanted.passes(line):
-            found[line] = None
-    own = list(reversed(found))
-    own.sort(key=lambda line: line.time)
-    return own[max(0, len(own) - number) :]
+        if line in found:
+            continue
+        for one, matched in context.hear(line, level.reaches(wanted.level) and wanted.passes(line)):
+            found[one] = matched
+            matches += matched
+    own = list(reversed(found.items()))
+    own.sort(key=lambda one: one[0].time)
+    places = [place for place, (_, matched) in enumerate(own) if matched]
+    if len(places) <= number:
+        return own
+    first = places[len(places) - number] if number else len(own)
+    return own[max(first - wanted.context, places[len(places) - number - 1] + 1) if number else first :]
+
+
+def _with_level(lines: Iterable[RunLine], wanted: Filter) -> Iterator[tuple[RunLine, LineLevel]]:
+    if wanted.level is LineLevel.INFO:
+        return ((line, LineLevel.INFO) for line in lines)
+    return levels_newest_first(lines)
 
 
 def recorded_only(found: FoundRuns, wanted: str | None) -> RunRecord | None:

@@ -15,6 +15,7 @@ from typing import Any
 from platformdirs import user_state_path
 
 from contract.cost_model.forecast import Forecast, read_forecast
+from orchestrator.fleet.runs.event_index import EventIndex
 from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.fleet.runs.secrets import veil_of
 from orchestrator.nodes.state_files import replace_file
@@ -99,6 +100,30 @@ class RunRecord(KeptLines):
         plan = self.plan()
         return veil_of(plan) if plan else Veil()
 
+    def stamp(self) -> str:
+        """Changes whenever the plan or the outcome is written."""
+        states = []
+        for name in (PLAN, "outcome.json"):
+            with suppress(OSError):
+                state = (self.folder / name).stat()
+                states.append(f"{name} {state.st_mtime_ns} {state.st_size} {state.st_ino}")
+        return ", ".join(states)
+
+    def touched_at(self) -> float:
+        """When the newest thing was recorded, in seconds since 1970: reading may write the index."""
+        index, times = set(EventIndex(self.folder).files), [0.0]
+        for file in self.folder.iterdir():
+            with suppress(OSError):
+                times += [] if file in index else [file.stat().st_mtime]
+        return max(times)
+
+    def ended_at(self) -> float:
+        """When the outcome was recorded, in seconds since 1970; 0 if there is none."""
+        try:
+            return (self.folder / "outcome.json").stat().st_mtime
+        except OSError:
+            return 0.0
+
     def save_forecast(self, forecast: Forecast) -> None:
         replace_file(self.folder / "forecast.json", json.dumps(asdict(forecast)))
 
@@ -149,6 +174,14 @@ def record_of(wanted: str) -> RunRecord:
     close = difflib.get_close_matches(wanted, known, 1)
     meant = f" (did you mean {close[0]}?)" if close else ""
     raise ConfigError(f"no record of a run {wanted} on this computer{meant}", hint="orch runs")
+
+
+def all_records() -> list[RunRecord]:
+    """Records of all runs, also of those of which there is no plan, such as runs that another computer launched."""
+    if not runs_folder().is_dir():
+        return []
+    folders = [folder for folder in runs_folder().iterdir() if folder.is_dir()]
+    return [RunRecord(folder.name) for folder in folders if re.fullmatch(RUN_ID, folder.name)]
 
 
 def recorded_runs() -> list[RunRecord]:

@@ -108,8 +108,9 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
     """Supervise until the run ends. With `plan.min_nodes` it continues without absent nodes, and adds them later."""
     record, copies, given_up = RunRecord(plan.run_id), LatestOnly(how.callbacks.failed), Counter[str](plan.away)
     if names := record.next():  # an earlier supervisor was interrupted between two attempts
-        joined = [line.event for line in record.lines() if isinstance(line.event, GroupJoined)]
-        plan, containers = move(how, plan, names, joined[-1].samples_per_step if joined else None)
+        joined = next(record.events(GroupJoined, newest_first=True), None)
+        samples = joined.event.samples_per_step if joined and isinstance(joined.event, GroupJoined) else None
+        plan, containers = move(how, plan, names, samples)
     while True:
         outcome = follow_attempt(
             containers,
