@@ -115,6 +115,7 @@ def test_names_of_earlier_versions_are_read(line: dict[str, object], event: obje
 def test_every_event_survives_its_encoding(cls: type[Event]) -> None:
     examples: dict[str, object] = {
         "Text": "a\nñ", "Flag": True, "Int": -7, "Float": 0.5, "StepNumber": 8, "RankNumber": 3, "Texts": ("beta", "c"),
+        "Rows": (("lr", "0.1", "option"), ("a\nñ", "", "default")),
         "Figures": {"alpha": 1.5, "beta": None},
         "StuckRanks": (StuckRank(rank=3, process=77, step=9, frames=("a.py:1 in f",), state="D"),),
         "Measurement": read_measurement(measured()), "Forecast": read_forecast(lan.forecast()),

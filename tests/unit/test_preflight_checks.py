@@ -52,7 +52,7 @@ def test_one_fault_one_finding(id: str, severity: str, beta: NodeFacts) -> None:
     found = preflight([lan.facts("alpha"), beta])
     assert [(finding.id, finding.severity.value) for finding in found] == [(id, severity)]
     assert "beta" in found[0].node
-    assert "beta" in found[0].message
+    assert "beta" in found[0].message or id == "image.missing"  # shown once for all nodes, which stand before it
     assert found[0].fix or id == "memory.small"
 
 

@@ -218,7 +218,8 @@ def test_a_run_is_shown_with_what_each_node_says_and_nothing_of_it_is_markup() -
 
 def test_runs_are_shown_a_line_each() -> None:
     text = shown(runs_table((RUN,)))
-    assert "r1   failed  3      [/x]  2026-01-02 15:04  gpt2 --prompt '[/b]'" in text
+    assert "r1   failed  3      [/x]  2026-01-02  gpt2 --prompt '[/b]'" in text
+    assert "2026-01-02 15:04" in shown(runs_table((RUN,), wide=True))
     assert "\x1b" not in text
 
 

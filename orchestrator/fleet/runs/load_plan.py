@@ -52,7 +52,7 @@ def recall(
     a node is allowed to do is decided in `cli/launching/grants.py`, and nowhere else.
     """
     recorded = {record.run_id: record for record in recorded_runs() if record.run_id.startswith(run_id)}
-    record = recorded[only_one(recorded, run_id)] if recorded else None
+    record = recorded[_only(recorded, run_id)] if recorded else None
     own = record.plan_from(attempt) if record else None
     if own and own.attempt >= attempt:
         return Recalled(plan=own, own=own)
@@ -75,7 +75,7 @@ def _newest_on(nodes: Sequence[Node], specs: Mapping[str, NodeSpec], project: st
 
     outcomes = fan_out(nodes, read)
     names = {name for outcome in outcomes if outcome.result for name in outcome.result[0] if name.startswith(run_id)}
-    chosen = only_one(names, run_id) if names else ""
+    chosen = _only(names, run_id) if names else ""
     plans = [(o.item.name, o.result[1]) for o in outcomes if o.result and o.result[1] and o.result[1].run_id == chosen]
     if not plans:
         for outcome in outcomes:
@@ -88,7 +88,7 @@ def _newest_on(nodes: Sequence[Node], specs: Mapping[str, NodeSpec], project: st
     return max(plans, key=lambda found: found[1].attempt)
 
 
-def only_one(found: Collection[str], wanted: str) -> str:
+def _only(found: Collection[str], wanted: str) -> str:
     """The run with this id, otherwise the only one that begins with it."""
     if wanted in found or len(found) == 1:
         return wanted if wanted in found else next(iter(found))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from orchestrator.checks.run_history import RunHistory
 from orchestrator.checks.run_report import RunReport
-from orchestrator.fleet.runs.load_plan import only_one
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.fleet.runs.records import RunRecord, record_of, recorded_runs
 from orchestrator.specs.errors import ConfigError
 
 
@@ -14,17 +13,11 @@ def recorded_run(wanted: str | None) -> RunRecord:
 
     ConfigError: there is none, or there are several.
     """
-    records = recorded_runs()
-    if wanted is None and records:
+    if wanted is not None:
+        return record_of(wanted)
+    if records := recorded_runs():
         return records[0]
-    found = {record.run_id: record for record in records if record.run_id.startswith(wanted or "")}
-    if not found:
-        which = f"run {wanted}" if wanted else "any run"
-        raise ConfigError(
-            f"this computer has no record of {which}",
-            hint=f"orch logs {wanted}   # collects its lines from the nodes" if wanted else "orch launch",
-        )
-    return found[only_one(found, wanted or "")]
+    raise ConfigError("this computer has no record of any run", hint="orch launch")
 
 
 def report_of(record: RunRecord) -> RunReport:

@@ -183,7 +183,7 @@ def fastest(
                     try:
                         with trial():
                             times[name] = min(times.get(name, float("inf")), timer(work))
-                    except (RuntimeError, ImportError, ValueError, NotImplementedError, AttributeError):
+                    except (RuntimeError, ImportError, ValueError, AttributeError):
                         failed.add(name)
             measured = {name: ms for name, ms in times.items() if name not in failed}
             found = {n: found.get(n, 0.0) + ms for n, ms in measured.items() if not found or n in found}

@@ -60,7 +60,7 @@ def nesterov(p: Tensor, g: Tensor, moments: Sequence[Tensor], s: Tensor, _step: 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class OptimizerKind:
     rule: Rule
     moments: tuple[str, ...]
     """As torch's optimizer of this kind names them."""
@@ -74,15 +74,15 @@ def _adamw_settings(group: Mapping[str, Any]) -> list[float]:
     return [group["lr"], group["weight_decay"], group["eps"], first, second, *logs]
 
 
-ADAMW = Kind(rule=adamw, moments=("exp_avg", "exp_avg_sq"), settings=_adamw_settings)
-SGD_NESTEROV = Kind(
+ADAMW = OptimizerKind(rule=adamw, moments=("exp_avg", "exp_avg_sq"), settings=_adamw_settings)
+SGD_NESTEROV = OptimizerKind(
     rule=nesterov,
     moments=("momentum_buffer",),
     settings=lambda group: [group["lr"], group["weight_decay"], group["momentum"]],
 )
 
 
-class Recipe(NamedTuple):
+class UpdateRecipe(NamedTuple):
     rule: Rule
     how: MomentFormat
     names: tuple[str, ...]
@@ -204,7 +204,7 @@ class CompactOptimizer(Optimizer):
     def __init__(
         self,
         groups: list[dict[str, Any]],
-        kind: Kind,
+        kind: OptimizerKind,
         defaults: dict[str, Any],
         how: MomentFormat,
         *,
@@ -320,7 +320,7 @@ class CompactOptimizer(Optimizer):
         yield from self._copies.stream(moments)
 
     def _run(self, weights: Tensor, gradients: Tensor, tensors: list[Tensor], numbers: StepNumbers) -> None:
-        recipe = Recipe(self.kind.rule, self.how, self.kind.moments)
+        recipe = UpdateRecipe(self.kind.rule, self.how, self.kind.moments)
         try:
             self._update(recipe, weights, gradients, tensors, numbers)
         except Exception as error:
@@ -331,7 +331,7 @@ class CompactOptimizer(Optimizer):
 
 
 def _update(
-    recipe: Recipe, weights: Tensor, gradients: Tensor, tensors: Sequence[Tensor], numbers: StepNumbers
+    recipe: UpdateRecipe, weights: Tensor, gradients: Tensor, tensors: Sequence[Tensor], numbers: StepNumbers
 ) -> None:
     """Change `weights` and `tensors` (codes, then exponents) in place, unless `void` is not 0."""
     how, squares = recipe.how, [name in SQUARES for name in recipe.names]
