@@ -32,7 +32,7 @@ def test_the_example_holds_five_unequal_machines() -> None:
     assert [node.name for node in inventory.nodes] == ["alpha", "beta", "gamma", "old01", "old02"]
     assert inventory.node("alpha").limits == Limits.model_validate({"cpus": 8.0, "memory": "16g", "shm": "4g"})
     assert inventory.node("gamma").user == "jose"
-    assert inventory.node("old02").address == "192.168.1.62"
+    assert inventory.node("old02").address == "192.0.2.62"
 
 
 @pytest.mark.parametrize("model", [Inventory, NodeSpec, Limits])

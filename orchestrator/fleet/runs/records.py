@@ -173,8 +173,8 @@ def record_of(wanted: str) -> RunRecord:
         raise ConfigError(f"{len(matching)} runs begin with {wanted}: {', '.join(sorted(matching))}", hint="orch runs")
     close = difflib.get_close_matches(wanted, known, 1)
     meant = f" (did you mean {close[0]}?)" if close else ""
-    raise ConfigError(f"no record of a run {wanted} on this computer{meant}",
-                      hint=f"orch logs {wanted}   # collects its lines from its nodes; all runs: orch runs")  # fmt: skip
+    hint = f"orch logs {wanted}   # collects its lines from its nodes; all runs: orch runs"
+    raise ConfigError(f"no record of a run {wanted} on this computer{meant}", hint=hint)
 
 
 def all_records() -> list[RunRecord]:
