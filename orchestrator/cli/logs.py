@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from enum import Enum
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.cli.context import known_nodes
+from orchestrator.cli.moments import log_time
 from orchestrator.cli.options import InventoryOption, JsonOption, NodesOption, RunArgument
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-from orchestrator.specs.numbers import duration_s
 from orchestrator.specs.selection import Labels, labels_of, select_names
 
 if TYPE_CHECKING:
@@ -84,8 +83,8 @@ def logs(
         raise UsageError("--follow shows new lines, --until only past ones: give one of them")
     wanted = Filter(
         rank=rank,
-        since=moment(since, option="--since"),
-        until=moment(until, option="--until"),
+        since=log_time(since, option="--since"),
+        until=log_time(until, option="--until"),
         tail=tail,
         grep=_expression(grep),
         level=LineLevel(level.value),
@@ -155,17 +154,3 @@ def _selected(source: LogSource, nodes: str | None, rank: int | None, labels: La
     names = tuple(dict.fromkeys([*planned, *sorted({*source.names, *source.record.names, *source.unreachable})]))
     selected, count = select_names(nodes, names, place=f"run {source.run_id}", labels=labels)
     return frozenset(selected[:count])
-
-
-def moment(text: str, *, option: str) -> str:
-    """Convert `10m`, `2h`, `30s`, `1d` ago, or a time in ISO 8601, to the format of log lines; empty for no text."""
-    if not text:
-        return ""
-    if (seconds := duration_s(text)) is not None:
-        at = datetime.now(timezone.utc) - timedelta(seconds=seconds)
-    else:
-        try:
-            at = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
-        except ValueError as error:
-            raise UsageError(f"{option} {text}: expected 10m, 2h or a time like 2026-01-31T10:00") from error
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

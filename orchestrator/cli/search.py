@@ -8,7 +8,7 @@ from itertools import islice
 
 import typer
 
-from orchestrator.cli.logs import moment
+from orchestrator.cli.moments import log_time
 from orchestrator.cli.options import NodesOption, Output
 from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
@@ -55,7 +55,7 @@ def search(
         names = sorted({name for record in records for name in record.names})
         chosen, number = select_names(nodes, names, place="the records", labels={})
         selected = chosen[:number]
-    began, ended = moment(since, option="--since"), moment(until, option="--until")
+    began, ended = log_time(since, option="--since"), log_time(until, option="--until")
     results = search_runs(records, words, nodes=selected, since=began, until=ended)
     found = list(islice(results, limit))
     more = next(results, None) is not None

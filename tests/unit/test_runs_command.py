@@ -105,7 +105,7 @@ def test_a_table_has_the_newest_and_says_how_many_more(orch: Orch) -> None:
     ("words", "says"),
     [
         ("--state finished", "expected one of done, created, running"),
-        ("--since yesterday", "--since yesterday: expected 30m, 2d"),
+        ("--since yesterday", "--since yesterday: expected 10m, 2h"),
         ("--until 9x", "--until 9x: expected"),
         ("--grep (", "not a regular expression"),
         ("--limit 3 diff a b", "--limit before `diff`"),

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 
 import typer
 
 from orchestrator.cli.completion import state_words
 from orchestrator.cli.context import known_nodes
+from orchestrator.cli.moments import moment
 from orchestrator.cli.options import InventoryOption, NodesOption, Output
 from orchestrator.cli.report import exit_code, invocation, say
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, NodeUnreachableError, UsageError
-from orchestrator.specs.numbers import duration_s
 
 SHOWN = 20
 """Runs of a table without --limit."""
@@ -63,7 +61,7 @@ def runs(
 
     wanted = RunFilter(
         states=_states(state or ()), user=user, name=name, grep=_pattern(grep),
-        since_s=_moment_s("--since", since), until_s=_moment_s("--until", until),
+        since_s=_seconds(since, "--since"), until_s=_seconds(until, "--until"),
     )  # fmt: skip
     specs = known_nodes(inventory, None, nodes)
     with connected(specs) as reached:
@@ -133,13 +131,7 @@ def _pattern(text: str) -> re.Pattern[str] | None:
         raise UsageError(f"--grep {text}: not a regular expression: {error}") from error
 
 
-def _moment_s(option: str, text: str) -> float | None:
-    """Seconds since 1970 of `2d` ago, or of a local time in ISO 8601."""
-    if not text:
-        return None
-    if (seconds := duration_s(text)) is not None:
-        return time.time() - seconds
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except (ValueError, OverflowError, OSError) as error:
-        raise UsageError(f"{option} {text}: expected 30m, 2d or a time like 2026-01-31T10:00") from error
+def _seconds(text: str, option: str) -> float | None:
+    """Seconds since 1970."""
+    at = moment(text, option=option)
+    return at.timestamp() if at else None
