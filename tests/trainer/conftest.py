@@ -40,6 +40,7 @@ NEED_TORCH = [
     "guard_in_training",
     "in_nodes",
     "measure",
+    "memory_choice",
     "micro_batch",
     "one_queue",
     "onednn",

@@ -11,6 +11,7 @@ from contract.events import OptionsChosen, TrainingDone, TrainingResumed
 from trainer import option_layers
 from trainer.engine.autotune.host_stats import look_around
 from trainer.engine.autotune.measure import Own, optimizer_s
+from trainer.engine.autotune.memory import choose_memory
 from trainer.engine.autotune.stand_in import stand_in
 from trainer.engine.autotune.tuning import Bench
 from trainer.engine.checkpoints import rank_state
@@ -64,19 +65,10 @@ class TrainingSetup:
 
 def begin(run: TrainingRun) -> TrainingSetup | None:
     """None: there is nothing to train here. To be called by all ranks."""
+    run, optimizer, cut = _fitted(run)
     options, events = run.options, run.events
-    optimizer = run.optimizer()
     trained = _trained(run, optimizer)
-    split = BatchSplit(
-        place=run.place,
-        seed=options.seed,
-        per_step=run.per_step,
-        micro_batch=options.batch_size,
-        sharded=run.workload.sharded,
-    )
-    bench = Bench(run.workload, run.hardware, split, 0, events)
-    context = methods.SyncContext(model=run.workload.model, optimizer=optimizer, options=options, group=run.group)
-    bench.choose_micro_batch(options, optimizer, lambda: stand_in(wished_sync(options), context))
+    bench = Bench(run.workload, run.hardware, cut, 0, events)
     choose_attention(run, bench)
     step_s = optimizer_s(run.workload.model, optimizer) if must_measure(run) else 0.0
     start = resume(trained, run.workload, options, run.group, events.say)
@@ -88,12 +80,12 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
         run.workload.model,
         run.hardware.device,
         ranks=run.place.world_size,
-        micro_batches=bench.cut.micro_batches,
+        micro_batches=cut.micro_batches,
     )
     compiler = Compiler(run)
     if not options.find_lr:
         compiler.start()
-    bench = Bench(run.workload, run.hardware, bench.cut, start.cursor, events, compiler.first_pass)
+    bench = Bench(run.workload, run.hardware, cut, start.cursor, events, compiler.first_pass)
     plan = negotiate(run, _own(run, bench, step_s), trained.sync_state)
     if options.forecast:
         events.emit(TrainingDone(step=start.step, seconds=0.0))
@@ -119,6 +111,26 @@ def choose_attention(run: TrainingRun, bench: Bench, timer: Timer = gpu_ms) -> N
         chosen = run.attention.choose(bench.attention_calls(), hardware.device, trials(), timer)
         if chosen:
             run.events.say(chosen)
+
+
+def _fitted(run: TrainingRun) -> tuple[TrainingRun, Optimizer, BatchSplit]:
+    """The run with its optimizer and its cut of a step, by options or as the memory holds it."""
+    options = run.options
+    split = BatchSplit(
+        place=run.place,
+        seed=options.seed,
+        per_step=run.per_step,
+        micro_batch=options.batch_size,
+        sharded=run.workload.sharded,
+    )
+    bench = Bench(run.workload, run.hardware, split, 0, run.events)
+    if options.memory == "auto":
+        run = choose_memory(run, bench)
+        return run, run.optimizer(), bench.cut
+    model, optimizer = run.workload.model, run.optimizer()
+    context = methods.SyncContext(model=model, optimizer=optimizer, options=options, group=run.group)
+    bench.choose_micro_batch(options, optimizer, lambda: stand_in(wished_sync(options), context))
+    return run, optimizer, bench.cut
 
 
 def _ready(
@@ -220,5 +232,6 @@ def _static_graph(run: TrainingRun, split: BatchSplit) -> bool:
     ranks must decide alike: a static graph has one collective more."""
     options = run.options
     # Not by `split.micro_batch`, which a rank with less memory has made smaller.
-    accumulates = options.micro_batch_size is not None or split.largest_share > options.batch_size
+    parts = options.micro_batch_size is not None or options.memory == "auto"
+    accumulates = parts or split.largest_share > options.batch_size
     return options.static_graph and not by_speed(run) and not accumulates

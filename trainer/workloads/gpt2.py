@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -106,11 +106,18 @@ def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> Non
 
 
 def _sizes(given: argparse.Namespace, data: Path) -> TransformerTraining | None:
-    """Sizes that decide how much memory the training takes. None: those of weights that are not here."""
-    if given.init_from:
-        return None
+    """Sizes that decide how much memory the training takes. None: those of weights that are not here,
+    or each rank sees to its own memory."""
     options, shape, how = _asked(given, RankInfo())
-    width, layers, vocab_size = shape["width"], shape["layers"], PreparedTokens.open(data).vocab_size
+    if given.init_from or options.memory == "auto":
+        return None
+    fixed = ("micro_batch_size", "checkpoint_async", "gradient_checkpointing")
+    sizes = _training_sizes(options, {"vocab_size": PreparedTokens.open(data).vocab_size, **shape}, how)
+    return replace(sizes, fixed=tuple(name for name in fixed if getattr(given, name, None) is not None))
+
+
+def _training_sizes(options: TrainOptions, shape: Mapping[str, int], how: Mapping[str, Any]) -> TransformerTraining:
+    width, layers, vocab_size = shape["width"], shape["layers"], shape["vocab_size"]
     hidden = layers * 12 * width * width
     parameters = hidden + layers * 13 * width + (vocab_size + shape["seq_len"] + 2) * width
     kept = {"adamw": 2 * parameters, "sgd": parameters, "muon": 2 * parameters - hidden}
@@ -131,11 +138,6 @@ def _sizes(given: argparse.Namespace, data: Path) -> TransformerTraining | None:
         gradient_checkpointing=how["gradient_checkpointing"],
         checkpoint_async=options.checkpoint_async,
         sync=options.sync,
-        fixed=tuple(
-            name
-            for name in ("micro_batch_size", "checkpoint_async", "gradient_checkpointing")
-            if getattr(given, name, None) is not None
-        ),
     )
 
 
@@ -195,6 +197,7 @@ def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, di
 class Gpt2(Workload):
     name = "gpt2"
     unit = "tokens"
+    loss_chunks = (1024, 256)
 
     def __init__(self, options: TrainOptions, shape: Mapping[str, int], how: Mapping[str, Any]) -> None:
         """`shape`: its `vocab_size` is the data's unless it names one. `how`: dropout, and fields of `Computation`."""
@@ -213,7 +216,7 @@ class Gpt2(Workload):
             self._windows["validation"] = Windows(data, "validation", shape["seq_len"])
         self._bytes_per_token = data.validation_bytes_per_token
         self._tokenizer = Tokenizer.from_file(str(data.tokenizer_file))
-        self._options = options
+        self._options, self._shape, self._how = options, shape, how
         computation = Computation(**{name: value for name, value in how.items() if name != "dropout"})
         self._gpt2 = GPT2(Gpt2Shape(**shape), how["dropout"], computation)
         self.model = self._gpt2
@@ -248,6 +251,12 @@ class Gpt2(Workload):
 
     def flops_per_unit(self) -> float:
         return self._gpt2.shape.flops_per_token
+
+    def set_loss_chunk(self, tokens: int | Literal["auto"]) -> None:
+        self._gpt2.set_loss_chunk(tokens)
+
+    def transformer_sizes(self) -> TransformerTraining:
+        return _training_sizes(self._options, self._shape, self._how)
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         tokens, following = batch

@@ -26,17 +26,22 @@ LONG_ENOUGH_S = 0.5
 def look_around(run_dir: Path, device: torch.device, loaded_per_s: float) -> HostStats:
     """After the measurement of a step, whose peak is the training's: forward, backward, optimizer."""
     write, read = disk_rates(run_dir)
-    machine = psutil.virtual_memory().total
     on_gpu = device.type == "cuda"
     return HostStats(
         loaded_per_s=loaded_per_s,
         memory_peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        memory_limit=min(memory_limit() or machine, machine),
+        memory_limit=node_memory(),
         gpu_peak=torch.cuda.max_memory_allocated(device) if on_gpu else 0.0,
         gpu_memory=float(gpu_memory(device)),
         disk_write=write,
         disk_read=read,
     )
+
+
+def node_memory() -> int:
+    """Bytes that the processes of this container, or of this machine, may have together."""
+    machine: int = psutil.virtual_memory().total
+    return min(memory_limit() or machine, machine)
 
 
 def of_all(own: HostStats, group: Group) -> tuple[HostStats, ...]:

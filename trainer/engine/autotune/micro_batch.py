@@ -28,7 +28,7 @@ def largest_that_fits(try_: Callable[[int], None], limit: int) -> int:
     `try_` runs out of memory on purpose; what it leaves behind is freed after each trial.
     """
     if not fits(try_, 1):
-        raise TooLittleMemoryError(_NOT_EVEN_ONE)
+        raise TooLittleMemoryError(NOT_EVEN_ONE)
     size = 1
     while size * 2 <= limit and fits(try_, size * 2):
         size *= 2
@@ -53,7 +53,7 @@ def fits(try_: Callable[[int], None], size: int) -> bool:
     return fitted
 
 
-_NOT_EVEN_ONE = (
+NOT_EVEN_ONE = (
     "not even one sample fits into memory, a smaller batch does not help: try --gradient-checkpointing, shorter samples"
     " (--seq-len, --max-length, --image-size), a lower precision or a smaller model"
 )
@@ -62,7 +62,7 @@ _NOT_EVEN_ONE = (
 def halve(size: int) -> int:
     """The next smaller micro-batch, after one was too large."""
     if size <= 1:
-        raise TooLittleMemoryError(_NOT_EVEN_ONE)
+        raise TooLittleMemoryError(NOT_EVEN_ONE)
     return size // 2
 
 
@@ -110,7 +110,7 @@ def fastest(
         speeds[size] = size / last_s
         peaks[size] = meter.peak_bytes()
     if not speeds:
-        raise TooLittleMemoryError(_NOT_EVEN_ONE)
+        raise TooLittleMemoryError(NOT_EVEN_ONE)
     best = max(speeds.values())
     chosen = min(size for size, speed in speeds.items() if speed >= NEAR_BEST * best)
     told = ", ".join(f"{size}: {speed:.3g}" for size, speed in speeds.items())
