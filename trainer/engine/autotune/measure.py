@@ -58,9 +58,9 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
     """The same on every rank. To be called by all ranks."""
     names = group.all_gather_text(group.place.label)
     rates = links(group)
-    upload, download = rates_of_nodes(rates, group.nodes)
-    hosts = _hosts(group.nodes)
-    inside = _inside(rates, group.nodes)
+    where = group.nodes or tuple(range(group.place.world_size))
+    upload, download = rates_of_nodes(rates, where)
+    hosts, inside = _hosts(where), _inside(rates, where)
     parameters = [parameter for parameter in work.model.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in parameters)
     efficiency = _efficiency(min(*upload, *download), group)
@@ -134,9 +134,6 @@ def rates_of_nodes(rates: Tensor, nodes: Sequence[int]) -> tuple[list[float], li
 
 def _inside(rates: Tensor, nodes: Sequence[int]) -> list[float]:
     """Bytes per second between each rank and the others of its node, the slower way; 0 where there are none."""
-    ranks = len(rates)
-    if not nodes:
-        return [0.0] * ranks
     local = torch.tensor([[a == b for b in nodes] for a in nodes])
     among = rates * local
     return torch.minimum(among.amax(1), among.amax(0)).tolist()
