@@ -138,8 +138,8 @@ class TrainOptions:
         False, "keep the moments of adamw or sgd in pinned CPU memory, from where a GPU gets them in each step"
     )
     memory: Literal["off", "auto"] = option(
-        "off", "auto: the fastest gradient checkpointing, loss chunk, micro-batch and, last, optimizer state that fit"
-        " into each rank's memory, of those that are not given",
+        "off", "with auto the fastest gradient checkpointing, loss chunk, micro-batch and, last, optimizer state that"
+        " fit into each rank's memory, of those that are not given",
     )  # fmt: skip
     lr: float = option(6e-4, "highest learning rate", aliases=("--learning-rate",), at_least=0, varies=True)
     find_lr: int = option(
