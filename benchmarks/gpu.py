@@ -113,6 +113,12 @@ PARTS = (
         rehearsal=_tiny("gpt2", "ours-amp", *TOKENS, "--table", "ladder", "--batch-size", "4"),
     ),
     Part(
+        name="text-techniques",
+        title="BERT with three heads: texts without padding, CUDA graphs",
+        argv=_compared("text", "--table", "packed", "graphs"),
+        rehearsal=_tiny("text", "ours-packed-fp32", "--table", "packed"),
+    ),
+    Part(
         name="muon",
         title="Tokens that Muon needs for AdamW's loss",
         argv=(
