@@ -141,10 +141,11 @@ def _symptoms() -> Iterator[str]:
     from orchestrator.checks.causes import cause_areas, causes_of
     from orchestrator.specs.finding_pages import all_pages
 
-    yield "# Messages by symptom\n\n"
+    yield "# Causes and findings, by symptom\n\n"
+    yield "With a failed run, start with `orch why`: it names the cause. This page lists all of them.\n\n"
     yield "Made by `python scripts/docs.py reference` from the pages that `orch explain` prints.\n"
     yield "\n## A run failed: causes that `orch why` names\n\n"
-    yield "| what happened | cause | who can fix it |\n|---|---|---|\n"
+    yield "| what happened | cause | what has to change |\n|---|---|---|\n"
     for area in cause_areas():
         for cause in causes_of(area).values():
             yield f"| {_cell(cause.title)} | [{cause.id}](../causes/{area}.md) | {cause.owner} |\n"

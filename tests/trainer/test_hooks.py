@@ -156,6 +156,20 @@ def test_the_example_of_the_guide_runs_and_resumes(forked: Callable[..., Any], t
         assert [event["step"] for event in result.events("resumed")] == [last - 32] * (first > 1)
 
 
+def test_the_script_of_the_tutorial_runs_and_resumes(forked: Callable[..., Any], tmp_path: Path) -> None:
+    text = (ROOT / "docs/tutorials/own-script.md").read_text("utf-8")
+    whole, rest = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    lasting = whole[: whole.index("for step in")] + rest.replace("% 1000", "% 10")
+    script = tmp_path / "fit.py"
+    for last, first in ((20, 1), (40, 21)):
+        script.write_text(lasting.replace("20001", str(last + 1)))
+        result = forked(2, str(script), str(tmp_path), "fp32", module="tests.trainer.own_script").result()
+        assert result.code == 0, result.out + result.err
+        assert result.events("step")[0]["step"] == first
+        assert [event["step"] for event in result.events("checkpoint")] == [last - 10, last]
+        assert [event["step"] for event in result.events("resumed")] == [20] * (first > 1)
+
+
 # ── Checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
