@@ -125,7 +125,7 @@ def test_the_commands_of_the_guide_work_on_a_fresh_checkout(checkout: Path, tmp_
 def _up(checkout: Path, words: Sequence[str], tiny: Path) -> None:
     """Train with all services until TensorBoard has answered and the monitor has spoken; then Ctrl-C."""
     command = ["python", "-m", "trainer", "gpt2", "--batch-size", "2", "--seq-len", "128", "--preset", "tiny"]
-    command += ["--max-steps", "1000000"]
+    command += ["--max-steps", "1000000", "--no-compile"]  # which a stop would wait for
     tiny.write_text(json.dumps({"services": {"trainer-cpu": {"command": command}}}))
     port = free_port()
     with run_in(checkout, words, tiny, ORCH_TENSORBOARD_PORT=str(port)) as up:

@@ -12,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from orchestrator.fleet.runs.kept_lines import KeptLines
+from orchestrator.specs.run_events import RunLine
 from tests.lab.conftest import LAB, Orch, on_node
 
 FOLDER = "/home/orch/orch/lab"
@@ -43,10 +45,9 @@ class Record:
     def events(self, *kinds: str) -> list[Told]:
         """In order of time; all kinds where none is named."""
         found = []
-        for file in (records(self.orch) / self.run_id).glob("*.log.jsonl"):
-            for line in file.read_text("utf-8").splitlines():
-                if told := _told(line):
-                    found.append(told)
+        for line in KeptLines(records(self.orch) / self.run_id).lines():
+            if told := _told(line):
+                found.append(told)
         return sorted((told for told in found if told.kind in kinds or not kinds), key=lambda told: told.at)
 
     def step(self) -> int:
@@ -143,12 +144,11 @@ def _new(orch: Orch, before: set[str], name: str) -> str:
     )
 
 
-def _told(line: str) -> Told | None:
+def _told(line: RunLine) -> Told | None:
     try:
-        said = json.loads(line)
-        values = json.loads(said["text"].partition("@orch ")[2])
-        at = datetime.fromisoformat(said["time"][:26].rstrip("Z") + "+00:00").timestamp()
-        return Told(at=at, node=said["node"], kind=values["event"], values=values)
+        values = json.loads(line.text.partition("@orch ")[2])
+        at = datetime.fromisoformat(line.time[:26].rstrip("Z") + "+00:00").timestamp()
+        return Told(at=at, node=line.node, kind=values["event"], values=values)
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -54,7 +54,7 @@ def test_events_tell_the_whole_story_in_order(whole) -> None:
     told = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("@orch ")]
     names = [event["event"] for event in told]
     assert [name for name in names if name != "checkpoint"] == [
-        "started", "joined", *["step"] * 4, "evaluation", *["step"] * 4, "evaluation", "sample", "done",
+        "started", "joined", "options", *["step"] * 4, "evaluation", *["step"] * 4, "evaluation", "sample", "done",
     ]  # fmt: skip
     at = [number for number, name in enumerate(names) if name == "checkpoint"]
     assert len(at) == 2
@@ -62,6 +62,7 @@ def test_events_tell_the_whole_story_in_order(whole) -> None:
     fields = {
         "started": {"device", "threads", "precision", "torch", "onednn", "backend", "attempt"},
         "joined": {"world_size", "backend", "samples_per_step"},
+        "options": {"options"},
         "step": {
             "step",
             "final_step",
@@ -87,7 +88,7 @@ def test_events_tell_the_whole_story_in_order(whole) -> None:
     steps = [event for event in told if event["event"] == "step"]
     assert {event["final_step"] for event in steps} == {8}
     assert (steps[-1]["remaining_s"], steps[1]["remaining_s"] > 0) == (0, True)
-    assert told[2]["loss"] > told[-1]["loss"]
+    assert steps[0]["loss"] > told[-1]["loss"]
     assert told[-2]["text"].startswith("en el")
     assert "💻 LOCAL MODE: using cpu with" in out
     assert "\nstep 8/8  loss " in out
