@@ -184,7 +184,7 @@ def build(out: Path) -> None:
 
 def stage(folder: Path) -> None:
     """Copy docs/ and the files outside of it that its pages link to."""
-    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.json"))
+    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.json", "*.cast"))
     for source, page in OUTSIDE.items():
         text = (DOCS / source).read_text("utf-8")
         if source.endswith(".yaml"):

@@ -56,6 +56,12 @@ def test_generated_pages_are_current(path: Path) -> None:
     assert path.read_text("utf-8") == SCRIPT["generated"]()[path], "python scripts/docs.py reference"
 
 
+def test_the_picture_is_that_of_its_recording() -> None:
+    draw = runpy.run_path(str(ROOT / "scripts" / "cast.py"))["draw"]
+    picture = ROOT / "docs" / "pictures" / "quickstart.svg"
+    assert picture.read_text("utf-8") == draw(picture.with_suffix(".cast").read_text("utf-8")), "scripts/cast.py draw"
+
+
 def test_every_page_of_the_navigation_is_there_and_every_guide_is_in_it() -> None:
     def pages(entries: list[Any]) -> list[str]:
         values = [value for entry in entries for value in entry.values()]
