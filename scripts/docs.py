@@ -31,7 +31,7 @@ OUTSIDE = {
 }
 """Files outside docs/ as its pages link to them, and the page of the site that each of them becomes."""
 
-FETCHED = "https://unpkg.com/iframe-worker/shim"
+FETCHED = re.compile(r"https://[^\"]+/iframe-worker/shim")
 """Script that the theme would fetch from elsewhere, for search without a server; docs/assets has ours."""
 
 
@@ -177,7 +177,7 @@ def build(out: Path) -> None:
         subprocess.run(command, cwd=work, check=True)
         for page in (work / "site").rglob("*.html"):
             up = "../" * (len(page.relative_to(work / "site").parts) - 1)
-            page.write_text(page.read_text("utf-8").replace(FETCHED, f"{up}assets/file-worker.js"), "utf-8")
+            page.write_text(FETCHED.sub(f"{up}assets/file-worker.js", page.read_text("utf-8")), "utf-8")
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(work / "site", out, ignore=shutil.ignore_patterns("*.map", "search.json"))
 
