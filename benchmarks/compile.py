@@ -253,7 +253,7 @@ def fills(name: str, backend: str) -> None:
 
     for number, bucket in enumerate(buckets):
         for parameter in bucket.parameters:
-            parameter.register_post_accumulate_grad_hook(arrived(number))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(arrived(number))  # type: ignore[no-untyped-call]  # torch's own gap
     passes = []
     for _ in range(6):
         left[:], at[:] = [len(bucket.parameters) for bucket in buckets], [0.0] * len(buckets)
