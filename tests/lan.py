@@ -226,8 +226,8 @@ def probe_answer(name: str, **changes: str) -> str:
         "disk": "/dev/sda1 98000000 8000000 90000000 9% /home", "clock": "N", "listening": "0016",
     }  # fmt: skip
     lines = [f"{key}={value}" for key, value in {**values, **changes}.items()]
-    ways = [f"route={address_of(peer)} {address_of(peer)} dev eth0 src {address_of(name)}" for peer in NAMES]
-    return "\n".join([*lines, *ways, ""])
+    way = f"route=dev eth0 src {address_of(name)} uid 1000|{' '.join(map(address_of, NAMES))}"
+    return "\n".join([*lines, way, ""])
 
 
 def keep_checkpoint(node: FakeNode, run_id: str, step: int, *, damaged: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import socket
 from pathlib import Path
 
@@ -86,3 +87,49 @@ def test_nvidia_smi_that_fails_is_not_a_machine_without_gpus(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     facts = probe.ask(LocalNode(), workspace=str(tmp_path), project="mine")
     assert (len(facts.gpus), facts.gpu_fault, facts.gpu_detail) == found
+
+
+PEERS = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+
+
+def test_peers_that_one_way_leads_to_share_it() -> None:
+    facts = probe.ask(LocalNode(), workspace="/tmp", project="mine", peers=PEERS)
+    assert list(facts.routes) == PEERS
+    assert {route.interface for route in facts.routes.values()} == {"lo"}
+    assert all(held is asked for held, asked in zip(facts.routes, PEERS, strict=True)), "one text for all nodes' facts"
+
+
+def test_a_program_ip_that_takes_one_question_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BusyBox's."""
+    real, program = shutil.which("ip"), tmp_path / "ip"
+    program.write_text(f'#!/bin/sh\ncase $* in *-batch*) echo "invalid option" >&2; exit 1;; esac\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    facts = probe.ask(LocalNode(), workspace="/tmp", project="mine", peers=PEERS)
+    assert {address: route.interface for address, route in facts.routes.items()} == dict.fromkeys(PEERS, "lo")
+
+
+def test_ways_of_several_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "ip"
+    program.write_text("""#!/bin/sh
+cat >"$0.asked"
+cat <<'END'
+10.0.0.12 dev eth0 src 10.0.0.11 uid 1000 \\    cache
+10.0.0.13 dev eth0 src 10.0.0.11 uid 1000 \\    cache
+10.8.0.9 via 10.8.0.1 dev tun0 src 10.8.0.2 uid 1000 \\    cache
+unreachable 10.9.0.9 dev lo src 10.9.0.1 uid 1000
+local 10.0.0.11 dev lo src 10.0.0.11 uid 1000
+10.0.0.14 dev eth0 src 10.0.0.11 uid 1000 \\    cache
+END
+echo "RTNETLINK answers: Network is unreachable" >&2
+exit 1
+""")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    hostile = ["10.0.0.12\nlink set lo down", "; true", "$(true)", "-4", ""]
+    facts = probe.ask(LocalNode(), workspace="/tmp", project="mine", peers=["10.0.0.12", *hostile, "10.0.0.13"])
+    assert (tmp_path / "ip.asked").read_text() == "route get 10.0.0.12\nroute get 10.0.0.13\n"
+    assert {address: (route.interface, route.source) for address, route in facts.routes.items()} == {
+        "10.0.0.12": ("eth0", "10.0.0.11"), "10.0.0.13": ("eth0", "10.0.0.11"), "10.8.0.9": ("tun0", "10.8.0.2"),
+        "10.0.0.11": ("lo", "10.0.0.11"), "10.0.0.14": ("eth0", "10.0.0.11"),
+    }  # fmt: skip

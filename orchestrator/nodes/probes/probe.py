@@ -35,7 +35,17 @@ for table in /proc/net/tcp /proc/net/tcp6; do
   done <"$table"
 done
 say listening "$listening"
-for peer in "$@"; do say route "$peer $(ip -4 -o route get "$peer" 2>/dev/null)"; done
+each() { for peer in "$@"; do case $peer in ""|*[!0-9.]*) ;; *) printf "$ask\n" "$peer";; esac; done; }
+ask='route get %s'; ways=$(each "$@" | ip -4 -o -force -batch - 2>/dev/null)  # one process for all peers
+[ -n "$ways" ] || { ask=%s; ways=$(each "$@" | while read -r peer; do ip -4 -o route get "$peer" 2>/dev/null; done); }
+before=; led=; flush() { [ -n "$led" ] && say route "$before|$led"; }
+while read -r kind peer way; do
+  case $kind in [0-9]*) way="$peer $way"; peer=$kind;; *) way="$kind $way";; esac
+  [ "$way" = "$before" ] && led="$led $peer" || { flush; before=$way; led=$peer; }
+done <<ANSWERS
+$ways
+ANSWERS
+flush
 [ -r /proc/driver/nvidia/version ] && read -r driver </proc/driver/nvidia/version && say nvidia_driver "$driver"
 if command -v nvidia-smi >/dev/null; then
   gpus=$(nvidia-smi --query-gpu=index,uuid,name,driver_version --format=csv,noheader 2>&1)
@@ -70,11 +80,12 @@ def ask(
     before = clock()
     answer = node.run(["sh", "-c", SCRIPT, "sh", workspace, project, resume, *peers], timeout_s=20)
     text = answer.check("asking for facts", hint="it needs a POSIX shell and iproute2")
-    return parse(text, name=node.name, address=node.address, now=(before + clock()) / 2)
+    return parse(text, name=node.name, address=node.address, now=(before + clock()) / 2, peers=peers)
 
 
-def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
-    """The script's lines into facts; `now` is the controller's clock in the middle of the round trip."""
+def parse(text: str, *, name: str, address: str, now: float, peers: Sequence[str] = ()) -> NodeFacts:
+    """The script's lines into facts; `now` is the controller's clock in the middle of the round trip. Where one way
+    leads to all `peers`, in their order, the facts of all nodes share these addresses."""
     values: dict[str, str] = {}
     several: dict[str, list[str]] = {"route": [], "gpu": [], "checkpoint": []}
     for line in text.splitlines():
@@ -106,7 +117,7 @@ def parse(text: str, *, name: str, address: str, now: float) -> NodeFacts:
             disk_free_mib=int(disk[3]) // 1024 if len(disk) > 3 else None,
             clock_offset_s=_seconds(values["clock"], now) - now,
             ports_in_use=frozenset(int(port, 16) for port in values["listening"].split()),
-            routes=dict(filter(None, map(_route, several["route"]))),
+            routes=_routes(several["route"], list(peers)),
             nvidia_driver=driver["version"] if driver else "",
             gpus=smi.gpus,
             gpu_fault=smi.fault,
@@ -128,10 +139,16 @@ def _seconds(text: str, now: float) -> float:
     return now if seconds is None else seconds + 0.5
 
 
-def _route(text: str) -> tuple[str, Route] | None:
-    peer, _, answer = text.partition(" ")
-    match = None if _NO_WAY.match(answer) else _ROUTE.search(answer)
-    return (peer, Route(interface=match["interface"], source=match["source"] or "")) if match else None
+def _routes(texts: Sequence[str], peers: list[str]) -> dict[str, Route]:
+    """Routes by peer, from lines `WAY|PEER PEER …`."""
+    routes: dict[str, Route] = {}
+    for text in texts:
+        way, _, led = text.partition("|")
+        if match := None if _NO_WAY.match(way) else _ROUTE.search(way):
+            words = led.split()
+            route = Route(interface=match["interface"], source=match["source"] or "")
+            routes |= dict.fromkeys(peers if words == peers else words, route)
+    return routes
 
 
 def has_reached(node: Node, address: str, port: int) -> bool:
