@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Event, Semaphore, Thread
+from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
 
 from orchestrator.fleet.faults import as_error
@@ -47,25 +47,30 @@ def fan_out(
     `BaseException` such as an interrupt is raised. Work that has not ended after `timeout_s` is a `DeadlineError`
     outcome: its thread ends with the process, and work that has not started never does.
     """
-    slots, done = Semaphore(limit), SimpleQueue[tuple[int, "Outcome[Item, Result] | BaseException"]]()
-    late = Event()
+    waiting, done = iter(enumerate(items)), SimpleQueue[tuple[int, "Outcome[Item, Result] | BaseException"]]()
+    late, lock = Event(), Lock()
 
-    def one(index: int, item: Item) -> None:
-        with slots:
-            if late.is_set():
+    def in_turn() -> None:
+        while not late.is_set():
+            with lock:
+                index, item = next(waiting, (-1, None))
+            if index < 0:
                 return
-            try:
-                done.put((index, Outcome(item, result=work(item))))
-            except Exception as error:
-                done.put((index, Outcome(item, error=as_error(error, node=_name(item)))))
-            except BaseException as error:
-                done.put((index, error))
+            done.put((index, one(item)))  # type: ignore[arg-type]  # None only where Item allows it
+
+    def one(item: Item) -> Outcome[Item, Result] | BaseException:
+        try:
+            return Outcome(item, result=work(item))
+        except Exception as error:
+            return Outcome(item, error=as_error(error, node=_name(item)))
+        except BaseException as error:
+            return error
 
     def overdue(item: Item) -> Outcome[Item, Result]:
         return Outcome(item, error=DeadlineError(f"no answer in {timeout_s:.0f} s", node=_name(item)))
 
-    for index, item in enumerate(items):
-        Thread(target=one, args=(index, item), daemon=True).start()
+    for _ in range(min(limit, len(items))):
+        Thread(target=in_turn, daemon=True).start()
     deadline = time.monotonic() + timeout_s
     ended: dict[int, Outcome[Item, Result]] = {}
     while len(ended) < len(items):

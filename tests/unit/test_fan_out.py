@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Barrier, Event, Lock
+from threading import Barrier, Event, Lock, active_count
 
 import pytest
 
@@ -116,3 +116,14 @@ def test_what_has_not_begun_in_time_never_does() -> None:
     assert all(isinstance(outcome.error, OrchError) for outcome in outcomes)
     fan_out(range(1), lambda _: None)  # a fresh thread runs after those that waited for their turn were let go
     assert len(begun) == 1
+
+
+def test_it_takes_no_more_threads_than_work_may_run() -> None:
+    before, most, lock = active_count(), [0], Lock()
+
+    def work(_: int) -> None:
+        with lock:
+            most[0] = max(most[0], active_count() - before)
+
+    assert len(fan_out(range(1000), work, limit=3)) == 1000
+    assert 1 <= most[0] <= 3
