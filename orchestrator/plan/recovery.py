@@ -145,6 +145,19 @@ class AttemptState:
         """Nodes that answer and have a container that runs."""
         return tuple(name for name in self.open if name not in self.lost and name not in self.killed)
 
+    # These are asked after each line of each node: without looking at all nodes.
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there are `running` nodes."""
+        absent = (self.lost.keys() | self.killed.keys()) - self.ended
+        return len(self.ended) + len(absent) < len(self.nodes)
+
+    @property
+    def none_answers(self) -> bool:
+        """Whether all `open` nodes are lost."""
+        return len(self.ended) + len(self.lost.keys() - self.ended) >= len(self.nodes)
+
 
 def step(state: AttemptState, run_event: RunEvent, now: float) -> tuple[AttemptState, tuple[Decision, ...]]:
     """The state after the event, and decisions; none: wait."""
@@ -230,7 +243,7 @@ def _decide(s: AttemptState, now: float) -> tuple[AttemptState, tuple[Decision, 
         if s.policy.min_nodes and len(left) >= s.policy.min_nodes:
             return s, (Replan(without=tuple(name for name in s.nodes if name not in left), left=left),)
         return s, (GiveUp(nodes=tuple(gone), seconds=now - min(gone.values())),)
-    if not set(s.open) - set(s.lost):
+    if s.none_answers:
         seconds = now - max(s.lost.values())
         # Where all nodes are silent, the supervisor is cut off, and they may train. Where one has ended they cannot,
         # and waiting for a day would be in vain.
@@ -243,7 +256,7 @@ def _decide(s: AttemptState, now: float) -> tuple[AttemptState, tuple[Decision, 
 
 def _is_over(s: AttemptState) -> bool:
     """Whether no container runs that can be seen, and none is to be started."""
-    if s.running:
+    if s.is_running:
         return False
     if s.stop_others_at is not None or s.stop_requested or not s.open:
         return True  # what is lost is not waited for
@@ -254,7 +267,7 @@ def _is_over(s: AttemptState) -> bool:
 
 def _gone_since(s: AttemptState) -> dict[str, float]:
     """Absent nodes, since when; none where no node answers: then the supervisor is cut off."""
-    if not set(s.open) - set(s.lost):
+    if s.none_answers or not (s.unresponsive or s.lost):
         return {}
     since, others = dict(s.unresponsive), set(s.nodes[1:])
     if len(others) > 1 and others <= set(since) and not others & set(s.lost):

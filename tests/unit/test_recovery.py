@@ -376,3 +376,16 @@ def test_a_run_whose_containers_have_all_ended_ends(story: list[tuple[float, Run
 )
 def test_a_step_keeps_its_samples(command: tuple[str, ...], samples: int | None, after: tuple[str, ...]) -> None:
     assert same_step(command, samples) == after
+
+
+SOME = st.sets(st.sampled_from(NAMES))
+
+
+@given(SOME, SOME, SOME)
+def test_what_is_asked_after_each_line_is_counted(ended: set[str], lost: set[str], killed: set[str]) -> None:
+    state = AttemptState(
+        nodes=NAMES, policy=POLICY, ended=frozenset(ended), lost=dict.fromkeys(lost, 1.0),
+        killed=dict.fromkeys(killed, (1.0, 137)),
+    )  # fmt: skip
+    assert state.is_running == bool(state.running)
+    assert state.none_answers == (not set(state.open) - set(state.lost))
