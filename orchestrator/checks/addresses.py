@@ -23,10 +23,15 @@ def address_elsewhere(node: Examined) -> Iterator[Finding]:
 
 def address_duplicate(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """Two machines with one address: packets reach now the one, now the other."""
+    holders_of, answers_for, addresses_of = _held(fleet), _answers(fleet), _answered(fleet)
     for node in fleet:
         address = address_of(node)
-        holders = [other.name for other in fleet if _is_another(other, node) and _holds(other, address)]
-        strangers = _strangers(node, fleet)
+        holders = [other.name for other in holders_of.get(address, ()) if _is_another(other, node)]
+        strangers = {
+            other.name: mac
+            for other, mac in answers_for.get(address, ())
+            if _is_another(other, node) and _is_foreign(mac, node) and len(addresses_of[mac]) == 1
+        }
         if holders:
             how = f"{', '.join(holders)} has it too"
         elif strangers:
@@ -96,24 +101,36 @@ def _is_another(node: Examined, than: Examined) -> bool:
     return node.name != than.name and not one_machine(node, than)
 
 
-def _holds(node: Examined, address: str) -> bool:
-    held = {str(network.ip) for item in interfaces_of(node) if item.kind != "loopback" for network in networks_of(item)}
-    return address in held
+def _held(fleet: Sequence[Examined]) -> dict[str, list[Examined]]:
+    """Nodes by the addresses of their interfaces."""
+    held: dict[str, list[Examined]] = {}
+    for node in fleet:
+        kinds = [item for item in interfaces_of(node) if item.kind != "loopback"]
+        for address in {str(network.ip) for item in kinds for network in networks_of(item)}:
+            held.setdefault(address, []).append(node)
+    return held
 
 
-def _strangers(node: Examined, fleet: Sequence[Examined]) -> dict[str, str]:
-    """Foreign hardware addresses that answer for this node's address, by the name of the peer that sees them.
+def _answers(fleet: Sequence[Examined]) -> dict[str, list[tuple[Examined, str]]]:
+    """Nodes that see a neighbour at an address, each with the hardware address that answers, by address."""
+    answers: dict[str, list[tuple[Examined, str]]] = {}
+    for node in fleet:
+        for address, mac in (node.network.neighbours if node.network else {}).items():
+            answers.setdefault(address, []).append((node, mac))
+    return answers
 
-    One that answers for several of the fleet's addresses is a repeater or a router, not a second machine.
-    """
-    own = {item.mac for item in interfaces_of(node) if item.mac}
+
+def _answered(fleet: Sequence[Examined]) -> dict[str, set[str]]:
+    """Addresses by the hardware address that answers for them. One that answers for several is a repeater or a router,
+    not a second machine."""
     seen: dict[str, set[str]] = {}
-    for other in fleet:
-        for address, mac in (other.network.neighbours if other.network else {}).items():
+    for node in fleet:
+        for address, mac in (node.network.neighbours if node.network else {}).items():
             seen.setdefault(mac, set()).add(address)
-    answers = {
-        other.name: other.network.neighbours.get(address_of(node), "")
-        for other in fleet
-        if other.network and _is_another(other, node)
-    }
-    return {name: mac for name, mac in answers.items() if own and mac and mac not in own and len(seen[mac]) == 1}
+    return seen
+
+
+def _is_foreign(mac: str, node: Examined) -> bool:
+    """Whether a hardware address is none of the node's, as far as these are known."""
+    own = {item.mac for item in interfaces_of(node) if item.mac}
+    return bool(own and mac) and mac not in own

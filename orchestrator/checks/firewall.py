@@ -26,11 +26,14 @@ from orchestrator.specs.node_report import Examined
 def blocks_peers(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """No node reaches this one, and its packet filter is on, or may be."""
     shut = unreachable_pairs(fleet)
+    attempts_at: dict[str, dict[Pair, tuple[Path, ...]]] = {}
+    for pair, tried in shut.attempts.items():
+        attempts_at.setdefault(pair[1], {})[pair] = tried
     for node in fleet:
         active = node.network.firewall_active if node.network else None
         suspected = node.name in shut.unreached and active is not False
         known = active and (shut.everywhere or node.name in shut.cut_off)
-        attempts = {pair: tried for pair, tried in shut.attempts.items() if pair[1] == node.name}
+        attempts = attempts_at.get(node.name, {})
         if not attempts or not (suspected or known):
             continue
         tool = node.network.firewall if node.network and active else ""

@@ -46,8 +46,9 @@ def interface_missing(node: Examined) -> Iterator[Finding]:
 
 def interface_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """The ranks would announce the address of one interface, while their packets leave by another."""
+    interfaces = routed_interfaces(fleet)
     for node in fleet:
-        routed = routed_interfaces(node, fleet)
+        routed = interfaces[node.name]
         there = not node.network or interface_named(node, node.spec.interface or "")
         if node.spec.interface and there and routed and node.spec.interface not in routed:
             name = sorted(routed)[0]
@@ -56,11 +57,12 @@ def interface_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 def two_in_subnet(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """Cable and Wi-Fi in one LAN: the kernel may answer by either."""
+    interfaces = routed_interfaces(fleet)
     for node in fleet:
         lan = lan_addresses(node)
         for name, network in lan:
             others = [other for other, net in lan if other != name and net.network == network.network]
-            routed = sorted(routed_interfaces(node, fleet) & {name, *others})
+            routed = sorted(interfaces[node.name] & {name, *others})
             if not others or name > min(others) or node.spec.interface in routed:
                 continue
             chosen = routed[0] if routed else name
@@ -77,8 +79,9 @@ def two_in_subnet(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 def vpn_route(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """The route to the peers leads through a VPN that the inventory does not name."""
+    interfaces = routed_interfaces(fleet)
     for node in fleet:
-        for name in sorted(routed_interfaces(node, fleet)):
+        for name in sorted(interfaces[node.name]):
             found = interface_named(node, name)
             if found is None or found.kind != "vpn" or node.spec.interface == name:
                 continue

@@ -29,9 +29,15 @@ def peers_of(node: Examined, fleet: Sequence[Examined]) -> list[str]:
     return [address_of(other) for other in fleet if other.name != node.name]
 
 
-def routed_interfaces(node: Examined, fleet: Sequence[Examined]) -> set[str]:
-    """Names of the interfaces by which its packets to the peers leave, as the kernel says."""
-    return {name for address in peers_of(node, fleet) if (name := route_to(node, address))}
+def routed_interfaces(fleet: Sequence[Examined]) -> dict[str, set[str]]:
+    """Names of the interfaces by which the packets of each node to its peers leave, as the kernel says."""
+    held = {address_of(node) for node in fleet}
+    return {
+        node.name: {route.interface for address, route in node.facts.routes.items() if address in held}
+        if node.facts
+        else set()
+        for node in fleet
+    }
 
 
 def route_to(node: Examined, address: str) -> str:

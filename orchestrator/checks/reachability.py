@@ -4,7 +4,7 @@ firewall explains it."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -46,11 +46,11 @@ class Unreachable:
 
 def attempts_by_pair(fleet: Sequence[Examined]) -> dict[Pair, tuple[Path, ...]]:
     """All attempts, by the node that dialled and its peer."""
-    peers = {(node.name, path.peer): None for node in fleet for path in node.paths}
-    return {
-        (name, peer): tuple(path for node in fleet if node.name == name for path in node.paths if path.peer == peer)
-        for name, peer in peers
-    }
+    found: dict[Pair, list[Path]] = {}
+    for node in fleet:
+        for path in node.paths:
+            found.setdefault((node.name, path.peer), []).append(path)
+    return {pair: tuple(attempts) for pair, attempts in found.items()}
 
 
 def pair_states(fleet: Sequence[Examined]) -> dict[Pair, PairState]:
@@ -60,20 +60,22 @@ def pair_states(fleet: Sequence[Examined]) -> dict[Pair, PairState]:
 
 def unreachable_pairs(fleet: Sequence[Examined]) -> Unreachable:
     """Folded: the firewall of one node is one fault, not one for each of its peers."""
-    attempts, states = attempts_by_pair(fleet), pair_states(fleet)
+    attempts = attempts_by_pair(fleet)
+    states = {pair: _pair_state(tried) for pair, tried in attempts.items()}
     shut = {pair for pair, state in states.items() if state is PairState.BLOCKED}
-    names = [node.name for node in fleet if any(node.name in pair for pair in states)]
+    tried = {name for pair in states for name in pair}
+    names = [node.name for node in fleet if node.name in tried]
     everywhere = bool(shut) and len(shut) == len(states) and len(names) > 1
     if everywhere:
         return Unreachable(everywhere=True, attempts=attempts)
-    cut = tuple(name for name in names if len(_with(name, states)) > 2 and _with(name, states) <= shut)
-    states = {pair: state for pair, state in states.items() if not set(pair) & set(cut)}
+    cut = _all_shut(names, states, shut, ends=(0, 1), least=3)
+    states = {pair: state for pair, state in states.items() if pair[0] not in cut and pair[1] not in cut}
     shut &= set(states)
-    unreached = tuple(name for name in names if _into(name, states) and _into(name, states) <= shut)
+    unreached = _all_shut(names, states, shut, ends=(1,), least=1)
     shut = {pair for pair in shut if pair[1] not in unreached}
     # A node that none reaches says nothing about the nodes that dial it.
     others = {pair: state for pair, state in states.items() if pair[1] not in unreached}
-    without_way_out = tuple(name for name in names if len(_from(name, others)) > 1 and _from(name, others) <= shut)
+    without_way_out = _all_shut(names, others, shut, ends=(0,), least=2)
     left = tuple(pair for pair in states if pair in shut and pair[0] not in without_way_out)
     return Unreachable(cut_off=cut, unreached=unreached, without_way_out=without_way_out, pairs=left, attempts=attempts)
 
@@ -91,16 +93,13 @@ def _pair_state(attempts: Sequence[Path]) -> PairState:
     return PairState.MASTER_PORT_BLOCKED if all(ended is Ended.OK for ended in others) else PairState.ONLY_MASTER_PORT
 
 
-def _into(name: str, states: Mapping[Pair, PairState]) -> set[Pair]:
-    return {pair for pair in states if pair[1] == name}
-
-
-def _from(name: str, states: Mapping[Pair, PairState]) -> set[Pair]:
-    return {pair for pair in states if pair[0] == name}
-
-
-def _with(name: str, states: Mapping[Pair, PairState]) -> set[Pair]:
-    return _into(name, states) | _from(name, states)
+def _all_shut(
+    names: Sequence[str], tried: Collection[Pair], shut: Collection[Pair], *, ends: Sequence[int], least: int
+) -> tuple[str, ...]:
+    """Names that stand at one of these ends of `least` pairs or more, all of which are shut (a part of `tried`)."""
+    all_pairs = Counter(pair[end] for pair in tried for end in ends)
+    shut_pairs = Counter(pair[end] for pair in shut for end in ends)
+    return tuple(name for name in names if all_pairs[name] >= least and all_pairs[name] == shut_pairs[name])
 
 
 def no_pair_reaches(fleet: Sequence[Examined]) -> Iterator[Finding]:
