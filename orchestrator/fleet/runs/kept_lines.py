@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fcntl import LOCK_EX, flock
+from glob import escape
 from pathlib import Path
 
 from contract.events import Event
@@ -137,11 +138,21 @@ class KeptLog:
         return self._folder / f"{self._stem}.log{number}.jsonl"
 
     def _files(self) -> list[LogFile]:
-        return [file for file in log_files(self._folder) if file.stem == self._stem]
+        return _files_of(self._folder, self._stem)
 
     def _give_up(self, error: OSError) -> None:
         self.close()
         self.problem = f"lines cannot be kept on this computer any more ({error.strerror or error}): {self._folder}"
+
+
+def _files_of(folder: Path, stem: str) -> list[LogFile]:
+    """Files of one container, in the order written. The folder, which has those of all others too, is listed only
+    where there can be several: the first file stays, and the next one begins when it has been full and compressed."""
+    first = LogFile(path=folder / f"{stem}.log.jsonl", stem=stem, number=1, packed=False)
+    size = first.size  # before the next look: its lines may move to that file
+    if not (folder / f"{stem}.log.jsonl.gz").exists() and size < BLOCK_BYTES:
+        return [first] if size else []
+    return [file for file in log_files(folder, f"{escape(stem)}.log*.jsonl*") if file.stem == stem]
 
 
 def _add_blocks(file: Path, descriptor: int, content: bytes) -> int:
@@ -221,8 +232,7 @@ class KeptLines:
 
     def last_time(self, node: str, container: str = "") -> str:
         """Time of the last recorded line of this container; empty if there is none."""
-        stem = stem_of(node, container)
-        for file in reversed([file for file in log_files(self.folder) if file.stem == stem]):
+        for file in reversed(_files_of(self.folder, stem_of(node, container))):
             for block in reversed(file.blocks(with_times=False)):
                 for line in filter(None, map(parse_line, block.raw_lines_backwards())):
                     return line.time
@@ -266,14 +276,16 @@ def _merged(
     blocks.sort(key=(lambda one: one[0].last) if newest_first else lambda one: one[0].first, reverse=not newest_first)
     read: list[tuple[Order, RunLine]] = []
     while blocks or read:
-        if blocks:
+        # Sorting all that is read after each of very many short blocks would take a time that is quadratic in them.
+        enough = len(read) + len(read) // 8
+        while blocks and len(read) <= enough:
             block, number = blocks.pop()
             read += [
                 ((line.time, line.node_rank, number, place), line)
                 for place, raw in enumerate(_with_words(block, words))
                 if (line := parse_line(raw)) and wanted(line)
             ]
-            read.sort(key=lambda one: one[0])
+        read.sort(key=lambda one: one[0])
         if newest_first:
             first = bisect_right(read, blocks[-1][0].last, key=_time) if blocks else 0
             ready, read = read[first:][::-1], read[:first]

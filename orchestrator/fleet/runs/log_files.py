@@ -59,10 +59,10 @@ class LogFile:
         return ""
 
 
-def log_files(folder: Path) -> list[LogFile]:
+def log_files(folder: Path, pattern: str = "*.jsonl*") -> list[LogFile]:
     """Files of each container, in the order written."""
     found = []
-    for file in folder.glob("*.jsonl*"):
+    for file in folder.glob(pattern):
         if name := _NAME.fullmatch(file.name):
             stem = f"{name['node']}@{name['container']}" if name["container"] else name["node"]
             found.append(LogFile(path=file, stem=stem, number=int(name["number"] or 1), packed=bool(name["packed"])))
