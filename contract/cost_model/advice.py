@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -59,8 +59,10 @@ class Comparison:
 
 def left_out(comparison: Comparison) -> tuple[LeftOut, ...]:
     """Return the nodes outside the chosen set, each with the reason as text."""
-    absent = [node for node in comparison.measured.nodes if node.rank not in comparison.chosen.ranks]
-    return tuple(LeftOut(node=node.node, rank=node.rank, why=_why(comparison, node)) for node in absent)
+    nodes, chosen = comparison.measured.nodes, frozenset(comparison.chosen.ranks)
+    others = [node for node in nodes if node.rank in chosen]
+    absent = [node for node in nodes if node.rank not in chosen]
+    return tuple(LeftOut(node=node.node, rank=node.rank, why=_why(comparison, node, others)) for node in absent)
 
 
 def warnings(comparison: Comparison) -> tuple[str, ...]:
@@ -70,11 +72,10 @@ def warnings(comparison: Comparison) -> tuple[str, ...]:
     return (*_slower_than_one(comparison), *_unproven(comparison), *_slow_links(comparison))
 
 
-def _why(comparison: Comparison, node: NodeSpeed) -> str:
-    """Return the reason why a node is left out, with the step time with and without it."""
+def _why(comparison: Comparison, node: NodeSpeed, others: Sequence[NodeSpeed]) -> str:
+    """Return the reason why a node is left out, with the step time with and without it; `others` are chosen."""
     measured, chosen = comparison.measured, comparison.chosen
     sync = comparison.best_node_set.sync if chosen.sync == ALONE else chosen.sync
-    others = [other for other in measured.nodes if other.rank in chosen.ranks]
     members = sorted([*others, node], key=lambda member: member.rank)
     together = node_set(members, measured.samples_per_step, equal=comparison.equal)
     with_it = step_s(measured, together, measured.cost(sync))

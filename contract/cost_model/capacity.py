@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from contract.cost_model.choice import AUTO, WORTH, choose_sync
@@ -106,6 +106,7 @@ def plan_capacity(measured: Measurement, query: Query) -> CapacityPlan:
     chosen = found.chosen if query.sync == AUTO else _chosen(measured, query, alone)
     larger = tuple(_larger(measured, query, multiple) for multiple in MULTIPLES)
     fastest = max(each.row.per_s for each in larger)
+    shares = dict(zip(chosen.ranks, chosen.shares, strict=True))
     return CapacityPlan(
         unit=measured.unit,
         units_per_sample=measured.units_per_sample,
@@ -115,7 +116,7 @@ def plan_capacity(measured: Measurement, query: Query) -> CapacityPlan:
         chosen=chosen,
         by_size=_by_size(rows, alone, query.sync),
         rows=rows,
-        members=tuple(_member(measured, query, node, chosen) for node in measured.nodes),
+        members=tuple(_member(measured, query, node, shares) for node in measured.nodes),
         larger=larger,
         enough=next(each.samples_per_step for each in larger if each.row.per_s >= ENOUGH * fastest),
         warnings=found.warnings,
@@ -187,21 +188,21 @@ def _best_s(measured: Measurement, query: Query, members: Sequence[NodeSpeed]) -
     return min(step_s(measured, together, cost) for cost in _open(measured, query.sync) or measured.costs)
 
 
-def _member(measured: Measurement, query: Query, node: NodeSpeed, chosen: StepTime) -> NodeEffect:
-    """Return the effect of a node on the other chosen nodes, or on the best single node if there are none."""
-    taken = [each for each in measured.nodes if each.rank in chosen.ranks]
-    others = [each for each in taken if each is not node]
+def _member(measured: Measurement, query: Query, node: NodeSpeed, shares: Mapping[int, int]) -> NodeEffect:
+    """Return the effect of a node on the other chosen nodes, or on the best single node if there are none. `shares`:
+    those of the chosen nodes, by rank."""
+    others = [each for each in measured.nodes if each.rank in shares and each is not node]
     with_it = sorted([*others, node], key=lambda each: each.rank)
     without_s = _best_s(measured, query, others)
     if not others and len(measured.nodes) > 1:
         rest = tuple(each for each in measured.nodes if each is not node)
         without_s = best_alone(replace(measured, nodes=rest)).compute_s
     with_s = _best_s(measured, query, with_it)
-    share = chosen.shares[chosen.ranks.index(node.rank)] if node.rank in chosen.ranks else 0
+    share = shares.get(node.rank, 0)
     micro_batch, passes = micro_batches(share, node.micro_batch)
     return NodeEffect(
         node=node.node,
-        taken=node in taken,
+        taken=node.rank in shares,
         effect=_effect(with_s, without_s),
         with_s=with_s,
         without_s=without_s,

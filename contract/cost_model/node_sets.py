@@ -10,6 +10,8 @@ from contract.cost_model.step_time import NodeSet, node_set, step_s
 
 JUMP = 1.5
 """Gap between two link rates: sets without the nodes below it are tried too."""
+EACH_SIZE = 64
+"""Number of nodes up to which a set of every size is tried; above it, sizes that grow by a 32nd."""
 NEARLY = 0.98
 """Speed, relative to the fastest set, that counts as equal: the measurement is no more precise."""
 
@@ -22,10 +24,19 @@ def node_sets(measured: Measurement, *, equal: bool = False) -> list[NodeSet]:
     sets = {
         tuple(sorted(fastest[:size], key=lambda node: node.rank))
         for fastest in _orders(measured.nodes)
-        for size in range(2, len(fastest) + 1)
+        for size in _sizes(len(fastest))
     }
     largest_first = sorted(sets, key=lambda members: (-len(members), [node.rank for node in members]))
     return [node_set(members, measured.samples_per_step, equal=equal) for members in largest_first]
+
+
+def _sizes(most: int) -> Iterator[int]:
+    size = 2
+    while size < most:
+        yield size
+        size += max(1, size // 32 if size >= EACH_SIZE else 1)
+    if most >= 2:
+        yield most
 
 
 def _orders(nodes: Sequence[NodeSpeed]) -> Iterator[list[NodeSpeed]]:

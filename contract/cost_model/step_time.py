@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
 from contract.cost_model.shares import split
@@ -34,8 +35,12 @@ class NodeSet:
     link: float
     """Bytes per second of the slowest link among them; of ranks of one node, between them."""
 
-    @property
+    # Each is asked for with every sync method.
+
+    @cached_property
     def ranks_of_nodes(self) -> list[list[NodeSpeed]]:
+        if all(member.host < 0 for member in self.members):
+            return [[member] for member in self.members]
         nodes: dict[int, list[NodeSpeed]] = {}
         for number, member in enumerate(self.members):
             nodes.setdefault(member.host if member.host >= 0 else -1 - number, []).append(member)
@@ -47,14 +52,22 @@ class NodeSet:
         nodes = len(self.ranks_of_nodes)
         return nodes if nodes > 1 else len(self.members)
 
+    @cached_property
+    def _within(self) -> tuple[int, float]:
+        """The fewest ranks of a node, and the most seconds per byte and rank to reach the others of its node."""
+        if len(self.ranks_of_nodes) == len(self.members):
+            return 1, 0.0
+        rates = [(len(node) - 1, min(rank.inside or rank.link for rank in node)) for node in self.ranks_of_nodes]
+        return min(others for others, _ in rates) + 1, max(others / rate for others, rate in rates)
+
     def within_s(self, copy: float, *, whole: bool) -> float:
         """Seconds to sum `copy` bytes of gradients within each node and to collect the mean there again."""
-        nodes = self.ranks_of_nodes
-        owners = 1 if whole else min(map(len, nodes))
-        rates = [(len(node) - 1, min(rank.inside or rank.link for rank in node)) for node in nodes]
-        return 2 * copy / owners * max(others / rate for others, rate in rates) if len(nodes) > 1 else 0.0
+        if len(self.ranks_of_nodes) < 2:
+            return 0.0
+        owners, s_per_byte = self._within
+        return 2 * copy / (1 if whole else owners) * s_per_byte
 
-    @property
+    @cached_property
     def window_s(self) -> float:
         """Seconds in which an exchange can overlap the last micro-batch's backward pass on all nodes."""
         ready = max(

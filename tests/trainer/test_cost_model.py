@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from benchmarks.slow_lan.simulate import simulate
 from contract.cost_model.choice import SyncChoice, choose_sync
 from contract.cost_model.forecast import forecast
 from contract.cost_model.measurement import CostModelError, Measurement, read_measurement
-from contract.cost_model.node_sets import NEARLY
+from contract.cost_model.node_sets import NEARLY, node_sets
 from contract.cost_model.shares import split
 from contract.cost_model.step_time import ALONE, BACKWARD, StepTime, exchanged, node_set, step_s
 from tests.trainer.forecasts import GIGABIT, costs, measured, node
@@ -289,3 +290,13 @@ def test_measurements_of_earlier_versions_have_a_rank_on_each_node() -> None:
     for one in told["nodes"]:
         del one["host"], one["inside"]
     assert node_set(read_measurement(told).nodes, 8).senders == 2
+
+
+def test_a_thousand_nodes_have_fewer_sets_than_nodes() -> None:
+    sizes = [
+        len(one.members) for one in node_sets(measured([node(rank) for rank in range(1000)], samples_per_step=2000))
+    ]
+    assert sizes[0] == 1000, "all of them"
+    assert sizes[-63:] == list(range(64, 1, -1)), "each size that a LAN may have"
+    assert all(larger / smaller < 1.04 for larger, smaller in pairwise(sizes[:-62]))
+    assert len(sizes) < 200
