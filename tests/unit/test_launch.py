@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.runs.launch import RunningContainer, ended_name, launch
+from orchestrator.fleet.runs import launch as launching
+from orchestrator.fleet.runs.launch import _PREPARE, RunningContainer, ended_name, launch
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
 from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts
 from tests import lan
@@ -259,3 +264,31 @@ def test_of_two_launches_at_once_exactly_one_wins(ended_before: bool) -> None:
     for name in FIVE:
         runs = [facts.labels["orch.run_id"] for _, facts in here.nodes[name].engine.made.values()]
         assert runs == ["old"] * ended_before + [winner]
+
+
+@pytest.mark.parametrize("packing", ["", "gzip"])
+def test_a_large_plan_is_sent_compressed_and_kept_as_it_is(packing: str, tmp_path: Path) -> None:
+    text = to_json(plan_of("first")).encode()
+    words = [str(tmp_path), "first", "data", "list", "", *filter(None, [packing])]
+    sent = gzip.compress(text) if packing else text
+    LocalNode().run(["sh", "-c", _PREPARE, "sh", *words], stdin=sent).check("preparing")
+    assert (tmp_path / "runs/first/plan.json").read_bytes() == text
+
+
+@pytest.mark.parametrize("least", [1, 1 << 30])
+def test_a_plan_is_compressed_from_its_size_on(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "COMPRESSED_FROM", least)
+    sent: list[tuple[str, bytes]] = []
+
+    def hear(argv: Sequence[str], stdin: bytes, _timeout_s: float) -> tuple[int, str, str]:
+        if _PREPARE in argv:
+            sent.append((argv[-1], stdin))
+        return 0, "", ""
+
+    here, plan = quiet_lan(), plan_of("first")
+    for node in here.nodes.values():
+        node.answers.pop(("sh", "-c", "*"))
+        node.programs = hear
+    launch(here.nodes, plan)
+    assert {word for word, _ in sent} == {"gzip" if least == 1 else ""}
+    assert {gzip.decompress(text) if least == 1 else text for _, text in sent} == {to_json(plan).encode()}
