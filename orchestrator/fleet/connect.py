@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from orchestrator.fleet.runs.records import recorded_runs
@@ -70,9 +71,24 @@ def stand_ins(specs: Sequence[NodeSpec]) -> list[Node]:
     return [node for node in nodes if node.name not in declared and node.engine.containers({LABEL_RUN: ""})]
 
 
+FILES_PER_NODE, OTHER_FILES = 6, 256
+"""Open files of a node: the connection, the user's ssh-agent, the log of its container; twice that."""
+
+
+def allow_files(nodes: int) -> None:
+    """Raise this process's limit of open files, usually 1,024, as far as so many nodes need and the system allows."""
+    with suppress(ValueError, OSError):  # the first connection that does not fit says so
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = OTHER_FILES + FILES_PER_NODE * nodes
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 @contextmanager
 def connected(specs: Sequence[NodeSpec]) -> Iterator[tuple[Node, ...]]:
     """Nodes in the order of the specs, closed at the end."""
+    allow_files(len(specs))
     nodes = tuple(logged(_connect.get()(spec)) for spec in specs)
     try:
         yield nodes

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 
 import pytest
 
+from orchestrator.fleet.connect import allow_files
 from orchestrator.fleet.gather import assumed_facts, gather_facts
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.probes import probe
@@ -73,3 +75,17 @@ def test_an_answer_that_is_not_understood() -> None:
 def test_what_is_assumed_says_so() -> None:
     facts = assumed_facts(lan.spec("alpha", user="ana"))
     assert (facts.assumed, facts.address, facts.user, facts.image) == (True, "10.0.0.11", "ana", None)
+
+
+def test_many_nodes_may_have_many_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        allow_files(5)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300, "a LAN needs no more"
+        allow_files(100)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (856, hard)
+        allow_files(10**9)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard), "no more than the system allows"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
