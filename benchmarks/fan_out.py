@@ -82,6 +82,8 @@ LEAST_CPU_S = 0.05
 FIRST_ADDRESS = IPv4Address("10.1.0.1")
 LINES = 20
 """Log lines of each node."""
+DRAWN_EVERY_S = 2.0
+"""Seconds between two refreshes of the monitor's screen, as by default."""
 SAMPLED = 3
 """Samples of each node that are watched."""
 MIB = 1 << 20
@@ -377,7 +379,7 @@ def supervise(fleet: Fleet) -> Work:
 
 
 def watch(fleet: Fleet) -> Work:
-    """`orch monitor`: each node is sampled and followed, and the screen is drawn twice a second."""
+    """`orch monitor`: each node is sampled and followed, and the whole screen is drawn again every two seconds."""
     fleet.containers()
     specs = {spec.name: spec for spec in fleet.inventory().nodes}
 
@@ -389,7 +391,7 @@ def watch(fleet: Fleet) -> Work:
             samples += isinstance(event, NodeSampled)
             lines += isinstance(event, RunLine)
             over = samples >= SAMPLED * len(fleet.names) and lines >= LINES * len(fleet.names)
-            if over or time.monotonic() - drawn > 0.5:
+            if over or time.monotonic() - drawn > DRAWN_EVERY_S:
                 drawn = time.monotonic()
                 shown = model.snapshot()
                 write(*run_lines(shown, 120), node_table(shown, 120))

@@ -6,7 +6,7 @@ PyTorch says so itself (its SECURITY.md), and its store listens on every address
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.checks.node_network import address_of, interfaces_of, networks_of, peers_of
 from orchestrator.checks.reachability import (
@@ -26,9 +26,7 @@ from orchestrator.specs.node_report import Examined
 def blocks_peers(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """No node reaches this one, and its packet filter is on, or may be."""
     shut = unreachable_pairs(fleet)
-    attempts_at: dict[str, dict[Pair, tuple[Path, ...]]] = {}
-    for pair, tried in shut.attempts.items():
-        attempts_at.setdefault(pair[1], {})[pair] = tried
+    attempts_at = _by_target(shut.attempts)
     for node in fleet:
         active = node.network.firewall_active if node.network else None
         suspected = node.name in shut.unreached and active is not False
@@ -122,9 +120,10 @@ CHECKS = (blocks_peers, passes_one_port, blocks_master_port, no_rule, open_to_th
 def _partly(fleet: Sequence[Examined], wanted: PairState, id: str) -> Iterator[Finding]:
     """One finding for each node that lets its peers in by some ports only."""
     states = pair_states(fleet)
+    partly = {pair: tried for pair, tried in attempts_by_pair(fleet).items() if states[pair] is wanted}
+    attempts_at = _by_target(partly)
     for node in fleet:
-        into = {pair: tried for pair, tried in attempts_by_pair(fleet).items() if pair[1] == node.name}
-        attempts = {pair: tried for pair, tried in into.items() if states[pair] is wanted}
+        attempts = attempts_at.get(node.name, {})
         if attempts:
             active = bool(node.network and node.network.firewall_active)
             yield Finding.of(
@@ -136,6 +135,14 @@ def _partly(fleet: Sequence[Examined], wanted: PairState, id: str) -> Iterator[F
                 by_hand=_by_hand(node, fleet),
                 tool=node.network.firewall if node.network else "",
             )
+
+
+def _by_target(attempts: Mapping[Pair, tuple[Path, ...]]) -> dict[str, dict[Pair, tuple[Path, ...]]]:
+    """Attempts by the name of the node that was dialled."""
+    found: dict[str, dict[Pair, tuple[Path, ...]]] = {}
+    for pair, tried in attempts.items():
+        found.setdefault(pair[1], {})[pair] = tried
+    return found
 
 
 def _tried(attempts: dict[Pair, tuple[Path, ...]]) -> str:
