@@ -18,8 +18,9 @@ settings.register_profile("house", deadline=None)  # the machine may be busy; wh
 settings.load_profile("house")
 
 FIGURES = pytest.StashKey[list[str]]()
+CONTAINERS = "containers"
 SHARING = {
-    "containers": (
+    CONTAINERS: (
         "tests/lab/test_setup.py",
         "tests/docker/",
         "tests/contract/test_engine.py",
@@ -44,16 +45,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with what takes the longest: the labs, then the files with slow tests. The Docker Engine's tests need the
-    image that the first lab builds, and come after them instead of waiting for it."""
+    """Start with what takes the longest: the labs, then the files with slow tests. The Docker Engine's tests, of which
+    `orch setup` in a lab of its own is one, need the image that the first lab builds, and come after them instead of
+    waiting for it: no worker computes while two labs are set up otherwise."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(
         key=lambda item: (
-            not item.get_closest_marker("lab"),
+            not item.get_closest_marker("lab") or group_of(item.nodeid) == CONTAINERS,
             item.path not in slow,
-            not item.get_closest_marker("docker"),
+            not item.get_closest_marker("docker") and group_of(item.nodeid) != CONTAINERS,
         )
     )
+
+
+def group_of(nodeid: str) -> str:
+    """The group of a test that runs on one worker: that of its file in SHARING, otherwise the file."""
+    file = nodeid.partition("::")[0]
+    return next((group for group, files in SHARING.items() if file.startswith(files)), file)
 
 
 class ByFile(LoadScopeScheduling):
@@ -63,8 +71,7 @@ class ByFile(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return next((group for group, files in SHARING.items() if file.startswith(files)), file)
+        return group_of(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
