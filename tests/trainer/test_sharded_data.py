@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -124,9 +124,13 @@ def test_each_image_is_on_one_node_with_its_label(
 # ── Who reads what ────────────────────────────────────────────────────────────────────────────────
 
 
-def read_by(place: RankInfo, order: Order, steps: int, shares: tuple[int, ...] = (), start: int = 0) -> list[int]:
+Place = tuple[RankInfo, tuple[int, ...]]
+
+
+def read_by(place: Place, order: Order, steps: int, shares: tuple[int, ...] = (), start: int = 0) -> list[int]:
     """Samples of a rank over so many steps of 12."""
-    cut = BatchSplit(place=place, seed=1, per_step=12, micro_batch=3, shares=shares, sharded=True)
+    rank, nodes = place
+    cut = BatchSplit(place=rank, seed=1, per_step=12, micro_batch=3, shares=shares, sharded=True, nodes=nodes)
 
     def indices() -> Iterator[int]:
         requests, taken = cut.requests(order, 12 * start), 0
@@ -138,17 +142,17 @@ def read_by(place: RankInfo, order: Order, steps: int, shares: tuple[int, ...] =
     return list(indices())
 
 
-def places(*ranks_of_nodes: int) -> list[list[RankInfo]]:
-    world, nodes, first = sum(ranks_of_nodes), list[list[RankInfo]](), 0
-    for count in ranks_of_nodes:
-        nodes.append(
-            [
-                RankInfo(rank=first + local, world_size=world, local_rank=local, local_world_size=count)
-                for local in range(count)
-            ]
-        )
-        first += count
-    return nodes
+def places(*ranks_of_nodes: int, left_out: Sequence[int] = ()) -> list[list[Place]]:
+    """Ranks of each node, and the nodes of all ranks, as a group without those that are left out has them."""
+    local = [(host, number) for host, count in enumerate(ranks_of_nodes) for number in range(count)]
+    ranks = [one for rank, one in enumerate(local) if rank not in left_out]
+    nodes = tuple(sum(ranks_of_nodes[:host]) for host, _ in ranks)
+    found: list[list[Place]] = [[] for _ in ranks_of_nodes]
+    for rank, (host, number) in enumerate(ranks):
+        count = ranks_of_nodes[host]
+        place = RankInfo(rank=rank, world_size=len(ranks), local_rank=number, local_world_size=count)
+        found[host].append((place, nodes))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -165,6 +169,18 @@ def test_a_node_reads_its_part_from_end_to_end(
         order = Bucketed(np.arange(samples) % 7, 3, 12) if bucketed else Shuffled(samples, 3)
         for epoch in range(2):
             read = Counter(index for place in together for index in read_by(place, order, 6, shares, start=6 * epoch))
+            assert read == Counter(range(samples))
+
+
+@pytest.mark.parametrize("left_out", [(0,), (1,), (3,), (1, 2)])
+def test_a_node_reads_its_part_without_the_ranks_that_are_left_out(left_out: tuple[int, ...]) -> None:
+    """Those who train are numbered without the others, whose local ranks tell nothing of this."""
+    for together in places(2, 2, left_out=left_out):
+        world = together[0][0].world_size
+        samples = 6 * 12 * len(together) // world
+        order = Shuffled(samples, 3)
+        for epoch in range(2):
+            read = Counter(index for place in together for index in read_by(place, order, 6, start=6 * epoch))
             assert read == Counter(range(samples))
 
 

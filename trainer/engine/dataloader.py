@@ -43,6 +43,8 @@ class BatchSplit:
     """Samples of each rank in a step; empty: equal shares."""
     sharded: bool = False
     """Whether each node holds only a part of the training samples, as `Workload.sharded`."""
+    nodes: tuple[int, ...] = ()
+    """Node of each rank, as `Group.nodes`; empty: each rank is on a node of its own."""
 
     @property
     def share(self) -> int:
@@ -101,10 +103,12 @@ class BatchSplit:
         of its own, in which its ranks take as many samples per step as they do of a whole step."""
         if not self.sharded:
             return cursor + int(self._here.start)
-        first = self.place.rank - self.place.local_rank
-        before, rest = self.by_rank[first : self.place.rank], self.by_rank[self.place.rank :]
-        of_node = sum(before) + sum(rest[: self.place.local_world_size - self.place.local_rank])
-        return cursor * of_node // self.per_step + sum(before)
+        rank = self.place.rank
+        nodes = self.nodes or tuple(range(self.place.world_size))
+        # Not by local ranks: of a node that has left some of its ranks out, those that train are fewer.
+        peers = [peer for peer, node in enumerate(nodes) if node == nodes[rank]]
+        before = sum(self.by_rank[peer] for peer in peers if peer < rank)
+        return cursor * sum(self.by_rank[peer] for peer in peers) // self.per_step + before
 
 
 class MicroBatchLoader:

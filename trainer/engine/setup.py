@@ -98,7 +98,7 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     among = replace(run, place=group.place, group=group)
     events.speak(among.place.rank == 0)
     trained.sync_state.update(asdict(plan))
-    split = replace(bench.cut, place=among.place, shares=plan.shares)
+    split = replace(bench.cut, place=among.place, shares=plan.shares, nodes=group.nodes)
     compiler.gain = plan.gain if compiler.is_compiled else 0.0
     return _ready(among, trained, start, split, plan, compiler)
 
@@ -122,6 +122,7 @@ def _fitted(run: TrainingRun) -> tuple[TrainingRun, Optimizer, BatchSplit]:
         per_step=run.per_step,
         micro_batch=options.batch_size,
         sharded=run.workload.sharded,
+        nodes=run.group.nodes,
     )
     bench = Bench(run.workload, run.hardware, split, 0, run.events)
     if options.memory == "auto":
