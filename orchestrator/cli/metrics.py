@@ -50,11 +50,11 @@ def metrics(
     specs = load_inventory(inventory).select(nodes)
     with connected(specs) as reached:
         if place is None:
-            figures = collect_figures(reached)
+            figures = collect_figures(reached, some=nodes is not None)
             sys.stdout.write(exposition(figures))
             report_errors(figures.unreachable.values())
             return exit_code(len(figures.unreachable), len(specs))
-        with server(place, lambda: exposition(collect_figures(reached))) as serving:
+        with server(place, lambda: exposition(collect_figures(reached, some=nodes is not None))) as serving:
             host, port = serving.server_address[:2]
             say(f"serving http://{host!s}:{port}/metrics until Ctrl-C")
             serving.serve_forever()

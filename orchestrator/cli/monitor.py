@@ -55,7 +55,7 @@ def monitor(
     from orchestrator.render.live import LiveModel
 
     specs = known_nodes(inventory, run, nodes)
-    feed = LiveFeed(partial(_watching, specs, run), LiveModel(spec.name for spec in specs))
+    feed = LiveFeed(partial(_watching, specs, run, some=nodes is not None), LiveModel(spec.name for spec in specs))
     try:
         if once or as_json or not has_screen():
             return _lines(feed, interval, once=once, as_json=as_json)
@@ -67,13 +67,13 @@ def monitor(
 
 
 @contextmanager
-def _watching(specs: Sequence[NodeSpec], run: str | None) -> Iterator[FleetWatch]:
+def _watching(specs: Sequence[NodeSpec], run: str | None, *, some: bool) -> Iterator[FleetWatch]:
     """Watch the nodes, or those that hold the run."""
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.monitor import FleetWatch
 
     with connected_for(specs, run) as reached:
-        yield FleetWatch(reached, {spec.name: spec for spec in specs}, run)
+        yield FleetWatch(reached, {spec.name: spec for spec in specs}, run, some=some)
 
 
 def has_screen() -> bool:

@@ -50,12 +50,13 @@ class FleetWatch:
         specs: Mapping[str, NodeSpec],
         run: str | None,
         *,
+        some: bool = False,
         tick_s: float = 0.5,
         pause: Pause | None = None,
     ) -> None:
-        """`run`: the run to watch; None: the newest, and each that is launched later."""
+        """`run`: the run to watch; None: the newest, and each that is launched later. `some`: as of `find_runs`."""
         self._nodes, self._specs, self._wanted = {node.name: node for node in nodes}, specs, run
-        self._tick_s = tick_s
+        self._some, self._tick_s = some, tick_s
         self._closed = Event()
         self._pause = pause or self._closed.wait
         self._queue: SimpleQueue[WatchEvent | ConfigError] = SimpleQueue()
@@ -145,7 +146,7 @@ class FleetWatch:
 
     def _look(self) -> Run | None:
         """Ask the nodes for the run, and report it."""
-        found = find_runs(list(self._nodes.values()))
+        found = find_runs(list(self._nodes.values()), some=self._some)
         silent = tuple(found.unreachable)
         event, run = RunFound(unreachable=silent), None
         if record := recorded_only(found, self._wanted):

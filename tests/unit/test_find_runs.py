@@ -35,6 +35,19 @@ def test_a_run_is_whole_again() -> None:
     assert [one.node.name for one in running_containers(run, here.nodes)] == list(THREE)
 
 
+@pytest.mark.parametrize(("codes", "state"), [((0, 0, 0), State.SUCCEEDED), ((None, 1, None), State.RUNNING)])
+def test_ranks_on_nodes_that_are_not_asked_are_not_lost(codes: tuple[int | None, ...], state: State) -> None:
+    here = lan.lan(*THREE)
+    for name, code in zip(THREE, codes, strict=True):
+        here.nodes[name].engine.ends_with = code  # type: ignore[attr-defined]  # an Actor
+    launched(here, "r1")
+    chosen = [here.nodes["alpha"], here.nodes["gamma"]]
+    (run,) = find_runs(chosen, some=True).runs
+    assert (run.state, [member.node for member in run.members], run.nnodes) == (state, ["alpha", "gamma"], 3)
+    assert not run.half_launched
+    assert find_runs(chosen).runs[0].state is State.LOST
+
+
 def test_runs_come_newest_first() -> None:
     here = lan.lan("alpha")
     for day, run_id in enumerate(("old", "middle", "new"), start=1):

@@ -80,6 +80,7 @@ def test_json_is_one_object_on_a_line(orch: Orch, here: lan.Lan, form: str) -> N
 def test_chosen_nodes(orch: Orch, here: lan.Lan) -> None:
     data = json.loads(orch("monitor", "--once", "--json", "-n", "!beta", on=here).out)
     assert [node["name"] for node in data["nodes"]] == ["alpha", "gamma"]
+    assert data["run"]["state"] == "running"  # beta's rank is not lost
 
 
 def test_no_such_run(orch: Orch, here: lan.Lan) -> None:

@@ -65,7 +65,7 @@ def runs(
     )  # fmt: skip
     specs = known_nodes(inventory, None, nodes)
     with connected(specs) as reached:
-        found = find_runs([*reached, *(stand_ins(specs) if nodes is None else ())])
+        found = find_runs([*reached, *(stand_ins(specs) if nodes is None else ())], some=nodes is not None)
     tell_missing(found)
     code = exit_code(len(found.unreachable), len(specs))
     on_nodes = {run.run_id for run in found.runs}

@@ -13,10 +13,13 @@ from orchestrator.specs.fleet_figures import FleetFigures, RunFigures
 from orchestrator.specs.run import Run, State
 
 
-def collect_figures(nodes: Sequence[Node], *, clock: Callable[[], float] = time.monotonic) -> FleetFigures:
-    """Figures of all runs that the nodes hold. A node without an answer is one of the figures, not an error."""
+def collect_figures(
+    nodes: Sequence[Node], *, some: bool = False, clock: Callable[[], float] = time.monotonic
+) -> FleetFigures:
+    """Figures of all runs that the nodes hold. A node without an answer is one of the figures, not an error. `some`:
+    as of `find_runs`."""
     began = clock()
-    found = find_runs(nodes)
+    found = find_runs(nodes, some=some)
     by_name = {node.name: node for node in nodes}
 
     def of_run(run: Run) -> RunFigures:

@@ -44,8 +44,9 @@ class LabelledContainer:
         return Member(node=self.node, node_rank=self.says.node_rank, state=self.facts.state, container=self.facts)
 
 
-def find_runs(nodes: Sequence[Node]) -> FoundRuns:
-    """Ask every node for its containers with a run's label."""
+def find_runs(nodes: Sequence[Node], *, some: bool = False) -> FoundRuns:
+    """Ask every node for its containers with a run's label. `some`: these are a choice of nodes, so that a rank which
+    none of them shows is not lost, but may be on another one."""
     outcomes = fan_out(nodes, lambda node: node.engine.containers({labels.LABEL_RUN: ""}), timeout_s=TIMEOUT_S)
     unreachable = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
     held: dict[str, list[LabelledContainer]] = {}
@@ -55,7 +56,9 @@ def find_runs(nodes: Sequence[Node]) -> FoundRuns:
         strange += others
         for one in of_runs:
             held.setdefault(one.says.run_id, []).append(one)
-    runs = [_with_lost(_assemble(run_id, shown), unreachable) for run_id, shown in held.items()]
+    runs = [_assemble(run_id, shown) for run_id, shown in held.items()]
+    if not some:
+        runs = [_with_lost(run, unreachable) for run in runs]
     runs.sort(key=lambda run: datetime.fromisoformat(run.started_at).timestamp() if run.started_at else 0, reverse=True)
     return FoundRuns(runs=tuple(runs), unreachable=unreachable, not_understood=tuple(strange))
 
