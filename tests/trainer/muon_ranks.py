@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -17,6 +18,7 @@ from torch import nn
 from tests.trainer.observed import same
 from tests.trainer.one_queue import alike
 from trainer.config import RankInfo, TrainOptions
+from trainer.engine.autotune.measure import optimizer_s
 from trainer.engine.group import Group
 from trainer.engine.optimization.muon import Muon
 from trainer.engine.optimization.optimizer import LossScaler, build_optimizer
@@ -97,6 +99,26 @@ def compare(group: Group, dtype: torch.dtype) -> dict[str, object]:
     }
 
 
+def measured(group: Group) -> dict[str, object]:
+    """Matrices of this rank in the measurement of an optimizer step, where the last rank is slow."""
+    training = Training(group, torch.float32)
+    steps: list[int] = []
+
+    def counted(*_: object) -> None:
+        steps.append(1)
+        time.sleep(0.02 * (group.place.rank == group.place.world_size - 1))
+
+    training.optimizer.register_step_pre_hook(counted)
+    seconds = optimizer_s(training.model, training.optimizer, group)
+    whole = 6 * SHAPE.layers  # queries, keys and values are three matrices
+    return {
+        "computed": group.all_gather_scalar(training.muon.count),
+        "steps": group.all_gather_scalar(len(steps)),
+        "all": whole * len(steps),
+        "seconds": seconds,
+    }
+
+
 def main() -> int:
     place = RankInfo.from_environ(os.environ)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
@@ -105,6 +127,7 @@ def main() -> int:
     muon = Training(None, torch.float32).muon
     decided, why = share_if_faster(muon, group)
     again, _ = share_if_faster(muon, group, before=True)
+    told["measured"] = measured(group)
     told["trial"] = {"agreed": len(set(group.all_gather_scalar(float(decided)))) == 1, "why": why, "again": again}
     if place.rank == 0:
         sys.stdout.write(json.dumps(told) + "\n")

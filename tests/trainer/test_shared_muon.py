@@ -38,6 +38,10 @@ def test_shared_matrices_give_the_bits_of_each_rank_by_itself(nodes: tuple[int, 
             at += ranks
     assert told["trial"]["agreed"]
     assert told["trial"]["again"]
+    owners = min(nodes)
+    for at, count in enumerate(told["measured"]["computed"]):  # as each rank would in the training, not all by itself
+        assert count < told["measured"]["all"] * (0.75 if owners > 1 else 1), at
+    assert len(set(told["measured"]["steps"])) == 1  # as many on each rank, however slow it is
     assert told["trial"]["why"].startswith(SHARED)
 
 
@@ -78,9 +82,13 @@ def test_a_run_that_shares_continues_as_it_began(forked: Callable[..., Any], dat
     first = forked(2, *words("parts", 3, *flat)).result()
     again = forked(2, *words("parts", 6, *flat)).result()
     local = forked(2, *words("local", 2, "--sync", "diloco", "--sync-every", "2")).result()
-    for run in (whole, first, again, local):
+    told = forked(2, *words("forecast", 1, "--sync", "auto", "--forecast")).result()
+    before, measured, _ = told.out.partition('"event": "measured"')
+    assert measured
+    assert SHARED in before  # so that the forecast counts the step as it will be
+    for run in (whole, first, again, local, told):
         assert run.code == 0, run.err
     assert SHARED in first.out + first.err
-    assert "shared by the ranks of a node: as before" in again.out + again.err
+    assert "shared by the ranks of a node: as decided before" in again.out + again.err
     assert SHARED not in local.out + local.err
     assert {**first.losses(), **again.losses()} == whole.losses()

@@ -70,7 +70,7 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     trained = _trained(run, optimizer)
     bench = Bench(run.workload, run.hardware, cut, 0, events)
     choose_attention(run, bench)
-    step_s = optimizer_s(run.workload.model, optimizer) if must_measure(run) else 0.0
+    step_s, shares_muon = _optimizer_s(run, optimizer)
     start = resume(trained, run.workload, options, run.group, events.say)
     if start.step:
         events.emit(TrainingResumed(step=start.step, checkpoint=str(start.source or "")))
@@ -100,6 +100,8 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     trained.sync_state.update(asdict(plan))
     split = replace(bench.cut, place=among.place, shares=plan.shares, nodes=group.nodes)
     compiler.gain = plan.gain if compiler.is_compiled else 0.0
+    if plan.shares_muon is None and among.group is run.group:
+        plan = replace(plan, shares_muon=shares_muon)
     return _ready(among, trained, start, split, plan, compiler)
 
 
@@ -156,7 +158,8 @@ def _ready(
     must_allow_graphs(run.options, model, run.hardware.device, ranks=1, micro_batches=bench.cut.micro_batches)
     share_weights(model, run.group)
     sync = _sync(run, bench, plan.sync, optimizer, start.step)
-    _prepare_muon(run, trained, plan)
+    if told := _share_muon(run, trained, plan):
+        events.say(told)
     if start.step and start.sync == plan.sync:  # what another way has kept is of no use to this one
         rank_state.restore(options.run_dir, start.step, sync, run.group, events.warn)
     return TrainingSetup(
@@ -184,6 +187,22 @@ def _trained(run: TrainingRun, optimizer: Optimizer) -> TrainState:
             options.early_stopping or options.best, options.patience if options.early_stopping else 0
         ),
     )
+
+
+def _optimizer_s(run: TrainingRun, optimizer: Optimizer) -> tuple[float, bool | None]:
+    """Seconds of an optimizer step as the training will take it, 0 where nobody asks; and whether ranks share Muon's
+    matrices, None where that is not decided yet."""
+    muon, options = muon_of(optimizer), run.options
+    shares: bool | None = None
+    if muon and options.compile is True and not options.deterministic and (told := compile_if_faster(muon, run.group)):
+        run.events.say(told)
+    if not must_measure(run):
+        return 0.0, None
+    if muon and _may_share(run, wished_sync(options)):
+        shares, told = share_if_faster(muon, run.group)
+        if told:
+            run.events.say(told)
+    return optimizer_s(run.workload.model, optimizer, run.group), shares
 
 
 def _own(run: TrainingRun, bench: Bench, step_s: float) -> Callable[[], Own]:
@@ -214,18 +233,22 @@ def _sync(run: TrainingRun, bench: Bench, name: str, optimizer: Optimizer, step:
     return sync
 
 
-def _prepare_muon(run: TrainingRun, trained: TrainState, plan: SyncPlan) -> None:
-    """Share its matrices within nodes, and compile its iteration, where that is faster."""
-    muon, options = muon_of(trained.optimizer), run.options
+def _share_muon(run: TrainingRun, trained: TrainState, plan: SyncPlan) -> str:
+    """Share Muon's matrices within the nodes that train, where that is faster; what was decided, in a sentence."""
+    muon = muon_of(trained.optimizer)
     if muon is None:
-        return
-    if options.compile is True and not options.deterministic and (told := compile_if_faster(muon, run.group)):
-        run.events.say(told)
-    if plan.sync not in methods.LOCAL and not options.deterministic:
-        chosen, told = share_if_faster(muon, run.group, before=plan.shares_muon)
-        if told:
-            trained.sync_state["shares_muon"] = chosen
-            run.events.say(told)
+        return ""
+    muon.start = muon.start_all  # a measurement may have shared them among other ranks
+    if not _may_share(run, plan.sync):
+        return ""
+    chosen, told = share_if_faster(muon, run.group, before=plan.shares_muon)
+    if told:
+        trained.sync_state["shares_muon"] = chosen
+    return told
+
+
+def _may_share(run: TrainingRun, sync: str) -> bool:
+    return sync not in methods.LOCAL and not run.options.deterministic
 
 
 def _static_graph(run: TrainingRun, split: BatchSplit) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ LONG_ENOUGH_S = 0.2
 LARGEST = 1 << 25
 """Bytes of a transfer; a link that carries them in less is fast enough not to matter much."""
 SMALLEST = 1 << 14
+SMALLEST_S = 1e-3
+"""Seconds of a step below which no more steps are taken to measure it."""
 TRIES = 2
 """Trials of each way of sending."""
 SHIFTS = 4
@@ -86,10 +89,20 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
     )  # fmt: skip
 
 
-def optimizer_s(model: nn.Module, optimizer: Optimizer) -> float:
-    """Seconds of clipping and one optimizer step, before the first one."""
+def optimizer_s(model: nn.Module, optimizer: Optimizer, group: Group) -> float:
+    """Seconds of clipping and one optimizer step, before the first one. To be called by all ranks: they take equally
+    many, as those of a node may share the work of each."""
     with standing_still(model, optimizer) as step:
-        return _mean_s(step)
+        step()
+        group.barrier()
+        began = time.perf_counter()
+        step()
+        first_s = time.perf_counter() - began
+        more = math.ceil(LONG_ENOUGH_S / max(*group.all_gather_scalar(first_s), SMALLEST_S)) - 1
+        began = time.perf_counter()
+        for _ in range(more):
+            step()
+        return (first_s + time.perf_counter() - began) / (1 + more)
 
 
 def links(group: Group) -> Tensor:

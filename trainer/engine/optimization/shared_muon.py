@@ -44,7 +44,7 @@ def share_if_faster(muon: Muon, group: Group, *, before: bool | None = None) -> 
         told = f"{_ms(shared_s)} for a trial that takes each rank {_ms(whole_s)} by itself"
         chosen = shared_s <= WORTH * whole_s
     else:
-        told, chosen = "as before", before
+        told, chosen = "as decided before", before
     if chosen:
         muon.start = shared.start
     return chosen, f"Muon's matrices are {'' if chosen else 'not '}shared by the ranks of a node: {told}"
