@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -55,6 +56,35 @@ def refusal(sync: str, model: Any) -> str:
     return ""
 
 
+def in_two_levels(folder: Path) -> dict[str, Any]:
+    """Several ranks on each of several nodes."""
+    os.environ["ORCH_RUN_DIR"] = str(folder / "run")
+    dist.init_process_group("gloo")
+    losses, _ = train(lambda model: model)
+    found: dict[str, Any] = {"plain loss": losses[-1]}
+    for name in METHODS[1:]:
+        kept: list[nn.Module] = []
+
+        def hooked(model: DistributedDataParallel, name: str = name, kept: list[nn.Module] = kept) -> nn.Module:
+            kept.append(hooks.ddp(model, name, density=0.1))
+            return kept[0]
+
+        own, ended = train(hooked)
+        means = [one for one in gc.get_objects() if type(one).__name__ == "InNodes"]  # of the private copy of our code
+        found[name] = {
+            "loss": own[-1],
+            "first steps": own[:2] == losses[:2],
+            "spread": spread(ended),
+            "shards": [(one._shard, one._count) for one in means],
+        }
+        kept.clear()
+        del means
+        gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+    return found
+
+
 def main(folder: Path) -> dict[str, Any]:
     # Each rank is a node of its own, with a folder of its own.
     os.environ["ORCH_RUN_DIR"] = str(folder / f"node-{os.environ['RANK']}")
@@ -92,7 +122,8 @@ def main(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     DEVICE = sys.argv[2] if len(sys.argv) > 2 else DEVICE
-    result = main(Path(sys.argv[1]))
+    one_node = os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
+    result = (main if one_node else in_two_levels)(Path(sys.argv[1]))
     if os.environ["RANK"] == "0":
         sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()

@@ -70,6 +70,21 @@ def test_a_script_of_two_ranks(hooked: Mapping[str, Any]) -> None:
     assert hooked["resumed"] == ["checkpoints/step-00000006/mine.pt", [2 * 25600, 2 * 25600]]
 
 
+def test_ranks_of_one_node_are_summed_first(forked: Callable[..., Any], tmp_path: Path) -> None:
+    """Two nodes with two ranks each: every rank exchanges half of a bucket with its counterpart, of PowerSGD's one of
+    each node all of it."""
+    result = forked(4, str(tmp_path), module="tests.trainer.hooked_ranks", nodes=(2, 2)).result()
+    assert result.code == 0, result.out + result.err
+    found = json.loads(next(line for line in result.out.splitlines() if line.startswith("{")))
+    for name in METHODS[1:]:
+        each = found[name]
+        assert each["spread"] == 0, f"{name}: the ranks have other weights"
+        assert each["first steps"], f"{name}: the first step is exact"
+        halves = {part / whole for part, whole in each["shards"]}  # of rank 0; rounded to what a codec packs
+        assert halves == {1.0} if name == "powersgd" else 0.5 <= min(halves) <= max(halves) < 0.51, (name, halves)
+        assert each["loss"] == pytest.approx(found["plain loss"], rel=0.01 if name in EXACT else 0.5), name
+
+
 @pytest.mark.parametrize(("sync", "tolerance"), [("fp32", 1e-5), ("int8", 2e-2)])
 def test_batches_follow_the_speed_of_the_ranks(
     forked: Callable[..., Any], tmp_path: Path, sync: str, tolerance: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from tests.trainer.conftest import AS_ONE, MODEL, Call
 from tests.trainer.observed import same, state
 from trainer.cli import main
+from trainer.engine.optimization.moment_formats import format_of
+from trainer.engine.weights import CHECKED_EVERY
 
 Words = dict[str, list[str]]
 
@@ -83,3 +86,34 @@ def test_one_rank_then_two_then_one(
     assert (first.code, second.code, third.code) == (0, 0, 0), second.err
     assert [part.events("resumed")[0]["step"] for part in (second, third)] == [2, 4]
     assert first.losses() | second.losses() | third.losses() == pytest.approx(whole.losses(), rel=1e-6)
+
+
+SMALLER = {
+    "bf16": ("--optimizer-state", "bf16"),
+    "int8": ("--optimizer-state", "int8"),
+    "int8, offloaded": ("--optimizer-state", "int8", "--optimizer-offload"),
+    "offloaded": ("--optimizer-offload",),
+    "bf16, muon": ("--optimizer-state", "bf16", "--optimizer", "muon"),
+}
+
+
+@pytest.mark.parametrize("options", SMALLER.values(), ids=list(SMALLER))
+def test_two_ranks_with_a_smaller_optimizer_state(
+    options: tuple[str, ...], words: Words, forked: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Ranks compare their weights in the last step; resumed, all is as in the undisturbed run, bit by bit."""
+    run, last = tmp_path / "run", CHECKED_EVERY
+    train = [*words["gpt2"], *STEPS, "--num-workers", "0", "--shares", "equal", "--sync", "int8", *options]
+    train += ["--checkpoint-every", str(last // 2), "--max-steps", str(last), "--run-dir", str(run)]
+    whole = forked(2, *train).result()
+    assert whole.code == 0, whole.err
+    expected = state(run, last)
+    shutil.rmtree(run / "checkpoints" / f"step-{last:08d}")
+    rest = forked(2, *train).result()
+    assert rest.code == 0, rest.err
+    assert rest.events("resumed")[0]["step"] == last // 2
+    assert rest.losses() == {step: loss for step, loss in whole.losses().items() if step > last // 2}
+    found = state(run, last)
+    assert same(found["model"], expected["model"])
+    assert same(found["optimizer"], expected["optimizer"])
+    assert format_of(found["optimizer"]["state"]) in (*options, "fp32")
