@@ -226,7 +226,7 @@ def plain(given: argparse.Namespace) -> Measured:
 
     model = hf_model(given, dropout=True, attention="eager").to(given.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY)
-    loader = DataLoader(Tokens(given), given.batch_size, shuffle=True)  # type: ignore[arg-type]
+    loader = DataLoader(Tokens(given), given.batch_size, shuffle=True)  # type: ignore[arg-type]  # has what a dataset needs
     for step, batch in enumerate(loader, start=1):
         loss = model(**{name: part.to(given.device) for name, part in batch.items()}).loss
         optimizer.zero_grad()
@@ -251,7 +251,7 @@ def plain_tuned(given: argparse.Namespace) -> Measured:
     model = hf_model(given, dropout=False).to(given.device).train()
     compiled = torch.compile(model) if on_gpu else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
-    loader = DataLoader(Tokens(given), given.batch_size, shuffle=True, pin_memory=on_gpu)  # type: ignore[arg-type]
+    loader = DataLoader(Tokens(given), given.batch_size, shuffle=True, pin_memory=on_gpu)  # type: ignore[arg-type]  # has what a dataset needs
     for step, batch in enumerate(loader, start=1):
         there = {name: part.to(given.device, non_blocking=True) for name, part in batch.items()}
         with torch.autocast(given.device, torch.bfloat16, enabled=native_bf16(given)):

@@ -152,7 +152,7 @@ def plain(given: argparse.Namespace) -> Measured:
 
     model = three_heads(given, attention="eager").to(given.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY)
-    loader = DataLoader(Texts(given, padded=True), given.batch_size, shuffle=True)  # type: ignore[arg-type]
+    loader = DataLoader(Texts(given, padded=True), given.batch_size, shuffle=True)  # type: ignore[arg-type]  # has what a dataset needs
     step = 0
     while True:
         for batch in loader:

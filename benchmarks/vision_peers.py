@@ -55,7 +55,7 @@ def naive(given: argparse.Namespace) -> Measured:
     from trainer.models.resnet import SHAPES, ResNet
 
     files = sorted(given.images.rglob("*.jpg"))[: given.batch_size * given.warmup]
-    loader = DataLoader(Folder(files, given.image_size), given.batch_size, shuffle=True)  # type: ignore[arg-type]
+    loader = DataLoader(Folder(files, given.image_size), given.batch_size, shuffle=True)  # type: ignore[arg-type]  # has what a dataset needs
     model = ResNet(SHAPES[given.model], 3, CLASSES).to(given.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=1e-4)
 

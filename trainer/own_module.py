@@ -34,7 +34,7 @@ def imported(named: str, option: str) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise OptionError(f"{option} {named}: {name} has no function {name_in_it}")
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]  # its module has no types
 
 
 def split(named: str, option: str) -> tuple[str, str]:

@@ -164,7 +164,7 @@ def _loop(setup: TrainingSetup | None) -> None:
                         with profiler.part("backward"):  # and, in the last one, the sum of gradients over the ranks
                             # A loss that is NaN or infinite makes the gradients so; to others this adds nothing.
                             factor = scale + 0 * sums.detach()
-                            scaler.scale((sums * factor).sum()).backward()  # type: ignore[no-untyped-call]
+                            scaler.scale((sums * factor).sum()).backward()  # type: ignore[no-untyped-call]  # torch's own gap
                     local_sums += sums.detach()
                     if number < micro_batches or step < final_step:
                         with profiler.part("data"):

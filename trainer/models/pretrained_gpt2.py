@@ -116,7 +116,7 @@ def export(model: GPT2, tokenizer_file: Path, folder: Path) -> None:
     exported = GPT2LMHeadModel(config)
     exported.load_state_dict({**theirs, "lm_head.weight": theirs["transformer.wte.weight"]})
     exported.save_pretrained(folder)
-    wrapped = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    wrapped = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers' own gap
         tokenizer_object=tokenizer,
         model_max_length=shape.seq_len,
         bos_token=END_OF_TEXT,

@@ -53,7 +53,7 @@ def _in_chunks(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int) ->
             # One operator of the graph: traced, the chunks would be unrolled, and there is little to fuse.
             in_graph: Tensor = _chunked_loss(*arguments)[0]
             return in_graph
-        loss: Tensor = _ChunkedLoss.apply(*arguments)  # type: ignore[no-untyped-call]
+        loss: Tensor = _ChunkedLoss.apply(*arguments)  # type: ignore[no-untyped-call]  # torch's own gap
     return loss
 
 

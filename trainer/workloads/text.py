@@ -125,7 +125,7 @@ class Text(Workload):
         if choice.freeze_layers and choice.cache_frozen:
             self._keep_frozen()
             # A checkpoint may bring other frozen weights than those that were just made.
-            self._encoder.register_load_state_dict_post_hook(self._keep_frozen)  # type: ignore[no-untyped-call]
+            self._encoder.register_load_state_dict_post_hook(self._keep_frozen)  # type: ignore[no-untyped-call]  # torch's own gap
         if place.rank == 0:
             print(self._summary())
 

@@ -264,7 +264,7 @@ class Bench:
         with self._hardware.autocast():
             sums = self._workload.loss_sums(model or self._workload.model, loaded)
         loss = (sums * self._weights).sum() / self._workload.count_samples(loaded)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own gap
         return loss.detach()
 
     def _loader(self, cut: BatchSplit, workers: int = 0) -> MicroBatchLoader:

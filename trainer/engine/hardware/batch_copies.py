@@ -17,7 +17,7 @@ class BatchCopies:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]  # torch's own gap
 
     def begin(self, batch: Batch) -> Batch:
         """The batch on the device, to be used only after `finish`."""

@@ -60,7 +60,7 @@ def compile_in_place(
     if cuda_graphs:
         how["options"] = {"triton.cudagraphs": True}
         # Otherwise torch takes each block's pass for a new step, and overwrites what the others' backward passes need.
-        model.register_forward_pre_hook(lambda *_: torch.compiler.cudagraph_mark_step_begin())  # type: ignore[no-untyped-call]
+        model.register_forward_pre_hook(lambda *_: torch.compiler.cudagraph_mark_step_begin())  # type: ignore[no-untyped-call]  # torch's own gap
     lacking = what_lacks(device)
     if not lacking:
         # Torch would cut each block where one of DDP's buckets ends, and only if DDP makes the first pass.
@@ -78,7 +78,7 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
     nn.Sequential is its own, and silently compiles nothing (torch 2.13)."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]  # torch's own gap
 
     return call
 

@@ -36,7 +36,7 @@ class Proof:
 def prove() -> Proof:
     """Takes some milliseconds. Not for a process whose other threads write to stdout meanwhile."""
     version, blas = built_with(torch.__config__.show())
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # torch's own gap
         return Proof(version="", convolution="", bf16="", blas=blas)
     convolution, bf16 = computed_by(_account_of(_convolve_and_multiply))
     return Proof(version=version, convolution=convolution, bf16=bf16, blas=blas)
@@ -71,7 +71,7 @@ def _account_of(compute: Callable[[], None]) -> str:
         stdout = os.dup(1)
         os.dup2(file.fileno(), 1)
         try:
-            with torch.no_grad(), torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):  # type: ignore[no-untyped-call]
+            with torch.no_grad(), torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):  # type: ignore[no-untyped-call]  # torch's own gap
                 compute()
         finally:
             c_library.fflush(None)

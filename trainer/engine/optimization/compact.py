@@ -392,7 +392,7 @@ class _Copies:
         self._device = device
         self._loads = self._stores = None
         if device.type == "cuda":
-            self._loads, self._stores = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._loads, self._stores = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own gap
 
     def stream(self, moments: GroupMoments) -> Iterator[tuple[Part, list[Tensor]]]:
         """Each part with its moments on the device: the next one's come meanwhile, the last one's go back.

@@ -193,7 +193,7 @@ class LossScaler(torch.amp.GradScaler):
             return
         optimizer.found_inf = void.float()  # type: ignore[attr-defined]  # as GradScaler gives it to fused optimizers
         optimizer.step()
-        del optimizer.found_inf  # type: ignore[attr-defined]
+        del optimizer.found_inf  # type: ignore[attr-defined]  # as above
 
 
 def settle(optimizer: Optimizer) -> None:
