@@ -26,10 +26,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
+
 from benchmarks import gpt2
 from benchmarks.side_by_side import ROOT, host
 
 LIMIT_S = 480
+REPORT_S = 60
+"""Of that, seconds in which a comparison begins no round, so that it reports those that it has."""
 MINUTES = 25.0
 REHEARSAL = "Rehearsal with tiny shapes on a CPU: no figure here means anything.\n\n"
 Figures = Mapping[str, Any]
@@ -42,13 +46,14 @@ class Part:
     name: str
     title: str
     argv: tuple[str, ...]
-    """Module and options. `{out}`: file of the JSON; `{data}`: prepared tokens."""
+    """Module and options. `{out}`: file of the JSON; `{data}`: prepared tokens; `{within}`: seconds for rounds."""
     rehearsal: tuple[str, ...]
     """The same, tiny."""
 
 
 def _compared(module: str, *options: str) -> tuple[str, ...]:
-    return (f"benchmarks.{module}", "--repeats", "3", "--device", "cuda", "--out", "{out}", *options)
+    return (f"benchmarks.{module}", "--repeats", "3", "--device", "cuda", "--out", "{out}",
+            "--within-s", "{within}", *options)  # fmt: skip
 
 
 def _tiny(module: str, *names: str) -> tuple[str, ...]:
@@ -275,7 +280,9 @@ def run_part(part: Part, out: Path, data: Path, *, rehearsed: bool, limit_s: flo
     """Run a part and keep its files; return why there are none. What is cut off leaves no file."""
     with tempfile.TemporaryDirectory(dir=out, prefix=f".{part.name}-") as folder:
         result = Path(folder, "result.json")
-        words = [word.format(out=result, data=data) for word in (part.rehearsal if rehearsed else part.argv)]
+        within = f"{max(1.0, limit_s - REPORT_S):.0f}"
+        given = part.rehearsal if rehearsed else part.argv
+        words = [word.format(out=result, data=data, within=within) for word in given]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
         with (
             Path(out, f"{part.name}.log").open("w", encoding="utf-8") as log,
@@ -289,14 +296,26 @@ def run_part(part: Part, out: Path, data: Path, *, rehearsed: bool, limit_s: flo
             except subprocess.TimeoutExpired:
                 return f"not done after {limit_s:.0f} s; see {part.name}.log"
             finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # with the trainings that it has started
+                end(process.pid)
         if process.returncode or not result.exists():
             return f"failed with exit code {process.returncode}; see {part.name}.log"
         note = REHEARSAL if rehearsed else ""
         Path(out, f"{part.name}.md").write_text(f"# {part.title}\n\n{note}{said}", "utf-8")
         result.replace(out / f"{part.name}.json")
     return ""
+
+
+def end(process: int) -> None:
+    """Kill a process with all that it has started: torchrun's ranks, too, which are in sessions of their own and would
+    keep the card's memory and time."""
+    started: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process).children(recursive=True)
+    with suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+    for one in started:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def run_tests(out: Path) -> int:

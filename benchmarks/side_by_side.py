@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -84,7 +85,9 @@ def compare(comparison: Comparison, argv: Sequence[str]) -> int:
         _say(f"! {difference}: what is measured is not what the project ships; see benchmarks/README.md")
     load_before = os.getloadavg()
     began = time.time()
-    rounds = interleave(chosen, given.repeats, given.device, run, _say)
+    rounds = interleave(
+        chosen, given.repeats, given.device, run, _say, left_s=lambda: began + given.within_s - time.time()
+    )
     result = Result(
         title=comparison.title,
         command=f"python -m {comparison.module} {' '.join(argv)}".strip(),
@@ -110,18 +113,26 @@ def interleave(
     device: str,
     run: Callable[[Candidate], Round],
     say: Callable[[str], None],
+    *,
+    left_s: Callable[[], float] = lambda: math.inf,
 ) -> dict[str, list[Round]]:
     """Interleave the candidates. One that cannot run, or has failed once, is not started again, but stays in the
-    report."""
+    report. Nothing is started once no time is left, nor a round that would take longer than that, as the last did."""
     rounds: dict[str, list[Round]] = {candidate.name: [] for candidate in candidates}
+    last_s = 0.0
     for number in range(1, repeats + 1):
+        before_s = left_s()
+        if number > 1 and last_s > before_s:
+            say(f"no time left for round {number} of {repeats}")
+            break
         for candidate in candidates:
             mine = rounds[candidate.name]
             if mine and mine[-1].problem:
                 continue
-            problem = cannot_take_part(candidate, device)
+            problem = cannot_take_part(candidate, device) or ("no time left" if left_s() < 0 else "")
             mine.append(Round(problem=problem) if problem else run(candidate))
             say(f"round {number} of {repeats}: {candidate.name}: {mine[-1].in_short()}")
+        last_s = before_s - left_s()  # without a limit no number, which is never more
     return rounds
 
 
@@ -178,7 +189,7 @@ def _measure(comparison: Comparison, given: argparse.Namespace) -> int:
 
 # ── Options and machine ───────────────────────────────────────────────────────────────────────────
 
-_HARNESS_ONLY = {"measure", "out", "json", "only", "table"}
+_HARNESS_ONLY = {"measure", "out", "json", "only", "table", "within_s"}
 
 
 def _parse(comparison: Comparison, argv: Sequence[str]) -> argparse.Namespace:
@@ -191,6 +202,13 @@ def _parse(comparison: Comparison, argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if available")
     parser.add_argument("--threads", type=int, metavar="N", help="per candidate (default: all usable cores)")
     parser.add_argument("--timeout-s", type=int, default=1800, metavar="S", help="of one run of a candidate")
+    parser.add_argument(
+        "--within-s",
+        type=float,
+        default=math.inf,
+        metavar="S",
+        help="begin no round that would end later (default: all)",
+    )
     parser.add_argument("--json", action="store_true", help="print the JSON instead of the Markdown")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write JSON to this file")
     parser.add_argument("--measure", choices=names, metavar="NAME", help=argparse.SUPPRESS)

@@ -5,6 +5,7 @@ One GPU is enough for all but those with a `cards` fixture: NCCL refuses two ran
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -63,3 +64,22 @@ def cards() -> Callable[[int], None]:
             pytest.skip(f"needs {number} NVIDIA GPUs for NCCL, this machine has {torch.cuda.device_count()}")
 
     return need
+
+
+@pytest.fixture(autouse=True)
+def as_torch_comes() -> Iterator[None]:
+    """Undo what a test's training has set in this process: TF32 would round the products of the next test, and what
+    torch.compile keeps would take memory that another one is held to."""
+    yield
+    if NO_GPU:
+        return
+    import torch
+
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = True  # torch's default
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(mode=False)
+    torch.cuda.set_sync_debug_mode("default")
+    torch._dynamo.reset()
+    gc.collect()
+    torch.cuda.empty_cache()

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks import gpu
@@ -37,7 +38,7 @@ def test_each_kind_of_part_runs_and_leaves_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", [part for part in PARTS if "--repeats" in part.argv], ids=lambda part: part.name)
 def test_the_options_of_a_comparison_exist(part: Part) -> None:
     comparison: Comparison = import_module(part.argv[0]).COMPARISON
-    words = [word.format(out="out.json", data="data") for word in part.argv[1:]]
+    words = [word.format(out="out.json", data="data", within="9") for word in part.argv[1:]]
     given = _parse(comparison, words)
     shown = {name for table in comparison.tables if table.name in given.table for name in table.names}
     assert given.repeats >= 3
@@ -57,7 +58,7 @@ def test_the_options_of_a_comparison_exist(part: Part) -> None:
 )
 def test_the_goals_candidates_are_measured_by_their_parts(part: str, names: tuple[str, ...]) -> None:
     comparison: Comparison = import_module(WORK[part].argv[0]).COMPARISON
-    words = [word.format(out="out.json", data="data") for word in WORK[part].argv[1:]]
+    words = [word.format(out="out.json", data="data", within="9") for word in WORK[part].argv[1:]]
     given = _parse(comparison, words)
     shown = {name for table in comparison.tables if table.name in given.table for name in table.names}
     assert set(names) <= set(given.only or shown)
@@ -101,6 +102,16 @@ def test_muon_needs_what_its_worst_seed_needs(needed: list[float | None], figure
 def once(name: str, code: str) -> Part:
     words = ("timeit", "-n1", "-r1", "-s", "import time, pathlib", code)
     return Part(name=name, title=name, argv=words, rehearsal=words)
+
+
+def test_a_part_that_is_cut_off_leaves_no_rank_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun starts its ranks in sessions of their own."""
+    child = "import os, pathlib, time; pathlib.Path('{out}.rank').write_text(str(os.getpid())); time.sleep(600)"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], start_new_session=True)"
+    kept = tmp_path / "rank"
+    part = once("hanging", start.replace("{out}.rank", str(kept)))
+    assert "not done after 5 s" in gpu.run_part(part, tmp_path, tmp_path, rehearsed=True, limit_s=5)
+    assert not psutil.pid_exists(int(kept.read_text())) or psutil.Process(int(kept.read_text())).status() == "zombie"
 
 
 def test_a_part_that_was_cut_off_is_repeated_alone(

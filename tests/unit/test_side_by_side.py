@@ -220,3 +220,18 @@ def test_versions_other_than_the_projects_are_named(tmp_path: Path, monkeypatch:
         "torch 2.15.0+cu130 is installed, the project's constraints have ==2.13.0",
         "transformers 5.2 is installed, the project's constraints have ==5.1",
     ]
+
+
+def test_no_round_begins_that_would_not_end_in_time() -> None:
+    now, said = [0.0], list[str]()
+    candidates = [Candidate(name=name, measure=lambda _given: Measured(units_per_s=1, unit="x")) for name in "ab"]
+
+    def run(candidate: Candidate) -> Round:
+        now[0] += 10
+        return Round(measured=candidate.measure(argparse.Namespace()))
+
+    rounds = interleave(candidates, 3, "cpu", run, said.append, left_s=lambda: 45 - now[0])
+    assert [len(each) for each in rounds.values()] == [2, 2]
+    assert said[-1] == "no time left for round 3 of 3"
+    rounds = interleave(candidates, 3, "cpu", run, said.append, left_s=lambda: 45 - now[0])
+    assert [[one.problem for one in each] for each in rounds.values()] == [[""], ["no time left"]]
