@@ -24,6 +24,7 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.engine.compiler import PATIENCE_S, Compiler, CompileTimes, _Watch
 from trainer.engine.hardware import compiling
 from trainer.engine.reporting.metrics import Throughput
+from trainer.models.gpt2 import GPT2, Gpt2Shape
 
 CPU = torch.device("cpu")
 
@@ -246,6 +247,13 @@ def test_blocks_that_repeat_are_compiled_and_other_models_whole() -> None:
     tapering = nn.ModuleList([nn.Linear(4, 3), nn.Linear(3, 2)])
     assert list(compiling.regions(tapering)) == [tapering]
     assert compiling.usual_cost_s(repeated, CPU) < compiling.usual_cost_s(tapering, CPU)
+
+
+def test_on_a_gpu_the_loss_of_all_tokens_is_compiled_too() -> None:
+    model = GPT2(Gpt2Shape(vocab_size=64, layers=2, heads=2, width=16, seq_len=8))
+    assert compiling.parts(model, CPU) == list(model.blocks)
+    assert compiling.parts(model, torch.device("cuda")) == [*model.blocks, model.loss]
+    assert compiling.parts(model.loss, torch.device("cuda")) == [model.loss], "not twice"
 
 
 def test_evaluation_runs_what_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

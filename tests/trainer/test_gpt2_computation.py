@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from trainer.engine.hardware.attention import AttentionKernels, must_have_kernel
 from trainer.errors import OptionError
 from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
-from trainer.models.token_loss import CHUNK, chunk_for, token_loss
+from trainer.models.token_loss import CHUNK, WholeTokenLoss, chunk_for, token_loss
 
 SHAPE = Gpt2Shape(layers=2, heads=2, width=16, seq_len=12, vocab_size=50)
 PLAIN = Computation(loss_chunk=0)
@@ -109,6 +109,23 @@ def test_chunks_by_itself_on_a_cpu_and_where_a_gpu_is_small() -> None:
     assert chunk_for(1024, 50257, gpu_memory=0) == CHUNK
     assert chunk_for(4 * 1024, 50257, gpu_memory=4 * gib) == CHUNK
     assert chunk_for(16 * 1024, 50257, gpu_memory=80 * gib) == 0
+    assert chunk_for(64 * 1024, 50257, gpu_memory=80 * gib) == CHUNK
+    assert chunk_for(64 * 1024, 50257, gpu_memory=80 * gib, compiled=True) == 0
+
+
+def test_compiled_the_whole_loss_is_one_graph_with_the_same_gradients() -> None:
+    """As it is compiled on a GPU. Unlike in chunks, no weight is kept beside it: names in a checkpoint stay."""
+    assert not [name for name in GPT2(SHAPE).state_dict() if name.startswith("loss")]
+    compiled = torch.compile(WholeTokenLoss(), backend="aot_eager", fullgraph=True)
+    hidden, weight, following = torch.randn(5, 6, 8), torch.randn(50, 8), torch.randint(50, (5, 6))
+    found = []
+    for compute in (WholeTokenLoss(), compiled):
+        given = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = compute(*given, following)
+        (loss * 0.5).backward()
+        found.append((loss.detach(), *(one.grad for one in given)))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-2, atol=1e-2)
 
 
 def test_attention_kernels_agree() -> None:

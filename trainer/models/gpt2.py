@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainer.models.layers import Recompute, RecomputedBlock, initialize_normal, join_heads, recompute, split_heads
-from trainer.models.token_loss import chunk_for, logits, token_loss
+from trainer.models.token_loss import WholeTokenLoss, chunk_for, logits, token_loss
 from trainer.out_of_memory import gpu_memory
 
 
@@ -103,6 +103,7 @@ class GPT2(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         recompute(blocks, self.computation.gradient_checkpointing)
         self.norm = nn.LayerNorm(shape.width)
+        self.loss = WholeTokenLoss()
         self.apply(initialize_normal)
         for block in blocks:
             for last in (block.attention.proj, block.down):
@@ -117,8 +118,12 @@ class GPT2(nn.Module):
             return logits(hidden, self.tokens.weight)
         chunk = self.computation.loss_chunk
         if chunk == "auto":
-            chunk = chunk_for(following.numel(), self.shape.vocab_size, self._memory)
-        return token_loss(hidden, self.tokens.weight, following, chunk)
+            compiled = self.loss._compiled_call_impl is not None
+            chunk = chunk_for(following.numel(), self.shape.vocab_size, self._memory, compiled=compiled)
+        if chunk:
+            return token_loss(hidden, self.tokens.weight, following, chunk)
+        whole: Tensor = self.loss(hidden, self.tokens.weight, following)
+        return whole
 
     def set_loss_chunk(self, tokens: int | Literal["auto"]) -> None:
         """As `Computation.loss_chunk`, for the passes from now on."""

@@ -87,6 +87,11 @@ class RecomputedBlock(nn.Module):
         return without_statistics
 
 
+class RegionOnGpu(nn.Module):
+    """A part without weights that torch.compile compiles besides a model's blocks, on a GPU: there memory traffic
+    decides, which a compiler saves; on a CPU the gain is not worth the time that it takes."""
+
+
 def recompute(blocks: Iterable[nn.Module], how: Recompute) -> None:
     """Let the blocks of a model, first to last, compute again what `how` says."""
     for number, block in enumerate(blocks):

@@ -14,15 +14,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from trainer.models.layers import RegionOnGpu
+
 CHUNK = 1024
 ALIGNMENT = 64
 """Matrix kernels are slow at odd sizes such as 50257: the output layer is padded by rows that are never used."""
 
 
-def chunk_for(tokens: int, vocab_size: int, gpu_memory: int) -> int:
+def chunk_for(tokens: int, vocab_size: int, gpu_memory: int, *, compiled: bool = False) -> int:
     """Tokens in a chunk; 0: all at once, as on a GPU, where torch.compile fuses that well, unless logits and gradients
-    take a quarter of its memory. On a CPU (`gpu_memory` 0) chunks are 7 to 10 % faster (output layer of GPT-2 124M)."""
-    bytes_at_once = tokens * vocab_size * 10  # in bfloat16, as float32, and the gradient
+    take a quarter of its memory. On a CPU (`gpu_memory` 0) chunks are 7 to 10 % faster (output layer of GPT-2 124M).
+    `compiled`: whether `WholeTokenLoss` is."""
+    # Logits and gradient in bfloat16, and with room for another half; otherwise also in float32.
+    bytes_at_once = tokens * vocab_size * (6 if compiled else 10)
     return 0 if bytes_at_once < gpu_memory / 4 else CHUNK
 
 
@@ -40,6 +44,14 @@ def token_loss(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int = 0
         return loss
     scores = logits(hidden, weight)
     return F.cross_entropy(scores.to(_accurate(scores.dtype)), following, reduction="sum")
+
+
+class WholeTokenLoss(RegionOnGpu):
+    """`token_loss` of all tokens at once, as a module: torch.compile makes a few kernels of it, which on a GPU read and
+    write a third of the bytes, and keeps no logits in float32 (docs/adr/0054)."""
+
+    def forward(self, hidden: Tensor, weight: Tensor, following: Tensor) -> Tensor:
+        return token_loss(hidden, weight, following)
 
 
 def _in_chunks(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int) -> Tensor:
@@ -88,7 +100,7 @@ _chunked_loss.register_autograd(_scaled, setup_context=_keep_gradients)
 
 def _loss_and_gradients(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int, wanted: bool) -> Triple:
     """The loss, and its gradients where they are `wanted`, otherwise empty tensors."""
-    read = _padded(weight.to(hidden.dtype))
+    read = _read_rows(weight, hidden.dtype)
     loss = torch.zeros((), device=hidden.device, dtype=_accurate(hidden.dtype))
     # One buffer for all chunks: to allocate memory costs a CPU more than to fill it.
     buffer = hidden.new_empty(min(chunk, len(hidden)), len(read))
@@ -128,7 +140,19 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def _padded(weight: Tensor) -> Tensor:
-    return F.pad(weight, (0, 0, 0, -len(weight) % ALIGNMENT))
+    lacking = -len(weight) % ALIGNMENT
+    return F.pad(weight, (0, 0, 0, lacking)) if lacking else weight  # to pad by nothing is a copy, too
+
+
+def _read_rows(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """`_padded`, in another type by the same copy."""
+    lacking = -len(weight) % ALIGNMENT
+    if not lacking:
+        return weight.to(dtype)
+    rows = weight.new_empty(len(weight) + lacking, weight.shape[1], dtype=dtype)
+    rows[: len(weight)] = weight
+    rows[len(weight) :] = 0
+    return rows
 
 
 def _accurate(dtype: torch.dtype) -> torch.dtype:

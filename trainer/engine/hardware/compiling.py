@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainer.models.layers import RegionOnGpu
+
 BLOCKS_S = {"cpu": 15.0, "cuda": 20.0}
 """Time to compile a block of GPT-2 for the first time: measured on a CPU of `REFERENCE_S`; on a GPU estimated."""
 WHOLE_S = {"cpu": 30.0, "cuda": 45.0}
@@ -37,6 +39,14 @@ def regions(model: nn.Module) -> Sequence[nn.Module]:
     return max(repeated, key=lambda blocks: _size(blocks[0]) * len(blocks), default=[model])
 
 
+def parts(model: nn.Module, device: torch.device) -> list[nn.Module]:
+    """All that is compiled, each on its own: the regions, and on a GPU further ones that lie outside of them."""
+    blocks = list(regions(model))
+    inside = {module for block in blocks for module in block.modules()}
+    more = [one for one in model.modules() if isinstance(one, RegionOnGpu) and one not in inside]
+    return blocks + (more if device.type == "cuda" else [])
+
+
 def _signature(block: nn.Module) -> tuple[object, ...]:
     """Alike for blocks that one compiled function serves."""
     tensors = (*block.named_parameters(), *block.named_buffers())
@@ -51,7 +61,7 @@ def compile_in_place(
     model: nn.Module, device: torch.device, *, dynamic: bool | None = None, backend: str = "inductor",
     cuda_graphs: bool = False,
 ) -> str:  # fmt: skip
-    """Compile the model's `regions` without wrappers around them, so that the names of its weights stay.
+    """Compile the model's `parts` without wrappers around them, so that the names of its weights stay.
 
     Returns why that cannot be, empty if it can. `dynamic=True` is for batches of many lengths: one kernel for all
     instead of one for each length, until torch gives up. `cuda_graphs`: see `must_allow_graphs`.
@@ -65,7 +75,7 @@ def compile_in_place(
     if not lacking:
         # Torch would cut each block where one of DDP's buckets ends, and only if DDP makes the first pass.
         torch._dynamo.config.optimize_ddp = False
-        for region in regions(model):
+        for region in parts(model, device):
             if type(region) is nn.Sequential:
                 region._compiled_call_impl = torch.compile(_call_of(region), **how)
             else:
