@@ -33,7 +33,7 @@ from benchmarks.side_by_side import ROOT, host
 
 LIMIT_S = 480
 REPORT_S = 60
-"""Of that, seconds in which a comparison begins no round, so that it reports those that it has."""
+"""Seconds at the end of it in which a comparison begins no round, so that it reports those that it has."""
 MINUTES = 25.0
 REHEARSAL = "Rehearsal with tiny shapes on a CPU: no figure here means anything.\n\n"
 Figures = Mapping[str, Any]
@@ -101,7 +101,7 @@ PARTS = (
     ),
     Part(
         name="exchange",
-        title="Exchange of gradients: work on the card, two ranks by gloo, one by NCCL",
+        title="Exchange of gradients: work on the card, one rank by NCCL, two by gloo",
         argv=("benchmarks.exchange", "--device", "cuda", "--data-dir", "{data}", "--out", "{out}"),
         rehearsal=("benchmarks.exchange", "--quick", "--device", "cpu", "--data-dir", "{data}", "--out", "{out}"),
     ),
@@ -197,7 +197,7 @@ GOALS = (
     ),
     Goal(text="speed of that", part="memory", figure=times("ours-frugal", "ours-compiled"), at_least=0.9),
     Goal(text="images, to the simple script", part="vision", figure=times("ours", "naive"), at_least=5.0),
-    Goal(text="images, to timm", part="vision", figure=times("ours", "timm"), at_least=1.15),
+    Goal(text="images, to timm", part="vision", figure=times("ours-compiled", "timm"), at_least=1.15),
     Goal(text="texts, to HF Trainer", part="text", figure=times("ours", "hf-trainer"), at_least=2.0),
     Goal(text="Muon's tokens for AdamW's loss", part="muon", figure=_muon, at_most=0.7),
 )

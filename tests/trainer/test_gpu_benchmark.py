@@ -52,7 +52,7 @@ def test_the_options_of_a_comparison_exist(part: Part) -> None:
         ("peers-64", ("ours-compiled",)),
         ("shipped", ("ours", "hf-trainer", "lightning")),
         ("memory", ("ours-frugal", "ours-compiled")),
-        ("vision", ("ours", "naive", "timm")),
+        ("vision", ("ours", "ours-compiled", "naive", "timm")),
         ("text", ("ours", "hf-trainer")),
     ],
 )

@@ -190,8 +190,8 @@ def _trained(run: TrainingRun, optimizer: Optimizer) -> TrainState:
 
 
 def _optimizer_s(run: TrainingRun, optimizer: Optimizer) -> tuple[float, bool | None]:
-    """Seconds of an optimizer step as the training will take it, 0 where nobody asks; and whether ranks share Muon's
-    matrices, None where that is not decided yet."""
+    """Seconds of an optimizer step as the training will take it, 0 where no plan needs them; and whether ranks share
+    Muon's matrices, None where that is not decided yet."""
     muon, options = muon_of(optimizer), run.options
     shares: bool | None = None
     if muon and options.compile is True and not options.deterministic and (told := compile_if_faster(muon, run.group)):

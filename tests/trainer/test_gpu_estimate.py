@@ -1,0 +1,43 @@
+"""Counts of a GPT-2 step's kernels and bytes without a GPU, and its CPU time by operator."""
+
+from __future__ import annotations
+
+import pytest
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from benchmarks import gpu_estimate, operators
+from benchmarks.gpu_estimate import OPTIMIZER_KERNELS, counts, loss_arguments, seconds_of, uncompiled
+from trainer.models.gpt2 import Gpt2Shape
+from trainer.models.token_loss import token_loss
+
+SHAPE = Gpt2Shape(layers=2, heads=2, width=16, seq_len=32, vocab_size=1000)
+
+
+def test_an_uncompiled_loss_moves_its_logits_many_times() -> None:
+    def loss_of(tokens: int) -> gpu_estimate.Counts:
+        with FakeTensorMode():
+            return uncompiled(lambda: token_loss(*loss_arguments(SHAPE, tokens)))
+
+    few, many = loss_of(64), loss_of(128)
+    assert few.kernels == many.kernels > 10
+    logits = 64 * SHAPE.vocab_size
+    assert 30 * logits < many.bytes - few.bytes < 60 * logits
+
+
+@pytest.mark.slow
+def test_compiled_a_step_has_fewer_kernels_and_bytes() -> None:
+    (found,) = counts(SHAPE, [16])
+    plain, blocks, chunks, whole = found.values()
+    assert plain.kernels > chunks.kernels > whole.kernels > OPTIMIZER_KERNELS
+    assert blocks.kernels > whole.kernels
+    assert plain.bytes > blocks.bytes > whole.bytes
+    assert seconds_of(SHAPE, 16, plain) > seconds_of(SHAPE, 16, whole)
+
+
+def test_operators_of_both_models_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    assert operators.main(["--quick"]) == 0
+    told = capsys.readouterr().out
+    assert "| aten::mm |" in told
+    assert told.count("\n| ours ") == 1
+    assert "padded once" in told
