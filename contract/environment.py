@@ -20,3 +20,11 @@ SYNC = "ORCH_SYNC"
 """Sync method that `orch_hooks.ddp` uses for `auto`; set by the user."""
 SHUTDOWN_TIMEOUT_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """Seconds in which ranks can write a checkpoint after a request to stop; torchrun reads it, too."""
+TOKEN_FILE = "ORCH_AGENTS_TOKEN_FILE"  # noqa: S105  # the name of a variable
+"""File with the agents' token, where it is not in the run's folder: in a pod it is a Secret."""
+PEERS = "ORCH_PEERS"
+"""In a pod: DNS names of the pods of the run, by rank, with commas between them."""
+RESTART_COUNT = "ORCH_RESTART_COUNT"
+"""In a pod: how often Kubernetes has started the pods of the run again."""
+KUBEFLOW_SETS = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+"""Variables that Kubeflow's runtime for torch sets itself and refuses in a TrainJob."""

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from contract import environment
 from contract.run_folder import AGENTS_TOKEN
 from tests.trainer.test_agent import free_port
 from trainer.agent.coordinator import EndRun, Order, StartRanks
 from trainer.agent.coordinator_link import CoordinatorClient, CoordinatorServer
-from trainer.agent.handshake import SHORTEST, Greeting, draw, read_asked
+from trainer.agent.handshake import SHORTEST, Greeting, draw, read_asked, read_token
 from trainer.agent.listener import (
     AgentListener,
     ListenerEvent,
@@ -265,6 +266,17 @@ def options(folder: Path, rank: int, port: int) -> AgentOptions:
         run="r.0", names=NAMES[:2], node_rank=rank, first_rank=rank, address="127.0.0.1", port=port, restarts=3,
         silence_s=60, absence_s=0.5, frozen_s=60, stuck_s=30, folder=folder, command=("torchrun",),
     )  # fmt: skip
+
+
+def test_the_token_may_lie_elsewhere(tmp_path: Path) -> None:
+    """In a pod it is a file of a Secret."""
+    argv = ["--nodes", "alpha,beta", "--node-rank", "0", "--address", "127.0.0.1", "--port", "1", "--", "torchrun"]
+    (tmp_path / "secret").write_bytes(SECRET)
+    (tmp_path / AGENTS_TOKEN).write_bytes(b"z" * 32)
+    run_folder = {environment.RUN_DIR: str(tmp_path)}
+    elsewhere = {**run_folder, environment.TOKEN_FILE: str(tmp_path / "secret")}
+    assert read_token(read(argv, run_folder).token_file) == b"z" * 32
+    assert read_token(read(argv, elsewhere).token_file) == SECRET
 
 
 def test_a_node_and_its_coordinator_know_each_other(tmp_path: Path) -> None:

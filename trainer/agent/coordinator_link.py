@@ -53,7 +53,8 @@ class CoordinatorServer:
         self._informed = set[int]()
         """Ranks of the nodes that know how the run ended."""
         self._pinged = 0.0
-        self._listener = AgentListener(options, read_token(options.folder), note) if len(options.names) > 1 else None
+        several = len(options.names) > 1
+        self._listener = AgentListener(options, read_token(options.token_file), note) if several else None
         self._coordinator.open(time.monotonic())
 
     def ready(self, generation: int) -> None:
@@ -141,7 +142,7 @@ class CoordinatorClient:
     def __init__(self, options: AgentOptions, note: Note = _print) -> None:
         self._options = options
         self._note = note
-        self._token = read_token(options.folder)
+        self._token = read_token(options.token_file)
         self._connection: AgentConnection | None = None
         self._state: Report = Ready(generation=0)
         """The first report on a new connection."""

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.run_folder import AGENTS_TOKEN
 from trainer.agent.messages import MisfitError, values_of, whole
 from trainer.errors import ConfigurationError
 
@@ -25,9 +24,8 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 _PROOF = re.compile(r"[0-9a-f]{64}")
 
 
-def read_token(folder: Path) -> bytes:
+def read_token(file: Path) -> bytes:
     """Read the attempt's token. ConfigurationError: it is missing or too short."""
-    file = folder / AGENTS_TOKEN
     try:
         token = file.read_bytes().strip()
     except OSError as error:

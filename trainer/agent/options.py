@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract import environment
+from contract.run_folder import AGENTS_TOKEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +42,16 @@ class AgentOptions:
     """Time between two samples of the node's resources; 0: none are taken."""
     interface: str = ""
     """Network interface towards the other nodes, to listen on if `address` is not this machine's; empty: unknown."""
+    token: Path | None = None
+    """File with the agents' token; None: it is in the folder of the run."""
 
     @property
     def node(self) -> str:
         return self.names[self.node_rank]
+
+    @property
+    def token_file(self) -> Path:
+        return self.token or self.folder / AGENTS_TOKEN
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
@@ -86,4 +93,5 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
         sample_s=float(environ.get("ORCH_SAMPLE_S") or 2),
         save_s=float(environ.get(environment.SHUTDOWN_TIMEOUT_S) or 60),
         interface=environ.get("GLOO_SOCKET_IFNAME", ""),
+        token=Path(environ[environment.TOKEN_FILE]) if environ.get(environment.TOKEN_FILE) else None,
     )
