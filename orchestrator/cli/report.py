@@ -114,6 +114,11 @@ def write_line(text: str = "") -> None:
     sys.stdout.write(_lines(text))
 
 
+def write_document(text: str) -> None:
+    """Write a document to stdout as it is: no character of it may change."""
+    sys.stdout.write(text)
+
+
 def write_names(names: Iterable[str]) -> None:
     """Write the names to stdout, each once and on a line of its own."""
     for name in dict.fromkeys(names):

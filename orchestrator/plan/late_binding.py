@@ -27,7 +27,7 @@ def late_bound(spec: ContainerSpec, *options: str) -> ContainerSpec:
     The rendezvous is named by the run alone: the attempt is known to the agent only.
     """
     agent, started = parts_of(spec.command)
-    module = agent.index("trainer.agent") + 1
+    first = next(place for place, word in enumerate(agent) if word.startswith("--"))  # after `python -c …` or `-m …`
     if started[0] == "torchrun":
         started = tuple(_without(started, TORCHRUN_OPTIONS))
         value = started.index(_RENDEZVOUS) + 1
@@ -35,7 +35,7 @@ def late_bound(spec: ContainerSpec, *options: str) -> ContainerSpec:
     kept = {name: value for name, value in spec.environment.items() if name not in VARIABLES}
     return replace(
         spec,
-        command=(*agent[:module], *options, *_without(agent[module:], AGENT_OPTIONS), "--", *started),
+        command=(*agent[:first], *options, *_without(agent[first:], AGENT_OPTIONS), "--", *started),
         environment={name: _without_attempt(value) if name == "PET_RDZV_ID" else value for name, value in kept.items()},
     )
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 NOTHING_TO_REACH = {
     "version", "explain", "docs", "prepare", "plan", "checkpoints push", "trust", "shell", "init", "runs diff",
-    "runs rerun", "report", "search",
+    "runs rerun", "report", "search", "export jobset", "export trainjob",
 }  # fmt: skip
 """Commands that ask no node before they have found something else, and `trust`, `init` and `shell`, which open their
 own connections: see tests/contract/test_ssh.py and test_init.py, tests/unit/test_exec.py. `lab` and `inventory` ask
@@ -40,6 +40,8 @@ WORDS = {
     "checkpoints prune": ("RUN", "--keep", "1"),
     "inventory import": ("hostfile",),
     "search": ("nan",),
+    "export jobset": ("-n", "2"),
+    "export trainjob": ("-n", "2"),
 }
 """Arguments that a command requires."""
 
@@ -99,9 +101,12 @@ def test_3_no_inventory(orch: Orch, command: str) -> None:
         assert "no nowhere.yaml (given by -i)" in ran.err
 
 
-LOOKING_FIRST = ("logs", "restart", "resume", "runs rerun", "search", "lab up")
+LOOKING_FIRST = (
+    "logs", "restart", "resume", "runs rerun", "search", "lab up", "export jobset", "export trainjob",
+)  # fmt: skip
 CHOOSING = [one for one in EVERY if "--nodes" in OPTIONS[one] and one not in LOOKING_FIRST]
-"""Commands that choose nodes of the inventory at once: some look for a run first, and `lab up` takes a count."""
+"""Commands that choose nodes of the inventory at once: some look for a run first; `lab up` and the
+exports for Kubernetes take a count."""
 
 
 @pytest.mark.parametrize("choice", ["alpah", "alpha,alpah", "!alpah", "2,!alpah"])

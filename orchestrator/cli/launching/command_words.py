@@ -46,7 +46,7 @@ def rank_command(context: typer.Context, command: Sequence[str] | None) -> RankC
     if found.note:
         say(found.note)
     if found.words and not is_own_script(found.words) and {"-h", "--help"} & set(found.words):
-        write_line(look_at(found.words, prog=f"orch {context.command.name} --").help.rstrip())
+        write_line(look_at(found.words, prog=f"{context.command_path} --").help.rstrip())
         raise typer.Exit
     return found
 
@@ -96,8 +96,8 @@ def _must_be_told_apart(context: typer.Context, typed: list[str], words: list[st
     if words[0].startswith("-"):
         close = difflib.get_close_matches(words[0].partition("=")[0], sorted(options), 1)
         raise UsageError(
-            f"no option {words[0]} of orch {context.command.name}" + (f" (did you mean {close[0]}?)" if close else ""),
-            hint=f"orch {context.command.name} --help   # options of the training stand after --",
+            f"no option {words[0]} of {context.command_path}" + (f" (did you mean {close[0]}?)" if close else ""),
+            hint=f"{context.command_path} --help   # options of the training stand after --",
         )
     first = typed.index(words[0])
     before, after = typed[:first], typed[first:]

@@ -55,14 +55,13 @@ def build_request(
     for name in (name for name, value in options.environment.items() if is_sensitive(name, value)):
         notify(f"note: whoever may use Docker on a node can read {name}, by docker inspect\n  → --secret {name}")
     resolved = options.resolved(earlier)
-    language = {name: own_environment[name] for name in LANGUAGE if own_environment.get(name)}
     before = dict(earlier.environment) if earlier else {}
     for name in [name for name, value in before.items() if value == REDACTED and name not in options.environment]:
         before[name] = own_environment.get(name) or REDACTED  # no plan holds the value
     all_secrets = (*(earlier.secrets if earlier else ()), *options.secrets)
     settings = {
         **resolved.settings(),
-        "environment": {**language, **before, **_offline(options, notify), **options.environment},
+        "environment": {**language_of(own_environment), **before, **_offline(options, notify), **options.environment},
         "secrets": tuple({secret.name: secret for secret in all_secrets}.values()),
         "image": _image(inventory, options, earlier),
     }
@@ -83,6 +82,11 @@ def build_request(
     )
     request = _with_content(request, earlier, notify)
     return replace(request, data_parts=_data_parts(request, earlier, divided=options.shard))
+
+
+def language_of(own_environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables of the caller's language."""
+    return {name: own_environment[name] for name in LANGUAGE if own_environment.get(name)}
 
 
 def _image(inventory: Inventory, options: LaunchOptions, earlier: Plan | None) -> str:

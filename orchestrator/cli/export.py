@@ -1,0 +1,316 @@
+"""`orch export`: the plan of a launch as a file for another engine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.completion import workloads
+from orchestrator.cli.flags import Command, CommandGroup, expand
+from orchestrator.cli.launching.command_words import WORDS_LAST, must_run, with_command
+from orchestrator.cli.options import InventoryOption, JsonOption
+from orchestrator.cli.report import say, write_document, write_json
+from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
+from orchestrator.specs.labels import MOST_ATTEMPTS
+from orchestrator.specs.launch_options import LaunchOptions
+
+if TYPE_CHECKING:  # loaded when a command runs: help stays quick
+    from orchestrator.fleet.planning.export import Exported
+    from orchestrator.plan.pod import ClusterPlace
+    from orchestrator.specs.inventory import Inventory
+    from orchestrator.specs.plan import Plan
+    from orchestrator.specs.request import RunIdentity
+
+SETTINGS_OF_RUN = ("environment", "secrets", "max_restarts", "hang_timeout_s")
+_IMAGE = re.compile(
+    r"[a-z0-9][A-Za-z0-9._/-]*(:[0-9]+/[A-Za-z0-9._/-]+)?(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[0-9a-f]{64})?"
+)
+
+ExportedWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- COMMAND...]",
+        autocompletion=workloads,
+        help="A workload of the trainer with its options, or your own: python SCRIPT ...; data and code lie in the "
+        "workspace of the machines.",
+    ),
+]
+NameOption = Annotated[
+    str | None,
+    typer.Option(
+        "--name", metavar="NAME", help="Id of the run: the same words then make the same text (default: from the time)."
+    ),
+]
+AttemptOption = Annotated[
+    int | None,
+    typer.Option(
+        "--attempt",
+        min=0,
+        max=MOST_ATTEMPTS,
+        metavar="N",
+        help="Number of its first attempt; to resume a run that has ended, one above all that it had (default: 0).",
+    ),
+]
+ToOption = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="The file to write (default: stdout).")]
+ImageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--image",
+        metavar="REF",
+        help="Name by which the machines have or pull the image of `orch build` (default: its own).",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """A cluster of equal machines, which is described and not asked."""
+
+    count: Annotated[
+        int | None,
+        typer.Option("-n", "--nodes", min=1, max=1000, metavar="N", help="Machines, with one pod each. Required."),
+    ] = None
+    cpus: Annotated[
+        float | None,
+        typer.Option("--cpus", min=0.1, max=1024, metavar="N", help="CPU cores of each for the run (default: 2)."),
+    ] = 2.0
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="SIZE", help="Memory of each for the run (default: 4g).")
+    ] = "4g"
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=0, max=64, metavar="N", help="GPUs of each (default: 0).")
+    ] = 0
+    reference: ImageOption = None
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", metavar="NAME", help="Namespace (default: that of kubectl).")
+    ] = None
+    claim: Annotated[
+        str | None,
+        typer.Option(
+            "--claim",
+            metavar="NAME",
+            help="Volume claim, ReadWriteMany, with data, code and checkpoints (default: orch-workspace).",
+        ),
+    ] = "orch-workspace"
+    runtime: Annotated[
+        str | None,
+        typer.Option("--runtime", metavar="NAME", help="Runtime of Kubeflow (default: its own for torch)."),
+    ] = "torch-distributed"
+    name: NameOption = None
+    attempt: AttemptOption = 0
+    inventory: InventoryOption = None
+    to: ToOption = None
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    """The form and the place of the result."""
+
+    to: Path | None
+    as_json: bool
+
+
+ON_KUBERNETES = (
+    *SETTINGS_OF_RUN, "count", "cpus", "memory", "gpus", "reference", "namespace", "claim", "name", "attempt",
+    "inventory", "to", "as_json",
+)  # fmt: skip
+"""Parameters of the formats for Kubernetes."""
+
+
+@expand(only=ON_KUBERNETES)
+def jobset(
+    context: typer.Context, options: LaunchOptions, cluster: ClusterOptions, command: ExportedWords = None
+) -> int:
+    """Write a run as a JobSet of Kubernetes (v1alpha2).
+
+    Schema-checked, not run: its fields, names and sizes are those that JobSet's API takes, but no cluster has run one
+    yet. No machine is asked. The comments at its top are the steps to start it. Exit code 3: a value that Kubernetes
+    would refuse, with its field.
+    """
+    from orchestrator.plan.jobset import jobset as as_jobset
+    from orchestrator.plan.pod import cluster_notes, container_of
+
+    plan, place = _on_kubernetes(context, options, cluster, command)
+    written = _Written(to=cluster.to, as_json=cluster.as_json)
+    return _write(
+        "jobset",
+        plan,
+        as_jobset(plan, place),
+        lambda file: cluster_notes(plan, container_of(plan), place, file),
+        written,
+    )
+
+
+@expand(only=(*ON_KUBERNETES, "runtime"))
+def trainjob(
+    context: typer.Context, options: LaunchOptions, cluster: ClusterOptions, command: ExportedWords = None
+) -> int:
+    """Write a run as a TrainJob of Kubeflow Trainer (v1alpha1).
+
+    Schema-checked, not run: its fields, names and sizes are those that Kubeflow's API takes, but no cluster has run one
+    yet. No machine is asked. The comments at its top are the steps to start it. Exit code 3: a value that Kubernetes
+    would refuse, with its field.
+    """
+    from orchestrator.plan.trainjob import trainjob as as_trainjob
+    from orchestrator.plan.trainjob import trainjob_notes
+
+    plan, place = _on_kubernetes(context, options, cluster, command)
+    written = _Written(to=cluster.to, as_json=cluster.as_json)
+    return _write("trainjob", plan, as_trainjob(plan, place), lambda file: trainjob_notes(plan, place, file), written)
+
+
+@expand(only=(*SETTINGS_OF_RUN, "nodes", "labels", "master"))
+def stack(
+    *,
+    context: typer.Context,
+    options: LaunchOptions,
+    command: ExportedWords = None,
+    reference: ImageOption = None,
+    name: NameOption = None,
+    attempt: AttemptOption = 0,
+    inventory: InventoryOption = None,
+    to: ToOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Write a run as a stack file of Docker Swarm, for nodes of the inventory.
+
+    Schema-checked, not run. The nodes are asked for their addresses, network interfaces and resources, as for a launch.
+    `orch launch` itself gives more on these nodes: the comments at the top say what Swarm drops.
+    """
+    from orchestrator.cli.context import load_inventory
+    from orchestrator.fleet.planning.export import export_identity
+    from orchestrator.plan.stack import stack as as_stack
+    from orchestrator.plan.stack import stack_notes
+
+    options = with_command(context, options, command)
+    exported = _on_nodes(
+        load_inventory(inventory).inventory, options, export_identity(name or "", attempt or 0), context
+    )
+    plan, images = exported.plan, exported.images
+    if reference:
+        images = dict.fromkeys(images, _image(reference))
+    manifest = as_stack(plan, images, exported.hostnames)
+    return _write("stack", plan, manifest, lambda file: stack_notes(plan, file), _Written(to=to, as_json=as_json))
+
+
+def _on_kubernetes(
+    context: typer.Context, options: LaunchOptions, cluster: ClusterOptions, command: list[str] | None
+) -> tuple[Plan, ClusterPlace]:
+    """The plan for machines as they are described, and the names of the cluster. UsageError, ConfigError."""
+    from orchestrator.fleet.planning.export import Machines, described, export_identity, export_request, plan_export
+    from orchestrator.plan.pod import ClusterPlace
+    from orchestrator.specs.inventory import parse_size_mib
+
+    options = with_command(context, options, command)
+    if not cluster.count:
+        raise UsageError(
+            "--nodes N is missing: on how many machines?", hint=f"{context.command_path} --nodes 3 -- gpt2"
+        )
+    try:
+        memory_mib = parse_size_mib(cluster.memory)
+    except ValueError as error:
+        raise UsageError(f"--memory {cluster.memory}: expected {error}") from None
+    machines = Machines(
+        count=cluster.count, cpus=cluster.cpus or 0, memory_mib=int(str(memory_mib)), gpus=cluster.gpus or 0
+    )
+    project, master_port = _project(cluster.inventory)
+    checked = must_run(context.command_path, options)
+    nodes, facts = described(machines)
+    request = export_request(options, nodes, os.environ, project=project, master_port=master_port, sizes=checked.sizes)
+    place = ClusterPlace(
+        namespace=cluster.namespace or "",
+        claim=str(cluster.claim),
+        runtime=str(cluster.runtime),
+        image=_image(cluster.reference) if cluster.reference else "",
+    )
+    return plan_export(request, facts, export_identity(cluster.name or "", cluster.attempt or 0)).plan, place
+
+
+def _on_nodes(inventory: Inventory, options: LaunchOptions, identity: RunIdentity, context: typer.Context) -> Exported:
+    """The plan for nodes of the inventory, which are asked. PreflightError: one does not answer."""
+    from orchestrator.cli.report import report_errors
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.planning.export import ask_nodes, export_request, plan_export
+    from orchestrator.specs.errors import PreflightError
+    from orchestrator.specs.selection import select_nodes
+
+    chosen = select_nodes(inventory, nodes=options.nodes, labels=options.labels)
+    checked = must_run(context.command_path, options)
+    request = export_request(
+        options, chosen, os.environ, project=inventory.project, master_port=inventory.master_port, sizes=checked.sizes
+    )
+    with connected(request.nodes) as nodes:
+        facts, errors = ask_nodes(nodes, request)
+    if report_errors(errors):
+        raise PreflightError("nothing was written", hint="fix the errors above, or leave nodes out with --nodes")
+    return plan_export(request, facts, identity)
+
+
+def _project(inventory: Path | None) -> tuple[str, int]:
+    """Project and port of the inventory, of which a cluster needs nothing else; the defaults where there is none."""
+    from orchestrator.cli.context import load_inventory
+    from orchestrator.cli.inventory_place import GIVEN, inventory_place
+    from orchestrator.specs.inventory import Inventory
+
+    file, origin = inventory_place(inventory)
+    if origin != GIVEN and not file.exists():
+        fields = Inventory.model_fields
+        return fields["project"].default, fields["master_port"].default
+    found = load_inventory(inventory).inventory
+    return found.project, found.master_port
+
+
+def _image(reference: str) -> str:
+    if not _IMAGE.fullmatch(reference):
+        raise UsageError(f"--image {reference}: expected the name of an image, such as registry.example/team/mine:1")
+    return reference
+
+
+def _write(
+    kind: str, plan: Plan, manifest: dict[str, Any], notes_for: Callable[[str], Iterable[str]], written: _Written
+) -> int:
+    """Check the manifest and write it. ConfigError: the engine would refuse it; all problems, by field."""
+    from orchestrator.checks.manifest import KINDS, manifest_problems
+    from orchestrator.render.manifest import manifest_text
+
+    if problems := manifest_problems(kind, manifest) if kind in KINDS else ():
+        raise ConfigError(f"Kubernetes would refuse this {kind}", problems=problems)
+    notes = [*notes_for(str(written.to or f"{plan.run_id}.yaml")), *(f"note: {note}" for note in plan.notes)]
+    if written.as_json:
+        write_json({"run_id": plan.run_id, "manifest": manifest, "notes": notes})
+        return EXIT_OK
+    text = manifest_text(manifest, notes)
+    if not written.to:
+        write_document(text)
+        return EXIT_OK
+    file = written.to.expanduser()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"{file} cannot be written: {reason}", hint="another file: --to FILE") from None
+    say(f"✓ {file}: schema-checked, not run; the steps to start it are at its top")
+    return EXIT_OK
+
+
+GROUP = CommandGroup(
+    help="Write the plan of a launch as a file for Kubernetes or Docker Swarm.\n\nSchema-checked, not run.",
+    epilog="orch export jobset --nodes 3 -- gpt2 --max-steps 100",
+    no_args_is_help=True,
+)
+EXAMPLES: dict[Command, str] = {
+    jobset: "orch export jobset --nodes 3 --cpus 8 --memory 32g --gpus 1 --image registry.example/orch:cuda -- gpt2\n"
+    "orch export jobset --nodes 3 --name first --to first.yaml -- python mine/train.py --lr 1e-3",
+    trainjob: "orch export trainjob --nodes 3 --runtime torch-distributed --namespace ml -- gpt2",
+    stack: "orch export stack --nodes alpha,beta --to first.yaml -- gpt2",
+}
+for command, examples in EXAMPLES.items():
+    GROUP.command(epilog=examples, context_settings=WORDS_LAST)(command)
