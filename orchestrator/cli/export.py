@@ -174,15 +174,15 @@ def stack(
     command: ExportedWords = None,
     reference: ImageOption = None,
     name: NameOption = None,
-    attempt: AttemptOption = 0,
+    attempt: AttemptOption = None,
     inventory: InventoryOption = None,
     to: ToOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Write a run as a stack file of Docker Swarm, for nodes of the inventory.
 
-    Schema-checked, not run. The nodes are asked for their addresses, network interfaces and resources, as for a launch.
-    `orch launch` itself gives more on these nodes: the comments at the top say what Swarm drops.
+    Schema-checked, not run: Docker's own reader takes such files, but no swarm has run one yet. The nodes are asked for
+    their addresses, interfaces and resources. `orch launch` gives more on them: the comments say what Swarm drops.
     """
     from orchestrator.cli.context import load_inventory
     from orchestrator.fleet.planning.export import export_identity
