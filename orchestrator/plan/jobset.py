@@ -57,7 +57,7 @@ def jobset(plan: Plan, place: pod.ClusterPlace) -> dict[str, Any]:
 def _pod(plan: Plan, spec: ContainerSpec, place: pod.ClusterPlace) -> dict[str, Any]:
     part = pod.one_for_all(plan)
     apart = {
-        "labelSelector": {"matchLabels": {pod.RANK_LABEL_OF_JOBSET: pod.object_name(plan.run_id)}},
+        "labelSelector": {"matchLabels": {pod.LABEL_OF_JOBSET: pod.object_name(plan.run_id)}},
         "topologyKey": "kubernetes.io/hostname",
     }
     return {

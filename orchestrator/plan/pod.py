@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from contract import environment
+from contract.failures.owners import EXIT_CODES
 from contract.run_folder import AGENTS_TOKEN
 from orchestrator.plan.command import CONTAINER_WORKSPACE
 from orchestrator.plan.container import SECRETS_INSIDE
@@ -24,11 +25,11 @@ from orchestrator.specs.secret import is_sensitive
 
 JOB = CONTAINER = "node"
 """Name of the one job, and of the container of its pods: Kubeflow's runtimes call theirs so."""
-RANK_LABEL_OF_JOBSET = "jobset.sigs.k8s.io/jobset-name"
+LABEL_OF_JOBSET = "jobset.sigs.k8s.io/jobset-name"
 RESTARTS_LABEL = "jobset.sigs.k8s.io/restart-attempt"
 NOT_RUN = "schema-checked, not run: no cluster has run this form yet"
-FINAL_EXIT_CODES = (1, 2, 3)
-"""Exit codes of an agent that has judged that another try does not help: a failed run, usage, configuration."""
+FINAL_EXIT_CODES = tuple(sorted({2, *EXIT_CODES.values()} - {EXIT_CODES["done"], EXIT_CODES["stopped"]}))
+"""Exit codes of an agent that has judged that another try does not help; 2 is that of words it does not take."""
 USER = 1000
 _OF_A_LAN = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Variables of interfaces: a pod's only address is that of its name."""
