@@ -37,8 +37,10 @@ SKIPPED = 3
 """Steps that allocate memory."""
 LENGTHS_S = {"1 minute": 60.0, "20 minutes": 1200.0}
 """Steps of a run that is not compiled, by which its number of steps is chosen."""
+WATCHED = 6
+"""Step that `auto` looks at, to decide when it ends."""
 DECIDED = 8
-"""Steps after which `auto` has decided."""
+"""Steps after which a run of `auto` is ended: the next one after its decision may compile."""
 CLOSE = 0.05
 """Share of a run's length up to which the slower choice counts as right."""
 
@@ -114,9 +116,14 @@ class Told:
         return float(self.of("step")[0]["t"]) - self.began
 
     @property
+    def step_times(self) -> list[float]:
+        """Of each step, in seconds; the first one's is 0."""
+        times = [float(event["t"]) for event in self.of("step")]
+        return [0.0, *(later - before for before, later in pairwise(times))]
+
+    @property
     def step_s(self) -> float:
-        times = [event["t"] for event in self.of("step")[SKIPPED:]]
-        return median(later - before for before, later in pairwise(times))
+        return median(self.step_times[SKIPPED + 1 :])
 
 
 def run(
@@ -166,25 +173,41 @@ def busy(count: int) -> Iterator[None]:
 # ── Tables ────────────────────────────────────────────────────────────────────────────────────────
 
 
+FLAGS = ("--no-compile", "--compile")
+ROUNDS = (*FLAGS, *reversed(FLAGS))
+"""In turns, and in both orders: a machine has faster and slower minutes."""
+
+
 def start_rows(bench: Bench) -> Iterator[tuple[str, Callable[[], Row]]]:
     for count in bench.busy:
-        for flag in ("--no-compile", "--compile"):
 
-            def measure(count: int = count, flag: str = flag) -> Row:
-                words, name = bench.gpt2(), f"start{flag}-{count}"
-                with busy(count):
-                    first = run(bench, name, words, flag, "--max-steps", str(bench.steps))
-                    again = run(bench, name, words, flag, "--max-steps", str(bench.steps + 4), fresh=False)
-                return {"start_s": first.start_s, "again_s": again.start_s, "step_s": first.step_s}
+        def measure(count: int = count) -> Row:
+            words, row = bench.gpt2(), dict[str, Any]()
 
-            yield f"{count} busy, {flag}", measure
+            def started(flag: str, *, fresh: bool) -> Told:
+                given = FLAGS[0] if bench.rehearsed else flag  # compiling takes too long for a rehearsal
+                return run(bench, f"start{flag}-{count}", words, given, "--max-steps", str(bench.steps), fresh=fresh)
+
+            with busy(count):
+                for flag in FLAGS:
+                    row[flag] = {"start_s": started(flag, fresh=True).start_s, "again_s": [], "step_s": []}
+                for flag in ROUNDS:
+                    shutil.rmtree(bench.out / "runs" / f"start{flag}-{count}" / "run")
+                    again = started(flag, fresh=False)  # kernels are kept
+                    row[flag]["again_s"].append(again.start_s)
+                    row[flag]["step_s"].append(again.step_s)
+            return row
+
+        yield f"{count} busy", measure
 
 
 def start_table(_bench: Bench, rows: Mapping[str, Row]) -> list[str]:
-    head = ["| | start to first step | after a restart | a step |", "|---|---|---|---|"]
+    head = ["| | start to first step | with kernels on the disk | a step, of each round |", "|---|---|---|---|"]
     return head + [
-        f"| {name} | {row['start_s']:.1f} s | {row['again_s']:.1f} s | {row['step_s'] * 1000:.0f} ms |"
+        f"| {name}, {flag} | {row[flag]['start_s']:.1f} s | {median(row[flag]['again_s']):.1f} s"
+        f" | {', '.join(f'{step_s * 1000:.0f}' for step_s in row[flag]['step_s'])} ms |"
         for name, row in rows.items()
+        for flag in FLAGS
     ]
 
 
@@ -193,19 +216,21 @@ def auto_rows(bench: Bench) -> Iterator[tuple[str, Callable[[], Row]]]:
         for length in bench.lengths:
 
             def measure(count: int = count, length: str = length) -> Row:
-                kept = json.loads((bench.out / "rows.json").read_text())["start"]
-                eager, compiled = (kept[f"{count} busy, {flag}"] for flag in ("--no-compile", "--compile"))
-                steps = max(DECIDED + 1, round(LENGTHS_S[length] / eager["step_s"]))
+                kept = json.loads((bench.out / "rows.json").read_text())["start"][f"{count} busy"]
+                eager_s, compiled_s = (median(kept[flag]["step_s"]) for flag in FLAGS)
+                steps = max(DECIDED + 1, round(LENGTHS_S[length] / eager_s))
                 with busy(count):
                     told = run(bench, f"auto-{count}", bench.gpt2(), "--max-steps", str(steps), until=DECIDED)
-                chosen = next((line for line in told.lines if line.startswith("compiling in the next")), "")
-                cost_s = compiled["start_s"] - eager["start_s"]
-                uncompiled_s = steps * eager["step_s"]
+                said = [line for line in told.lines if line.startswith(("compiling in the next", "not compiled"))]
+                chosen = bool(said) and said[0].startswith("compiling")
+                cost_s = kept["--compile"]["start_s"] - kept["--no-compile"]["start_s"]
+                uncompiled_s = steps * eager_s
+                watched_s = max(0.0, told.step_times[WATCHED - 1] - eager_s)
                 return {
-                    "chosen": chosen, "steps": steps, "uncompiled_s": uncompiled_s,
-                    "compiled_s": cost_s + steps * compiled["step_s"],
-                    "auto_s": cost_s + DECIDED * eager["step_s"] + (steps - DECIDED) * compiled["step_s"]
-                    if chosen else uncompiled_s,
+                    "chosen": chosen, "said": said, "steps": steps, "uncompiled_s": uncompiled_s,
+                    "compiled_s": cost_s + steps * compiled_s,
+                    "auto_s": watched_s
+                    + (cost_s + WATCHED * eager_s + (steps - WATCHED) * compiled_s if chosen else uncompiled_s),
                 }  # fmt: skip
 
             yield f"{count} busy, {length}", measure
@@ -224,92 +249,30 @@ def auto_table(_bench: Bench, rows: Mapping[str, Row]) -> list[str]:
     return [
         *head,
         "",
-        "Totals without imports, from the measured start, steps and cost of compiling in the table above.",
+        "Totals without imports, from the measured start, steps and cost of compiling in the table above, and the time",
+        "that `auto` took to look at a step. Its words:",
+        "",
+        *(f"- {name}: {'; '.join(row['said']) or 'nothing, as no gain could pay'}" for name, row in rows.items()),
     ]
 
 
-def fills(name: str, backend: str) -> None:
-    """Print at which share of the backward pass each bucket of the exchange is full, and what the forecast says."""
-    import torch
-
-    from trainer.config import TrainOptions
-    from trainer.engine.hardware import compiling
-    from trainer.engine.sync.buckets import by_backward
-    from trainer.engine.sync.methods import ladder
-
-    torch.manual_seed(0)
-    model, inputs = MODELS[name]()
-    if backend != "eager" and (lacking := compiling.compile_in_place(model, torch.device("cpu"), backend=backend)):
-        raise SystemExit(lacking)
-    buckets, left, at = by_backward(model.parameters()), list[int](), list[float]()
-
-    def arrived(number: int) -> Callable[[object], None]:
-        def hook(_parameter: object) -> None:
-            left[number] -= 1
-            if not left[number]:
-                at[number] = time.perf_counter()
-
-        return hook
-
-    for number, bucket in enumerate(buckets):
-        for parameter in bucket.parameters:
-            parameter.register_post_accumulate_grad_hook(arrived(number))  # type: ignore[no-untyped-call]  # torch's own gap
-    passes = []
-    for _ in range(6):
-        left[:], at[:] = [len(bucket.parameters) for bucket in buckets], [0.0] * len(buckets)
-        loss = model(*inputs).float().square().mean()
-        began = time.perf_counter()
-        loss.backward()
-        passes.append([(time_s - began) / (time.perf_counter() - began) for time_s in at])
-    full = [median(shares) for shares in zip(*passes[2:], strict=True)]
-    early = sum(bucket.count for bucket, share in zip(buckets, full, strict=True) if share < 1 - CLOSE)
-    overlap = next(rung.overlap for rung in ladder(TrainOptions(), model) if rung.name == "int8")
-    print(json.dumps({"full": full, "early": early / sum(one.count for one in buckets), "overlap": overlap}))
-
-
-def _gpt2_model() -> Any:
-    import torch
-
-    from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
-
-    tokens = torch.randint(0, 8192, (8, 128))
-    shape = Gpt2Shape(vocab_size=8192, layers=6, heads=4, width=256, seq_len=128)
-    return GPT2(shape, 0.0, Computation()), (tokens, tokens)
-
-
-def _resnet_model() -> Any:
-    import torch
-
-    from trainer.models.resnet import SHAPES, ResNet
-
-    return ResNet(SHAPES["resnet18"], 3, 10), (torch.randn(8, 3, 64, 64),)
-
-
-def _lstm_model() -> Any:
-    import torch
-
-    from trainer.models.traces import Calls, SequenceModel, TraceModelShape
-
-    shape = TraceModelShape(event_kinds=500, features=2, width=128, layers=2)
-    lengths = torch.randint(20, 41, (16,))
-    return SequenceModel(shape, Calls(shape)), (torch.randint(0, 500, (16, 40)), torch.rand(16, 40, 2), lengths)
-
-
-MODELS: Mapping[str, Callable[[], Any]] = {"gpt2": _gpt2_model, "resnet18": _resnet_model, "lstm": _lstm_model}
+def measured(function: str, *arguments: str) -> Row:
+    """Call one of `benchmarks.compiled_models` in a process of its own: torch keeps what it has compiled."""
+    code = f"from benchmarks import compiled_models; compiled_models.{function}{arguments!r}"
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    )
+    return dict(json.loads(ran.stdout.splitlines()[-1]))
 
 
 def overlap_rows(bench: Bench) -> Iterator[tuple[str, Callable[[], Row]]]:
     backend = "aot_eager" if bench.rehearsed else "inductor"
-    for model in ("gpt2",) if bench.rehearsed else MODELS:
+    for model in ("gpt2",) if bench.rehearsed else ("gpt2", "resnet18", "lstm"):
         for how in ("eager", backend):
 
             def measure(model: str = model, how: str = how) -> Row:
-                code = f"from benchmarks.compile import fills; fills({model!r}, {how!r})"
-                environ = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-                ran = subprocess.run(
-                    [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
-                )
-                return dict(json.loads(ran.stdout.splitlines()[-1]))
+                return measured("fills", model, how)
 
             yield f"{model}, {'eager' if how == 'eager' else 'compiled'}", measure
 
@@ -321,6 +284,32 @@ def overlap_table(_bench: Bench, rows: Mapping[str, Row]) -> list[str]:
     ]
     return head + [
         f"| {name} | {', '.join(f'{share:.0%}' for share in row['full'])} | {row['early']:.0%} | {row['overlap']:.0%} |"
+        for name, row in rows.items()
+    ]
+
+
+SHAPES = (
+    "gpt2, 4 blocks of width 32", "gpt2, 6 blocks of width 64", "gpt2, 6 blocks of width 256", "resnet18, 64 pixels",
+    "vit-mini", "text encoder, 4 layers of width 256", "gnn", "lstm", "gpt2, 4 blocks of width 768",
+)  # fmt: skip
+
+
+def estimate_rows(bench: Bench) -> Iterator[tuple[str, Callable[[], Row]]]:
+    backend = "aot_eager" if bench.rehearsed else "inductor"
+    for name in SHAPES[:1] if bench.rehearsed else SHAPES:
+        for precision in ("float32", "bfloat16"):
+
+            def measure(name: str = name, precision: str = precision) -> Row:
+                return measured("gain", name, precision, backend)
+
+            yield f"{name}, {precision}", measure
+
+
+def estimate_table(_bench: Bench, rows: Mapping[str, Row]) -> list[str]:
+    head = ["| | could be fused, of a pass | saved, measured | cost of compiling |", "|---|---|---|---|"]
+    return head + [
+        f"| {name} | {row['fusable_s'] / row['whole_s']:.0%} | {1 - row['compiled_s'] / row['eager_s']:+.0%}"
+        f" | {row['cost_s']:.0f} s |"
         for name, row in rows.items()
     ]
 
@@ -379,6 +368,7 @@ TABLES: Mapping[str, tuple[str, Callable[..., Any], Callable[..., list[str]]]] =
     "start": ("Start to first step: GPT-2 with six blocks", start_rows, start_table),
     "auto": ("Decision of `--compile auto`", auto_rows, auto_table),
     "overlap": ("When the buckets of the exchange are full", overlap_rows, overlap_table),
+    "estimate": ("Share of a pass that compiling saves, by CPU time of one thread", estimate_rows, estimate_table),
     "forecast": ("Forecast before the start, and steps", forecast_rows, forecast_table),
     "gains": ("Gain by workload", gains_rows, gains_table),
 }

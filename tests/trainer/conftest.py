@@ -47,6 +47,7 @@ NEED_TORCH = [
     "optimizer",
     "out_of_memory",
     "pairing",
+    "pass_times",
     "precision",
     "profile",
     "reproducible",

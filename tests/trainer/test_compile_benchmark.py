@@ -11,29 +11,27 @@ import torch
 from benchmarks import compile as benchmark
 from trainer.engine.hardware import compiling
 
-REHEARSED = ("start", "auto", "overlap", "forecast")
+REHEARSED = ("start", "auto", "overlap", "estimate", "forecast")
 """`gains` runs as `start` does, on every workload."""
 
 
 @pytest.mark.timeout(600)
 def test_its_tables_are_measured_once(data_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What a training with `--compile` takes is given, as measured before: compiling takes too long here."""
     if lacking := compiling.what_lacks(torch.device("cpu")):
         pytest.skip(lacking)
     (tmp_path / "tokens").symlink_to(data_dir)
-    compiled = {"start_s": 40.0, "again_s": 9.0, "step_s": 1e-3}
-    (tmp_path / "rows.json").write_text(json.dumps({"start": {"1 busy, --compile": compiled}}))
     words = ["--out", str(tmp_path), "--rehearse", "--table", *REHEARSED]
     assert benchmark.main(words) == 0
     first = capfd.readouterr()
     assert "no figure here means anything" in first.out
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert set(rows["start"]) == {"1 busy, --no-compile", "1 busy, --compile"}
-    assert rows["start"]["1 busy, --compile"] == compiled
-    assert rows["start"]["1 busy, --no-compile"]["step_s"] > 0
+    (started,) = rows["start"].values()
+    assert all(step_s > 0 for flag in benchmark.FLAGS for step_s in started[flag]["step_s"])
     (decided,) = rows["auto"].values()
-    assert decided["auto_s"] == pytest.approx(decided["uncompiled_s"])
+    assert decided["auto_s"] >= decided["uncompiled_s"]
     assert not decided["chosen"], "a minute is too short to pay"
+    (estimated, _) = rows["estimate"].values()
+    assert 0 < estimated["fusable_s"] < estimated["whole_s"]
     overlap = rows["overlap"]["gpt2, compiled"]
     assert overlap["full"] == sorted(overlap["full"]), "block by block"
     assert 0 < overlap["overlap"] < rows["overlap"]["gpt2, eager"]["overlap"] < 1
@@ -45,7 +43,7 @@ def test_its_tables_are_measured_once(data_dir: Path, tmp_path: Path, capfd: pyt
 @pytest.mark.parametrize(("auto_s", "verdict"), [(100.0, "right"), (104.0, "+4.0%, within 5 %"), (130.0, "+30.0%")])
 def test_a_decision_is_judged_by_the_better_of_the_two(tmp_path: Path, auto_s: float, verdict: str) -> None:
     bench = benchmark.Bench(out=tmp_path, rehearsed=False)
-    row = {"uncompiled_s": 100.0, "compiled_s": 120.0, "auto_s": auto_s, "steps": 9, "chosen": ""}
+    row = {"uncompiled_s": 100.0, "compiled_s": 120.0, "auto_s": auto_s, "steps": 9, "chosen": False, "said": []}
     assert f"| not compiled | {verdict} |" in benchmark.auto_table(bench, {"quiet": row})[2]
 
 

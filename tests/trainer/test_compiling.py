@@ -6,11 +6,13 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
+from random import Random
+from threading import Barrier, Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,8 @@ from trainer.agent import heartbeat
 from trainer.config import RankInfo, TrainOptions
 from trainer.engine.compiler import PATIENCE_S, Compiler, CompileTimes, _Watch
 from trainer.engine.hardware import compiling
+from trainer.engine.hardware.compiling import Saved
+from trainer.engine.hardware.pass_times import PassTimes
 from trainer.engine.reporting.metrics import Throughput
 from trainer.models.gpt2 import GPT2, Gpt2Shape
 
@@ -67,25 +71,41 @@ class Played:
     """The gain at each time that the training was told of another speed of its steps."""
     model: nn.Module = field(default_factory=lambda: nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))
 
-    def compiler(self, compile: bool | str = "auto", *, gain: float = 0.25, deterministic: bool = False) -> Compiler:
-        workload = SimpleNamespace(model=self.model, compile_gain=gain, compile_gain_on_gpu=0.5, identity={"width": 4})
+    looked: list[int] = field(default_factory=list)
+    """An entry for each pass that was measured operator by operator."""
+
+    all_gather: Callable[[float], list[float]] | None = None
+    barrier: Callable[[], object] = lambda: None
+
+    def compiler(
+        self, compile: bool | str = "auto", *, fusable: float = 0.5, deterministic: bool = False, slowness: float = 2.0
+    ) -> Compiler:
+        """`fusable`: share of this rank's pass, as it is measured operator by operator."""
+        workload = SimpleNamespace(model=self.model, identity={"width": 4})
+
+        def timed(*_: object) -> SimpleNamespace:
+            self.looked.append(1)
+            return SimpleNamespace(stop=lambda: None, read=lambda: pass_of(fusable))
+
         run = SimpleNamespace(
             workload=workload,
             options=TrainOptions(compile=compile, deterministic=deterministic, run_dir=self.tmp_path),
             hardware=SimpleNamespace(device=CPU, precision="float32"),
-            group=SimpleNamespace(all_gather_scalar=lambda own: [own, *self.others.values()], barrier=lambda: None),
+            group=SimpleNamespace(
+                all_gather_scalar=self.all_gather or (lambda own: [own, *self.others.values()]), barrier=self.barrier
+            ),
             events=SimpleNamespace(say=self.told.append, warn=self.told.append),
             place=RankInfo(),
         )
         folder = {"TORCHINDUCTOR_CACHE_DIR": str(self.tmp_path / "cache")}
-        return Compiler(run, folder, slowness=lambda: 2.0)  # type: ignore[arg-type]
+        return Compiler(run, folder, slowness=lambda: slowness, timed=timed)  # type: ignore[arg-type]
 
     @contextmanager
     def training(
-        self, compile: bool | str = "auto", *, gain: float = 0.25, deterministic: bool = False
+        self, compile: bool | str = "auto", *, fusable: float = 0.5, deterministic: bool = False, slowness: float = 2.0
     ) -> Iterator[Compiler]:
         """A training that measures nothing before its first step."""
-        compiler = self.compiler(compile, gain=gain, deterministic=deterministic)
+        compiler = self.compiler(compile, fusable=fusable, deterministic=deterministic, slowness=slowness)
         compiler.start()
         with compiler.steps(
             compiler._run, lambda: self.slow.append(1), lambda: self.gains.append(round(compiler.gain, 3))
@@ -102,6 +122,11 @@ class Played:
             compiler.step_done(known, known, left)
 
 
+def pass_of(fusable: float) -> PassTimes:
+    """A pass of which this share can be fused, in steps that are nothing but passes."""
+    return PassTimes(whole_s=1.0, wall_s=1e9, fusable_s=fusable)
+
+
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
@@ -113,30 +138,139 @@ COST_S = 2 * compiling.BLOCKS_S["cpu"]
 
 
 @pytest.mark.parametrize(
-    ("step_s", "steps_left", "gain", "pays"),
+    ("left_s", "likely", "most", "pays"),
     [
-        (1.0, int(COST_S * 21), 0.05, False),  # gain / (1 + gain) of each step
-        (1.0, int(COST_S * 21) + 1, 0.05, True),
-        (0.1, int(COST_S * 50), 0.25, False),
-        (0.1, int(COST_S * 50) + 1, 0.25, True),
-        (100.0, 10_000, 0.0, False),
+        (101.0, 0.3, 0.5, True),
+        (99.0, 0.3, 0.5, False),  # it would save 29.7 s, and that is not enough
+        (1499.0, 0.01, 0.5, False),  # more than a fiftieth of the time left: no trial
+        (1501.0, 0.01, 0.5, True),
+        (1501.0, 0.0, 0.0199, False),  # it could not save what the trial costs
     ],
 )
-def test_auto_compiles_where_the_steps_left_save_more(
-    played: Played, step_s: float, steps_left: int, gain: float, pays: bool
+def test_what_will_probably_pay_is_compiled_and_what_may_where_that_costs_little(
+    left_s: float, likely: float, most: float, pays: bool
 ) -> None:
-    with played.training(gain=gain) as compiler:
-        played.steps(compiler, 4, step_s, steps_left)
-        assert not played.is_compiled, "the first steps are not usual ones"
-        played.steps(compiler, 1, step_s, steps_left)
+    assert Saved(likely=likely, most=most).pays(left_s, cost_s=30.0) is pays
+
+
+def test_a_gain_that_was_measured_leaves_nothing_to_try() -> None:
+    known = Saved.measured(0.25)
+    assert known.likely == known.most == pytest.approx(0.2)
+    assert Saved.measured(-0.1) == Saved(likely=0.0, most=0.0)
+    assert not Saved.measured(0.005).pays(1000.0, cost_s=6.0)
+
+
+def test_less_is_certain_on_a_cpu() -> None:
+    on_cpu, on_gpu = (Saved.estimated(0.5, torch.device(kind)) for kind in ("cpu", "cuda"))
+    assert on_cpu.most == on_gpu.most == 0.5
+    assert on_cpu.likely < on_gpu.likely < 0.5
+
+
+@pytest.mark.parametrize(
+    ("steps_left", "fusable", "pays"),
+    [
+        (int(COST_S / compiling.TRIAL) - 1, 0.5, False),
+        (int(COST_S / compiling.TRIAL) + 1, 0.5, True),
+        (int(COST_S / compiling.TRIAL) + 1, 0.01, False),
+    ],
+)
+def test_auto_looks_at_a_step_and_compiles_where_that_may_pay(
+    played: Played, steps_left: int, fusable: float, pays: bool
+) -> None:
+    with played.training(fusable=fusable) as compiler:
+        played.steps(compiler, 4, 1.0, steps_left)
+        assert not played.looked, "the first steps are not usual ones"
+        played.steps(compiler, 1, 1.0, steps_left)
+        assert played.looked
+        assert not played.is_compiled
+        played.steps(compiler, 1, 2.0, steps_left)  # watched, and so longer
         assert played.is_compiled is pays
-        assert bool(played.slow) is pays
-        assert any("compiling in the next step, about 30 s" in line for line in played.told) is pays
+        assert len(played.slow) == 1 + pays
+        (told,) = played.told
+        assert told.startswith("compiling in the next step, about 30 s" if pays else "not compiled: that takes about")
+
+
+def test_a_run_that_is_too_short_for_any_result_is_not_looked_at(played: Played) -> None:
+    enough = int(compiling.BLOCKS_S["cpu"] / compiling.TRIAL)
+    with played.training(fusable=1.0) as compiler:
+        played.steps(compiler, 20, 1.0, enough - 1)
+    assert (played.looked, played.told, played.slow) == ([], [], [])
+    with played.training(fusable=1.0) as compiler:
+        played.steps(compiler, 20, 1.0, enough + 1)
+    assert len(played.looked) == 1
+    assert not played.is_compiled, "this machine is slow now"
+
+
+def test_batches_of_many_shapes_cost_two_compilations(played: Played) -> None:
+    model = played.model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    left = int(1.5 * COST_S / compiling.TRIAL)
+    for rows, compiled in (([5, 5, 3, 5, 3], True), ([5, 4, 3, 2, 1], False)):
+        with played.training() as compiler:
+            for size in rows:
+                model(torch.zeros(size, 4))
+                played.steps(compiler, 1, 1.0, left)
+            played.steps(compiler, 1, 1.0, left)
+            assert played.is_compiled is compiled
+        assert not model._forward_pre_hooks
+        compiling.undo(model)
+
+
+def test_ranks_decide_alike_and_never_at_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random machines whose ranks play together."""
+    monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
+    chance, decided = Random(0), set()  # noqa: S311  # no secrets
+    for case in range(200):
+        ranks = [Member(chance) for _ in range(chance.choice((1, 2, 5)))]
+        left = chance.choice((10, 100, 1000, 10_000))
+        compiled = decide_together(ranks, left, tmp_path / str(case))
+        assert len(set(compiled)) == 1
+        left_s = left * max(one.step_s for one in ranks)
+        cost_s = max(compiling.BLOCKS_S["cpu"] * one.slowness for one in ranks)
+        if compiled[0]:
+            assert min(one.fusable for one in ranks) * left_s > cost_s, "no more can be saved than can be fused"
+            assert cost_s <= compiling.TRIAL * left_s, "on a CPU, where probably nothing is saved"
+        decided.add(compiled[0])
+    assert decided == {True, False}
+
+
+class Member:
+    """A rank of its own speed, share and slowness."""
+
+    def __init__(self, chance: Random) -> None:
+        self.step_s = 10 ** chance.uniform(-2, 1)
+        self.fusable = chance.choice((0.0, 0.005, chance.uniform(0.0, 0.4)))
+        self.slowness = chance.uniform(1.0, 6.0)
+
+
+def decide_together(ranks: list[Member], steps_left: int, folder: Path) -> list[bool]:
+    """Each rank in a thread of its own, with collectives that all of them have to call in the same order."""
+    meeting, said = Barrier(len(ranks), timeout=10), [0.0] * len(ranks)
+
+    def decide(number: int) -> bool:
+        own = ranks[number]
+
+        def all_gather_scalar(value: float) -> list[float]:
+            said[number] = value
+            meeting.wait()
+            everyones = list(said)
+            meeting.wait()
+            return everyones
+
+        played = Played(folder / str(number))
+        played.all_gather, played.barrier = all_gather_scalar, meeting.wait
+        with played.training(fusable=own.fusable, slowness=own.slowness) as compiler:
+            for _ in range(6):
+                known = own.step_s if compiler.measures else math.nan
+                compiler.step_done(known, known, steps_left)
+            return played.is_compiled
+
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        return list(threads.map(decide, range(len(ranks))))
 
 
 def test_what_is_not_faster_is_undone_and_not_tried_again(played: Played) -> None:
     with played.training() as compiler:
-        played.steps(compiler, 5, 1.0)
+        played.steps(compiler, 6, 1.0)
         played.steps(compiler, 1, 41.0)
         assert played.gains == [0.0]
         played.steps(compiler, 6, 1.0)
@@ -150,7 +284,7 @@ def test_what_is_not_faster_is_undone_and_not_tried_again(played: Played) -> Non
 
 def test_what_has_paid_is_compiled_at_once_when_the_run_starts_again(played: Played) -> None:
     with played.training() as compiler:
-        played.steps(compiler, 5, 1.0)
+        played.steps(compiler, 6, 1.0)
         played.steps(compiler, 1, 41.0)
         played.steps(compiler, 6, 0.8)
         assert played.is_compiled
@@ -254,6 +388,20 @@ def test_on_a_gpu_the_loss_of_all_tokens_is_compiled_too() -> None:
     assert compiling.parts(model, CPU) == list(model.blocks)
     assert compiling.parts(model, torch.device("cuda")) == [*model.blocks, model.loss]
     assert compiling.parts(model.loss, torch.device("cuda")) == [model.loss], "not twice"
+
+
+def test_gradients_of_a_recurrent_layer_come_together() -> None:
+    """Nearly at the end where the model begins with it, compiled or not; a convolution ahead of it takes longer."""
+    calls, lstm, head = nn.Embedding(50, 4), nn.LSTM(4, 4, 2, bidirectional=True), nn.Linear(8, 1)
+    first = {name for name, _ in lstm.named_parameters() if "_l0" in name}
+    names = {id(one): name for name, one in lstm.named_parameters()}
+    assert {names[id(one)] for one in compiling.last_together(nn.Sequential(calls, lstm, head))} == first
+    pictures = nn.Sequential(nn.Conv2d(3, 4, 3), lstm, head)
+    assert compiling.last_together(pictures) == []
+    pictures[1]._compiled_call_impl = lambda: None
+    assert compiling.last_together(pictures) == [*pictures[0].parameters()]
+    wide = nn.Sequential(nn.Linear(500, 4), lstm, head)
+    assert compiling.last_together(wide) == [*wide[0].parameters()], "compiled, as its LSTM is"
 
 
 def test_evaluation_runs_what_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

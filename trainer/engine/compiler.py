@@ -1,9 +1,10 @@
 """`--compile`: when a run compiles its model, and whether it keeps to it. One decision for all ranks.
 
-`auto` compiles after a few steps if the remaining ones save more time than it takes, then measures steps again and goes
-back if they are not faster. The kernels and the measured figures are kept on the node's disk: a run that starts again
-compiles at once, from there, and so does one with `--compile`: before anything is measured, so that the forecast, the
-shares and the trial of data loading see the program that will run.
+`auto` looks at one step after the first few, operator by operator, and compiles if the remaining steps save more time
+than it takes. Then it measures steps again and goes back if they are not faster. The kernels and the measured figures
+are kept on the node's disk: a run that starts again compiles at once, from there, and so does one with `--compile`:
+before anything is measured, so that the forecast, the shares and the trial of data loading see the program that will
+run.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from threading import Event, Thread
 from typing import Any
 
 import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from contract.cost_model.units import duration
 from trainer.agent import heartbeat
 from trainer.data.files import write_atomic
 from trainer.engine.hardware import compiling
+from trainer.engine.hardware.compiling import Saved
+from trainer.engine.hardware.pass_times import PassTimer
 from trainer.engine.reporting.remaining_time import FIRST_STEPS
 from trainer.engine.run import TrainingRun
 
@@ -88,8 +93,9 @@ class Compiler:
         run: TrainingRun,
         environ: Mapping[str, str] = os.environ,
         slowness: Callable[[], float] = compiling.slowness,
+        timed: Callable[..., PassTimer] = PassTimer,
     ) -> None:
-        self._run, self._model, self._slowness = run, run.workload.model, slowness
+        self._run, self._model, self._slowness, self._timed = run, run.workload.model, slowness, timed
         self.gain = 0.0
         """How much faster steps are than before the model was compiled, if that was after the forecast was made."""
         self._expect_slow_step = self._speed_changed = _nothing
@@ -99,6 +105,8 @@ class Compiler:
         self._known: CompileTime | None = None
         self._steps = self._compiled_at = 0
         self._eager_s = self._predicted_s = 0.0
+        self._batches: _Batches | None = None
+        self._timer: PassTimer | None = None
         self._watch: _Watch | None = None
         self._automatic = run.options.compile == "auto" and not run.options.deterministic
         self._settled = not self._automatic and run.options.compile is not True
@@ -139,9 +147,12 @@ class Compiler:
         self._run, self._expect_slow_step, self._speed_changed = run, expect_slow_step, speed_changed
         if self._pending:
             self._begin_slow_step()
+        if not self._settled:
+            self._batches = _Batches(self._model)
         try:
             yield self
         finally:
+            self._look_no_more()
             if self._watch:
                 self._watch.stop()
 
@@ -154,6 +165,8 @@ class Compiler:
         """Whether `step_done` needs the time of the step that ends now: the same on all ranks."""
         if self._watch or self._settled:
             return self._watch is not None
+        if self._timer:
+            return True
         return self._steps + 1 == (self._compiled_at + 1 if self._compiled_at else 0) + FIRST_STEPS
 
     def step_done(self, last_s: float, usual_s: float, steps_left: int) -> None:
@@ -166,40 +179,77 @@ class Compiler:
             self._speed_changed()
         elif self._settled:
             return
+        elif self._timer:
+            self._compile_if_it_pays(steps_left)
         elif not self._compiled_at and self._steps == FIRST_STEPS:
-            self._compile_if_it_pays(usual_s, steps_left)
+            self._look_if_it_may_pay(usual_s, steps_left)
         elif self._compiled_at and self._steps == self._compiled_at + 1 + FIRST_STEPS:
             self._compare(usual_s)
 
-    def _compile_if_it_pays(self, step_s: float, steps_left: int) -> None:
-        group = self._run.group
+    def _look_if_it_may_pay(self, step_s: float, steps_left: int) -> None:
+        """Measure the next step's first pass, unless no result could pay."""
         # The slowest rank decides: the others wait for it in each step.
-        step_s = max(group.all_gather_scalar(step_s))
-        gain = min(group.all_gather_scalar(self._gain()))
-        saved = compiling.saved_s(step_s, steps_left, gain)
-        usual = max(group.all_gather_scalar(compiling.usual_cost_s(self._model, self._run.hardware.device)))
-        self._settled = True
-        if saved <= usual * compiling.WARM:  # whatever is measured
-            return
+        self._eager_s = max(self._run.group.all_gather_scalar(step_s))
+        device = self._run.hardware.device
+        most = self._agreed(self._known_saved or Saved.estimated(1.0, device))
+        if most.pays(self._eager_s * steps_left, max(self._run.group.all_gather_scalar(self._cost_s()))):
+            self._timer = self._timed(self._model, compiling.regions(self._model), device)
+            self._expect_slow_step()
+        else:
+            self._settled = True
+            self._look_no_more()
+
+    def _compile_if_it_pays(self, steps_left: int) -> None:
+        group, left_s = self._run.group, self._eager_s * steps_left
+        saved = self._agreed(self._known_saved or self._estimated())
         group.barrier()  # all at once, as they would compile
-        cost = max(group.all_gather_scalar(self._cost_s()))
-        if saved > cost:
-            self._eager_s, self._predicted_s = step_s, cost
-            self._compile(f"{steps_left} steps of {_seconds(step_s)} may be {_seconds(saved)} shorter")
-            if self._pending:
-                self._settled, self._compiled_at = False, self._steps + 1
-                self._begin_slow_step()
+        cost_s = max(group.all_gather_scalar(self._cost_s(self._slowness)))
+        self._settled = True
+        self._look_no_more()
+        likely = f"{steps_left} steps of {_seconds(self._eager_s)} may be {_seconds(saved.likely * left_s)} shorter"
+        if saved.likely * left_s <= cost_s:
+            likely = f"a trial, at {cost_s / left_s:.1%} of the time left, to keep to what is faster"
+        if saved.most < LEAST_GAIN or not saved.pays(left_s, cost_s):
+            most = f"at most {saved.most:.0%} of {duration(left_s)} could be saved"
+            self._run.events.say(f"not compiled: that takes about {duration(cost_s)}, and {most}")
+            return
+        self._predicted_s = cost_s
+        self._compile(likely)
+        if self._pending:
+            self._settled, self._compiled_at = False, self._steps + 1
+            self._begin_slow_step()
 
-    def _gain(self) -> float:
-        if self._known and self._known.gain is not None:
-            return max(0.0, self._known.gain)
-        workload = self._run.workload
-        return workload.compile_gain if self._run.hardware.device.type == "cpu" else workload.compile_gain_on_gpu
+    def _agreed(self, saved: Saved) -> Saved:
+        """The least of all ranks."""
+        gather = self._run.group.all_gather_scalar
+        return Saved(likely=min(gather(saved.likely)), most=min(gather(saved.most)))
 
-    def _cost_s(self) -> float:
+    @property
+    def _known_saved(self) -> Saved | None:
+        """As an earlier run has measured it."""
+        known = self._known
+        return Saved.measured(known.gain) if known and known.gain is not None else None
+
+    def _estimated(self) -> Saved:
+        """From this rank's pass that was looked at."""
+        times, device = self._timer.read() if self._timer else None, self._run.hardware.device
+        if times is None or self._batches is None:  # the workload does not call its model as a whole
+            return Saved(likely=0.0, most=0.0)
+        return Saved.estimated(times.fusable(self._eager_s / self._batches.per_step(self._steps)), device)
+
+    def _cost_s(self, slowness: Callable[[], float] = lambda: 1.0) -> float:
+        """Of this rank, on a machine that is so slow."""
         if self._known:
             return self._known.seconds * (1.0 if self._known.warm else compiling.WARM)
-        return compiling.usual_cost_s(self._model, self._run.hardware.device) * self._slowness()
+        times = compiling.VARIED if self._batches and self._batches.vary else 1.0
+        return compiling.usual_cost_s(self._model, self._run.hardware.device) * times * slowness()
+
+    def _look_no_more(self) -> None:
+        if self._timer:
+            self._timer.stop()
+        if self._batches:
+            self._batches.stop()
+        self._timer = self._batches = None
 
     def _compile(self, why: str) -> None:
         run, self._settled = self._run, True
@@ -245,6 +295,32 @@ class Compiler:
     def _keep(self) -> None:
         if self._known and self._run.place.local_rank == 0:
             self._times.put(self._key, self._known)
+
+
+class _Batches:
+    """Notes how many passes a step has, and the shapes of their batches."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._passes = 0
+        self._shapes: set[tuple[tuple[int, ...], ...]] = set()
+        self._hook = model.register_forward_pre_hook(self._note, with_kwargs=True)
+
+    def stop(self) -> None:
+        self._hook.remove()
+
+    def per_step(self, steps: int) -> float:
+        """Passes of a step, of so many steps so far."""
+        return max(1.0, self._passes / steps)
+
+    @property
+    def vary(self) -> bool:
+        """Whether torch will compile for any size, after the first one. The last of a step's micro-batches may be
+        smaller than the others: that is a second kernel, or the same one."""
+        return len(self._shapes) > 2
+
+    def _note(self, _model: nn.Module, *inputs: object) -> None:
+        self._passes += 1
+        self._shapes.add(tuple(tuple(one.shape) for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)))
 
 
 class _Watch:

@@ -35,11 +35,6 @@ class Workload(ABC):
     loss_weights: Mapping[str, float] = {"loss": 1.0}
     """Weight of each loss term by name. The loss is their weighted sum; each (a head, a penalty) is a mean over its own
     targets."""
-    compile_gain: float = 0.05
-    """Speed-up of a step by torch.compile on a CPU, by which `--compile auto` decides until it has measured its own:
-    5 % for GPT-2. `python -m benchmarks.compile --table gains` measures it for each workload."""
-    compile_gain_on_gpu: float = 0.5
-    """The same on a GPU, estimated from 250 to 135 ms for GPT-2 in nanoGPT's README."""
 
     model: nn.Module
     identity: Mapping[str, str | int]

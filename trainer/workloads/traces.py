@@ -91,8 +91,6 @@ class TracesWorkload(Workload):
     packages: tuple[str, ...] = ()
     """Packages that the training needs and that the image has only where a project adds them."""
     unit = "traces"
-    compile_gain = compile_gain_on_gpu = 0.0
-    """torch.compile gains nothing: each batch has another size."""
 
     def __init__(self, options: TrainOptions, choices: TraceOptions) -> None:
         from trainer.models.traces import Calls, TraceModelShape

@@ -93,8 +93,6 @@ class Vision(Workload):
     name = "vision"
     unit = "images"
     same_shapes = True
-    compile_gain = compile_gain_on_gpu = 0.2
-    """ResNet-18 on a CPU: 23 % (docs/benchmarks.md); on a GPU estimated to be the same."""
 
     def __init__(self, options: TrainOptions, choices: VisionOptions, pictures: Pictures, place: RankInfo) -> None:
         frame, classes = pictures.frame, pictures.classes

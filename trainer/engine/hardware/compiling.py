@@ -12,7 +12,9 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,6 +32,42 @@ WARM = 0.25
 """Share of that time if the kernels are in the cache: 2.6 of 15 s measured, and the rest is for slow disks."""
 REFERENCE_S = 0.05
 """Time of `_work` on the machine of these figures."""
+
+
+VARIED = 2.0
+"""Compilations where batches have many shapes: the second shape makes torch compile for any size."""
+LIKELY_SAVED = {"cpu": 0.0, "cuda": 0.6}
+"""Share of what can be fused that compiling saves. On a CPU none, as measured on nine models; on a GPU estimated from
+nanoGPT's 250 and 135 ms a step (docs/adr/0049)."""
+MOST_SAVED = 0.9
+"""Share of a step that no compiling exceeds."""
+TRIAL = 0.02
+"""Share of the remaining time for which compiling is tried although it will probably not pay. Its result is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """Share of a step that compiling saves."""
+
+    likely: float
+    most: float
+
+    @classmethod
+    def measured(cls, gain: float) -> Saved:
+        """`gain` 0.25 means 1.25 times as many steps in the same time."""
+        share = max(0.0, gain) / (1 + max(0.0, gain))
+        return cls(likely=share, most=share)
+
+    @classmethod
+    def estimated(cls, fusable: float, device: torch.device) -> Saved:
+        """`fusable`: share of a step that can be fused at all."""
+        most = min(MOST_SAVED, fusable)
+        return cls(likely=most * LIKELY_SAVED.get(device.type, LIKELY_SAVED["cuda"]), most=most)
+
+    def pays(self, left_s: float, cost_s: float) -> bool:
+        """Whether to compile, for so many seconds of steps: if that will probably save more than it costs, or if it may
+        and costs next to nothing."""
+        return self.likely * left_s > cost_s or (self.most * left_s > cost_s and cost_s <= TRIAL * left_s)
 
 
 def regions(model: nn.Module) -> Sequence[nn.Module]:
@@ -98,12 +136,39 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def last_together(model: nn.Module) -> Sequence[nn.Parameter]:
-    """Weights whose gradients a compiled backward pass returns all at once, last of all: those of the first region that
-    is trained. None of a model that is not compiled, nor of one with recurrent layers: torch's graphs end there."""
-    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+    """Weights whose gradients a backward pass returns all at once, last of all or nearly so. Of a compiled model, those
+    of the first region that is trained. Of a model that begins with a recurrent layer, compiled or not, those of this
+    layer: one operator computes them over all its time steps."""
+    recurrent = next((module for module in model.modules() if isinstance(module, nn.RNNBase)), None)
+    ahead = _ahead_of(recurrent, model) if recurrent is not None else []
+    if recurrent is not None and _is_little(ahead, model, _size(recurrent)):
+        return _of_first_operator(recurrent)
+    if not is_compiled(model):
         return []
-    trained = [[one for one in region.parameters() if one.requires_grad] for region in regions(model)]
-    return next(filter(None, trained), []) if is_compiled(model) else []
+    parts = regions(model)
+    if recurrent is not None and parts == [model]:  # torch's first graph ends there
+        return ahead
+    trained = [[one for one in region.parameters() if one.requires_grad] for region in parts]
+    return next(filter(None, trained), [])
+
+
+def _ahead_of(layer: nn.Module, model: nn.Module) -> list[nn.Parameter]:
+    own = {id(one) for one in layer.parameters()}
+    return [one for one in takewhile(lambda one: id(one) not in own, model.parameters()) if one.requires_grad]
+
+
+def _is_little(weights: Sequence[nn.Parameter], model: nn.Module, size: int) -> bool:
+    """Whether computing with them takes little beside a layer of so many weights: embeddings are looked up, and
+    convolutions use each of theirs many times."""
+    found = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    computed = [one for one in weights if id(one) not in found]
+    return all(one.dim() < 3 for one in computed) and sum(one.numel() for one in computed) < size
+
+
+def _of_first_operator(layer: nn.RNNBase) -> list[nn.Parameter]:
+    """Trained weights of the first operator: on a CPU a layer of the module (oneDNN), on a GPU all of them (cuDNN)."""
+    trained = [(name, one) for name, one in layer.named_parameters() if one.requires_grad]
+    return [one for name, one in trained if one.device.type != "cpu" or name.removesuffix("_reverse").endswith("_l0")]
 
 
 def undo(model: nn.Module) -> None:
@@ -129,12 +194,7 @@ def is_of_the_compiler(error: BaseException) -> bool:
     return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
 
 
-# ── Time that it takes and saves ──────────────────────────────────────────────────────────────────
-
-
-def saved_s(step_s: float, steps_left: int, gain: float) -> float:
-    """Seconds that compiled steps save; `gain` 0.25 means 1.25 times as many steps in the same time."""
-    return step_s * steps_left * gain / (1 + gain)
+# ── Time that it takes ──────────────────────────────────────────────────────────────────
 
 
 def usual_cost_s(model: nn.Module, device: torch.device) -> float:
