@@ -1,6 +1,6 @@
 """torch.compile in our trainer: what it costs and gains, what `auto` decides, what overlaps, what the forecast knows.
 
-    python -m benchmarks.compile --out DIR               # all tables on a CPU: about 20 minutes on two idle cores
+    python -m benchmarks.compile --out DIR               # all tables on a CPU: about 35 minutes on two idle cores
     python -m benchmarks.compile --out DIR --table gains
     python -m benchmarks.compile --out DIR --rehearse    # tiny, to test that everything runs; its figures mean nothing
 
@@ -117,7 +117,7 @@ class Told:
 
     @property
     def step_times(self) -> list[float]:
-        """Of each step, in seconds; the first one's is 0."""
+        """Seconds of each step; 0 for the first one."""
         times = [float(event["t"]) for event in self.of("step")]
         return [0.0, *(later - before for before, later in pairwise(times))]
 

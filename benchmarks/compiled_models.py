@@ -136,7 +136,7 @@ def fills(name: str, backend: str) -> None:
 
 def gain(name: str, precision: str, backend: str) -> None:
     """Print the parts of a forward and backward pass, and CPU seconds of passes with and without what was compiled,
-    taken in turns: other processes, which slow both down, hardly change their ratio."""
+    in turns: other processes, which slow both down, hardly change their ratio."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model, inputs = SHAPES[name]()

@@ -187,7 +187,7 @@ def test_auto_looks_at_a_step_and_compiles_where_that_may_pay(
         assert played.is_compiled is pays
         assert len(played.slow) == 1 + pays
         (told,) = played.told
-        assert told.startswith("compiling in the next step, about 30 s" if pays else "not compiled: that takes about")
+        assert told.startswith("compiling in the next step, about 34 s" if pays else "not compiled: that takes about")
 
 
 def test_a_run_that_is_too_short_for_any_result_is_not_looked_at(played: Played) -> None:

@@ -238,7 +238,7 @@ class Compiler:
         return Saved.estimated(times.fusable(self._eager_s / self._batches.per_step(self._steps)), device)
 
     def _cost_s(self, slowness: Callable[[], float] = lambda: 1.0) -> float:
-        """Of this rank, on a machine that is so slow."""
+        """Seconds that compiling takes on this rank, on a machine that is so slow."""
         if self._known:
             return self._known.seconds * (1.0 if self._known.warm else compiling.WARM)
         times = compiling.VARIED if self._batches and self._batches.vary else 1.0

@@ -23,7 +23,8 @@ ALIGNMENT = 64
 
 def chunk_for(tokens: int, vocab_size: int, gpu_memory: int, *, compiled: bool = False) -> int:
     """Tokens in a chunk; 0: all at once, as on a GPU, where torch.compile fuses that well, unless logits and gradients
-    take a quarter of its memory. On a CPU (`gpu_memory` 0) chunks are 7 to 10 % faster (output layer of GPT-2 124M).
+    take a quarter of its memory. On a CPU (`gpu_memory` 0) chunks take as long where freed memory is kept, as by the
+    image's tcmalloc, and 0.8 times as long where each step has to map it again (docs/benchmarks.md).
     `compiled`: whether `WholeTokenLoss` is."""
     # Logits and gradient in bfloat16, and with room for another half; otherwise also in float32.
     bytes_at_once = tokens * vocab_size * (6 if compiled else 10)

@@ -24,7 +24,7 @@ from torch import nn
 
 from trainer.models.layers import RegionOnGpu
 
-BLOCKS_S = {"cpu": 15.0, "cuda": 20.0}
+BLOCKS_S = {"cpu": 17.0, "cuda": 20.0}
 """Time to compile a block of GPT-2 for the first time: measured on a CPU of `REFERENCE_S`; on a GPU estimated."""
 WHOLE_S = {"cpu": 30.0, "cuda": 45.0}
 """The same for a model without repeated blocks."""
@@ -37,7 +37,7 @@ REFERENCE_S = 0.05
 VARIED = 2.0
 """Compilations where batches have many shapes: the second shape makes torch compile for any size."""
 LIKELY_SAVED = {"cpu": 0.0, "cuda": 0.6}
-"""Share of what can be fused that compiling saves. On a CPU none, as measured on nine models; on a GPU estimated from
+"""Share of what can be fused that compiling saves. On a CPU none, as measured on six models; on a GPU estimated from
 nanoGPT's 250 and 135 ms a step (docs/adr/0049)."""
 MOST_SAVED = 0.9
 """Share of a step that no compiling exceeds."""
@@ -145,10 +145,10 @@ def last_together(model: nn.Module) -> Sequence[nn.Parameter]:
         return _of_first_operator(recurrent)
     if not is_compiled(model):
         return []
-    parts = regions(model)
-    if recurrent is not None and parts == [model]:  # torch's first graph ends there
+    blocks = regions(model)
+    if recurrent is not None and blocks == [model]:  # torch's first graph ends there
         return ahead
-    trained = [[one for one in region.parameters() if one.requires_grad] for region in parts]
+    trained = [[one for one in region.parameters() if one.requires_grad] for region in blocks]
     return next(filter(None, trained), [])
 
 
