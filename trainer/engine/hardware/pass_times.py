@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 KEPT = (
     "mm", "addmm", "bmm", "baddbmm", "addmv", "addbmm", "dot", "mv", "_addmm_activation", "_int_mm", "_scaled_mm",
@@ -69,7 +71,7 @@ class PassTimer:
         self._ended: Mark | None = None
         self._wall_began = self._wall_s = 0.0
         self._watches = False
-        self._hooks = [
+        self._hooks: list[RemovableHandle] = [
             model.register_forward_pre_hook(self._begin),
             *(region.register_forward_pre_hook(self._enter_forward) for region in regions),
             *(region.register_forward_hook(self._leave_forward) for region in regions),
@@ -114,17 +116,20 @@ class PassTimer:
 
     def _enter_forward(self, region: nn.Module, inputs: tuple[object, ...]) -> None:
         self._enter(region)
-        if (first := _differentiable(inputs)) is not None:
-            first.register_hook(lambda _: self._leave(region))  # type: ignore[no-untyped-call]  # torch's own gap
+        self._when_reached(inputs, lambda: self._leave(region))
 
     def _leave_forward(self, region: nn.Module, _inputs: object, output: object) -> None:
         self._leave(region)
-        if (first := _differentiable(output)) is not None:
-            first.register_hook(lambda _: self._enter(region))  # type: ignore[no-untyped-call]
+        self._when_reached(output, lambda: self._enter(region))
 
     def _expect_backward(self, _model: nn.Module, _inputs: object, output: object) -> None:
-        if (first := _differentiable(output)) is not None:
-            first.register_hook(lambda _: _at_the_end(self._finish))  # type: ignore[no-untyped-call]
+        self._when_reached(output, lambda: _at_the_end(self._finish))
+
+    def _when_reached(self, values: object, call: Callable[[], None]) -> None:
+        """Call when the backward pass has the gradient of the first of `values` that has one."""
+        tensors = (one for one in tree_leaves(values) if isinstance(one, Tensor) and one.requires_grad)
+        for first in islice(tensors, 1):
+            self._hooks.append(first.register_hook(lambda _: call()))  # type: ignore[no-untyped-call]  # torch's own gap
 
     def _finish(self) -> None:
         """The backward pass has ended, perhaps in a thread of autograd: `stop` is for the model's."""
@@ -208,10 +213,6 @@ def _watching_s() -> float:
     bare_s = add()
     with watched:
         return max(0.0, add() - bare_s) / PROBED
-
-
-def _differentiable(values: object) -> Tensor | None:
-    return next((one for one in tree_leaves(values) if isinstance(one, Tensor) and one.requires_grad), None)
 
 
 def _at_the_end(call: Callable[[], None]) -> None:
