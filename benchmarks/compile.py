@@ -227,7 +227,7 @@ def auto_rows(bench: Bench) -> Iterator[tuple[str, Callable[[], Row]]]:
                 uncompiled_s = steps * eager_s
                 # With the measurement of the machine's slowness, which is counted with the next step.
                 watched = told.step_times[WATCHED - 1 : WATCHED if chosen else WATCHED + 1]
-                watched_s = max(0.0, sum(watched) - len(watched) * eager_s)
+                watched_s = max(0.0, sum(watched) - len(watched) * eager_s) if said else 0.0
                 return {
                     "chosen": chosen, "said": said, "steps": steps, "uncompiled_s": uncompiled_s,
                     "compiled_s": cost_s + steps * compiled_s,
