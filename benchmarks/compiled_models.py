@@ -152,7 +152,7 @@ def gain(name: str, precision: str, backend: str) -> None:
     usual_s = min(run() for _ in range(SKIPPED))
     times = []
     for _ in range(SKIPPED):
-        timer = PassTimer(model, compiling.regions(model), CPU)
+        timer = PassTimer(model, compiling.parts(model, CPU), CPU)
         run()
         times.append(timer.read())
     parts = min((one for one in times if one), key=lambda one: one.whole_s)

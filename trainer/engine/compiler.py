@@ -193,7 +193,7 @@ class Compiler:
         device = self._run.hardware.device
         most = self._agreed(self._known_saved or Saved.estimated(1.0, device))
         if most.pays(self._eager_s * steps_left, max(self._run.group.all_gather_scalar(self._cost_s()))):
-            self._timer = self._timed(self._model, compiling.regions(self._model), device)
+            self._timer = self._timed(self._model, compiling.parts(self._model, device), device)
             self._expect_slow_step()
         else:
             self._settled = True

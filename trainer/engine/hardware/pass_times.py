@@ -60,7 +60,7 @@ class PassTimer:
     """
 
     def __init__(self, model: nn.Module, regions: Sequence[nn.Module], device: torch.device) -> None:
-        """`regions`: parts of the model to be compiled."""
+        """`regions`: parts of the model to be compiled, none within another."""
         self._now = _stream_time if device.type == "cuda" else time.thread_time
         self._watching_s = 0.0 if device.type == "cuda" else _watching_s()
         self._operators = _Operators(self._now)
