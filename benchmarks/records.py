@@ -116,6 +116,7 @@ def read_table(lines: int) -> None:
         "newest step event": NEWEST,
         "all step events": EVENTS,
         "orch runs": (*ORCH, "runs"),
+        "orch why RUN": (*ORCH, "why", RUN),
     }.items():
         shown, cpu_s, mib = measured(argv)
         print(f"| {label} | {shown:,} | {cpu_s:.2f} | {mib:.0f} | {GOALS.get(label, '')} |", flush=True)

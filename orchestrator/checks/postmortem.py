@@ -6,7 +6,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from contract.events import Finished, GenerationStarted, RankFailed, TrainingStopped
+from contract.events import (
+    Finished,
+    GenerationStarted,
+    GroupJoined,
+    Hung,
+    NodesEvent,
+    Progressing,
+    RankFailed,
+    RankStarted,
+    Restarting,
+    TrainingStopped,
+)
 from contract.failures.classify import FailedRank, classify
 from contract.failures.tracebacks import begins
 from contract.log_lines import readable
@@ -35,6 +46,13 @@ from orchestrator.specs.run_events import RunLine
 
 KEPT_LINES = 400
 """Number of lines kept of a node, before its end: a traceback of each of eight ranks and torchrun's summary."""
+EVENTS_OF_A_NODE = 1000
+"""Number of events kept of a node, the newest."""
+EVENTS = (
+    Finished, GenerationStarted, GroupJoined, Hung, NodesEvent, Progressing, RankFailed, RankStarted, Restarting,
+    TrainingStopped,
+)  # fmt: skip
+"""Events that a post-mortem reads, wherever they are in the log."""
 _BAD_SIGN = re.compile(r"^(?:\S+: )?error: |^\s+exitcode +: |exec format error")
 
 
@@ -45,7 +63,7 @@ class Evidence:
     run_id: str
     plan: Plan | None = None
     lines: tuple[RunLine, ...] = ()
-    """Lines of all its attempts, in order of time."""
+    """Its `EVENTS`, and the last lines of each node and rank, in order of time."""
     containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
     """Facts of its containers by node; only nodes that answered."""
     kernel: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

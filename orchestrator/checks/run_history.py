@@ -41,7 +41,7 @@ from contract.events import (
 )
 from contract.log_lines import readable
 from orchestrator.checks.hang import timestamp
-from orchestrator.checks.postmortem import KEPT_LINES, Evidence, write_postmortem
+from orchestrator.checks.postmortem import EVENTS, EVENTS_OF_A_NODE, KEPT_LINES, Evidence, write_postmortem
 from orchestrator.checks.run_report import Machine, Moment, OptionUsed, Phase, RunReport, SampleText
 from orchestrator.specs.curve import Curve, CurvePoints
 from orchestrator.specs.launch_options import RunSettings
@@ -55,13 +55,10 @@ MOST_MOMENTS = 200
 """Moments of each kind; half of them from the beginning."""
 SAMPLES, SAMPLE_CHARS = 10, 4000
 LAST_LINES, LINE_CHARS = 60, 1000
-EVENTS_OF_A_NODE = 1000
-"""Events of a node, besides steps and resources, for the post-mortem."""
 LARGEST = 1e30
 """Figures beyond it are left out like infinite ones: a chart could not be scaled."""
 _NO_FIGURES = {"epoch"}
 """Figures of a step that a curve over steps would repeat."""
-_ROUTINE = (StepDone, ResourcesSampled)
 
 
 class RunHistory:
@@ -298,7 +295,7 @@ class _BothEnds:
 
 
 class _EvidenceLines:
-    """The lines that a post-mortem needs: the last of each node, and its events other than figures."""
+    """The lines that a post-mortem needs: the last of each node, and its events."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -308,7 +305,7 @@ class _EvidenceLines:
     def add(self, line: RunLine) -> None:
         self._number += 1
         self._last.setdefault(line.node, deque(maxlen=KEPT_LINES)).append((self._number, line))
-        if line.event and not isinstance(line.event, _ROUTINE):
+        if isinstance(line.event, EVENTS):
             self._events.setdefault(line.node, deque(maxlen=EVENTS_OF_A_NODE)).append((self._number, line))
 
     def lines(self) -> tuple[RunLine, ...]:

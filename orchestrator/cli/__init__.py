@@ -139,7 +139,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         except _ClickError as error:
             error.message = error.message.replace("Value error, ", "")  # type: ignore[attr-defined]  # as below
-            _name_separator(error, arguments)
             error.show()  # type: ignore[attr-defined]  # ClickException, whose type depends on Typer's version
             return int(error.exit_code)  # type: ignore[attr-defined]
         except Exception as error:
@@ -148,12 +147,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             getLogger("orch").info("unexpected error", exc_info=True)
             return report_error(as_error(error))
         return outcome if isinstance(outcome, int) else 0
-
-
-def _name_separator(error: Any, arguments: Sequence[str]) -> None:
-    """Add to the message about an option of the command that `orch exec` runs where that option belongs."""
-    if _named_command(arguments) == "exec" and hasattr(error, "option_name") and "--" not in arguments:
-        error.message += "\n  → the command and its options stand after --: orch exec RUN -- ls -l"
 
 
 class _GroupedHelp(TyperGroup):
@@ -188,7 +181,8 @@ def build_app(wanted: str | None) -> Any:
             else:
                 settings = getattr(module, "SETTINGS", None)
                 function = getattr(module, name.replace("-", "_"))
-                app.command(name, epilog=module.EXAMPLES, context_settings=settings)(function)
+                cls = getattr(module, "COMMAND_CLASS", None)
+                app.command(name, cls=cls, epilog=module.EXAMPLES, context_settings=settings)(function)
         else:
             app.command(name, help=summary)(lambda: None)
     program = typer.main.get_command(app)

@@ -13,6 +13,7 @@ from orchestrator.cli.inventory_place import GIVEN, inventory_place
 from orchestrator.cli.options import InventoryOption, LabelOption, NodesOption
 from orchestrator.cli.report import invocation, say
 from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.inventory_files import HINT
 from orchestrator.specs.selection import select_nodes
 
 if TYPE_CHECKING:  # every command loads this module, also for its help and for completion
@@ -48,8 +49,6 @@ class ChosenNodes:
 def load_inventory(path: Path | None) -> LoadedInventory:
     """Read the inventory: `-i`, otherwise $ORCH_INVENTORY, the lab's while one is up, or ./inventory.yaml."""
     from orchestrator.lab.state import inventory_file
-    from orchestrator.specs.inventory_files.inventory_file import read_inventory
-    from orchestrator.specs.inventory_files.inventory_yaml import HINT
 
     found, origin = inventory_place(path)
     if origin == GIVEN and found.is_file() and found != inventory_file():
@@ -58,6 +57,8 @@ def load_inventory(path: Path | None) -> LoadedInventory:
         say(f"using the lab's inventory, {found} (another one: -i FILE; end the lab: orch lab down)")
     if not found.exists():
         raise ConfigError(f"no {found} {origin}", hint=HINT)
+    from orchestrator.specs.inventory_files.inventory_file import read_inventory
+
     if inside := next((file for file in sorted(found.iterdir()) if file.is_file()), None) if found.is_dir() else None:
         raise ConfigError(f"{found} is a folder; expected a file {origin}".rstrip(), hint=f"-i {quote(str(inside))}")
     loaded = LoadedInventory(inventory=_of_ansible(found) or read_inventory(found), path=found)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperCommand
 
 from orchestrator.cli.completion import run_or_node
 from orchestrator.cli.context import load_inventory
@@ -13,7 +14,7 @@ from orchestrator.cli.report import report_errors, say, write_json, write_line
 from orchestrator.specs.errors import ConfigError, PartialError, PreflightError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from orchestrator.fleet.fan_out import Outcome
     from orchestrator.nodes.interface import Completed, Node
@@ -23,15 +24,26 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 orch exec RUN -- nvidia-smi
 orch exec RUN --rank 3 -- ls -l output
-orch exec gamma -- df -h
+orch exec gamma df -h
 """
+
+
+class WordsAfterTarget(TyperCommand):
+    """A command line in which all words after RUN|NODE and orch's options belong to COMMAND, as with ssh."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        valued = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
+        return super().parse_args(ctx, _with_separator(args, valued))
+
+
+COMMAND_CLASS = WordsAfterTarget
 
 
 def exec(
     target: str = typer.Argument(
         metavar="RUN|NODE", autocompletion=run_or_node, help="A run, for its containers, or a node, for the machine."
     ),
-    command: list[str] = typer.Argument(metavar="-- COMMAND...", help="Command and arguments; no shell reads them."),
+    command: list[str] = typer.Argument(metavar="COMMAND...", help="Command and arguments; no shell reads them."),
     rank: int | None = typer.Option(None, min=0, metavar="N", help="Only the container with this global rank."),
     timeout: int = typer.Option(3600, min=1, metavar="SECONDS", help="Longest time on a node, not in a container."),
     as_json: JsonOption = False,
@@ -40,7 +52,8 @@ def exec(
     """Run a command in all containers of a run, or on one node, and show what it writes.
 
     In a container it has the user and the working directory of the run. Lines of several nodes begin with the node's
-    name. Exit code: that of the command, from the first node where it is not 0.
+    name. All words after RUN or NODE belong to the command: options of orch precede its first word. Exit code: that of
+    the command, from the first node where it is not 0.
     """
     from orchestrator.fleet.connect import connected, connected_for
     from orchestrator.fleet.fan_out import fan_out
@@ -65,6 +78,21 @@ def exec(
             timeout_s=timeout + 10,
         )
     return _report(outcomes, as_json=as_json)
+
+
+def _with_separator(words: Sequence[str], valued: Collection[str]) -> list[str]:
+    """Return the words with `--` before the second that is neither an option nor the value of an option in `valued`."""
+    place, targets = 0, 0
+    while place < len(words) and words[place] != "--":
+        word = words[place]
+        if not word.startswith("-") or word == "-":
+            targets += 1
+            if targets > 1:
+                return [*words[:place], "--", *words[place:]]
+        elif word in valued or (word[1] != "-" and f"-{word[-1]}" in valued):
+            place += 1
+        place += 1
+    return list(words)
 
 
 def _run(nodes: Sequence[Node], target: str, specs: Sequence[NodeSpec]) -> tuple[Run, list[str]]:

@@ -6,18 +6,22 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.call_log import logged
 from orchestrator.nodes.interface import Node
-from orchestrator.nodes.processes.engine import ProcessEngine, processes_folder
-from orchestrator.specs.inventory import NodeSpec
+from orchestrator.nodes.processes.files import processes_folder
 from orchestrator.specs.labels import LABEL_RUN
+
+if TYPE_CHECKING:  # a command that reads a record alone needs neither the models of the inventory nor an engine
+    from orchestrator.specs.inventory import NodeSpec
 
 
 def connect(spec: NodeSpec) -> Node:
     """The node of this spec. Nothing is opened yet: the first use does that."""
     from orchestrator.nodes.local import LocalNode
+    from orchestrator.nodes.processes.engine import ProcessEngine
     from orchestrator.nodes.ssh import SshNode  # with docker and paramiko, which no record on this computer needs
 
     if spec.engine == "process":
@@ -66,6 +70,7 @@ def stand_ins(specs: Sequence[NodeSpec]) -> list[Node]:
     if not folders:
         return []
     from orchestrator.nodes.local import LocalNode
+    from orchestrator.nodes.processes.engine import ProcessEngine
 
     nodes = [LocalNode(folder.name, engine=ProcessEngine(folder.name)) for folder in folders]
     return [node for node in nodes if node.name not in declared and node.engine.containers({LABEL_RUN: ""})]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.nodes.processes.engine import ProcessEngine, processes_folder
-from orchestrator.nodes.processes.files import ProcessFiles
+from orchestrator.nodes.processes.engine import ProcessEngine
+from orchestrator.nodes.processes.files import ProcessFiles, processes_folder
 from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.run import State

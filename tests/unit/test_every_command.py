@@ -94,7 +94,7 @@ def test_2_an_option_that_no_command_has(orch: Orch, command: str) -> None:
 
 @pytest.mark.parametrize("command", [*ASKING, "plan", "inventory list", "inventory show", "inventory validate"])
 def test_3_no_inventory(orch: Orch, command: str) -> None:
-    for words in ((*command.split(), *WORDS.get(command, ()), "-i", "nowhere.yaml"),
+    for words in ((*command.split(), "-i", "nowhere.yaml", *WORDS.get(command, ())),
                   ("-i", "nowhere.yaml", *command.split(), *WORDS.get(command, ()))):  # fmt: skip
         ran = orch(*words)
         assert (ran.code, ran.out) == (3, ""), ran.err
@@ -139,7 +139,7 @@ def here(orch: Orch) -> lan.Lan:
 
 @pytest.mark.parametrize("command", [one for one in EVERY if "--json" in OPTIONS[one]])
 def test_2_another_form(orch: Orch, command: str) -> None:
-    ran = orch(*command.split(), *WORDS.get(command, ()), "-o", "xml")
+    ran = orch(*command.split(), "-o", "xml", *WORDS.get(command, ()))
     assert (ran.code, ran.out) == (2, "")
     assert "'xml' is not one of" in ran.err
     assert "Value error" not in ran.err
@@ -215,8 +215,8 @@ def test_messages_on_a_narrow_terminal_break_no_word(tmp_path: Path) -> None:
         shown = _read_to_end(terminal).decode().replace("\r", "").splitlines()
     assert (ran.returncode, ran.stdout) == (3, b"")
     assert shown[:2] == ["error: no an inventory of several", "  words.yaml (given by -i)"]
-    assert shown[2].startswith("  → write one with `orch inventory import ")
-    assert shown[2].endswith(" `orch lab up`")
+    assert shown[2].startswith("  → orch init ADDRESS...   # write one ")
+    assert shown[2].endswith(" orch lab up")
 
 
 @pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])

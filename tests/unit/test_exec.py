@@ -143,8 +143,24 @@ def test_shell_on_a_node_that_is_not_there(orch: Orch) -> None:
     assert (ran.code, "the inventory has no node delta: alpha, beta, gamma" in ran.err) == (3, True)
 
 
-def test_an_option_of_the_command_without_the_separator(orch: Orch) -> None:
-    ran = orch("exec", "RUN", "ls", "-l", on=lan.lan(*THREE))
-    assert ran.code == 2
-    assert "→ the command and its options stand after --: orch exec RUN -- ls -l" in ran.err
-    assert "stand after --" not in orch("exec", "--no-such", "--", "ls", on=lan.lan(*THREE)).err
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("RUN", "grep", "-q", "x"), "grep -q x"),
+        (("RUN", "-q", "ls", "--json", "-i"), "ls --json -i"),
+        (("RUN", "--timeout", "9", "sh", "-c", "a", "--", "b"), "sh -c a -- b"),
+        (("--timeout=9", "RUN", "--", "ls", "--", "-l"), "ls -- -l"),
+        (("RUN", "-", "-h"), "- -h"),
+    ],
+)
+def test_words_after_the_first_belong_to_the_command(
+    orch: Orch, here: lan.Lan, words: Sequence[str], expected: str
+) -> None:
+    run = detached(orch, here)
+    ran = orch("exec", "--rank", "0", *(run if word == "RUN" else word for word in words), on=here)
+    assert (ran.code, ran.out) == (0, f"here: {expected}\n")
+
+
+def test_an_unknown_option_before_the_target_is_named(orch: Orch) -> None:
+    ran = orch("exec", "--no-such", "RUN", "ls", on=lan.lan(*THREE))
+    assert (ran.code, "No such option: --no-such" in ran.err) == (2, True)

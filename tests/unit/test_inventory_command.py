@@ -120,7 +120,7 @@ def test_a_missing_inventory_says_how_to_get_one(
     assert main(["inventory", "list", *options]) == 3
     assert capsys.readouterr().err.splitlines() == [
         message,
-        "  → write one with `orch inventory import SOURCE --output inventory.yaml`, or begin with `orch lab up`",
+        "  → orch init ADDRESS...   # write one for your machines; or begin with simulated ones: orch lab up",
     ]
 
 

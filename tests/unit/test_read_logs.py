@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs
+from orchestrator.fleet.runs.read_logs import Filter, LogSource, resolve_logs, select_lines
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import ConfigError, EngineError
 from orchestrator.specs.request import RunIdentity
@@ -28,6 +28,10 @@ def source(run_id: str = "r1", **acting: Any) -> Any:
 
 def texts(lines: list[RunLine]) -> list[tuple[str, str]]:
     return [(said.node, said.text) for said in lines]
+
+
+def gather_lines(found: LogSource, wanted: Filter) -> list[RunLine]:
+    return [line for line, _ in select_lines(found, wanted)]
 
 
 ALL = [(name, text) for text in ("one", "two", "agent three") for name in TWO]

@@ -11,12 +11,14 @@ from string import Formatter
 
 import pytest
 
+from contract.events import kind_of
 from contract.failures.classify import SIGNATURES
 from contract.failures.signature import Signature
 from orchestrator.checks.causes import Cause, cause_areas, causes_of
 from orchestrator.checks.doctor import AREAS
 from orchestrator.checks.postmortem import Evidence, Postmortem, write_postmortem
 from orchestrator.cli import COMMANDS, build_app
+from orchestrator.fleet.runs.evidence import LAST_LINES, evidence_lines
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.probes.kernel_probe import SCRIPT
 from orchestrator.render.why import why_lines
@@ -105,6 +107,22 @@ def test_the_record_suffices_when_machines_and_inventory_are_gone(orch: Orch) ->
     ran = orch("why", run)
     assert "ValueError: label 11" in ran.out
     assert "this rests on the logs that were collected here" in ran.err
+
+
+def test_of_a_long_log_only_the_end_the_events_and_each_ranks_last_line_are_read() -> None:
+    record, plan = RunRecord("long-1"), lan.plan(("alpha",))
+    plan = replace(plan, nodes=(replace(plan.nodes[0], nproc_per_node=2),))
+    with record.open_log("alpha") as kept:
+        kept.keep(event(0, "hung", node="alpha", seconds=9, ranks=[{"rank": 1, "frames": ["train.py:7 in load"]}]))
+        for number in range(25):
+            kept.keep(said(1, f"rank 1 loads file {number}", 1, "alpha"))
+        for number in range(30_000):
+            kept.keep(said(2 + number // 1000, f"rank 0 waits, try {number}", 0, "alpha"))
+    lines = evidence_lines(record, plan)
+    assert len(lines) == 1 + LAST_LINES + 1
+    assert kind_of(lines[0].event) == "hung"
+    assert [line.text for line in lines if line.rank == 1] == ["rank 1 loads file 24"]
+    assert lines[-1].text == "rank 0 waits, try 29999"
 
 
 def test_the_newest_run_may_have_left_nothing_on_the_nodes(orch: Orch) -> None:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from orchestrator.checks.hang import timestamp
-from orchestrator.checks.postmortem import Evidence
+from orchestrator.checks.postmortem import EVENTS, EVENTS_OF_A_NODE, Evidence
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import RunningContainer
-from orchestrator.fleet.runs.read_logs import Filter, gather_lines, resolve_logs
-from orchestrator.fleet.runs.records import recorded_runs
+from orchestrator.fleet.runs.read_logs import collect_logs, resolve_logs
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.kernel_probe import kernel_lines
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run_events import RunLine
 
 TIMEOUT_S = 30.0
+LAST_LINES = 1000
+"""Lines kept of a node, the newest; more than a post-mortem reads, since two followers record in different order."""
+LAST_CHARS = 4 * 1024 * 1024
+"""Characters of these lines."""
+LINES_READ = 1_000_000
+"""Lines of a node in which the last line of a rank is looked for, if it is silent while others there write: some ten
+seconds."""
 
 
 def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callable[[], float] = time.time) -> Evidence:
@@ -24,7 +34,7 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callabl
     latest = next((own for record in recorded_runs()[:1] if (own := record.plan())), None)
     if wanted is None and plan and latest and latest.started_at > plan.started_at:  # its containers are gone
         source, plan = resolve_logs(nodes, latest.run_id), latest
-    lines = gather_lines(source, Filter())
+    collect_logs(source.containers, source.record)
 
     def kernel_of(container: RunningContainer) -> tuple[str, ...]:
         """Kernel messages since the run started; earlier ones are not its cause."""
@@ -35,10 +45,41 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callabl
     return Evidence(
         run_id=source.run_id,
         plan=plan,
-        lines=tuple(lines),
+        lines=evidence_lines(source.record, plan),
         containers={o.item.node.name: o.result for o in containers if o.result},
         kernel={o.item.node.name: o.result for o in kernel if o.result},
         silent=tuple(source.unreachable),
         outcome=source.record.outcome(),
         now=clock(),
     )
+
+
+def evidence_lines(record: RunRecord, plan: Plan | None) -> tuple[RunLine, ...]:
+    """The lines that a post-mortem reads, in order of time: memory and time do not grow with the record."""
+    ranks = {
+        part.node: frozenset(range(part.first_rank, part.first_rank + part.nproc_per_node))
+        for part in (plan.nodes if plan else ())
+    }
+    kept: dict[RunLine, None] = {}
+    for name in record.names:
+        newest = list(_newest(record.newest(name), ranks.get(name, frozenset())))
+        kept |= dict.fromkeys(reversed(newest))
+    events: dict[str, deque[RunLine]] = {}
+    for line in record.events(*EVENTS):
+        events.setdefault(line.node, deque(maxlen=EVENTS_OF_A_NODE)).append(line)
+    for of_node in events.values():
+        kept |= dict.fromkeys(of_node)
+    return tuple(sorted(kept, key=lambda line: (line.time, line.node_rank)))
+
+
+def _newest(lines: Iterable[RunLine], ranks: frozenset[int]) -> Iterator[RunLine]:
+    """The first `LAST_LINES` of a node's lines, which come newest first, and the first of each of these ranks."""
+    chars, heard = 0, set[int | None]()
+    for number, line in enumerate(lines):
+        full = number >= LAST_LINES or chars > LAST_CHARS
+        if full and (heard >= ranks or number >= LINES_READ):
+            return
+        if not full or (line.rank in ranks and line.rank not in heard):
+            yield line
+        chars += len(line.text)
+        heard.add(line.rank)

@@ -149,13 +149,6 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
     )
 
 
-def gather_lines(
-    source: LogSource, wanted: Filter, note: Callable[[str], object] = lambda _text: None
-) -> list[RunLine]:
-    """All lines to show, as `select_lines` has them."""
-    return [line for line, _ in select_lines(source, wanted, note)]
-
-
 def select_lines(
     source: LogSource, wanted: Filter, note: Callable[[str], object] = lambda _text: None
 ) -> Iterator[Selected]:

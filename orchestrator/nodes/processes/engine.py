@@ -22,17 +22,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib import metadata
 from itertools import islice
-from pathlib import Path
 from threading import Thread
 from typing import BinaryIO, NoReturn
 
-from platformdirs import user_state_path
 from pydantic import TypeAdapter
 
 from orchestrator.nodes.interface import BuildRequest, Completed, Login, LogLine, Progress
 from orchestrator.nodes.log_stream import after, read_lines, read_stream
 from orchestrator.nodes.processes.command import launch_of, link_nested_mounts, own_environment, resolve
-from orchestrator.nodes.processes.files import ProcessFiles, read_json, write_json
+from orchestrator.nodes.processes.files import ProcessFiles, processes_folder, read_json, write_json
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
 from orchestrator.specs.facts import EngineFacts, ImageFacts
@@ -87,11 +85,6 @@ class WithoutImages:
 MIB = 1024 * 1024
 KILLED = 137
 _SPEC = TypeAdapter(ContainerSpec)
-
-
-def processes_folder() -> Path:
-    """Folder with the state of this computer's process nodes, one subfolder each."""
-    return user_state_path("orch") / "processes"
 
 
 class ProcessEngine(WithoutImages):

@@ -23,6 +23,13 @@ POLL_S = 0.05
 KILL_TIMEOUT_S = 20.0
 
 
+def processes_folder() -> Path:
+    """Folder with the state of this computer's process nodes, one subfolder each."""
+    from platformdirs import user_state_path  # which the supervisor does not need
+
+    return user_state_path("orch") / "processes"
+
+
 @dataclass(frozen=True)
 class ProcessFiles:
     """Folder of one container, named by its id."""

@@ -30,10 +30,9 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 
 from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.inventory_files import HINT
 
 MAX_BYTES = 1024 * 1024
-HINT = "write one with `orch inventory import SOURCE --output inventory.yaml`, or begin with `orch lab up`"
-"""Next step where there is no inventory."""
 MAX_DEPTH = 32
 
 _QUOTED_OR_COMMENT = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|^\s*#.*$", re.MULTILINE)
