@@ -19,7 +19,6 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-from contract.cost_model.units import duration
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.faults import as_error
 from orchestrator.nodes import relay_program
@@ -47,7 +46,6 @@ QUIET_S = 30.0
 UNFED_S = 2.5
 """Time without input after which a relay that no other one can feed is fed by the controller."""
 FEEDS = 4
-SAY_EVERY_S = 10.0
 SPARE_BYTES = 256 * CHUNK
 """Free space to leave on a node: a full disk would make the next checkpoint fail."""
 
@@ -140,29 +138,6 @@ def _transfer(content: FolderToSend, targets: Sequence[Destination], notify: Not
         for relay in relays:
             relay.closed = True
     return relays
-
-
-class TransferPace:
-    """Lines about transfers, for places without progress bars: of each node now and then, with the remaining time."""
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic, self._began = monotonic, dict[str, tuple[float, int]]()
-        self._said: dict[str, float] = {}
-
-    def line(self, node: str, progress: Progress) -> str:
-        """A line to show now; empty if the last one of this node is recent."""
-        if not progress.total:
-            return progress.text
-        now = self._monotonic()
-        since, before = self._began.setdefault(node, (now, progress.done))
-        if now - self._said.setdefault(node, now) < SAY_EVERY_S or progress.done >= progress.total:
-            return ""
-        self._said[node] = now
-        line = f"{progress.text}: {progress.done / 1e9:.2f} of {progress.total / 1e9:.2f} GB"
-        if progress.done > before:
-            left_s = (now - since) * (progress.total - progress.done) / (progress.done - before)
-            line += f", {duration(left_s)} left"
-        return line
 
 
 class _Relay:

@@ -48,6 +48,7 @@ class ProgressView:
         self._begun: dict[str, tuple[str, float, int]] = {}
         """Action of each node, its begin, and the bytes done by then: a copy that continues begins with some."""
         self._bars: Bars | None = None
+        self._ended = False
         if self._console.is_terminal and not quiet and not lines:
             columns = (
                 TextColumn("{task.fields[node]:>12}"),
@@ -58,8 +59,6 @@ class ProgressView:
             self._bars = Bars(*columns, console=self._console, transient=True)
 
     def __enter__(self) -> ProgressView:
-        if self._bars:
-            self._bars.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -67,8 +66,10 @@ class ProgressView:
 
     def stop(self) -> None:
         """End the bars: another view begins."""
-        if self._bars:
-            self._bars.stop()
+        with self._lock:
+            self._ended = True
+            if self._bars:
+                self._bars.stop()
 
     def notify(self, node: str, progress: Progress) -> None:
         """Show what this node does now."""
@@ -77,7 +78,7 @@ class ProgressView:
             return
         with self._lock:
             amount = f"{_amount(progress)}{self._pace(node, text, progress)}"
-            if self._bars and not (self._notes and not progress.total):
+            if self._bars and not (self._notes and not progress.total and not progress.done):
                 self._move(self._bars, node, text, progress, amount)
             else:
                 self._say(node, text, progress, amount)
@@ -90,12 +91,16 @@ class ProgressView:
             self._begun[node] = (text, now, progress.done)
             return ""
         passed, moved = now - since, progress.done - before
-        if progress.total < MB // 100 or passed < STEADY_S or moved <= 0:
+        if not _amount(progress) or passed < STEADY_S or moved <= 0:
             return ""
         left_s = passed * (progress.total - progress.done) / moved
         return f", {moved / passed / MB:.1f} MB/s" + (f", {duration(left_s)} left" if left_s > 0 else "")
 
     def _move(self, bars: Bars, node: str, text: str, progress: Progress, amount: str) -> None:
+        if self._ended:
+            return
+        if not self._rows:
+            bars.start()
         if node not in self._rows:
             self._rows[node] = bars.add_task("", node=node, total=None)
         room = max(20, self._console.width - 50 - len(amount))
@@ -122,7 +127,9 @@ class ProgressView:
 
 
 def _amount(progress: Progress) -> str:
-    """Megabytes, where it is bytes that are counted."""
-    if progress.total < MB // 100:
+    """Megabytes or gigabytes, where it is bytes that are counted; the total may not be known."""
+    most = progress.total or progress.done
+    if most < MB // 100:
         return ""
-    return f"{progress.done / MB:.1f} of {progress.total / MB:.1f} MB"
+    unit, name = (MB, "MB") if most < 10_000 * MB else (1000 * MB, "GB")
+    return f"{progress.done / unit:.1f}" + (f" of {progress.total / unit:.1f} {name}" if progress.total else f" {name}")

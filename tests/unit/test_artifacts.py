@@ -13,6 +13,7 @@ from contract.run_folder import AGENTS_TOKEN
 from orchestrator.fleet.runs.artifacts import code_list, folder_digest
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.nodes.fake import FakeNode
+from orchestrator.nodes.interface import Progress
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.errors import NodeUnreachableError, PreflightError
 from orchestrator.specs.plan import Plan
@@ -49,6 +50,8 @@ class Place(Shelves):
         (self.data / "manifest.json").write_text("{}")
         self.fresh = {"code": self.code, "data": self.data}
         self.told: list[tuple[str, str]] = []
+        self.copied: dict[str, int] = {}
+        """Bytes, by node."""
         self.first = self.planned("alpha", "beta")
         launch(self.nodes, self.first, fresh=self.fresh)
         for node in self.all:
@@ -69,12 +72,13 @@ class Place(Shelves):
         return plan_launch(request, {name: lan.facts(name) for name in names}, identity)
 
     def start_next_attempt(self, plan: Plan, *elsewhere: str) -> None:
-        launch(
-            self.nodes,
-            plan,
-            elsewhere={name: self.places[name] for name in elsewhere},
-            on_step=lambda *step: self.told.append(step),
-        )
+        def notify(node: str, progress: Progress) -> None:
+            if progress.done:
+                self.copied[node] = progress.done
+            else:
+                self.told.append((node, progress.text))
+
+        launch(self.nodes, plan, elsewhere={name: self.places[name] for name in elsewhere}, notify=notify)
 
     def code_of(self, name: str) -> Path:
         return self.root(name) / "runs" / self.first.run_id / "code"
@@ -111,6 +115,7 @@ def test_from_a_node_where_the_controllers_folder_has_changed(here: Place) -> No
     assert folder_digest(here.data_of("gamma")) == here.first.data_digest
     assert here.told[:2] == [("gamma", "bringing the run's code from beta"), ("gamma", "code copied")]
     assert ("gamma", "bringing the run's data from beta") in here.told
+    assert here.copied["gamma"] > 0
     folder = here.code_of("gamma").parent
     assert {path.name for path in folder.iterdir()} == {"code", "plan.json", AGENTS_TOKEN, code_list(later.code_digest)}
 

@@ -14,6 +14,7 @@ from contract.data_parts import divide, files_of, here, is_part, training_shards
 from orchestrator.fleet.planning.request import build_request
 from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, bring, folder_digest
 from orchestrator.nodes.fake import FakeEngine
+from orchestrator.nodes.interface import Progress
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.command import launch_words
 from orchestrator.specs.errors import ConfigError, PreflightError, UsageError
@@ -144,7 +145,12 @@ def bring_parts(data: Path, origin: Path, folder: Path, *names: str, fresh: bool
         ProjectDir(node=LocalNode(name, f"127.0.0.{11 + number}", FakeEngine(name)), folder=str(folder / name))
         for number, name in enumerate(names)
     ]
-    bring(artifact, targets, [], targets, fresh=data if fresh else None, on_step=lambda *step: told.append(step))
+
+    def notify(node: str, progress: Progress) -> None:
+        if not progress.total:
+            told.append((node, progress.text))
+
+    bring(artifact, targets, [], targets, fresh=data if fresh else None, notify=notify)
     return told
 
 

@@ -38,7 +38,7 @@ def plan_of(run_id: str, *, user: str = "ana") -> Plan:
 
 def test_every_container_runs_and_the_plan_is_kept() -> None:
     here, plan, steps = quiet_lan(), plan_of("first"), list[tuple[str, str]]()
-    containers = launch(here.nodes, plan, on_step=lambda node, step: steps.append((node, step)))
+    containers = launch(here.nodes, plan, notify=lambda node, step: steps.append((node, step.text)))
 
     assert [(one.node.name, one.node_rank) for one in containers] == list(zip(FIVE, range(5), strict=True))
     for container in containers:
@@ -133,7 +133,9 @@ def test_code_and_data_are_copied(tmp_path: Path) -> None:
     alpha.answers.update({("test", "-d", "*"): (1, "", ""), ("rm", "*"): (0, "", ""), ("mv", "*"): (0, "", "")})
 
     plan = lan.plan(("alpha",), data_digest="0123456789abcdef", own_code=True, code_digest="fedcba9876543210")
-    launch(here.nodes, plan, fresh={"code": code, "data": data}, on_step=lambda *step: steps.append(step))
+    launch(
+        here.nodes, plan, fresh={"code": code, "data": data}, notify=lambda node, step: steps.append((node, step.text))
+    )
 
     folder = tmp_path / "disk/home/ana/orch/orch"
     assert (folder / "runs" / plan.run_id / "code/train.py").read_text() == "print(1)"

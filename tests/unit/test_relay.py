@@ -20,7 +20,6 @@ from orchestrator.fleet.relay import (
     Destination,
     FileToSend,
     FolderToSend,
-    TransferPace,
     _read_line,
     send_folder,
 )
@@ -240,18 +239,6 @@ def test_a_stranger_gets_nothing_and_changes_nothing(tmp_path: Path) -> None:
 
 def test_the_program_runs_on_old_pythons() -> None:
     ast.parse(SOURCE, feature_version=(3, 8))
-
-
-def test_lines_about_a_long_copy_name_the_remaining_time() -> None:
-    now = [0.0]
-    pace = TransferPace(lambda: now[0])
-    lines = []
-    for now[0] in range(30):
-        lines.append(pace.line("alpha", Progress(text="receiving", done=int(now[0]) * 10**8, total=6 * 10**9)))
-    assert [line for line in lines if line] == [
-        "receiving: 1.00 of 6.00 GB, 50 s left",
-        "receiving: 2.00 of 6.00 GB, 40 s left",
-    ]
 
 
 @pytest.mark.parametrize(

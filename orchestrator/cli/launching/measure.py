@@ -74,11 +74,13 @@ def run_probe(
 ) -> OneShotResult:
     """Run a measurement and show its progress; `forecasts`: show the trainer's forecast too."""
     from orchestrator.cli.launching.view import Screen
+    from orchestrator.render.progress import ProgressView
 
     by_name = {node.name: node for node in nodes}
     with Screen(plan, quiet=quiet, forecasts=forecasts) as screen:
+        notify = screen.after(ProgressView(quiet=quiet, lines=True, console=screen.messages))
         hear = screen.showing(Arrivals(by_name, plan))
-        callbacks = OneShotCallbacks(step=screen.step, run_event=hear, left_behind=report_error)
+        callbacks = OneShotCallbacks(notify=notify, run_event=hear, left_behind=report_error)
         try:
             return run_one_shot(by_name, plan, request, callbacks)
         except KeyboardInterrupt:

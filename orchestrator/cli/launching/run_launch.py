@@ -159,16 +159,12 @@ def _run(
 
     by_name = {node.name: node for node in nodes}
     screen = Screen(plan, quiet=mode.as_json)
-    if previous:
-        with progress_view(quiet=mode.as_json, notes=True) as view:
-
-            def on_step(node: str, step: str) -> None:
-                view.stop()  # the checkpoint has been copied, and the screen begins
-                screen.step(node, step)
-
-            containers = previous.launch_next(plan, view.notify, on_step, request.folders)
-    else:
-        containers = start_all(by_name, plan, fresh=request.folders, on_step=screen.step)
+    with progress_view(quiet=mode.as_json, notes=True) as view:
+        notify = screen.after(view)
+        if previous:
+            containers = previous.launch_next(plan, notify, request.folders)
+        else:
+            containers = start_all(by_name, plan, fresh=request.folders, notify=notify)
     if mode.detach:
         screen.close()
         return detach(plan, mode)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
+from rich.console import Console
 from rich.live import Live
 
 from contract.events import ForecastMade
@@ -17,9 +18,11 @@ from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
+from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.compare import compare, plan_facts
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.rendezvous import Arrivals
+from orchestrator.nodes.interface import Progress
 from orchestrator.plan.command import is_own_script, launch_words
 from orchestrator.plan.model_use import ACTIONS
 from orchestrator.plan.recovery import Update
@@ -30,6 +33,7 @@ from orchestrator.render.findings import MARKS, fold, sentence
 from orchestrator.render.forecast import forecast_line, forecast_view
 from orchestrator.render.log_lines import log_line
 from orchestrator.render.printable import printable
+from orchestrator.render.progress import ProgressView
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.why import headline
 from orchestrator.specs.finding import Finding
@@ -77,12 +81,22 @@ class Screen:
             self._live.stop()
             self._live = None
 
-    def step(self, node: str, step: str) -> None:
-        """Show an action on a node."""
-        if step in phases.PHASES:
-            self.reach(node, step)
-        else:
-            self._err.print(f"{node}: {step}")
+    @property
+    def messages(self) -> Console:
+        """Where to print while the table is shown: above it."""
+        return self._err
+
+    def after(self, view: ProgressView) -> Notify:
+        """Return a function that shows steps and copies in this view, which ends with the first phase."""
+
+        def show(node: str, progress: Progress) -> None:
+            if progress.text in phases.PHASES:
+                view.stop()
+                self.reach(node, progress.text)
+            else:
+                view.notify(node, progress)
+
+        return show
 
     def reach(self, node: str, phase: str) -> None:
         """Note that a node has reached a phase; without a table, print a line once all nodes have."""

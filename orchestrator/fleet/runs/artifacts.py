@@ -17,8 +17,8 @@ from tempfile import TemporaryFile
 from typing import BinaryIO, cast
 
 from contract.data_parts import MANIFEST
-from orchestrator.fleet.fan_out import Outcome, copy_from_first, fan_out
-from orchestrator.fleet.relay import RELAYED_FROM, WITHOUT_END_S, Delivered, Destination, TransferPace, send_folder
+from orchestrator.fleet.fan_out import Notify, Outcome, copy_from_first, fan_out
+from orchestrator.fleet.relay import RELAYED_FROM, WITHOUT_END_S, Delivered, Destination, send_folder
 from orchestrator.fleet.runs.agent_files import PACKAGES, agent_entries, agent_names
 from orchestrator.fleet.runs.code_files import code_files
 from orchestrator.fleet.runs.known_sums import SumsReader, sum_of
@@ -244,7 +244,7 @@ def bring(
     elsewhere: Sequence[ProjectDir],
     *,
     fresh: Path | None,
-    on_step: Callable[[str, str], None],
+    notify: Notify,
 ) -> None:
     """Copy the artifact to the nodes without it, from those that have it or from other nodes of the inventory.
 
@@ -257,23 +257,25 @@ def bring(
         if not holders:
             raise _nowhere(artifact, lacking)
 
+    def tell(target: ProjectDir, step: str) -> None:
+        notify(target.node.name, Progress(text=step))
+
     def supply(target: ProjectDir) -> None:
         if folder is None:
-            on_step(target.node.name, f"bringing the run's {artifact.what} from {holders[0].node.name}")
-            copy_from_first(holders, lambda source: _copy(artifact, source, target), target.node.name)
+            copy_from_first(holders, lambda source: _copy(artifact, source, target, notify), target.node.name)
         elif artifact.is_code:
             if upload_code(target.node, folder, artifact.run_folder(target), artifact.digest):
-                on_step(target.node.name, "changed code copied")
+                tell(target, "changed code copied")
         else:
             only = agent_entries() if artifact.what == "agent" else None
             upload_data(target.node, folder, artifact.place(target), only=only)
         if folder is None or not artifact.is_code:  # code is copied at every launch, and is small
-            on_step(target.node.name, f"{artifact.what} copied")
+            tell(target, f"{artifact.what} copied")
 
     if folder and artifact.what == "data":
         sums = SumsReader().sums(folder, names_in(folder))
         if artifact.parts or sum((folder / name).stat().st_size for name in sums) >= RELAYED_FROM:
-            send_data(artifact, folder, sums, lacking, on_step)
+            send_data(artifact, folder, sums, lacking, notify)
             return
     for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
         outcome.value()
@@ -310,15 +312,10 @@ def send_data(
     folder: Path,
     sums: Mapping[str, str],
     lacking: Sequence[ProjectDir],
-    on_step: Callable[[str, str], None],
+    notify: Notify,
 ) -> None:
     """Copy data, or to each node its part, over the controller's link once. Raises the first error, which names the
     others."""
-    pace = TransferPace()
-
-    def notify(node: str, progress: Progress) -> None:
-        if line := pace.line(node, progress):
-            on_step(node, line)
 
     def send(source: Path, hashes: Mapping[str, str], *to: ProjectDir) -> Sequence[Outcome[Destination, Delivered]]:
         content = folder_to_send(source, hashes)
@@ -344,7 +341,7 @@ def send_data(
         if outcome.error:
             failed.append(outcome.error)
         else:
-            on_step(outcome.item.node.name, "data copied")
+            notify(outcome.item.node.name, Progress(text="data copied"))
     if failed:
         for error in failed[1:]:
             failed[0].message += f"; {error}"
@@ -383,14 +380,19 @@ def _nowhere(artifact: Artifact, lacking: Sequence[ProjectDir]) -> PreflightErro
     )
 
 
-def _copy(artifact: Artifact, source: ProjectDir, target: ProjectDir) -> None:
+def _copy(artifact: Artifact, source: ProjectDir, target: ProjectDir, notify: Notify) -> None:
     place, node, broken = artifact.place(target), target.node, list[OrchError]()
     aside = f"{artifact.run_folder(target)}/.code-{artifact.digest}" if artifact.is_code else f"{place}.partial"
 
     def archive() -> Iterator[bytes]:
         """Keep an error of the source: the target's thread reads this."""
+        text, sent = f"bringing the run's {artifact.what} from {source.node.name}", 0
+        notify(node.name, Progress(text=text))
         try:
-            yield from source.node.stream(["sh", "-c", _SEND, "sh", artifact.place(source), artifact.listed])
+            for chunk in source.node.stream(["sh", "-c", _SEND, "sh", artifact.place(source), artifact.listed]):
+                yield chunk
+                sent += len(chunk)
+                notify(node.name, Progress(text=text, done=sent))
         except OrchError as error:
             broken.append(error)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import gzip
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, bring, code_list
+from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
+from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of, bring, code_list
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import (
     place_secrets,
@@ -23,14 +23,13 @@ from orchestrator.fleet.runs.secrets import (
     secret_values,
     secrets_of,
 )
-from orchestrator.nodes.interface import Node
+from orchestrator.nodes.interface import Node, Progress
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConflictError, EngineError
 from orchestrator.specs.plan import NodePlan, Plan, data_name
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run import ContainerFacts, State
 
-OnStep = Callable[[str, str], None]
 PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Pauses between tries to lock a node: an engine refuses a name before its new container is visible."""
 
@@ -72,15 +71,15 @@ def launch(
     *,
     fresh: Mapping[str, Path] = MappingProxyType({}),
     elsewhere: Mapping[str, str] = MappingProxyType({}),
-    on_step: OnStep = lambda _node, _step: None,
+    notify: Notify = lambda _node, _progress: None,
     rest: Callable[[float], object] = time.sleep,
 ) -> tuple[RunningContainer, ...]:
     """Start every container of the plan, in order of rank, or none of them.
 
     Nodes that lack the run's code or data get them: from `fresh` (the folders of which the digests were just taken),
     otherwise as `bring` finds them; `elsewhere` is the project's folder on those of `nodes` that have no part in the
-    plan. `on_step` receives (node, step). Raises the first node's error after undoing everything: ConflictError where
-    another run holds a node.
+    plan. `notify` receives each step, and the bytes of copies. Raises the first node's error after undoing everything:
+    ConflictError where another run holds a node.
     """
     parts = [(nodes[part.node], part) for part in plan.nodes]
     require_values(plan.secrets, plan.environment, os.environ)
@@ -92,7 +91,9 @@ def launch(
 
     for outcome in fan_out(parts, must_be_free):  # before data is copied for a run that is then refused
         outcome.value()
-    _prepare(nodes, plan, fresh, elsewhere, on_step)
+    for artifact, lacking, having in _prepare(nodes, plan, fresh):
+        others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
+        bring(artifact, lacking, having, others, fresh=fresh.get(artifact.what), notify=notify)
     record = RunRecord(plan.run_id)
     record.save_intent(plan)
     made: list[RunningContainer] = []
@@ -109,14 +110,15 @@ def launch(
         raise
     record.save_plan(plan)  # not before: a launch that was refused is no run
     for container in containers:
-        on_step(container.node.name, "container started")
+        notify(container.node.name, Progress(text="container started"))
     return containers
 
 
 def _prepare(
-    nodes: Mapping[str, Node], plan: Plan, fresh: Mapping[str, Path], elsewhere: Mapping[str, str], on_step: OnStep
-) -> None:
-    """Folders, the plan, code and data on every node."""
+    nodes: Mapping[str, Node], plan: Plan, fresh: Mapping[str, Path]
+) -> Iterator[tuple[Artifact, list[ProjectDir], list[ProjectDir]]]:
+    """Make the folders on every node and write the plan there; then each of the run's folders that some nodes lack,
+    with these nodes and with those that have it."""
     stores = [ProjectDir(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
     text = to_json(plan).encode()
     packing = ["gzip"] if len(text) >= COMPRESSED_FROM else []
@@ -131,14 +133,13 @@ def _prepare(
 
     outcomes = fan_out(stores, prepare)
     _all(outcomes)
-    others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
     for artifact in artifacts_of(plan):
         new = fresh.get(artifact.what)
         having = [outcome.item for outcome in outcomes if artifact.what in (outcome.result or ())]
         # new code replaces files that the run has written
         lacking = stores if new and artifact.is_code else [store for store in stores if store not in having]
         if lacking:
-            bring(artifact, lacking, having, others, fresh=new, on_step=on_step)
+            yield artifact, lacking, having
 
 
 def discard(container: RunningContainer) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from contract.events import Event
+from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import remove_run
@@ -35,8 +36,8 @@ class OneShotResult:
 class OneShotCallbacks:
     """Called during a temporary run."""
 
-    step: Callable[[str, str], None] = lambda _node, _step: None
-    """Receives (node, what was done there)."""
+    notify: Notify = lambda _node, _progress: None
+    """Receives each step on a node, and the progress of copies to it."""
     run_event: Callable[[RunEvent], None] = lambda _happening: None
     """Receives every event. An exception that it raises ends the run."""
     left_behind: Callable[[OrchError], object] = lambda _error: None
@@ -47,7 +48,7 @@ def run_one_shot(
     nodes: Mapping[str, Node], plan: Plan, request: LaunchRequest, callbacks: OneShotCallbacks
 ) -> OneShotResult:
     """Start the plan, follow it to its end, and remove it from the nodes; the controller's record stays."""
-    containers = launch(nodes, plan, fresh=request.folders, on_step=callbacks.step)
+    containers = launch(nodes, plan, fresh=request.folders, notify=callbacks.notify)
     record, newest = RunRecord(plan.run_id), dict[type[Event], Event]()
 
     def hear(run_event: Update) -> None:

@@ -15,7 +15,7 @@ from orchestrator.fleet.fan_out import Notify, begin, fan_out
 from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.readiness.quick_look import quick_look
 from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, must_be_over
-from orchestrator.fleet.runs.launch import OnStep, RunningContainer, discard, launch
+from orchestrator.fleet.runs.launch import RunningContainer, discard, launch
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node, Progress
@@ -92,7 +92,7 @@ def start_next_attempt(
         attempt=plan.attempt + 1,
     )
     next_plan = plan_launch(request, previous.holding(facts), identity)
-    return next_plan, previous.launch_next(next_plan, notify, lambda node, step: notify(node, Progress(text=step)))
+    return next_plan, previous.launch_next(next_plan, notify)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class PreviousAttempt:
         return {name: replace(one, ports_in_use=one.ports_in_use - self.frees) for name, one in held.items()}
 
     def launch_next(
-        self, plan: Plan, notify: Notify, on_step: OnStep, fresh: Mapping[str, Path] = MappingProxyType({})
+        self, plan: Plan, notify: Notify, fresh: Mapping[str, Path] = MappingProxyType({})
     ) -> tuple[RunningContainer, ...]:
         """Copy the newest checkpoint to the node of rank 0, and launch the next attempt.
 
@@ -128,7 +128,7 @@ class PreviousAttempt:
         bring_newest(self.nodes, plan, newest, notify)
         taking = {part.node for part in plan.nodes}
         elsewhere = {name: self.places[name] for name in self.nodes if name not in taking}
-        return launch(self.nodes, plan, fresh=fresh, elsewhere=elsewhere, on_step=on_step)
+        return launch(self.nodes, plan, fresh=fresh, elsewhere=elsewhere, notify=notify)
 
 
 def fit(pool: NodePool, names: Sequence[str], run_id: str) -> tuple[dict[str, NodeFacts], list[str]]:
