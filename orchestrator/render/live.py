@@ -103,6 +103,10 @@ class LiveRun:
     straggler: Straggler | None = None
     restarts: int = 0
     """Seen since the monitor has started."""
+    restarting: bool = False
+    """Whether no step has come since the newest restart: figures are those before it."""
+    said: str = ""
+    """The newest log line of a rank, where it says more than steps do: before the first, and while none comes."""
 
     @property
     def progress(self) -> float | None:
@@ -201,7 +205,9 @@ class LiveModel:
         self._progressed = 0.0
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._faults: deque[Fault] = deque(maxlen=FAULTS)
-        self._restarts = 0
+        self._restarts, self._restarting = 0, False
+        self._said = ("", "")
+        """Time and text of the newest line of a rank."""
 
     def watch(self, names: Iterable[str]) -> None:
         """Know these nodes, in this order, and no others."""
@@ -259,14 +265,11 @@ class LiveModel:
 
     def _find(self, found: RunFound) -> None:
         self._looked = True
-        before = (self._run.run_id, self._run.attempt) if self._run else None
+        before, now = (self._run or self._past), (found.run or found.past)
         self._run, self._past = found.run, found.past
         self._forecast = found.forecast or self._forecast
-        now = (found.run.run_id, found.run.attempt) if found.run else None
-        if now and before and now[0] != before[0]:
-            self._last = self._step = None
-            self._losses.clear()
-            self._forecast = found.forecast
+        if now and before and now.run_id != before.run_id:
+            self._forget(found.forecast)
         if found.past and found.past.last_event:
             self._last = self._step = found.past.last_event
         for node in self._nodes.values():
@@ -278,6 +281,18 @@ class LiveModel:
                     held.problem = printable(member.reason or (member.container.error if member.container else ""))
         for line in found.lines:
             self.add(line)
+
+    def _forget(self, forecast: Forecast | None) -> None:
+        """Begin with another run, perhaps an older one: its lines may be older than those that were read."""
+        self._last = self._step = None
+        self._losses.clear()
+        self._faults.clear()
+        self._restarts, self._restarting, self._said = 0, False, ("", "")
+        self._forecast = forecast
+        for node in self._nodes.values():
+            node.seen = ""
+            if not node.lost:
+                node.problem = ""
 
     def _read(self, line: RunLine, node: _Node) -> None:
         if line.time <= node.seen:  # read before: from the record, or over an earlier connection
@@ -292,6 +307,8 @@ class LiveModel:
             node.told += 1
             text = printable(line.text[:LONGEST])
             node.tail.append(KeptLine(number=node.told, time=line.time, rank=line.rank, text=text))
+            if line.rank is not None and text.strip() and line.time >= self._said[0]:
+                self._said = (line.time, f"rank {line.rank}: {text.strip()}")
             return
         if isinstance(event, ProgressEvent):
             self._progress(event, line.time)
@@ -305,6 +322,7 @@ class LiveModel:
 
     def _progress(self, event: ProgressEvent, at: str) -> None:
         self._last = with_figures(event, self._last) if self._last else event
+        self._restarting = False
         age = self._wall() - timestamp(at)
         self._progressed = self._clock() - (age if 0 <= age <= MOST_AGE_S else 0.0)
         if isinstance(event, StepDone):
@@ -317,7 +335,9 @@ class LiveModel:
         if isinstance(event, RankFailed):
             self._fault(line.node, f"rank {event.rank} on {line.node}: {event.reason}", at)
         elif isinstance(event, Restarting) or recovery_line(line):
-            self._restarts += isinstance(event, Restarting) and line.node_rank == 0
+            if isinstance(event, Restarting):
+                self._restarts += line.node_rank == 0
+                self._restarting = True
             self._note(line.node, line, at)
 
     def _note(self, name: str, event: Any, at: float | None = None) -> None:
@@ -393,12 +413,14 @@ class LiveModel:
                 "of_forecast": last.of_forecast,
                 "waiting": share_of(step or last, "waiting"),
                 "exchanging": share_of(step or last, "exchanging"),
-                "straggler": self._straggler() if running else None,
+                "straggler": self._straggler() if running and not self._restarting else None,
             }
+        if running and (not last or self._restarting or age > STALLED_S):
+            figures["said"] = self._said[1]
         if run := self._run:
             return LiveRun(
                 run_id=run.run_id, state=self._state(), attempt=run.attempt, command=printable(run.command),
-                started_at=run.started_at, restarts=self._restarts, **figures,
+                started_at=run.started_at, restarts=self._restarts, restarting=running and self._restarting, **figures,
             )  # fmt: skip
         if past := self._past:
             return LiveRun(
@@ -410,7 +432,7 @@ class LiveModel:
     def _moves(self, age_s: float) -> bool:
         """Whether the run is likely to make progress: it runs, all of its nodes are heard, and steps come."""
         silent = any(node.rank is not None and self._is_silent(node, self._clock()) for node in self._nodes.values())
-        return self._state() == State.RUNNING.value and not silent and age_s < STALLED_S
+        return self._state() == State.RUNNING.value and not silent and not self._restarting and age_s < STALLED_S
 
     def _state(self) -> str:
         """As healthy as the worst of its containers, as far as their ends have been seen."""
@@ -426,6 +448,8 @@ class LiveModel:
     def _compute_s(self) -> dict[str, float]:
         """Seconds of the slowest rank of each node."""
         slowest: dict[str, float] = {}
+        if self._restarting:
+            return slowest
         for label, seconds in ((self._last and self._last.compute_s) or {}).items():
             node = self._node_of(label)
             if seconds is not None and node:

@@ -59,6 +59,8 @@ def run_lines(shown: LiveSnapshot, width: int, *, ascii_only: bool = False) -> l
         title.append(f", {', '.join(silent)} silent", "bold red")
     if run.attempt and run.attempt > 1:
         title.append(f"  attempt {run.attempt}")
+    if run.restarting:
+        title.append("  restarting", "bold yellow")
     if run.as_of:
         title.append("  from the record on this computer", GREY)
     parts = [*_progress(run, shown, width, ascii_only=ascii_only), *_figures(run)]
@@ -69,6 +71,8 @@ def run_lines(shown: LiveSnapshot, width: int, *, ascii_only: bool = False) -> l
     if why := run.straggler:
         where = f"{why.node} " if why.node else ""
         lines.append(Text.assemble((f"{why.reason}: ", "bold yellow"), f"{where}{why.text}"))
+    if run.said:
+        lines.append(Text(run.said, GREY))
     if run.reason:
         lines.append(Text(run.reason))
     return [_cut(line, width) for line in lines]
@@ -92,7 +96,7 @@ def _progress(run: LiveRun, shown: LiveSnapshot, width: int, *, ascii_only: bool
 
 
 def _figures(run: LiveRun) -> Iterator[Text]:
-    if run.per_s is not None:
+    if run.per_s is not None and not run.restarting:
         forecast = f" ({run.of_forecast:.0%} of the forecast)" if run.of_forecast else ""
         yield Text(f"{run.per_s:,.0f} {run.unit}/s{forecast}")
     for share, what in ((run.waiting, "waiting for data"), (run.exchanging, "exchanging")):

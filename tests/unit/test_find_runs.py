@@ -91,7 +91,12 @@ def test_a_container_that_is_gone_is_lost() -> None:
     (run,) = find_runs(list(here.nodes.values())).runs
     assert run.state is State.LOST
     lost = run.members[1]
-    assert (lost.node, lost.node_rank, lost.state, lost.reason) == ("?", 1, State.LOST, "no node holds its container")
+    assert (lost.node, lost.node_rank, lost.state, lost.reason) == (
+        "beta", 1, State.LOST, "no node holds its container",
+    )  # fmt: skip
+    RunRecord("r1").save_plan(replace(lan.plan(THREE), run_id="r1", attempt=7))
+    (run,) = find_runs(list(here.nodes.values())).runs
+    assert run.members[1].node == "?", "the plan on record is of another attempt"
 
 
 def test_a_node_that_does_not_answer_may_hold_it() -> None:

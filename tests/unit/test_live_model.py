@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from contract.events import Event, RankFailed, ResourcesSampled, Restarting, StepDone, encode_event
+from contract.events import Event, RankFailed, ResourcesSampled, Restarting, StepDone, TrainingDone, encode_event
 from contract.resources import ResourceUsage
 from orchestrator.render.live import LINES, LONGEST, LOSSES, SILENT_S, LiveModel, LiveNode, LiveSnapshot
 from orchestrator.specs.errors import NodeUnreachableError
@@ -261,6 +262,43 @@ def test_another_run_begins_without_the_figures_of_the_last(running: Watched) ->
     running.model.add(RunFound(run=run(run_id="r2")))
     assert running.shown.run is not None
     assert (running.shown.run.run_id, running.shown.run.step, running.shown.run.losses) == ("r2", None, ())
+
+
+def test_an_older_run_after_a_newer_one_is_read_from_its_own_lines(running: Watched) -> None:
+    running.says("alpha", StepDone(step=40, final_step=400), second=500)
+    running.model.add(ContainerExited(node="beta", node_rank=1, container=_container("exited", exit_code=137)))
+    line = RunLine(
+        time=moment(9), node="alpha", node_rank=0, rank=0, text=encode_event(TrainingDone(step=300, final_step=300))
+    )
+    ended = tuple(replace(member, state=State.SUCCEEDED) for member in run().members)
+    running.model.add(RunFound(run=run(run_id="r0", members=ended), lines=(line,)))
+    found = running.shown.run
+    assert found is not None
+    assert (found.run_id, found.state, found.step, found.progress) == ("r0", "succeeded", 300, 1.0)
+    assert (running.shown.faults, [node.problem for node in running.shown.nodes]) == ((), ["", "", ""])
+
+
+def test_before_the_first_step_the_newest_line_of_a_rank_says_what_it_does(watched: Watched) -> None:
+    watched.model.add(RunFound(run=run()))
+    watched.says("beta", "joined", rank=1)
+    watched.says("alpha", "compiling for 12 s")
+    watched.says("alpha", "a line of the agent", rank=None)
+    assert watched.shown.run is not None
+    assert watched.shown.run.said == "rank 0: compiling for 12 s"
+    watched.says("alpha", StepDone(step=1, final_step=400))
+    assert watched.shown.run is not None
+    assert watched.shown.run.said == ""
+
+
+def test_after_a_restart_the_figures_before_it_do_not_count(running: Watched) -> None:
+    running.says("alpha", StepDone(step=40, final_step=400, remaining_s=90.0, compute_s={"alpha": 0.3}))
+    running.says("alpha", Restarting(node="beta", outcome="infrastructure", reason="gone", generation=1), rank=None)
+    now = running.shown
+    assert now.run is not None
+    assert (now.run.restarting, now.run.step, now.run.remaining_s, now.nodes[0].compute_s) == (True, 40, None, None)
+    running.says("alpha", StepDone(step=41, final_step=400, remaining_s=80.0))
+    assert running.shown.run is not None
+    assert (running.shown.run.restarting, running.shown.run.remaining_s) == (False, 80.0)
 
 
 def test_a_run_that_is_only_on_record(watched: Watched) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.launch import RunningContainer
-from orchestrator.fleet.runs.records import recorded_runs
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, PreflightError, UsageError
@@ -160,6 +160,8 @@ def _with_lost(run: Run, unreachable: Mapping[str, OrchError]) -> Run:
     """Add the ranks that no node shows as lost; they may be on a node that does not answer."""
     missing = sorted(set(range(run.nnodes)) - {member.node_rank for member in run.members})
     reason = f"{', '.join(unreachable)} did not answer" if unreachable else "no node holds its container"
+    plan = RunRecord(run.run_id).plan() if missing else None
+    known = {part.node_rank: part.node for part in plan.nodes} if plan and plan.attempt == run.attempt else {}
     lost = Member(node="?", node_rank=0, state=State.LOST, reason=reason, out_of_reach=bool(unreachable))
-    members = [*run.members, *(replace(lost, node_rank=rank) for rank in missing)]
+    members = [*run.members, *(replace(lost, node_rank=rank, node=known.get(rank, "?")) for rank in missing)]
     return replace(run, members=tuple(sorted(members, key=lambda member: member.node_rank)))
