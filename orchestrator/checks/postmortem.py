@@ -130,11 +130,7 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
         after_s=max(0.0, timestamp(at) - timestamp(evidence.plan.started_at))
         if failure and at and evidence.plan
         else None,
-        consequences=tuple(
-            f"{ended.node} {'lost its peer, or was stopped' if is_consequence(ended) else 'failed as well'}"
-            for _, ended in bad
-            if failure and ended.node != failure.node
-        ),
+        consequences=tuple(_consequences([ended for _, ended in bad if failure and ended.node != failure.node])),
         earlier=tuple(one for one in agreed if one.generation),
         heard=heard,
         waits=(*describe_hang(standing, evidence.plan), *describe_waits(lines, heard)) if waited else (),
@@ -214,6 +210,16 @@ def _with_signs(evidence: Evidence, lines: Sequence[RunLine], *, all_of_them: bo
                 kernel=evidence.kernel.get(node, ()),
             ),
         )
+
+
+def _consequences(others: Sequence[EndedBadly]) -> Iterator[str]:
+    """Sentences about the nodes that ended after the failure."""
+    lost = [ended.node for ended in others if is_consequence(ended)]
+    failed = [ended.node for ended in others if ended.node not in lost]
+    if lost:
+        yield f"{', '.join(lost)} lost {'its peer, or was' if len(lost) == 1 else 'a peer, or were'} stopped"
+    if failed:
+        yield f"{', '.join(failed)} failed as well"
 
 
 def _lost(evidence: Evidence) -> Failure | None:

@@ -24,7 +24,7 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
     from orchestrator.fleet.runs.evidence import gather_evidence
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
-    from orchestrator.render.why import why_data, why_lines
+    from orchestrator.render.why import why_data, why_lines, why_text
 
     with connected_for(known_nodes(inventory, run), run) as nodes:
         story = write_postmortem(gather_evidence(nodes, run))
@@ -33,5 +33,5 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
         return EXIT_OK
     console = stdout()
     for line in why_lines(story):
-        console.print(printable(line), markup=False)
+        console.print(why_text(printable(line)))
     return EXIT_OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -132,8 +133,13 @@ def fold(findings: Sequence[Finding]) -> list[tuple[tuple[str, ...], Finding]]:
 
 def sentence(names: Sequence[str], finding: Finding) -> str:
     """Message of a finding, with the nodes in front where it does not name them itself."""
-    named = all(name in finding.message for name in names)
+    named = all(_names(finding.message, name) for name in names)
     return finding.message if named else f"{', '.join(names)}: {finding.message}"
+
+
+def _names(message: str, node: str) -> bool:
+    """Whether the message names the node; `a laptop` is no node of that name."""
+    return re.search(rf"(?<![\w.-])(?<!\ba )(?<!\ban )(?<!\bthe ){re.escape(node)}(?![\w-])", message) is not None
 
 
 def _closing(report: DoctorReport) -> Text:

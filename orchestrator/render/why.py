@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from rich.text import Text
+
 from orchestrator.checks.causes import Cause
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.hang import LastHeard
@@ -44,6 +46,12 @@ def why_lines(report: Postmortem) -> Iterator[str]:
         yield f"  note: {', '.join(report.silent)} did not answer; this rests on what was collected before"
     if report.state in ("failed", "running", "unknown"):
         yield f"  → orch logs {report.run_id}" + (f" --nodes {report.failure.node}" if report.failure else "")
+
+
+def why_text(line: str) -> Text:
+    """A line of `why_lines` for a terminal: the failure and what to do stand out."""
+    styles = {"✗": "bold red", "→": "green", "more:": "dim", "after that:": "dim"}
+    return Text(line, next((style for sign, style in styles.items() if line.lstrip().startswith(sign)), ""))
 
 
 def _failed(report: Postmortem, failure: Failure) -> Iterator[str]:

@@ -161,9 +161,11 @@ class MonitorApp(App[int]):
         self.shown = shown = self._feed.snapshot()
         width = max(1, self.size.width - 2)
         base = self.screen_stack[0]
-        base.query_one("#run", Static).update(Text("\n").join(run_lines(shown, width)))
+        above = run_lines(shown, width)
+        base.query_one("#run", Static).update(Text("\n").join(above))
         faults = base.query_one("#faults", Static)
-        lines = fault_lines(shown, FAULTS if self.size.height > 20 else 1)
+        room = self.size.height - len(above) - len(shown.nodes) - 2  # the titles of the columns, and the keys
+        lines = fault_lines(shown, max(1, min(FAULTS, room)))
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         faults.update(Text("\n").join(lines))

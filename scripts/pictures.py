@@ -1,0 +1,327 @@
+"""Pictures of the terminal in docs/pictures, drawn by the renderers of orch from events made up here.
+
+python scripts/pictures.py           # draw them again
+python scripts/pictures.py --check   # exit code 1 where a picture is not as the code draws it; a test runs this
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.terminal_theme import DIMMED_MONOKAI
+from rich.text import Text
+
+from contract.events import (
+    Finished,
+    GroupJoined,
+    NodesRecovered,
+    RankFailed,
+    ResourcesSampled,
+    Restarting,
+    StepDone,
+    encode_event,
+)
+from contract.resources import GpuUsage, ResourceUsage
+from orchestrator.checks.postmortem import Evidence, write_postmortem
+from orchestrator.checks.slow_ranks import slow_ranks
+from orchestrator.cli.monitoring.feed import LiveFeed
+from orchestrator.cli.monitoring.screen import MonitorApp
+from orchestrator.render.findings import DoctorReport, doctor_screen
+from orchestrator.render.live import LiveModel
+from orchestrator.render.log_lines import LogPrinter
+from orchestrator.render.runs import run_table
+from orchestrator.render.why import why_lines, why_text
+from orchestrator.specs.finding import Finding
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.node_report import Examined
+from orchestrator.specs.run import ContainerFacts, Member, Run, State
+from orchestrator.specs.run_events import NodeSampled, RunFound, RunLine
+
+FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
+COLUMNS = 112
+RUN = "novels-5f2c"
+COMMAND = "gpt2 --preset mini --max-steps 4000"
+NODES = ("tower", "studio", "laptop", "desk", "nas")
+BEGAN = 1767366000.0
+"""2026-01-02 15:00 UTC."""
+NOW = BEGAN + 1180
+FINAL_STEP, STEP = 4000, 1240
+FORMAT = """\
+<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
+<style>
+.{unique_id}-matrix {{ font: {char_height}px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; \
+line-height: {line_height}px; white-space: pre }}
+.{unique_id}-title {{ font: 18px system-ui, sans-serif }}
+{styles}
+</style>
+<defs><clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+"""As rich draws it, without the fonts that it would fetch."""
+
+
+# ── The run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def moment(seconds: float) -> str:
+    """The time of a log line, from seconds since 1970."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
+
+
+def line(seconds: float, node: str, text: str, *, agent: bool = False) -> RunLine:
+    """A line of the only rank of a node, or of its agent."""
+    rank = NODES.index(node)
+    return RunLine(time=moment(seconds), node=node, node_rank=rank, rank=None if agent else rank, text=text)
+
+
+def gpu(use: int, memory_mib: int, temperature_c: int, power_w: float, clock_mhz: int, slowed_by: str = "") -> GpuUsage:
+    return GpuUsage(
+        index=0, name="NVIDIA GeForce RTX 3050", utilization_percent=use, memory_used_mib=memory_mib,
+        memory_total_mib=8192, temperature_c=temperature_c, power_w=power_w, clock_mhz=clock_mhz, slowed_by=slowed_by,
+    )  # fmt: skip
+
+
+def usage(cpu: float, cpus: int, ram_gib: float, of_gib: int, network: float, *gpus: GpuUsage) -> ResourceUsage:
+    return ResourceUsage(
+        cpu_percent=cpu, cpus=cpus, ram_used_mib=int(ram_gib * 1024), ram_limit_mib=of_gib * 1024,
+        network_in_mib_s=network, network_out_mib_s=network * 0.98, gpus=gpus,
+    )  # fmt: skip
+
+
+USAGE = {
+    "tower": usage(34, 12, 5.2, 24, 21.4, gpu(93, 4830, 66, 118.0, 1807)),
+    "studio": usage(41, 8, 4.9, 16, 21.0, gpu(91, 4711, 69, 116.5, 1792)),
+    "laptop": usage(63, 8, 4.4, 12, 20.7, gpu(98, 3480, 87, 58.0, 990, "temperature")),
+    "desk": usage(96, 6, 3.1, 12, 20.9),
+    "nas": usage(94, 4, 2.7, 6, 20.8),
+}
+COMPUTE_S = {"tower": 0.131, "studio": 0.134, "laptop": 0.228, "desk": 0.129, "nas": 0.127}
+
+
+def run(state: State = State.RUNNING) -> Run:
+    members = []
+    for rank, name in enumerate(NODES):
+        facts = ContainerFacts(
+            id=f"{rank}f" * 6, name="orch-novels", image="sha256:" + "5a" * 6, labels={}, status="running",
+            started_at=moment(BEGAN + 2), restarts=0,
+        )  # fmt: skip
+        members.append(Member(node=name, node_rank=rank, state=state, container=facts))
+    return Run(
+        run_id=RUN, project="novels", attempt=0, user="ana", started_at=moment(BEGAN), nnodes=len(NODES),
+        command=COMMAND, master="tower", members=tuple(members),
+    )  # fmt: skip
+
+
+def step(number: int) -> StepDone:
+    loss = 3.1 + 5.4 * math.exp(-number / 420) + 0.06 * math.sin(number * 0.9)
+    return StepDone(
+        step=number, final_step=FINAL_STEP, loss=round(loss, 3), per_s=12_400 + 300 * math.sin(number), unit="tokens",
+        of_forecast=0.93, remaining_s=(FINAL_STEP - number) * 0.94, compute_s=COMPUTE_S, balanced=3,
+        others={"waiting": 0.01, "exchanging": 0.12, "lr": 6e-4},
+    )  # fmt: skip
+
+
+# ── The pictures ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def monitor() -> str:
+    """The screen of `orch monitor`: one node slows the others, and a failure is over."""
+    model = LiveModel(NODES, clock=lambda: NOW, wall=lambda: NOW)
+    model.add(RunFound(run=run()))
+    lost = Restarting(
+        node="desk", outcome="infrastructure", reason="its connection ended", generation=1, restarts_left=2
+    )
+    model.add(line(BEGAN + 600, "tower", encode_event(lost), agent=True))
+    back = NodesRecovered(node="tower", nodes=("desk",), seconds=41)
+    model.add(line(BEGAN + 648, "tower", encode_event(back), agent=True))
+    for number in range(10, STEP + 1, 10):
+        model.add(line(NOW - (STEP - number) * 0.4 - 1, "tower", encode_event(step(number))))
+    for name in NODES:
+        model.add(NodeSampled(node=name, usage=USAGE[name]))
+
+    async def shoot() -> str:
+        app = MonitorApp(LiveFeed(_nothing, model), interval_s=2.0, login=lambda *_: (), clock=lambda: NOW)
+        async with app.run_test(size=(134, 15)) as pilot:
+            await pilot.pause()
+            return app.export_screenshot(title="orch monitor")
+
+    return _without_fonts(asyncio.run(shoot()))
+
+
+@contextmanager
+def _nothing() -> Iterator[_Still]:
+    """A watch of the nodes to which nothing happens."""
+    yield _Still()
+
+
+class _Still:
+    names = NODES
+
+    def events(self) -> Iterator[object]:
+        return iter(())
+
+    def close(self) -> None: ...
+
+
+def status() -> str:
+    last = step(STEP)
+    used = {name: ResourcesSampled(usage=USAGE[name]) for name in NODES}
+    slow = [f"! {one.what}\n  → {one.todo(RUN)}" for one in slow_ranks(last, NODES)]
+    view = Group(run_table(run(), last, None, used), *slow)
+    return terminal("orch status", view, columns=132)
+
+
+def logs() -> str:
+    """Lines of a script of one's own on all nodes, the same ones once."""
+    losses = {"tower": (2.303, 1.214, 0.871), "studio": (2.298, 1.236, 0.866), "laptop": (2.311, 1.225, 0.879)}
+    said = [line(BEGAN + 14, name, "read 41,200 rows of data/train.csv") for name in NODES]
+    said.append(line(BEGAN + 16, "laptop", "UserWarning: batch 64 does not fit into 3.8 GiB, taking 48"))
+    for epoch in range(3):
+        for number, (node, values) in enumerate(losses.items()):
+            at, text = BEGAN + 30 * epoch + 30 + number / 10, f"epoch {epoch + 1}/20  loss {values[epoch]:.3f}"
+            said.append(line(at, node, text))
+        said.append(
+            line(BEGAN + 30 * epoch + 35, "tower", f"accuracy {(0.412, 0.587, 0.693)[epoch]:.1%}, saved best.pt")
+        )
+    with contextlib.redirect_stdout(io.StringIO()) as written:
+        printer = LogPrinter(names=NODES, as_json=False, fold={})
+        for one in said:
+            printer.print(one)
+        printer.rest()
+    return terminal("orch logs -f", Text.from_ansi(written.getvalue().rstrip()))
+
+
+def why() -> str:
+    """The first failure of a run: its place, its cause and its fix."""
+    at = BEGAN + 840
+    trace = (
+        "Traceback (most recent call last):",
+        '  File "/workspace/code/train.py", line 88, in <module>',
+        "    loss = step(model, batch)",
+        '  File "/workspace/code/train.py", line 41, in step',
+        "    return criterion(model(batch.images), batch.labels)",
+        "IndexError: Target 10 is out of bounds.",
+    )
+    failed = RankFailed(rank=2, node="laptop", error="IndexError", message="Target 10 is out of bounds.",
+                        frame="/workspace/code/train.py:41 in step")  # fmt: skip
+    lines = [
+        *(
+            line(BEGAN + 12, name, encode_event(GroupJoined(rank=rank, world_size=5)))
+            for rank, name in enumerate(NODES)
+        ),
+        line(at - 1, "tower", encode_event(step(STEP))),
+        *(line(at + number / 1000, "laptop", text) for number, text in enumerate(trace)),
+        line(at + 0.02, "laptop", encode_event(failed)),
+        *(
+            line(at + 0.4, name, "RuntimeError: [gloo] Connection closed by peer [192.168.1.13]:40112")
+            for name in ("tower", "studio", "desk", "nas")
+        ),
+        line(
+            at + 1, "tower", agent=True,
+            text=encode_event(Finished(node="laptop", rank=2, exit_code=1, outcome="user", cause="data.labels",
+                                       reason="IndexError: Target 10 is out of bounds.",
+                                       frame="/workspace/code/train.py:41 in step")),
+        ),
+    ]  # fmt: skip
+    containers = {
+        name: ContainerFacts(id=name, name="orch-novels", image="", labels={}, status="exited", exit_code=1,
+                             finished_at=moment(at + 2))
+        for name in NODES
+    }  # fmt: skip
+    story = write_postmortem(Evidence(run_id=RUN, lines=tuple(lines), containers=containers, now=at + 60))
+    return terminal("orch why", Group(*(why_text(row) for row in why_lines(story))))
+
+
+def doctor() -> str:
+    """Findings of several areas, each with its cause and its fix."""
+    found = {
+        "reach": (),
+        "clock": (Finding.of("clock.skew", "nas", case="far", off="47 s behind"),),
+        "engine": (),
+        "gpu": (),
+        "network": (Finding.of("network.slow_link", "desk", interface="enp3s0", speed_mbit=100),),
+        "power": (
+            Finding.of("power.sleep", "laptop", why="a laptop", targets=("sleep.target", "suspend.target")),
+        ),
+    }  # fmt: skip
+    report = DoctorReport(
+        at=datetime.fromtimestamp(NOW, timezone.utc), findings=found,
+        nodes=[Examined(spec=NodeSpec(name=name, address=f"192.168.1.{11 + rank}")) for rank, name in enumerate(NODES)],
+        not_checked={}, area_seconds=dict.fromkeys(found, 0.9) | {"gpu": 2.4, "network": 1.7}, seconds=2.6,
+        stage_seconds={},
+    )  # fmt: skip
+    return terminal("orch doctor", doctor_screen(report))
+
+
+PICTURES: dict[str, Callable[[], str]] = {
+    "monitor": monitor, "status": status, "logs": logs, "why": why, "doctor": doctor,
+}  # fmt: skip
+
+
+# ── Drawing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def terminal(command: str, view: RenderableType, *, columns: int = COLUMNS) -> str:
+    """A terminal with a command and what it prints."""
+    console = Console(
+        record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor", highlight=False,
+        legacy_windows=False,
+    )  # fmt: skip
+    console.print(Text.assemble(("$ ", "green"), (command, "bold")))
+    console.print(view)
+    name = re.sub(r"\W+", "-", command)
+    return console.export_svg(title=command, theme=DIMMED_MONOKAI, code_format=FORMAT, unique_id=name)
+
+
+def _without_fonts(svg: str) -> str:
+    """A picture of textual without the fonts that it would fetch, and without a comment about its maker."""
+    svg = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = svg.replace("Fira Code", "ui-monospace, SFMono-Regular, Menlo, Consolas")
+    return "\n".join(row.rstrip() for row in svg.splitlines()) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    checking = parser.parse_args().check
+    os.environ |= {"TZ": "UTC", "FORCE_COLOR": "1", "COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
+    os.environ.pop("NO_COLOR", None)
+    time.tzset()
+    code = 0
+    for name, draw in PICTURES.items():
+        file, svg = FOLDER / f"{name}.svg", draw()
+        if not checking:
+            file.write_text(svg, "utf-8")
+        elif not file.is_file() or file.read_text("utf-8") != svg:
+            print(f"{file.relative_to(FOLDER.parents[1])} is not as the code draws it: python scripts/pictures.py")  # noqa: T201
+            code = 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
