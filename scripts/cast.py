@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -106,8 +106,10 @@ def lines_of(cast: str) -> list[Line]:
 
 
 def draw(cast: str) -> str:
-    """The recording as an SVG file: lines appear at their times, and the picture scrolls."""
-    lines = lines_of(cast)
+    """The recording as an SVG file: below the command, lines appear at their times, and the picture scrolls."""
+    command = json.loads(cast.splitlines()[0])["command"]
+    lines = [replace(line, row=line.row + 1) for line in lines_of(cast)]
+    lines.insert(0, Line(row=0, at_s=0.0, text=f"\x1b[32m$\x1b[0m \x1b[1m{command}\x1b[0m"))
     whole_s = lines[-1].at_s + END_S
     rules = []
     for number, line in enumerate(lines):
@@ -119,7 +121,7 @@ def draw(cast: str) -> str:
     replaced = "".join(f"#l{number}{{opacity:0}}" for number, line in enumerate(lines) if line.until_s is not None)
     texts = "\n".join(_drawn(number, line) for number, line in enumerate(lines))
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">
-<title>{escape(json.loads(cast.splitlines()[0])["command"])}</title>
+<title>{escape(command)}</title>
 <style>
 text{{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:{FOREGROUND};white-space:pre}}
 .line{{animation:{whole_s:g}s step-end infinite}}

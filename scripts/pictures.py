@@ -277,8 +277,60 @@ def doctor() -> str:
     return terminal("orch doctor", doctor_screen(report))
 
 
+def overview() -> str:
+    """One computer with an inventory, and the machines on which it starts a rank each."""
+    kinds = {
+        "tower": "RTX 3060", "studio": "RTX 3050", "laptop": "RTX 3050 laptop", "desk": "CPU, 6 cores",
+        "nas": "CPU, 4 cores",
+    }  # fmt: skip
+    boxes = []
+    for rank, (name, kind) in enumerate(kinds.items()):
+        y = 14 + 62 * rank
+        boxes.append(
+            f'<path class="ssh" d="M266 172 C 330 172, 330 {y + 24}, 392 {y + 24}"/>'
+            f'<rect class="node" x="394" y="{y}" width="330" height="48" rx="7"/>'
+            f'<text class="name" x="410" y="{y + 20}">{name}</text><text x="410" y="{y + 38}">{kind}</text>'
+            f'<rect class="rank" x="566" y="{y + 9}" width="146" height="30" rx="5"/>'
+            f'<text class="in" x="639" y="{y + 29}">rank {rank} · torchrun</text>'
+        )
+        if rank:
+            boxes.append(f'<path class="lan" d="M744 {y - 38} V {y + 24}"/>')
+        boxes.append(f'<path class="lan" d="M724 {y + 24} H 744"/>')
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 336" role="img">
+<title>Your computer starts a container on each machine of an inventory over SSH; the ranks exchange gradients</title>
+<style>
+text {{ font: 14px system-ui, sans-serif; fill: #3b4252 }}
+.name, .own {{ font-weight: 600; fill: #111827 }}
+.mono {{ font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace }}
+.in {{ fill: #ffffff; text-anchor: middle; font-size: 13px }}
+.node, .own-box {{ fill: #f6f8fa; stroke: #b6c0cc }}
+.rank {{ fill: #2563a8 }}
+.ssh {{ fill: none; stroke: #8a97a6; stroke-dasharray: 5 4; stroke-width: 1.5 }}
+.lan {{ fill: none; stroke: #2563a8; stroke-width: 3 }}
+@media (prefers-color-scheme: dark) {{
+text {{ fill: #c3ccd6 }} .name, .own {{ fill: #f0f3f6 }} .node, .own-box {{ fill: #1b222b; stroke: #45505d }}
+.lan {{ stroke: #5b9be0 }} .ssh {{ stroke: #7a8796 }}
+}}
+</style>
+<rect class="own-box" x="14" y="92" width="252" height="160" rx="9"/>
+<text class="own" x="32" y="118">your computer</text>
+<text class="mono" x="32" y="146">inventory.yaml</text>
+<text class="mono" x="32" y="172">$ orch build</text>
+<text class="mono" x="32" y="192">$ orch doctor</text>
+<text class="mono" x="32" y="212">$ orch launch -- gpt2</text>
+<text class="mono" x="32" y="232">$ orch monitor</text>
+<text x="286" y="58">SSH</text>
+{"".join(boxes)}
+<text class="own" x="762" y="162">your LAN:</text>
+<text x="762" y="182">gradients,</text>
+<text x="762" y="202">compressed on</text>
+<text x="762" y="222">slow links</text>
+</svg>
+"""
+
+
 PICTURES: dict[str, Callable[[], str]] = {
-    "monitor": monitor, "status": status, "logs": logs, "why": why, "doctor": doctor,
+    "overview": overview, "monitor": monitor, "status": status, "logs": logs, "why": why, "doctor": doctor,
 }  # fmt: skip
 
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,20 @@ def test_the_picture_is_that_of_its_recording() -> None:
     draw = runpy.run_path(str(ROOT / "scripts" / "cast.py"))["draw"]
     picture = ROOT / "docs" / "pictures" / "quickstart.svg"
     assert picture.read_text("utf-8") == draw(picture.with_suffix(".cast").read_text("utf-8")), "scripts/cast.py draw"
+
+
+def test_no_line_of_a_progress_display_is_left_in_the_recording() -> None:
+    lines_of = runpy.run_path(str(ROOT / "scripts" / "cast.py"))["lines_of"]
+    recording = (ROOT / "docs" / "pictures" / "quickstart.cast").read_text("utf-8")
+    left = [line.text for line in lines_of(recording) if line.until_s is None and "✓ first step" in line.text]
+    assert len(left) == len(set(left)) == 5
+
+
+def test_the_pictures_of_the_terminal_are_as_the_code_draws_them() -> None:
+    ran = subprocess.run(
+        (sys.executable, str(ROOT / "scripts" / "pictures.py"), "--check"), capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
 def test_every_page_of_the_navigation_is_there_and_every_guide_is_in_it() -> None:
