@@ -15,7 +15,7 @@ orch adopt RUN --detach
 """
 
 
-@expand(only=("as_json", "detach", "no_watch", "inventory", "engine"))
+@expand(only=("as_json", "detach", "no_supervise", "inventory", "engine"))
 def adopt(mode: OutputMode, run: RunArgument = None) -> int:
     """Finish a launch that was interrupted (laptop closed, power lost), and follow the run.
 

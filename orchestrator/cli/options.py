@@ -158,7 +158,9 @@ class OutputMode:
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Do not follow the run; supervise it in the background.")
     ] = False
-    no_watch: Annotated[bool, typer.Option("--no-watch", help="Do not supervise a run that is not followed.")] = False
+    no_supervise: Annotated[
+        bool, typer.Option("--no-supervise", "--no-watch", help="Do not supervise a run that is not followed.")
+    ] = False
     confirmed: YesOption = False
     inventory: InventoryOption = None
     engine: EngineOption = ""

@@ -18,7 +18,7 @@ orch restart RUN --nodes alpha,beta --detach
 """
 
 
-@expand(only=("nodes", "engine", "as_json", "detach", "no_watch", "confirmed", "inventory"))
+@expand(only=("nodes", "engine", "as_json", "detach", "no_supervise", "confirmed", "inventory"))
 def restart(
     options: LaunchOptions, mode: OutputMode, run: RunToStopArgument = None, timeout: TimeoutToStopOption = 75
 ) -> int:

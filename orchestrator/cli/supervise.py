@@ -35,7 +35,7 @@ def supervise(
     from orchestrator.fleet.runs.records import RunRecord
 
     loaded = load_inventory(mode.inventory)
-    mode = replace(mode, confirmed=True, no_watch=True, inventory=loaded.path.absolute())
+    mode = replace(mode, confirmed=True, no_supervise=True, inventory=loaded.path.absolute())
     # Ctrl-C ends this supervisor and starts no other in its place
     with rejoined(loaded.inventory, run, mode) as attended:
         plan = attended.plan

@@ -31,7 +31,7 @@ TAKES_LINES_ALONG = ("container crashed", "container killed by hand", "engine ki
 QUICK = ("--env", "ORCH_FROZEN_S=6", "--env", "ORCH_SILENCE_S=10", "--max-restarts", "20")
 BACK_S = 240.0
 """Longest time until the next step after a fault; machines of a lab share cores."""
-PASSING = ("container frozen", "cut off", "launched twice", "watcher killed")
+PASSING = ("container frozen", "cut off", "launched twice", "supervisor killed")
 """What need not break the run."""
 LINK = "20mbit"
 """Steps wait for the network, not for a processor: what an undisturbed run repeats is a third as long."""
@@ -62,7 +62,7 @@ class Chaos:
     newest_sound: int = 0
     losses: dict[int, float] = field(default_factory=dict)
     """All that were told, once it is stopped."""
-    watchers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    supervisors: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """Those that it has begun itself."""
 
     @property
@@ -82,7 +82,7 @@ class Chaos:
             "engine killed": (self._kill_engine, self.nodes),
             "cut off": (self._cut, self.nodes),
             "checkpoint damaged": (self._damage, [first]),
-            "watcher killed": (self._kill_watcher, [first]),
+            "supervisor killed": (self._kill_supervisor, [first]),
             "launched twice": (self._launch_twice, [first]),
             "machine off and on": (faults.reboot, lasting),
         }
@@ -194,13 +194,13 @@ class Chaos:
         resumed = self.orch("resume", self.run_id, "--yes", "--detach")
         assert resumed.code == 0, resumed.err
 
-    def _kill_watcher(self, _node: str) -> None:
-        kill_watcher(self.orch, self.run_id)
-        watcher = subprocess.Popen(
+    def _kill_supervisor(self, _node: str) -> None:
+        kill_supervisor(self.orch, self.run_id)
+        supervisor = subprocess.Popen(
             self.orch.argv(("watch", self.run_id)), cwd=self.orch.folder, env=self.orch.environment,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        self.watchers.append(watcher)
+        self.supervisors.append(supervisor)
 
     def _launch_twice(self, _node: str) -> None:
         refused = self.orch("launch", "--yes", "--nodes", ",".join(self.nodes), "--", *WORDS)
@@ -210,7 +210,7 @@ class Chaos:
 
 @contextmanager
 def a_run(orch: Orch, nodes: Sequence[str], seed: int, *, small_disk: bool) -> Iterator[Chaos]:
-    """A run without end that a watcher in the background follows; nothing of it is left afterwards."""
+    """A run without end that a supervisor in the background follows; nothing of it is left afterwards."""
     first = nodes[0]
     if small_disk:
         mount = f"mount -t tmpfs -o size={DISK},mode=777 tmpfs {FOLDER}/runs"
@@ -227,10 +227,10 @@ def a_run(orch: Orch, nodes: Sequence[str], seed: int, *, small_disk: bool) -> I
             yield chaos
         finally:
             orch("stop", run_id, "--timeout", "5")
-            kill_watcher(orch, run_id)
-            for watcher in chaos.watchers:
-                watcher.kill()
-                watcher.wait()
+            kill_supervisor(orch, run_id)
+            for supervisor in chaos.supervisors:
+                supervisor.kill()
+                supervisor.wait()
             orch("clean", run_id)
         for name in nodes:
             left = on_node(
@@ -279,8 +279,8 @@ def as_undisturbed(chaos: Chaos) -> str:
     return f"{len(chaos.faults)} faults; the losses of {len(told)} of {steps} steps, all as undisturbed, bit for bit"
 
 
-def kill_watcher(orch: Orch, run_id: str) -> None:
-    lock = records(orch) / run_id / "watcher.lock"
+def kill_supervisor(orch: Orch, run_id: str) -> None:
+    lock = records(orch) / run_id / "supervisor.lock"
     written = lock.read_text("ascii").strip() if lock.exists() else ""
     if written.isdecimal():
         try:

@@ -151,7 +151,7 @@ def test_an_error_of_the_users_ends_all_without_the_controller(
         "    if dist.get_rank() == 1 and os.path.exists('fail'):\n"
         "        raise KeyError('label')\n"
     )
-    words = ("--nodes", ",".join(THREE), "--name", "own", "--workdir", str(code), "--detach", "--no-watch", "--yes")
+    words = ("--nodes", ",".join(THREE), "--name", "own", "--workdir", str(code), "--detach", "--no-supervise", "--yes")
     launched = orch("launch", *words, "--", "python", "train.py")
     assert launched.code == 0, launched.err
     run_id = launched.out.split()[0]

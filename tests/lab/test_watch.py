@@ -1,4 +1,4 @@
-"""A run is seen through by its watcher: containers killed by hand, machines that stay away and that come back."""
+"""A run is seen through by its supervisor: containers killed by hand, machines that stay away and that come back."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def detached(orch: Orch) -> Iterator[Callable[..., Record]]:
 
 
 def watched(record: Record) -> str:
-    """What the watcher in the background has said."""
-    file = faults.records(record.orch) / record.run_id / "watch.log"
+    """What the supervisor in the background has said."""
+    file = faults.records(record.orch) / record.run_id / "supervisor.log"
     return file.read_text("utf-8") if file.exists() else ""
 
 
-def watcher(record: Record) -> int:
-    return int((faults.records(record.orch) / record.run_id / "watcher.lock").read_text())
+def supervisor(record: Record) -> int:
+    return int((faults.records(record.orch) / record.run_id / "supervisor.lock").read_text())
 
 
 def members(orch: Orch, run_id: str) -> tuple[int, list[str]]:
@@ -67,12 +67,12 @@ def members(orch: Orch, run_id: str) -> tuple[int, list[str]]:
     return told["attempt"], sorted(member["node"] for member in told["members"] if member["state"] == "running")
 
 
-def test_a_watcher_in_the_background_starts_what_was_killed_and_may_be_killed_itself(
+def test_a_supervisor_in_the_background_starts_what_was_killed_and_may_be_killed_itself(
     orch: Orch, detached: Callable[..., Record], figure: Figure
 ) -> None:
     run = detached(steps=("--no-compile", "--max-steps", "400"))  # some 10 s on a quick machine
     until(lambda: run.step() >= 30, "step 30")
-    os.kill(watcher(run), signal.SIGKILL)
+    os.kill(supervisor(run), signal.SIGKILL)
     at = faults.kill_container("beta")
     second = orch.begin("watch", run.run_id)
     until(lambda: any(told.at > at for told in run.events("resumed")), "a new start")
@@ -119,7 +119,7 @@ def test_a_machine_that_stays_away_is_gone_on_without_and_taken_in_when_it_is_ba
     stopped = orch("stop", run.run_id)
     assert stopped.code == 0, stopped.err
     assert [running_on(name) for name in THREE] == [[], [], []]
-    until(lambda: not _alive(watcher(run)), "the watcher's end", 60)
+    until(lambda: not _alive(supervisor(run)), "the supervisor's end", 60)
 
 
 def test_without_min_nodes_a_machine_that_stays_away_ends_the_run(orch: Orch, figure: Figure) -> None:
@@ -157,7 +157,7 @@ def test_a_frozen_container_is_stopped_within_the_deadline(
 
 
 def test_a_launch_that_was_cut_short_is_found_and_finished(orch: Orch, detached: Callable[..., Record]) -> None:
-    run = detached("--no-watch")
+    run = detached("--no-supervise")
     on_node("gamma", "docker", "rm", "-f", "orch-run")
     assert "was launched half-way, or is being launched: 2 of 3 containers run" in orch("status", run.run_id).err
     adopted = orch("adopt", run.run_id, "--detach", "--json")

@@ -44,8 +44,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def watchers() -> list[tuple[str, ...]]:
-    """The command lines of the watchers that were started in the background, which here stay words."""
+def supervisors() -> list[tuple[str, ...]]:
+    """The command lines of the supervisors that were started in the background, which here stay words."""
     return []
 
 
@@ -54,7 +54,7 @@ def orch(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    watchers: list[tuple[str, ...]],
+    supervisors: list[tuple[str, ...]],
 ) -> Orch:
     """`orch` in a folder with an inventory of three machines, reached as the lan given.
 
@@ -74,7 +74,7 @@ def orch(
         with (
             answering_by(None if says is None else person),
             connecting_by((on or lan.Lan()).connect),
-            spawning_by(lambda argv, _log, _variables: watchers.append(tuple(argv))),
+            spawning_by(lambda argv, _log, _variables: supervisors.append(tuple(argv))),
         ):
             code = main(argv)
         said = capsys.readouterr()

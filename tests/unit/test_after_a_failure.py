@@ -17,14 +17,14 @@ CHECKPOINT = lan.event("checkpoint", step=40, path="/workspace/runs/x/checkpoint
 
 @pytest.mark.parametrize("says", [MISSING, NO_MODULE], ids=["no script", "no module"])
 def test_a_wrong_word_is_not_repeated_by_a_resume(orch: Orch, says: str) -> None:
-    ran = orch("launch", "--no-watch", on=lan.lan(*THREE, says=(says,), ends_with=2))
+    ran = orch("launch", "--no-supervise", on=lan.lan(*THREE, says=(says,), ends_with=2))
     assert ran.code == 1
     assert "orch resume" not in ran.err
     assert "  → correct that, then launch again: orch launch --nodes alpha,beta,gamma -- gpt2" in ran.err
 
 
 def test_where_there_is_a_checkpoint_a_resume_helps(orch: Orch) -> None:
-    ran = orch("launch", "--no-watch", "--name", "x", on=lan.lan(*THREE, says=(CHECKPOINT, NO_MODULE), ends_with=1))
+    ran = orch("launch", "--no-supervise", "--name", "x", on=lan.lan(*THREE, says=(CHECKPOINT, NO_MODULE), ends_with=1))
     assert "launch again" not in ran.err
     assert "  → orch resume x" in ran.err
 
@@ -34,7 +34,7 @@ def test_code_is_resumed_with_the_corrected_code(orch: Orch, tmp_path: Path) -> 
     mine.mkdir()
     (mine / "train.py").write_text("raise ValueError\n")
     says = ("[rank0]: AssertionError: label 11",)
-    words = ("launch", "--no-watch", "--workdir", str(mine), "--", "python", "train.py")
+    words = ("launch", "--no-supervise", "--workdir", str(mine), "--", "python", "train.py")
     ran = orch(*words, on=lan.lan(*THREE, says=says, ends_with=1))
     assert "  → with the corrected code: orch resume " in ran.err
     assert f" --workdir {mine}\n" in ran.err
@@ -42,7 +42,7 @@ def test_code_is_resumed_with_the_corrected_code(orch: Orch, tmp_path: Path) -> 
 
 def test_a_gpu_that_failed_is_resumed_as_it_was(orch: Orch) -> None:
     says = ("[rank0]: RuntimeError: CUDA error: uncorrectable ECC error encountered",)
-    ran = orch("launch", "--no-watch", on=lan.lan(*THREE, says=says, ends_with=1))
+    ran = orch("launch", "--no-supervise", on=lan.lan(*THREE, says=says, ends_with=1))
     assert "the memory of a GPU of alpha is faulty" in ran.err
     assert "  → orch resume " in ran.err
 
@@ -51,7 +51,7 @@ def test_why_names_the_missing_script_and_the_fix(orch: Orch) -> None:
     """Also by the supervisors' verdict, whose reason is the line itself."""
     over = {"class": "configuration", "node": "alpha", "rank": 0, "exit_code": 2, "cause": "start.script_missing"}
     here = lan.lan(*THREE, says=(MISSING, lan.event("over", **over, reason=MISSING[9:])), ends_with=3)
-    assert orch("launch", "--no-watch", "--name", "x", on=here).code == 1
+    assert orch("launch", "--no-supervise", "--name", "x", on=here).code == 1
     told = orch("why", on=here).out
     assert "the container on alpha has no file /workspace/code/trian.py" in told
     assert "  evidence  python: can't open file '/workspace/code/trian.py'" in told

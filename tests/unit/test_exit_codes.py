@@ -224,17 +224,19 @@ class Watched(lan.Actor):
         return super().logs(container, follow=follow, since=since, tail=tail)
 
 
-def test_130_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
+def test_130_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(
+    orch: Orch, supervisors: list[tuple[str, ...]]
+) -> None:
     here = lan.lan(*THREE, ends_with=None)
     engine = here.nodes["alpha"].engine
     here.nodes["alpha"].engine = Watched("alpha", held=engine.held, description=engine.description, ends_with=None)
     ran = orch("launch", "--name", "mine", on=here)
     assert ran.code == 130
-    assert "continues without you\n  watched in the background" in ran.err
+    assert "continues without you\n  supervised in the background" in ran.err
     assert "→ orch logs -f mine-" in ran.err
     assert sorted(here.containers) == sorted(THREE)
-    (watcher,) = watchers
-    assert watcher[2:4] == ("orchestrator", "supervise")
+    (supervisor,) = supervisors
+    assert supervisor[2:4] == ("orchestrator", "supervise")
 
     ran = orch("logs", "-f", on=here)
     assert ran.code == 130

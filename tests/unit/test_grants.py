@@ -387,7 +387,7 @@ def test_a_secret_that_was_granted_is_read_where_the_own_record_says(
 
 
 def test_what_the_own_record_grants_needs_no_question(orch: Orch) -> None:
-    """Another computer's watcher went on with fewer nodes: the same words on nodes of the same run."""
+    """Another computer's supervisor went on with fewer nodes: the same words on nodes of the same run."""
     here = lan.lan(*THREE, says=(event("done", step=3),), ends_with=None)
     run_id = detached(orch, here)
     own = RunRecord(run_id).plan()

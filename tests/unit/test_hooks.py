@@ -185,12 +185,12 @@ def test_a_hook_that_fails_is_named_and_changes_nothing(orch: Orch) -> None:
     assert "✗ run" in ran.err
 
 
-def test_a_detached_run_is_told_by_its_supervisor_once(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
+def test_a_detached_run_is_told_by_its_supervisor_once(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
     with_hooks(f"  ended: {json.dumps(SAY)}\n")
     here = lan.lan(*THREE)
     run = detached(orch, here)
     assert happened(Path()) == []
-    assert watchers[0][watchers[0].index("-i") + 1] == str(Path("inventory.yaml").absolute())
+    assert supervisors[0][supervisors[0].index("-i") + 1] == str(Path("inventory.yaml").absolute())
     folder = Path.cwd()
     os.chdir("/")
     try:

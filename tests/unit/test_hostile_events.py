@@ -51,7 +51,7 @@ SAYS = (
 @pytest.mark.parametrize("ends_with", [0, 1])
 def test_every_command_goes_on(orch: Orch, ends_with: int) -> None:
     here = lan.lan(*THREE, says=SAYS, ends_with=ends_with)
-    assert orch("launch", "--no-watch", on=here).code in (0, 1)
+    assert orch("launch", "--no-supervise", on=here).code in (0, 1)
     for words in (("logs",), ("logs", "--json"), ("why",), ("why", "--json"), ("status",), ("status", "--json"),
                   ("runs",), ("runs", "--json"), ("watch",)):  # fmt: skip
         ran = orch(*words, on=here)
@@ -61,5 +61,5 @@ def test_every_command_goes_on(orch: Orch, ends_with: int) -> None:
 
 def test_a_line_that_is_no_event_is_shown_as_it_is(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(event("step", step="many"), event("step", step=1)))
-    assert orch("launch", "--no-watch", on=here).code == 0
+    assert orch("launch", "--no-supervise", on=here).code == 0
     assert orch("logs", on=here).out == '[all 3 nodes] @orch {"event": "step", "rank": 0, "step": "many"}\n'

@@ -97,7 +97,7 @@ def full(descriptor: int, content: bytes) -> int:
     return WRITE(descriptor, content)
 
 
-@pytest.mark.parametrize("words", [("launch", "--no-watch"), ("launch",), ("launch", "--json")])
+@pytest.mark.parametrize("words", [("launch", "--no-supervise"), ("launch",), ("launch", "--json")])
 def test_a_full_disk_is_told_once_and_the_following_goes_on(
     orch: Orch, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:

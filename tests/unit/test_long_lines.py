@@ -81,6 +81,6 @@ def test_launch_and_why_do_not_wait_for_it(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(picture, f"[rank0]: {'/' * LONG}"), ends_with=1)
     began = time.process_time()
     run = detached(orch, here)
-    assert orch("launch", "--no-watch", "--name", "second", on=here).code == 1
+    assert orch("launch", "--no-supervise", "--name", "second", on=here).code == 1
     assert orch("why", run, on=here).code == 0
     assert cpu_s(began) < 5, "one of them took minutes for such a line"

@@ -287,7 +287,7 @@ def test_a_shell_that_a_screen_cannot_suspend_for_is_said(scene: Scene) -> None:
     scene.show(act)
 
 
-def test_fifty_nodes_in_a_low_terminal(scene: Scene) -> None:
+def test_in_a_terminal_of_six_rows_a_node_can_be_chosen(scene: Scene) -> None:
     async def act(app: MonitorApp, pilot: Pilot[int]) -> None:
         assert isinstance(app.table, DataTable)
         await pilot.press(*["down"] * 2)

@@ -40,7 +40,7 @@ def test_runs_says_that_nodes_are_silent(orch: Orch, names: tuple[str, ...], cod
 
 def test_status_of_a_run_that_no_node_shows(orch: Orch) -> None:
     here = lan.lan(*THREE, says=SAYS, ends_with=1)
-    run = json_data(orch("launch", "--json", "--no-watch", on=here).out)["run_id"]
+    run = json_data(orch("launch", "--json", "--no-supervise", on=here).out)["run_id"]
     ran = orch("status", run, on=lan.lan(*THREE))
     assert ran.code == 1
     assert ran.out.startswith(f"run {run}  failed  step 7 · loss 1.250\nas of 20")
@@ -52,7 +52,7 @@ def test_status_of_a_run_that_no_node_shows(orch: Orch) -> None:
 
 def test_without_an_inventory_the_record_answers(orch: Orch) -> None:
     here = lan.lan(*THREE, says=SAYS)
-    run = json_data(orch("launch", "--json", "--no-watch", on=here).out)["run_id"]
+    run = json_data(orch("launch", "--json", "--no-supervise", on=here).out)["run_id"]
     Path("inventory.yaml").unlink()
     assert "[all 3 nodes] hello" in orch("logs", run).out
     assert run in orch("runs").out

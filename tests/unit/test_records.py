@@ -17,7 +17,7 @@ from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.progress import recorded_history
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
-from orchestrator.fleet.supervise.one_supervisor import only_watcher
+from orchestrator.fleet.supervise.one_supervisor import only_supervisor
 from orchestrator.nodes.fake import FakeEngine, FakeNode
 from orchestrator.specs.run_events import RunLine
 from tests import lan
@@ -170,7 +170,7 @@ def test_everything_of_a_run_is_for_its_user_alone(state: Path) -> None:
         record.mark_stopping()
         record.mark_next(["alpha"])
         keep(record, said(1))
-        with only_watcher(record):
+        with only_supervisor(record):
             pass
     finally:
         os.umask(before)

@@ -213,13 +213,13 @@ def test_who_comes_back_in_time_is_not_given_up() -> None:
     assert outcome([(100, lost("gamma")), (200, back("gamma")), (400, Tick())]) == []
 
 
-def test_ranks_that_go_on_speak_for_a_node_that_only_the_watcher_lost() -> None:
+def test_ranks_that_go_on_speak_for_a_node_that_only_the_supervisor_lost() -> None:
     story = [(100.0, lost("gamma")), *((110.0 + n, rank("alpha")) for n in range(0, 600, 10)), (760.0, Tick())]
     assert outcome(story) == []
     assert outcome([*story, (820.0, Tick())]) == [(820.0, GiveUp(nodes=("gamma",), seconds=120))]
 
 
-def test_who_is_waited_for_by_the_others_is_gone_though_the_watcher_reaches_it() -> None:
+def test_who_is_waited_for_by_the_others_is_gone_though_the_supervisor_reaches_it() -> None:
     """Frozen, or its cable to the others is cut. It counts from when they began to wait."""
     story = [waiting(100.0 + n, "gamma", seconds=10 + n) for n in range(0, 120, 10)]
     assert outcome(story, MAY_SHRINK) == [(210, Replan(without=("gamma",), left=("alpha", "beta")))]

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.fleet.runs import load_plan
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.one_supervisor import only_watcher
+from orchestrator.fleet.supervise.one_supervisor import only_supervisor
 from orchestrator.fleet.supervise.wait import wait_for
 from orchestrator.nodes.probes import probe
 from orchestrator.specs.errors import DeadlineError, EngineError, NodeUnreachableError
@@ -43,19 +43,19 @@ def half_launched(here: lan.Lan) -> str:
     return plan.run_id
 
 
-# ── A watcher ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── A supervisor ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_detached_run_has_a_watcher_of_its_own(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
+def test_a_detached_run_has_a_supervisor_of_its_own(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
     run_id = detached(orch, lan.lan(*THREE, ends_with=None))
-    (watcher,) = watchers
-    assert watcher[1:4] == ("-m", "orchestrator", "supervise")
-    assert watcher[4:] == (run_id, "-i", str(Path("inventory.yaml").absolute()))
+    (supervisor,) = supervisors
+    assert supervisor[1:4] == ("-m", "orchestrator", "supervise")
+    assert supervisor[4:] == (run_id, "-i", str(Path("inventory.yaml").absolute()))
 
 
-def test_unless_none_is_wanted(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
-    ran = orch("launch", "--detach", "--no-watch", on=lan.lan(*THREE, ends_with=None))
-    assert (ran.code, watchers) == (0, [])
+def test_unless_none_is_wanted(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
+    ran = orch("launch", "--detach", "--no-supervise", on=lan.lan(*THREE, ends_with=None))
+    assert (ran.code, supervisors) == (0, [])
 
 
 def test_watch_sees_a_run_to_its_end(orch: Orch) -> None:
@@ -77,10 +77,10 @@ def test_watch_as_json(orch: Orch) -> None:
     assert (ran.code, told["run_id"], told["state"], told["failure"]["node"]) == (1, run_id, "failed", "alpha")
 
 
-def test_a_second_watcher_is_refused(orch: Orch) -> None:
+def test_a_second_supervisor_is_refused(orch: Orch) -> None:
     here = lan.lan(*THREE, ends_with=None)
     run_id = detached(orch, here)
-    with only_watcher(RunRecord(run_id)):
+    with only_supervisor(RunRecord(run_id)):
         ran = orch("watch", on=here)
     assert ran.code == 6
     assert f"run {run_id} is supervised already, by process" in ran.err
@@ -122,7 +122,7 @@ def test_wait_looks_until_all_has_ended() -> None:
     assert rests == [2.0, 2.0, 2.0]
 
 
-def test_while_it_is_watched_the_watchers_word_counts() -> None:
+def test_while_it_is_watched_the_supervisors_word_counts() -> None:
     """Between two attempts nothing runs."""
     here, now = lan.lan(*THREE, ends_with=None), [0.0]
     plan = lan.plan(THREE)
@@ -133,7 +133,7 @@ def test_while_it_is_watched_the_watchers_word_counts() -> None:
     def rest(seconds: float) -> None:
         now[0] += seconds
 
-    with only_watcher(record):
+    with only_supervisor(record):
         with pytest.raises(DeadlineError):
             wait_for(list(here.nodes.values()), plan.run_id, timeout_s=60, now=lambda: now[0], rest=rest)
         record.save_outcome("succeeded", "")
@@ -160,7 +160,7 @@ def test_resume_is_the_next_attempt_and_keeps_what_was_said(orch: Orch) -> None:
     assert ([part["node"] for part in other["nodes"]], other["min_nodes"]) == (["gamma"], 2)
 
 
-def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, watchers: list[tuple[str, ...]]) -> None:
+def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
     here = lan.lan(*THREE, says=(event("checkpoint", step=40, verified=True),), ends_with=None)
     run_id = detached(orch, here)
     lan.keep_checkpoint(here.nodes["alpha"], run_id, 40)
@@ -170,7 +170,7 @@ def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, watchers: list[
     for node in here.nodes.values():
         ((_, facts),) = node.engine.made.values()
         assert (facts.labels["orch.attempt"], facts.status) == ("1", "running")
-    assert [watcher[4] for watcher in watchers] == [run_id, run_id]
+    assert [supervisor[4] for supervisor in supervisors] == [run_id, run_id]
     assert not RunRecord(run_id).is_stopping()
 
 

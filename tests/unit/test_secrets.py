@@ -334,7 +334,7 @@ def test_its_value_is_asked_for_again_by_a_resumed_run(orch: Orch, monkeypatch: 
         assert (spec.environment["HF_TOKEN"], spec.environment["GREETING"]) == (value, "hello")
 
 
-def test_a_watcher_in_the_background_has_what_no_record_holds(orch: Orch) -> None:
+def test_a_supervisor_in_the_background_has_what_no_record_holds(orch: Orch) -> None:
     """As it may have to launch the run anew, with fewer nodes."""
     here = lan.lan(*THREE, ends_with=None)
     started: list[tuple[tuple[str, ...], dict[str, str]]] = []

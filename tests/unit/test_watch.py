@@ -11,7 +11,7 @@ from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.fleet.supervise.loop import LatestOnly
-from orchestrator.fleet.supervise.one_supervisor import only_watcher, watcher_of
+from orchestrator.fleet.supervise.one_supervisor import only_supervisor, supervisor_of
 from orchestrator.fleet.supervise.replan import NodePool, fit
 from orchestrator.plan.recovery import AddNodes, GiveUp, Replan, StartContainer, Update
 from orchestrator.render.recovery import recovery_line
@@ -205,7 +205,7 @@ def test_orch_stop_is_not_undone(scene: Scene) -> None:
     assert scene.told_of(StartContainer) == []
 
 
-def test_a_watcher_may_be_started_while_a_node_is_away(scene: Scene) -> None:
+def test_a_supervisor_may_be_started_while_a_node_is_away(scene: Scene) -> None:
     """Nobody can say which container is its; it is looked for by its labels when the node answers."""
     plan, containers = scene.begin()
     scene.engines["beta"].pull()
@@ -225,7 +225,7 @@ def test_a_watcher_may_be_started_while_a_node_is_away(scene: Scene) -> None:
     assert came.container == scene.container("beta")
 
 
-def test_a_watcher_that_died_between_two_attempts_leaves_it_to_the_next(scene: Scene) -> None:
+def test_a_supervisor_that_died_between_two_attempts_leaves_it_to_the_next(scene: Scene) -> None:
     plan, containers = scene.begin(min_nodes=2)
     RunRecord(plan.run_id).mark_next(("alpha", "beta"))
     outcome = scene.watch(plan, containers, once(is_replanned, lambda: scene.finish(names=THREE[:2])))
@@ -256,24 +256,24 @@ def test_what_the_supervisors_agreed_on_is_the_reason(scene: Scene) -> None:
     assert scene.told_of(StartContainer) == []
 
 
-# ── One watcher, and what is done beside it ──────────────────────────────────────────────────────────────────────────
+# ── One supervisor, and what is done beside it ──────────────────────────────────────────────────────────────────
 
 
 def test_at_most_one_watches_a_run() -> None:
     record = RunRecord("r1")
-    assert watcher_of(record) is None
+    assert supervisor_of(record) is None
     looks: list[float] = []
-    with only_watcher(record):
-        assert watcher_of(record)
-        second = only_watcher(record, tries=3, rest=looks.append)
+    with only_supervisor(record):
+        assert supervisor_of(record)
+        second = only_supervisor(record, tries=3, rest=looks.append)
         with pytest.raises(ConflictError, match="run r1 is supervised already, by process"):
             second.__enter__()
-        with only_watcher(RunRecord("r2")):
+        with only_supervisor(RunRecord("r2")):
             pass
     assert len(looks) == 2
-    assert watcher_of(record) is None
-    with only_watcher(record):
-        assert watcher_of(record)
+    assert supervisor_of(record) is None
+    with only_supervisor(record):
+        assert supervisor_of(record)
 
 
 def test_of_work_that_waits_the_newest_is_done() -> None:

@@ -24,7 +24,7 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.hooks import HookResult, Hooks
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
-from orchestrator.fleet.supervise.one_supervisor import only_watcher
+from orchestrator.fleet.supervise.one_supervisor import only_supervisor
 from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.state_files import open_private
@@ -38,7 +38,7 @@ from orchestrator.specs.secret import concealed
 
 LOOKS = 20
 """Tries, until the supervisor of an attempt that was just stopped has ended."""
-LOG = "watch.log"
+LOG = "supervisor.log"
 """Output of a detached supervisor, in the run's folder."""
 
 
@@ -56,7 +56,7 @@ class Attended:
 
 
 def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = None) -> int:
-    """Follow the run to its end and return the exit code. Ctrl-C leaves it to a watcher in the background.
+    """Follow the run to its end and return the exit code. Ctrl-C leaves it to a supervisor in the background.
 
     `no_answer_s`: seconds without an answer of any node until it gives up (default: the run's node timeout).
     """
@@ -76,11 +76,11 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
     callbacks = Callbacks(update=hear, checkpoint=_replicate, failed=report_error, notify=notify)
     how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s)
     try:
-        with only_watcher(record, tries=run.looks), run.screen:
+        with only_supervisor(record, tries=run.looks), run.screen:
             outcome = supervise(how, run.plan, run.containers)
     except KeyboardInterrupt:
         say(f"\nrun {run.plan.run_id} continues without you")
-        leave_to_a_watcher(run.plan, mode)
+        leave_to_supervisor(run.plan, mode)
         return EXIT_INTERRUPTED
     if outcome.state is not State.LOST:
         hooks.end(outcome)
@@ -111,28 +111,28 @@ def _replicate(nodes: Sequence[Node], plan: Plan, _step: int) -> None:
 
 
 def detach(plan: Plan, mode: OutputMode) -> int:
-    """Write the run's id, and leave the run to a watcher in the background."""
+    """Write the run's id, and leave the run to a supervisor in the background."""
     if mode.as_json:
         write_json({"run_id": plan.run_id})
     else:
         write_line(plan.run_id)
-    leave_to_a_watcher(plan, mode)
+    leave_to_supervisor(plan, mode)
     return EXIT_OK
 
 
-def leave_to_a_watcher(plan: Plan, mode: OutputMode) -> None:
-    """Start `orch supervise` in a session of its own, unless `--no-watch`: it outlives this command and its terminal.
+def leave_to_supervisor(plan: Plan, mode: OutputMode) -> None:
+    """Start `orch supervise` in a session of its own, which outlives this command; nothing with `--no-supervise`.
 
     Values that no record holds are in its environment, in case it has to launch the next attempt.
     """
     run = plan.run_id
-    if not mode.no_watch:
+    if not mode.no_supervise:
         log = RunRecord(run).folder / LOG
         inventory = ("-i", str(mode.inventory)) if mode.inventory else ()
         engine = ("--engine", mode.engine) if mode.engine else ()
         command = [sys.executable, "-m", "orchestrator", "supervise", run, *inventory, *engine]
         _spawn.get()(command, log, concealed(plan.environment))
-        say(f"  watched in the background; its log: {log}")
+        say(f"  supervised in the background; its log: {log}")
     say(f"  → orch logs -f {run}   orch status {run}   orch stop {run}")
 
 

@@ -14,12 +14,14 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.state_files import open_private
 from orchestrator.specs.errors import ConflictError
 
-LOCK = "watcher.lock"
+LOCK = "supervisor.lock"
 LOOK_EVERY_S = 0.5
 
 
 @contextmanager
-def only_watcher(record: RunRecord, *, tries: int = 1, rest: Callable[[float], object] = time.sleep) -> Iterator[None]:
+def only_supervisor(
+    record: RunRecord, *, tries: int = 1, rest: Callable[[float], object] = time.sleep
+) -> Iterator[None]:
     """Within it, this process supervises the run. ConflictError: another one does, still after `tries` looks."""
     with TextIOWrapper(open_private(record.folder / LOCK), encoding="ascii") as lock:
         while not _lock(lock, fcntl.LOCK_EX):
@@ -38,7 +40,7 @@ def only_watcher(record: RunRecord, *, tries: int = 1, rest: Callable[[float], o
         yield
 
 
-def watcher_of(record: RunRecord) -> int | None:
+def supervisor_of(record: RunRecord) -> int | None:
     """The process that supervises the run on this controller; None: there is none."""
     with suppress(FileNotFoundError), (record.folder / LOCK).open("r", encoding="ascii") as lock:
         if not _lock(lock, fcntl.LOCK_SH):

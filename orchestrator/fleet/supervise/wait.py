@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.fleet.runs.find_runs import choose_run, find_runs
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.one_supervisor import watcher_of
+from orchestrator.fleet.supervise.one_supervisor import supervisor_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import DeadlineError
 from orchestrator.specs.run import State
@@ -33,7 +33,7 @@ def wait_for(
     while True:
         if ended := record.outcome():
             return ended[0]
-        if watcher_of(record) is None and (word := _ended(nodes, run_id)):
+        if supervisor_of(record) is None and (word := _ended(nodes, run_id)):
             return word
         left = LOOK_EVERY_S if deadline is None else deadline - now()
         if left <= 0:
