@@ -242,7 +242,7 @@ class TrainOptions:
     keep_hours: float = option(0.0, "keep also all checkpoints of the last H hours", metavar="H", at_least=0)
     profile: int = option(0, "write a trace and a summary of STEPS (10)", metavar="STEPS", without_value=10, at_least=0)
     reporter: str | None = option(
-        None, "classes of your own that get the figures, too, separated by commas (docs/reporters.md)",
+        None, "classes of your own that get the figures, too, separated by commas (orch docs reporters)",
         metavar="MODULE:CLASS",
     )  # fmt: skip
     prompt: str | None = option(

@@ -70,7 +70,7 @@ def logs(
 
     Tracebacks of ranks that merely lost a peer are folded into one line, and the same line of several nodes is shown
     once with their names; --nodes, --rank, --grep, --level and --json show all lines. --level knows the marks of
-    Python's logging, warnings and tracebacks, of torch and NCCL (docs/launch.md). Ctrl-C stops following; the run
+    Python's logging, warnings and tracebacks, of torch and NCCL (orch docs launch). Ctrl-C stops following; the run
     continues. Search all runs: orch search.
     """
     from orchestrator.checks.line_levels import LineLevel

@@ -81,7 +81,7 @@ OutputOption = Annotated[
     ),
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", callback=_is_json, help="Write JSON to stdout (docs/json.md). Does not imply --yes.")
+    bool, typer.Option("--json", callback=_is_json, help="Write JSON to stdout (orch docs json). Does not imply --yes.")
 ]
 
 

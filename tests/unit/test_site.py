@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import runpy
 import subprocess
 import sys
@@ -112,11 +114,26 @@ def test_orch_docs_finds_the_page_of_every_finding_cause_command_and_guide(site:
     topics = [page.id for page in all_pages()]
     topics += [id for area in cause_areas() for id in causes_of(area)]
     topics += [*COMMANDS, "orch launch", "recovery", "tutorials/lab", ""]
+    for package in ("orchestrator", "trainer"):  # pages that messages and helps name
+        for source in (ROOT / package).rglob("*.py"):
+            assert not re.search(r"[\"`( ]docs/[a-z-]+\.md[)\\\"]", _without_docstrings(source)), source
+            if source.name != "docs.py":
+                topics += re.findall(r"orch docs ([a-z][a-z-]+)\b", source.read_text("utf-8"))
     for topic in topics:
         parts = urlparse(address_of(topic, site))
         page = Path(unquote(parts.path))
         assert page.is_file(), topic
         assert not parts.fragment or parts.fragment in Page(page).anchors, topic
+
+
+def _without_docstrings(source: Path) -> str:
+    """The strings of a module that a user may see: a wheel has no folder `docs`."""
+    tree = ast.parse(source.read_text("utf-8"))
+    kept = [
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return "\n".join(f'"{node.value}"' for node in strings if node not in kept)
 
 
 def test_a_topic_without_a_page_is_refused_with_similar_ones(site: Path) -> None:

@@ -64,7 +64,7 @@ disk, net read/written, received/sent, in MiB/s
 part of step  seconds for its part of a step, without waiting for others
 note      [b]◀[/b] the others wait for this node, and why: compute, data, link, throttled, swapping
 
-More: docs/monitor.md\
+More: orch docs monitor\
 """
 
 

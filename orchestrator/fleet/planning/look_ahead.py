@@ -25,7 +25,7 @@ _START = (
     " runpy.run_module('trainer.check', run_name='__main__')"
 )
 _SIZES: TypeAdapter[TransformerTraining | None] = TypeAdapter(TransformerTraining | None)
-OWN_CODE = "orch launch --workdir . -- python train.py   # code of your own; for a model: docs/custom.md"
+OWN_CODE = "orch launch --workdir . -- python train.py   # code of your own; for a model: orch docs custom"
 
 
 @dataclass(frozen=True, kw_only=True)

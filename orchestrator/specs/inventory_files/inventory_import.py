@@ -23,7 +23,7 @@ _HEADER = """\
 # The order of nodes is the order of ranks: the first one is the master.
 # Every node may also have:
 #   {keys}.
-# What they mean: `orch inventory schema`, docs/inventory.md. Check this file: `orch inventory validate`.
+# What they mean: `orch inventory schema`, `orch docs inventory`. Check this file: `orch inventory validate`.
 """
 _SLOTS = re.compile(r"(?P<host>\S+)(?:\s+(?P<rest>.*))?")
 _SLOT = re.compile(r"slots=([0-9]{1,4})")
