@@ -86,6 +86,7 @@ def logs(
         since=log_time(since, option="--since"),
         until=log_time(until, option="--until"),
         tail=tail,
+        events=as_json,
         grep=_expression(grep),
         level=LineLevel(level.value),
         context=context,

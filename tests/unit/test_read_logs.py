@@ -59,6 +59,16 @@ def test_filters(wanted: Filter, expected: list[tuple[str, str]]) -> None:
     assert texts(gather_lines(source(), wanted)) == expected
 
 
+def test_a_tail_counts_the_lines_that_people_see() -> None:
+    said = (lan.event("started"), "[rank0]: one", "[rank0]: two", *(lan.event("step", step=n) for n in range(9)))
+    here = lan.lan("alpha", says=said)
+    launch(here.nodes, lan.plan(("alpha",)))
+    found = resolve_logs(list(here.nodes.values()), None)
+    shown = [text for _, text in texts(gather_lines(found, Filter(tail=1))) if not text.startswith("@orch")]
+    assert shown == ["two"]
+    assert len(gather_lines(found, Filter(tail=1, events=True))) == 1
+
+
 def test_a_running_run_can_be_followed() -> None:
     found = source(ends_with=None)
     assert (found.run_id, found.running, found.names) == ("r1", True, TWO)

@@ -62,6 +62,8 @@ class Filter:
     grep: re.Pattern[str] = re.compile("")
     level: LineLevel = LineLevel.INFO
     """The least level."""
+    events: bool = False
+    """Whether `tail` counts lines with events, which only programs see."""
     context: int = 0
     """Lines of the same node to show before and after each one that `grep` and `level` want."""
 
@@ -77,6 +79,10 @@ class Filter:
             and line.time > self.since
             and (not self.until or line.time <= self.until)
         )
+
+    def counts(self, line: RunLine) -> bool:
+        """Whether a wanted line is one of the `tail`."""
+        return self.events or not line.text.startswith(EVENT_MARK)
 
     @property
     def words(self) -> tuple[bytes, ...]:
@@ -183,10 +189,10 @@ def _newest(record: KeptLines, node: str, wanted: Filter, number: int) -> list[S
             continue
         for one, matched in context.hear(line, level.reaches(wanted.level) and wanted.passes(line)):
             found[one] = matched
-            matches += matched
+            matches += matched and wanted.counts(one)
     own = list(reversed(found.items()))
     own.sort(key=lambda one: one[0].time)
-    places = [place for place, (_, matched) in enumerate(own) if matched]
+    places = [place for place, (line, matched) in enumerate(own) if matched and wanted.counts(line)]
     if len(places) <= number:
         return own
     first = places[len(places) - number] if number else len(own)
