@@ -25,13 +25,18 @@ from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
 from contract.events import (
+    CheckpointWritten,
+    Evaluated,
     Finished,
+    GenerationStarted,
     GroupJoined,
     NodesRecovered,
     RankFailed,
+    RankStarted,
     ResourcesSampled,
     Restarting,
     StepDone,
+    TrainingDone,
     encode_event,
 )
 from contract.resources import GpuUsage, ResourceUsage
@@ -137,12 +142,45 @@ def run(state: State = State.RUNNING) -> Run:
 
 
 def step(number: int) -> StepDone:
-    loss = 3.1 + 5.4 * math.exp(-number / 420) + 0.06 * math.sin(number * 0.9)
+    noise = (number * 7919 % 997) / 498.5 - 1.0
+    others = {
+        "lr": 6e-4 * (0.55 + 0.45 * math.cos(math.pi * number / FINAL_STEP)) * min(1.0, number / 200),
+        "grad_norm": 0.4 + 1.6 * math.exp(-number / 300) + 0.03 * noise,
+        "waiting": 0.012 + 0.004 * noise,
+        "exchanging": 0.12 + 0.01 * ((number * 104729 % 991) / 495.5 - 1.0),
+    }
     return StepDone(
-        step=number, final_step=FINAL_STEP, loss=round(loss, 3), per_s=12_400 + 300 * math.sin(number), unit="tokens",
-        of_forecast=0.93, remaining_s=(FINAL_STEP - number) * 0.94, compute_s=COMPUTE_S, balanced=3,
-        others={"waiting": 0.01, "exchanging": 0.12, "lr": 6e-4},
+        step=number, final_step=FINAL_STEP, loss=round(3.1 + 5.4 * math.exp(-number / 420) + 0.06 * noise, 3),
+        per_s=12_600 - 700 * math.exp(-number / 260) + 90 * noise, unit="tokens", of_forecast=0.93,
+        remaining_s=(FINAL_STEP - number) * 0.94, compute_s=COMPUTE_S, balanced=3, others=others,
     )  # fmt: skip
+
+
+def lines_of_run() -> Iterator[RunLine]:
+    """All events of the run in order of time, to its end; for the picture of a report."""
+    for rank, name in enumerate(NODES):
+        device = "cuda" if USAGE[name].gpus else "cpu"
+        yield line(BEGAN + 6, name, encode_event(GenerationStarted(node=name, generation=0)), agent=True)
+        yield line(BEGAN + 9, name, encode_event(RankStarted(rank=rank, node=name, device=device, threads=4)))
+    joined = GroupJoined(rank=0, node="tower", world_size=len(NODES), backend="gloo")
+    yield line(BEGAN + 12, "tower", encode_event(joined))
+    for number in range(10, FINAL_STEP + 1, 10):
+        at = BEGAN + 20 + number * 0.94
+        yield line(at, "tower", encode_event(step(number)))
+        if number % 100 == 0:
+            for name in NODES:
+                yield line(at + 0.1, name, encode_event(ResourcesSampled(node=name, usage=USAGE[name])), agent=True)
+        if number % 500 == 0:
+            loss = round((step(number).loss or 0.0) + 0.09, 3)
+            yield line(at + 0.2, "tower", encode_event(Evaluated(step=number, loss=loss)))
+            yield line(at + 0.3, "tower", encode_event(CheckpointWritten(step=number, path=f"step-{number:08}")))
+        if number == 2200:
+            lost = Restarting(node="desk", outcome="infrastructure", reason="its connection ended", generation=1)
+            yield line(at + 0.4, "tower", encode_event(lost), agent=True)
+    end = BEGAN + 24 + FINAL_STEP * 0.94
+    yield line(
+        end, "tower", encode_event(TrainingDone(step=FINAL_STEP, final_step=FINAL_STEP, loss=step(FINAL_STEP).loss))
+    )
 
 
 # ── The pictures ──────────────────────────────────────────────────────────────────────────────────────────────────────
