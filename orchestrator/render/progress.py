@@ -23,6 +23,8 @@ STEADY_S = 2.0
 LONGEST = 120
 """Characters of a plain line, at most: a RUN step of a Dockerfile is a whole script."""
 MB = 1_000_000
+UNITS = ((10_000 * MB, 1000 * MB, "GB", 1), (MB, MB, "MB", 1), (0, 1000, "kB", 0))
+"""Bytes from which it is used, bytes, name, decimals."""
 
 
 class ProgressView:
@@ -127,9 +129,10 @@ class ProgressView:
 
 
 def _amount(progress: Progress) -> str:
-    """Megabytes or gigabytes, where it is bytes that are counted; the total may not be known."""
+    """Bytes in a unit that suits the total, which may not be known; empty where other things are counted."""
     most = progress.total or progress.done
     if most < MB // 100:
         return ""
-    unit, name = (MB, "MB") if most < 10_000 * MB else (1000 * MB, "GB")
-    return f"{progress.done / unit:.1f}" + (f" of {progress.total / unit:.1f} {name}" if progress.total else f" {name}")
+    unit, name, digits = next(one[1:] for one in UNITS if most >= one[0])
+    total = f" of {progress.total / unit:.{digits}f}" if progress.total else ""
+    return f"{progress.done / unit:.{digits}f}{total} {name}"

@@ -71,6 +71,7 @@ def test_the_rate_of_a_copy_that_continues_counts_what_it_moves() -> None:
         view.notify("alpha", Progress(text="unpacking"))
         view.notify("beta", Progress(text="receiving", done=5, total=10))  # files, not bytes
         view.notify("gamma", Progress(text="bringing the run's data", done=30_000_000))  # the total is not known
+        view.notify("epsilon", Progress(text="copying", done=12_000, total=34_400))
         view.notify("delta", Progress(text="receiving", done=2_000_000_000, total=12_000_000_000))
     assert screen.lines == [
         "alpha: receiving 900.0 of 1000.0 MB",
@@ -78,6 +79,7 @@ def test_the_rate_of_a_copy_that_continues_counts_what_it_moves() -> None:
         "alpha: unpacking",
         "beta: receiving",
         "gamma: bringing the run's data 30.0 MB",
+        "epsilon: copying 12 of 34 kB",
         "delta: receiving 2.0 of 12.0 GB",
     ]
 
