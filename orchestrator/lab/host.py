@@ -45,9 +45,19 @@ def docker_host() -> Iterator[docker.DockerClient]:
         _require_bridge(client, info)
         yield client
     except (DockerException, requests.RequestException) as error:
-        raise EngineError(f"the Docker Engine of this computer refused: {_reason(error)}") from error
+        raise engine_error(error) from error
     finally:
         client.close()
+
+
+def engine_error(error: Exception) -> EngineError:
+    """The error of a call to the engine, in words. A call that took too long may be carried out all the same."""
+    if isinstance(error, requests.Timeout):
+        return EngineError(
+            f"the Docker Engine of this computer gave no answer in {_TIMEOUT_S:.0f} s",
+            hint="the computer is busy: wait a moment and run the same command again, which continues",
+        )
+    return EngineError(f"the Docker Engine of this computer refused: {_reason(error)}")
 
 
 def labels(lab: str, node: str = "") -> dict[str, str]:

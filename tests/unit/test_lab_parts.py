@@ -11,9 +11,10 @@ from typing import Any
 
 import paramiko
 import pytest
+from docker.errors import DockerException
 from requests import ReadTimeout
 
-from orchestrator.lab.host import remove_all
+from orchestrator.lab.host import engine_error, remove_all
 from orchestrator.lab.inventory import MachineSize, inventory_text, suited_limits
 from orchestrator.lab.network import free_subnets, node_address, parse_rate, parse_routes, shape_command
 from orchestrator.lab.node import call_with_deadline, known_hosts_line, new_key_pair
@@ -180,3 +181,11 @@ def test_what_is_left_of_a_lab_is_named() -> None:
         remove_all(client, [])
     assert "orch lab down" in str(caught.value.hint)
     assert client.networks.list() == []
+
+
+def test_an_engine_that_takes_too_long_has_refused_nothing() -> None:
+    slow = engine_error(ReadTimeout("Read timed out. (read timeout=120)"))
+    assert (slow.message, "the same command again" in slow.hint) == (
+        "the Docker Engine of this computer gave no answer in 120 s", True,
+    )  # fmt: skip
+    assert engine_error(DockerException("no space")).message == "the Docker Engine of this computer refused: no space"
