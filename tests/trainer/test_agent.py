@@ -22,6 +22,7 @@ import pytest
 
 from contract.run_folder import AGENTS_TOKEN
 from tests.strangers import Attack, attack
+from trainer.agent.node_agent import ONE_WISH_S
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +131,7 @@ class Lan:
                     **os.environ, "PYTHONPATH": self.paths, "ORCH_RUN_ID": "toy", "ORCH_ATTEMPT": str(attempt),
                     "ORCH_RUN_DIR": str(self.folder), "LOCAL_RANK": "0",
                 },
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -178,6 +180,8 @@ def lan(tmp_path: Path) -> Iterator[Lan]:
         for node in lan.started:
             node.process.kill()
             node.process.wait()
+            assert node.process.stdin
+            node.process.stdin.close()
         for file in tmp_path.glob("pid-*"):
             kill(int(file.read_text() or 0))
         for node in lan.started:
@@ -459,3 +463,44 @@ def test_a_signal_to_the_whole_process_group_is_one_however_often_it_comes(lan: 
         lan.until(lambda: all((lan.folder / f"saving-{rank}").exists() for rank in range(3)))
     assert lan.codes() == [143, 143, 143]
     assert sorted(path.name for path in lan.folder.glob("saved-*")) == ["saved-0", "saved-1", "saved-2"]
+
+
+def test_the_end_of_stdin_is_a_request_to_stop_where_it_means_something(lan: Lan) -> None:
+    """Its carrier, a docker CLI or srun, was killed, and passes on no signal."""
+    lan.start(0)
+    lan.options = (*lan.options, "--end-with-stdin")
+    lan.start(1, 2)
+    lan.until_generation(1)
+    for node in lan.nodes.values():
+        assert node.process.stdin
+        node.process.stdin.write("what is written to it means nothing\n")
+        node.process.stdin.close()
+    assert [lan.nodes[rank].process.wait(30) for rank in (1, 2)] == [143, 143]
+    assert sorted(path.name for path in lan.folder.glob("saved-*")) == ["saved-1", "saved-2"]
+    assert all(gone(lan.pid(rank, 1)) for rank in (1, 2))
+    assert lan.nodes[0].process.poll() is None
+    lan.options = lan.options[:-1]
+    lan.start(1, 2)
+    lan.until_generation(2)
+    lan.finish()
+
+
+def test_the_end_of_stdin_after_a_signal_is_the_same_request_and_later_ends_at_once(lan: Lan) -> None:
+    """Slurm kills the carrier 30 s after it has asked: no rank is left then, saved or not."""
+    (lan.folder / "rank.py").write_text(RANK.replace("time.sleep(0.5)", "time.sleep(60)"))
+    lan.options = (*lan.options, "--end-with-stdin")
+    lan.start()
+    lan.until_generation(1)
+    for node in lan.nodes.values():
+        node.process.terminate()
+    lan.until(lambda: all((lan.folder / f"saving-{rank}").exists() for rank in range(3)))
+    asked = time.monotonic()
+    while time.monotonic() - asked < ONE_WISH_S:
+        time.sleep(0.2)
+        assert all(node.process.poll() is None for node in lan.nodes.values())
+    for node in lan.nodes.values():
+        assert node.process.stdin
+        node.process.stdin.close()
+    assert lan.codes() == [143, 143, 143]
+    assert time.monotonic() - asked < ONE_WISH_S + 10
+    assert all(gone(lan.pid(rank, 1)) for rank in range(3))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 import time
 from dataclasses import asdict, replace
+from threading import Thread
 from types import FrameType
 from typing import IO
 
@@ -35,6 +38,9 @@ PATIENCE_S = 5.0
 """Time for the last lines to be written at the end."""
 ONE_WISH_S = 5.0
 """Signals to stop within this time count as one: a scheduler, a shell and an engine may each send their own."""
+LAST_SAVE_S = 20.0
+"""Time for a last checkpoint after the end of standard input: the program that would wait for it is gone, and the
+machine counts as free."""
 _MARK = EVENT_MARK.encode()
 
 
@@ -50,6 +56,8 @@ class NodeAgent:
         self._asked = 0
         """Number of requests to stop."""
         self._first_asked = 0.0
+        self._abandoned_at: float | None = None
+        """Time at which standard input ended, where that means something."""
         self._over: RankExit | None = None
         self._exit_record = ExitRecord(options.folder, options.node_rank, options.run)
 
@@ -67,6 +75,8 @@ class NodeAgent:
         adopt_orphans()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        if self._options.end_with_stdin:
+            Thread(target=self._watch_stdin, daemon=True, name="stdin").start()
         kind = CoordinatorClient if self._options.node_rank else CoordinatorServer
         self._link = link = kind(self._options, self._log.note)
         self._exit_record.reserve()
@@ -138,6 +148,8 @@ class NodeAgent:
         if self._asked == 1:
             self._asked += 1
             self._ranks.ask_to_stop()
+        if self._abandoned_at is not None and time.monotonic() - self._abandoned_at > LAST_SAVE_S:
+            self._ranks.kill()
         if rank_exit := self._ranks.rank_exit():
             self._ranks = self._ranks if self._ranks.is_done else None
             if self._asked:
@@ -167,6 +179,15 @@ class NodeAgent:
         self._asked += 1
         if self._asked > 2 and self._ranks:  # the first is counted twice, once it is passed on
             self._ranks.kill()
+
+    def _watch_stdin(self) -> None:
+        """Stop at the end of standard input. The program that holds the other end (`docker run --interactive`, `srun`)
+        may be killed, and can then pass on no signal: without this a container outlives the job that started it."""
+        with contextlib.suppress(OSError):  # closed, or a terminal that is gone: the end, too
+            while os.read(0, 4096):
+                pass
+        self._abandoned_at = time.monotonic()
+        os.kill(os.getpid(), signal.SIGTERM)  # its handler runs in the main thread
 
     # ── Output ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -40,6 +40,9 @@ class AgentOptions:
     """Time for a last checkpoint of ranks that were asked to stop."""
     sample_s: float = 2.0
     """Time between two samples of the node's resources; 0: none are taken."""
+    end_with_stdin: bool = False
+    """Whether the end of standard input means that the program which carries this one is gone, and is a request to
+    stop."""
     interface: str = ""
     """Network interface towards the other nodes, to listen on if `address` is not this machine's; empty: unknown."""
     token: Path | None = None
@@ -69,6 +72,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
     parser.add_argument("--restarts", type=int, default=3, metavar="N", help="restarts without a new checkpoint")
     parser.add_argument(
         "--script-ranks", type=int, default=0, metavar="N", help="the command is a script whose torchrun starts N ranks"
+    )
+    parser.add_argument(
+        "--end-with-stdin", action="store_true", help="the end of standard input is a request to stop, as SIGTERM"
     )
     for name, default, text in (
         ("silence", float(environ.get("ORCH_SILENCE_S") or 60), "without a message a node counts as lost"),
