@@ -4,3 +4,11 @@ from __future__ import annotations
 
 AGENTS_TOKEN = "agents.token"  # noqa: S105  # the name of a file
 """File with the token that the agents of an attempt prove to have; new for each attempt, mode 0600."""
+PROGRESSED = "progressed"
+"""File with `JOB.RESTART` of the newest life of a job that has written a checkpoint beyond the one it began with: only
+such a life is followed by another when its time is over."""
+
+
+def place_file(attempt: int) -> str:
+    """Name of the file with the nodes that a scheduler gave to this attempt."""
+    return f"place-{attempt}.json"

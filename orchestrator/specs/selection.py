@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from contract.hostlist import HostlistError, expand
 from orchestrator.specs.errors import ConfigError, UsageError
-from orchestrator.specs.hostlist import HostlistError, expand
 
 if TYPE_CHECKING:  # commands load this for their help: pydantic takes longer than all else
     from orchestrator.specs.inventory import Inventory, NodeSpec

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from trainer.agent import processes
+from trainer.agent import local_network, processes
 
 CHILD = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
 
@@ -32,8 +32,8 @@ def test_descendants_are_found_killed_and_collected() -> None:
 
 
 def test_an_interface_without_an_address_has_none() -> None:
-    assert processes.address_of("lo") == "127.0.0.1"
-    assert processes.address_of("nothing0") == ""
+    assert local_network.address_of("lo") == "127.0.0.1"
+    assert local_network.address_of("nothing0") == ""
 
 
 def test_the_agent_needs_no_package_of_the_image() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import COMMANDS, build_app
+from trainer.agent.options import build_parser as agent_parser
 from trainer.cli import TOOLS, build_parser, parse
 from trainer.workloads import WORKLOADS
 
@@ -31,8 +32,17 @@ FOLDERS = {
 user's."""
 NOT_YET = {"docs/findings/resources.read_only.md", "trainer/forecast", "lab/mine"}
 """The example of a new finding; a package of the past in ADR 21; the name of an image."""
-FOREIGN = {"--logs-specs", "--node", "--permanent", "--preserve-env", "--privileged", "--runtime", "--tmpfs"}
-"""Options of torchrun, firewall-cmd, sudo and docker run; the earlier name of --nodes."""
+FOREIGN = {
+    "--kill-on-bad-exit",
+    "--logs-specs",
+    "--node",
+    "--permanent",
+    "--preserve-env",
+    "--privileged",
+    "--runtime",
+    "--tmpfs",
+}
+"""Options of srun, torchrun, firewall-cmd, sudo and docker run; the earlier name of --nodes."""
 PATH = re.compile(r"(?<![\w./~$-])((?:[\w-]+/)+[\w.-]*\w/?)(?::((?:\w+)(?:\.\w+)*(?:, \w+(?:\.\w+)*(?![\w./]))*))?")
 
 
@@ -141,6 +151,7 @@ def test_options_named_alone_exist() -> None:
             known |= {option for parameter in each.params for option in (*parameter.opts, *parameter.secondary_opts)}
     for workload in WORKLOADS:
         known |= options(build_parser(workload))
+    known |= options(agent_parser({}))
     for file in (ROOT / "scripts/test", ROOT / "scripts/quickstart", *ROOT.glob("benchmarks/**/*.py")):
         known |= set(re.findall(r"--[a-z][a-z-]+", file.read_text("utf-8")))
     unknown = {

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.specs.hostlist import HostlistError, expand
+from contract.hostlist import HostlistError, expand
 
 
 @pytest.mark.parametrize(

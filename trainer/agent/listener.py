@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from trainer.agent.handshake import draw, read_greeting
+from trainer.agent.local_network import address_of
 from trainer.agent.messages import MisfitError, Report, read_report
 from trainer.agent.options import AgentOptions
-from trainer.agent.processes import address_of
 from trainer.agent.wire import AgentConnection, Message
 
 GREETING_S = 5.0

@@ -29,6 +29,7 @@ from trainer.agent.coordinator_link import CoordinatorClient, CoordinatorLink, C
 from trainer.agent.exit_record import ExitRecord
 from trainer.agent.log_pipes import LogWriter
 from trainer.agent.options import AgentOptions
+from trainer.agent.place import PlaceFiles
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
 from trainer.agent.sampler import Readings, ResourceSampler
@@ -60,6 +61,9 @@ class NodeAgent:
         """Time at which standard input ended, where that means something."""
         self._over: RankExit | None = None
         self._exit_record = ExitRecord(options.folder, options.node_rank, options.run)
+        self._place_files = None
+        if options.place and not options.node_rank:
+            self._place_files = PlaceFiles(options.place, options.place_folder)
 
     def run(self) -> int:
         """Run until the attempt has ended; return the container's exit code."""
@@ -80,6 +84,8 @@ class NodeAgent:
         kind = CoordinatorClient if self._options.node_rank else CoordinatorServer
         self._link = link = kind(self._options, self._log.note)
         self._exit_record.reserve()
+        if self._place_files:
+            self._place_files.begin()
         sampler = self._sample()
         link.ready(self._generation)
         try:
@@ -196,8 +202,11 @@ class NodeAgent:
         self._log.pass_on(out, line)
         if _MARK in line and self._link:
             rank, text = split_rank(line.decode())
-            if isinstance(decode_event(text, rank), CheckpointWritten):
+            event = decode_event(text, rank)
+            if isinstance(event, CheckpointWritten):
                 self._link.progressed()
+            if self._place_files:
+                self._place_files.seen(event)
 
     def _emit(self, event: AgentEvent) -> None:
         """Write an event, completed by time, node and generation."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract import environment
 from contract.run_folder import AGENTS_TOKEN
+from trainer.agent.log_pipes import ranks_of
+from trainer.agent.place import KINDS, Place, PlaceRequest, find_place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,12 @@ class AgentOptions:
     end_with_stdin: bool = False
     """Whether the end of standard input means that the program which carries this one is gone, and is a request to
     stop."""
+    place: Place | None = None
+    """Place that was bound in a job; None: the command line says it."""
+    place_folder: Path = Path()
+    """Folder for the files about this place."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of this place for the ranks, in addition to those of the agent."""
     interface: str = ""
     """Network interface towards the other nodes, to listen on if `address` is not this machine's; empty: unknown."""
     token: Path | None = None
@@ -58,17 +66,32 @@ class AgentOptions:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
-    """Parse the command line; argparse ends the process if it is invalid."""
+    """Parse the command line and bind this agent to its place in a job; argparse ends the process if it is invalid.
+    ConfigurationError: the scheduler's environment does not say the place, or no address is found."""
+    return complete(parse(argv, environ), environ)
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+    """Parse the command line alone."""
+    parser = build_parser(environ)
+    given = parser.parse_args(argv)
+    if given.place == "fixed":
+        words = {"--nodes": given.nodes, "--node-rank": given.node_rank, "--address": given.address}
+        if missing := [word for word, value in words.items() if value is None]:
+            parser.error(f"the following arguments are required: {', '.join(missing)}")
+        if not 0 <= given.node_rank < len(given.nodes.split(",")):
+            parser.error(f"--node-rank {given.node_rank} does not fit --nodes {given.nodes}")
+    return given
+
+
+def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    """Build the parser; the environment has some defaults."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.agent",
         description="Run torchrun on this node; restart and end it together with those of the other nodes.",
         epilog="python -m trainer.agent --nodes alpha,beta --node-rank 0 --address 10.0.0.11 --port 12356 -- …",
     )
-    parser.add_argument("--nodes", required=True, metavar="NAMES", help="all nodes by node_rank: alpha,beta")
-    parser.add_argument("--node-rank", type=int, required=True, metavar="N")
-    parser.add_argument("--first-rank", type=int, default=0, metavar="N", help="global rank of this node's first rank")
-    parser.add_argument("--address", required=True, metavar="IPV4", help="address of rank 0's node")
-    parser.add_argument("--port", type=int, required=True, metavar="PORT", help="port of its agent")
+    _add_place(parser)
     parser.add_argument("--restarts", type=int, default=3, metavar="N", help="restarts without a new checkpoint")
     parser.add_argument(
         "--script-ranks", type=int, default=0, metavar="N", help="the command is a script whose torchrun starts N ranks"
@@ -76,6 +99,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
     parser.add_argument(
         "--end-with-stdin", action="store_true", help="the end of standard input is a request to stop, as SIGTERM"
     )
+    parser.add_argument("--stamp-lines", action="store_true", help="write the time in UTC before each line")
     for name, default, text in (
         ("silence", float(environ.get("ORCH_SILENCE_S") or 60), "without a message a node counts as lost"),
         ("absence", 900.0, "time to wait for a lost node"),
@@ -85,19 +109,60 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> AgentOptions:
     ):
         parser.add_argument(f"--{name}", dest=f"{name}_s", type=float, default=default, metavar="S", help=text)
     parser.add_argument("command", nargs="+", metavar="-- torchrun …")
-    given = vars(parser.parse_args(argv))
-    nodes, node_rank = given.pop("nodes"), given["node_rank"]
-    names = tuple(nodes.split(","))
-    if not 0 <= node_rank < len(names):
-        parser.error(f"--node-rank {node_rank} does not fit --nodes {nodes}")
+    return parser
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--place", choices=KINDS, default="fixed", help="where nodes, rank and address come from; fixed: these words")
+    add("--nodes", metavar="NAMES", help="all nodes by node_rank: alpha,beta")
+    add("--node-rank", type=int, metavar="N")
+    add("--first-rank", type=int, default=0, metavar="N", help="global rank of this node's first rank")
+    add("--address", metavar="IPV4", help="address of rank 0's node")
+    add("--port", type=int, required=True, metavar="PORT", help="port of its agent; in a job torchrun's, and the next")
+    add("--interface", default="", metavar="NAME", help="in a job: network interface towards the other nodes")
+    add("--attempt-base", type=int, default=0, metavar="N", help="in a job: number of its first life's attempt")
+    add("--place-folder", metavar="DIR", help="in a job: folder for the files about its place (default: the run's)")
+
+
+def complete(given: argparse.Namespace, environ: Mapping[str, str]) -> AgentOptions:
+    """Options from the parsed command line and the environment. ConfigurationError: see `read`."""
+    values = vars(given).copy()
+    kind, interface = values.pop("place"), values.pop("interface")
+    attempt_base, place_folder = values.pop("attempt_base"), values.pop("place_folder")
+    del values["stamp_lines"]
+    run_id, folder = environ.get(environment.RUN_ID, ""), Path(environ.get(environment.RUN_DIR) or ".")
+    if kind == "fixed":
+        names, command = tuple(values.pop("nodes").split(",")), tuple(values.pop("command"))
+        attempt, place, ours = environ.get(environment.ATTEMPT, "0"), None, {}
+    else:
+        request = PlaceRequest(
+            kind=kind, port=values["port"], interface=interface, attempt_base=attempt_base,
+            patience_s=values["absence_s"],
+        )  # fmt: skip
+        place = find_place(request, environ)
+        script_ranks, argv = values["script_ranks"], values.pop("command")
+        names, attempt = place.names, str(place.attempt)
+        command = tuple(argv) if script_ranks else place.command(argv)
+        ours = place.environment(run_id, of_script=script_ranks > 0)
+        values |= {
+            "node_rank": place.node_rank,
+            "first_rank": place.node_rank * (script_ranks or ranks_of(command)),
+            "address": place.address,
+            "port": place.port + 1,
+        }
+        del values["nodes"]
     return AgentOptions(
-        run=f"{environ.get(environment.RUN_ID, '')}.{environ.get(environment.ATTEMPT, '0')}",
+        run=f"{run_id}.{attempt}",
         names=names,
-        command=tuple(given.pop("command")),
-        **given,
-        folder=Path(environ.get(environment.RUN_DIR) or "."),
+        command=command,
+        **values,
+        folder=folder,
+        place=place,
+        place_folder=Path(place_folder) if place_folder else folder,
+        environment=ours,
         sample_s=float(environ.get("ORCH_SAMPLE_S") or 2),
         save_s=float(environ.get(environment.SHUTDOWN_TIMEOUT_S) or 60),
-        interface=environ.get("GLOO_SOCKET_IFNAME", ""),
         token=Path(environ[environment.TOKEN_FILE]) if environ.get(environment.TOKEN_FILE) else None,
+        interface={**environ, **ours}.get("GLOO_SOCKET_IFNAME", ""),
     )

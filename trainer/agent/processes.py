@@ -1,20 +1,16 @@
-"""Processes and network addresses of this machine, from the kernel: an image may have no package for them."""
+"""Processes of this machine, from the kernel: an image may have no package for them."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
-import socket
-import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 POLL_S = 0.02
-_SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,6 @@ def left_after(processes: Sequence[Process], timeout_s: float = 0.0) -> list[Pro
 
 def exists(pid: int) -> bool:
     return _read(pid) is not None
-
-
-def address_of(interface: str) -> str:
-    """IPv4 address of a network interface; empty if it has none (netdevice(7))."""
-    request = struct.pack("256s", interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, contextlib.suppress(OSError):
-        return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
-    return ""
 
 
 def _all() -> list[Process]:

@@ -227,8 +227,9 @@ def _environment(options: AgentOptions, generation: int, scratch: Path) -> dict[
         programs.mkdir()
         write_torchrun(programs, (sys.executable, *OUR_MODULE), scratch)
         ours["PATH"] = os.pathsep.join((str(programs), os.environ.get("PATH", os.defpath)))
-        ours[_RDZV_ID] = f"{os.environ.get(_RDZV_ID, options.run)}.{generation}"
-    return {**os.environ, **ours}
+        rdzv_id = options.environment.get(_RDZV_ID) or os.environ.get(_RDZV_ID, options.run)
+        ours[_RDZV_ID] = f"{rdzv_id}.{generation}"
+    return {**os.environ, **options.environment, **ours}
 
 
 def _newest_checkpoint(run: Path) -> str:

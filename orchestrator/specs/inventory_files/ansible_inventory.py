@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from contract.hostlist import MAX_NAMES
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.hostlist import MAX_NAMES
 from orchestrator.specs.inventory_files.ansible_host import REACH, node_of
 from orchestrator.specs.inventory_files.ansible_vars import VAULT, VariablesBeside
 from orchestrator.specs.inventory_files.inventory_import import ImportedInventory

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from contract.hostlist import MAX_NAMES, HostlistError, expand, is_hostlist
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.hostlist import MAX_NAMES, HostlistError, expand, is_hostlist
 from orchestrator.specs.inventory import HookSpec, ImageSpec, Inventory, Limits, NodeSpec
 from orchestrator.specs.inventory_files.inventory_problems import Problems, known_keys
 from orchestrator.specs.inventory_files.inventory_yaml import (

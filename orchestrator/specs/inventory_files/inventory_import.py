@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from contract.hostlist import HostlistError, expand
 from orchestrator.specs.errors import ConfigError, UsageError
-from orchestrator.specs.hostlist import HostlistError, expand
 from orchestrator.specs.inventory import NAME, USER, NodeSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_problems import expected_of

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from contract.hostlist import HostlistError, expand
 from orchestrator.specs.errors import UsageError
-from orchestrator.specs.hostlist import HostlistError, expand
 from orchestrator.specs.inventory import HOST, USER
 from orchestrator.specs.inventory_files.inventory_import import ImportedNode
 

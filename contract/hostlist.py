@@ -6,7 +6,7 @@ import itertools
 import re
 
 MAX_NAMES = 1024
-"""More than this is a typing error, not a LAN."""
+"""More than this is a typing error, not a LAN; nor does the environment of a job make an agent expand more."""
 
 _BRACKETS = re.compile(r"\[([^][]*)\]")
 _WORD = re.compile(r"(?:[^][,\s]|\[[^][]*\])+")
