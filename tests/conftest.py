@@ -31,6 +31,7 @@ SHARING = {
         "tests/lab/test_chaos.py",
         "tests/lab/test_checkpoints.py",
     ),
+    "a Slurm cluster": ("tests/lab/test_slurm",),
     "another lab": ("tests/lab/",),
 }
 DOCKERFILE = Path(__file__).parents[1] / "images" / "Dockerfile"

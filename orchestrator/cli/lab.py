@@ -23,10 +23,11 @@ NodeArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Name
 
 
 class LabEngine(str, Enum):
-    """Kinds of node: a machine in Docker, or a process without containers."""
+    """Kinds of node: a machine in Docker, a process without containers, or a machine of a Slurm cluster in Docker."""
 
     docker = "docker"
     process = "process"
+    slurm = "slurm"
 
 
 GROUP = CommandGroup(
@@ -36,7 +37,10 @@ GROUP = CommandGroup(
 )
 
 
-@GROUP.command(epilog="orch lab up\norch lab up --nodes 3 --link 100mbit --memory 4g\norch lab up --engine process")
+@GROUP.command(
+    epilog="orch lab up\norch lab up --nodes 3 --link 100mbit --memory 4g\norch lab up --engine process\n"
+    "orch lab up --engine slurm --nodes 3"
+)
 def up(
     *,
     nodes: int = typer.Option(5, metavar="N", help="Number of machines."),
@@ -44,7 +48,9 @@ def up(
         None, metavar="SPEED", help="Speed of every link in kbit, mbit or gbit per second (off: unlimited)."
     ),
     engine: LabEngine = typer.Option(
-        LabEngine.docker, metavar="docker|process", help="docker: machines in containers; process: no containers."
+        LabEngine.docker,
+        metavar="docker|process|slurm",
+        help="docker: machines in containers; process: no containers; slurm: N compute nodes and a login node.",
     ),
     cpus: float | None = typer.Option(None, metavar="N", min=0.1, help="Cores of each machine (default: all)."),
     memory: str | None = typer.Option(None, metavar="SIZE", help="Memory of each machine, e.g. 4g."),
@@ -68,7 +74,10 @@ def up(
     up_down.up(request, say)
     _show(output)
     say(f"inventory: {inventory_file()}")
-    first = "orch build   orch prepare" if engine.value == "docker" else "orch prepare --engine process"
+    if engine is LabEngine.slurm:
+        say("a Slurm cluster, with its workspace in /shared/orch\n  → orch lab shell login -- sinfo")
+        return
+    first = "orch build   orch prepare" if engine is LabEngine.docker else "orch prepare --engine process"
     say(f"every command finds it while the lab is up\n  → {first}   orch launch --nodes {nodes}")
 
 
@@ -109,12 +118,14 @@ def down(
 def _may_be_lost(name: str | None, *, yes: bool) -> bool:
     """Return whether data that only the machines of the lab hold may be removed with them."""
     from orchestrator.lab.state import inventory_file
-    from orchestrator.lab.up_down import strange_folders
+    from orchestrator.lab.up_down import kept_on_cluster, strange_folders
 
     if yes:
         return True
     lost = [f"the lab {name} was brought up from {folder}" for folder in (strange_folders(name) if name else ())]
-    if inventory_file().exists():
+    if runs := kept_on_cluster():
+        lost.append(f"{counted(len(runs), 'run')} with checkpoints in its shared folder: {', '.join(runs)}")
+    elif inventory_file().exists():
         lost += _kept_there(inventory_file())
     for line in lost:
         say(line)

@@ -18,20 +18,31 @@ from orchestrator.specs.labels import LABEL_CONTENT
 
 BASES = ("orch/base:bookworm", "debian:bookworm-slim")
 """Base images in order of preference: the one that `orch build` made, then the one it is made of."""
-REPOSITORY = "orch/lab-node"
+REPOSITORY, SLURM_REPOSITORY = "orch/lab-node", "orch/lab-slurm"
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
 def node_image(client: docker.DockerClient, base: str | None, report: Callable[[str], None]) -> str:
     """The tag of the node image, built on this base first where it is missing."""
-    base_name, base_id = _base(client, base, report)
-    folder = _recipe_folder()
-    tag = f"{REPOSITORY}:{_content_hash(folder, base_id)}"
+    return _image(client, REPOSITORY, _base(client, base, report), report)
+
+
+def slurm_image(client: docker.DockerClient, base: str | None, report: Callable[[str], None]) -> str:
+    """The tag of the image of a cluster's machines: the node image with Slurm, built where it is missing."""
+    node = node_image(client, base, report)
+    return _image(client, SLURM_REPOSITORY, (node, str(client.images.get(node).id)), report)
+
+
+def _image(client: docker.DockerClient, repository: str, base: tuple[str, str], report: Callable[[str], None]) -> str:
+    """The tag of an image of ours on this base (name and id), built where it is missing."""
+    base_name, base_id = base
+    folder = _recipe_folder(repository.rpartition("/")[2])
+    tag = f"{repository}:{_content_hash(folder, base_id)}"
     try:
         client.images.get(tag)
     except ImageNotFound:
-        report(f"building the node image on {base_name} (once, about half a minute)")
+        report(f"building {repository} on {base_name} (once, about half a minute)")
         _build(client, folder, tag, base_name)
     return tag
 
@@ -93,11 +104,7 @@ def _content_hash(folder: Path, base_id: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def _recipe_folder() -> Path:
-    """`images/lab-node`: inside the installed package, or next to it in a clone."""
+def _recipe_folder(name: str) -> Path:
+    """`images/NAME`: inside the installed package, or next to it in a clone."""
     package = Path(str(files("orchestrator")))
-    return next(
-        folder
-        for folder in (package / "images" / "lab-node", package.parent / "images" / "lab-node")
-        if folder.is_dir()
-    )
+    return next(folder for folder in (package / "images" / name, package.parent / "images" / name) if folder.is_dir())

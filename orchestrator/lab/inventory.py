@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.lab.state import USER, Lab
+from orchestrator.lab.state import LOGIN, USER, Lab
 from orchestrator.specs.container_limits import ContainerLimits
 from orchestrator.specs.inventory_files.inventory_yaml import write_yaml
 
+_HEADER = "# Written by `orch lab up`; removed by `orch lab down`.\n"
+PARTITION = "debug"
+SHARED = "/shared"
+"""Folder that all machines of a cluster share, in place of a network file system."""
+WORKSPACE = f"{SHARED}/orch"
 SEED_CPUS = 2.0
 _LARGEST_MIB = 4096
 _SMALLEST_MIB = 2048
@@ -69,4 +74,21 @@ def inventory_text(lab: Lab, limits: ContainerLimits, folder: Path) -> str:
             for node in lab.nodes
         },
     }
-    return write_yaml(document, header="# Written by `orch lab up`; removed by `orch lab down`.\n")
+    return write_yaml(document, header=_HEADER)
+
+
+def slurm_inventory(lab: Lab, limits: ContainerLimits, folder: Path, python: str) -> str:
+    """`inventory.yaml` of a Slurm cluster, with its login node and `python`, which its jobs run."""
+    login = next(node for node in lab.nodes if node.name == LOGIN)
+    cluster = {
+        "engine": "slurm",
+        "login": f"{USER}@{login.address}",
+        "identity": str(folder / "id_ed25519"),
+        "partition": PARTITION,
+        "workspace": WORKSPACE,
+        "python": python,
+        "cpus": max(1, int(limits.cpus)),
+        "memory": f"{limits.memory_mib}m",
+        "time": "60",
+    }
+    return write_yaml({"project": "lab", "clusters": {"lab": cluster}}, header=_HEADER)

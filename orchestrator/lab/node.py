@@ -73,6 +73,29 @@ class Identity:
     host_key: KeyPair
 
 
+@dataclass(frozen=True, kw_only=True)
+class MachineFile:
+    """A file that a machine of the lab gets before its first start."""
+
+    path: str
+    text: str
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineExtras:
+    """Additions to a machine of the lab."""
+
+    binds: tuple[str, ...] = ()
+    """Volumes and folders of this computer, `SOURCE:TARGET:MODE`."""
+    hosts: tuple[tuple[str, str], ...] = ()
+    """Names of machines with their addresses."""
+    files: tuple[MachineFile, ...] = ()
+
+
+NO_EXTRAS = MachineExtras()
+
+
 class SimulatedNode:
     """A node of a lab on this computer's engine. Every refusal is an `EngineError` with the node's name."""
 
@@ -85,7 +108,7 @@ class SimulatedNode:
     def name(self) -> str:
         return self._node.name
 
-    def create(self, image: str, identity: Identity, size: MachineSize) -> None:
+    def create(self, image: str, identity: Identity, size: MachineSize, extras: MachineExtras = NO_EXTRAS) -> None:
         """Make the machine, switched off, with its keys and a machine id of its own."""
         name, network = resource_name(self._lab, self.name), resource_name(self._lab)
         marks = labels(self._lab, self.name)
@@ -96,16 +119,16 @@ class SimulatedNode:
                 name=name,
                 hostname=self.name,
                 labels=marks,
-                host_config=self._privileges(size),
+                host_config=self._privileges(size, extras),
                 networking_config={
                     "EndpointsConfig": {network: EndpointConfig("1.41", ipv4_address=self._node.address)}
                 },
             )
-            self._client.api.put_archive(container["Id"], "/", _identity_archive(identity))
+            self._client.api.put_archive(container["Id"], "/", _archive(identity, extras))
         except APIError as error:
             raise self._refused("be created", error) from error
 
-    def _privileges(self, size: MachineSize) -> dict[str, Any]:
+    def _privileges(self, size: MachineSize, extras: MachineExtras) -> dict[str, Any]:
         """Privileges that a container needs to act as a machine. With SYS_ADMIN, all devices, no seccomp and no
         AppArmor, root in it is close to root on this computer, as with `--privileged`: a lab is for trusted code."""
         name = resource_name(self._lab, self.name)
@@ -117,7 +140,8 @@ class SimulatedNode:
             device_cgroup_rules=["a *:* rwm"],
             cgroupns="private",
             tmpfs={"/run": "rw,nosuid,nodev,mode=755"},
-            binds={name: {"bind": "/var/lib/docker", "mode": "rw"}},
+            binds=[f"{name}:/var/lib/docker:rw", *extras.binds],
+            extra_hosts=dict(extras.hosts),
             nano_cpus=int(size.cpus * 1e9) if size.cpus else None,
             mem_limit=size.memory_mib * _MIB if size.memory_mib else None,
         )
@@ -146,6 +170,8 @@ class SimulatedNode:
             raise self._failed("stopped while it was booting")
         if not _greets(self._node.address):
             return False
+        if not self._node.has_engine:
+            return True
         if self._execute(container, ("docker", "info"))[0] == 0:
             return True
         if self._execute(container, ("pidof", "dockerd"))[0] != 0:
@@ -215,6 +241,10 @@ class SimulatedNode:
             if exit_code != 0:
                 raise EngineError(f"could not {what}: {command[0]} said: {text.strip()}", node=self.name)
 
+    def execute(self, command: Sequence[str]) -> tuple[int, str]:
+        """Exit code and text of a command on the running machine, run as root."""
+        return self._execute(self._running(), command)
+
     def _execute(self, container: Container, command: Sequence[str]) -> tuple[int, str]:
         """Exit code and text (its stdout; its stderr where it failed) of a command inside, run as root."""
 
@@ -254,12 +284,14 @@ def _greets(address: str) -> bool:
         return False
 
 
-def _identity_archive(identity: Identity) -> bytes:
+def _archive(identity: Identity, extras: MachineExtras) -> bytes:
+    """Files of a machine before its first start, as a tar archive."""
     files = (
         ("etc/ssh/ssh_host_ed25519_key", identity.host_key.private, 0o600, 0),
         ("etc/ssh/ssh_host_ed25519_key.pub", identity.host_key.public + "\n", 0o644, 0),
         ("etc/machine-id", uuid.uuid4().hex + "\n", 0o444, 0),
         ("home/orch/.ssh/authorized_keys", identity.user_key.public + "\n", 0o600, _UID),
+        *((file.path, file.text, file.mode, 0) for file in extras.files),
     )
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:

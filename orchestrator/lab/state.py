@@ -21,7 +21,9 @@ from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
 USER = "orch"
 """User on every node: not root, member of the group docker."""
 
-EngineKind = Literal["docker", "process"]
+EngineKind = Literal["docker", "process", "slurm"]
+LOGIN = "login"
+"""Machine of a Slurm cluster on which jobs are submitted, beside its compute nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +34,13 @@ class LabNode:
     address: str
     link: str = UNSHAPED
     """Speed of its network link, as the user wrote it."""
+    has_engine: bool = True
+    """Whether a Docker Engine runs on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """A whole LAN in a box."""
+    """A whole LAN in a box, or a cluster."""
 
     name: str
     engine: EngineKind
@@ -45,6 +49,11 @@ class Lab:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(node.name for node in self.nodes)
+
+    @property
+    def compute(self) -> tuple[LabNode, ...]:
+        """Machines that train: all but the login node of a cluster."""
+        return tuple(node for node in self.nodes if self.engine != "slurm" or node.name != LOGIN)
 
 
 def lab_folder() -> Path:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import docker
 
-from orchestrator.lab.host import FOLDER_LABEL, LABEL, create_network, docker_host, remove_all
-from orchestrator.lab.image import node_image
-from orchestrator.lab.inventory import SMALLEST_MACHINE_MIB, MachineSize, inventory_text, suited_limits
+from orchestrator.lab import slurm
+from orchestrator.lab.host import FOLDER_LABEL, LABEL, create_network, docker_host, labels, remove_all, resource_name
+from orchestrator.lab.image import node_image, slurm_image
+from orchestrator.lab.inventory import (
+    SMALLEST_MACHINE_MIB,
+    WORKSPACE,
+    MachineSize,
+    inventory_text,
+    slurm_inventory,
+    suited_limits,
+)
 from orchestrator.lab.network import FIRST_HOST, UNSHAPED, node_address, parse_rate
-from orchestrator.lab.node import Identity, SimulatedNode, known_hosts_line, new_key_pair
+from orchestrator.lab.node import NO_EXTRAS, Identity, MachineExtras, SimulatedNode, known_hosts_line, new_key_pair
 from orchestrator.lab.state import (
+    LOGIN,
     EngineKind,
     Lab,
     LabNode,
@@ -31,6 +41,7 @@ from orchestrator.lab.state import (
     save_lab,
 )
 from orchestrator.nodes.state_files import replace_file
+from orchestrator.specs.container_limits import ContainerLimits
 from orchestrator.specs.errors import ConfigError, ConflictError, DeadlineError, UsageError
 
 DEFAULT_NAME = "lab"
@@ -126,13 +137,13 @@ def _require_same(known: Lab, request: LabRequest) -> None:
         differs.append(f"is named '{known.name}'")
     if request.engine != known.engine:
         differs.append(f"has --engine {known.engine}")
-    if request.nodes != len(known.nodes):
-        differs.append(f"has {len(known.nodes)} nodes")
+    if request.nodes != len(known.compute):
+        differs.append(f"has {len(known.compute)} nodes")
     if differs:
-        engine = " --engine process" if known.engine == "process" else ""
+        engine = "" if known.engine == "docker" else f" --engine {known.engine}"
         raise ConflictError(
             f"a lab is up already, and it {' and '.join(differs)}",
-            hint=f"keep it (orch lab up --nodes {len(known.nodes)}{engine}), or remove it first: orch lab down",
+            hint=f"keep it (orch lab up --nodes {len(known.compute)}{engine}), or remove it first: orch lab down",
         )
 
 
@@ -152,8 +163,15 @@ def _keep(known: Lab, request: LabRequest, report: Report, clock: LabClock) -> L
         if off:
             report(f"starting {', '.join(node.name for node in off)}")
             switch_on(off, report, clock)
+        _wait_for_slurm(lab, nodes, clock)
     save_lab(lab)
     return lab
+
+
+def _wait_for_slurm(lab: Lab, machines: list[SimulatedNode], clock: LabClock) -> None:
+    if lab.engine == "slurm":
+        login = next(machine for machine in machines if machine.name == LOGIN)
+        slurm.wait_until_idle(login, [node.name for node in lab.compute], clock)
 
 
 def _create_process_lab(name: str, names: tuple[str, ...], report: Callable[[str], None]) -> Lab:
@@ -174,27 +192,60 @@ def _create(request: LabRequest, names: tuple[str, ...], report: Report, clock: 
     with docker_host() as client:
         if request.base is None:
             request.make_base()
-        image = node_image(client, request.base, report)
+        is_cluster = request.engine == "slurm"
+        image = (slurm_image if is_cluster else node_image)(client, request.base, report)
         with _nothing_left_behind(name):
             _, subnet = create_network(client, name)
             nodes = tuple(
-                LabNode(name=node, address=node_address(subnet, index), link=request.link or UNSHAPED)
-                for index, node in enumerate(names)
+                LabNode(
+                    name=node,
+                    address=node_address(subnet, index),
+                    link=request.link or UNSHAPED,
+                    has_engine=not is_cluster or node != LOGIN,
+                )
+                for index, node in enumerate((*names, LOGIN) if is_cluster else names)
             )
-            lab = Lab(name=name, engine="docker", nodes=nodes)
+            lab = Lab(name=name, engine=request.engine, nodes=nodes)
             save_lab(lab)
             report(f"starting {len(nodes)} nodes on {subnet}")
-            machines = _create_nodes(client, lab, image, request.size)
-            switch_on(machines, report, clock)
             info = client.info()
             cpus = float(info.get("NCPU") or os.cpu_count() or 1)
-            limits = suited_limits(len(lab.nodes), cpus=cpus, memory_mib=info["MemTotal"] // _MIB, own=request.size)
+            limits = suited_limits(len(lab.compute), cpus=cpus, memory_mib=info["MemTotal"] // _MIB, own=request.size)
+            if is_cluster:
+                text = _start_cluster(client, lab, image, (request.size, limits), report, clock)
+            else:
+                switch_on(_create_nodes(client, lab, image, request.size), report, clock)
+                text = inventory_text(lab, limits, lab_folder())
             # last of all: an inventory means that the lab is up
-            replace_file(inventory_file(), inventory_text(lab, limits, lab_folder()))
+            replace_file(inventory_file(), text)
     return lab
 
 
-def _create_nodes(client: docker.DockerClient, lab: Lab, image: str, size: MachineSize) -> list[SimulatedNode]:
+def _start_cluster(
+    client: docker.DockerClient,
+    lab: Lab,
+    image: str,
+    sizes: tuple[MachineSize, ContainerLimits],
+    report: Report,
+    clock: LabClock,
+) -> str:
+    """Start the machines of a cluster, wait until it accepts jobs, and return its inventory. `sizes`: of a machine, and
+    of a job on it."""
+    size, limits = sizes
+    python = slurm.this_python()
+    shared = resource_name(lab.name, "shared")
+    client.volumes.create(shared, labels=labels(lab.name, "shared"))
+    machines = _create_nodes(client, lab, image, size, slurm.extras(lab, limits, python, shared))
+    switch_on(machines, report, clock)
+    slurm.require_python(machines[0], python)
+    _wait_for_slurm(lab, machines, clock)
+    report("Slurm is ready")
+    return slurm_inventory(lab, limits, lab_folder(), python.executable)
+
+
+def _create_nodes(
+    client: docker.DockerClient, lab: Lab, image: str, size: MachineSize, extras: Mapping[str, MachineExtras] = {}
+) -> list[SimulatedNode]:
     user_key = new_key_pair(f"orch lab {lab.name}")
     host_keys = {node.address: new_key_pair(node.name) for node in lab.nodes}
     replace_file(identity_file(), user_key.private)
@@ -202,7 +253,13 @@ def _create_nodes(client: docker.DockerClient, lab: Lab, image: str, size: Machi
     machines = [SimulatedNode(client, lab.name, node) for node in lab.nodes]
     identities = [Identity(user_key=user_key, host_key=host_keys[node.address]) for node in lab.nodes]
     with ThreadPoolExecutor(len(machines)) as pool:
-        list(pool.map(lambda machine, identity: machine.create(image, identity, size), machines, identities))
+        list(
+            pool.map(
+                lambda machine, identity: machine.create(image, identity, size, extras.get(machine.name, NO_EXTRAS)),
+                machines,
+                identities,
+            )
+        )
     return machines
 
 
@@ -226,7 +283,7 @@ def remove_lab(name: str | None, *, own: bool) -> list[str]:
     """Remove what carries the lab's labels. `own`: only what this folder made."""
     known = _known()
     gone: list[str] = []
-    if known is None or known.engine == "docker":
+    if known is None or known.engine != "process":
         filters = [f"{FOLDER_LABEL}={lab_folder()}"] if own else []
         filters += [f"{LABEL}={name}"] if name else []
         with docker_host() as client:
@@ -234,6 +291,19 @@ def remove_lab(name: str | None, *, own: bool) -> list[str]:
     if own or known is None or known.name == name:
         gone += [f"folder {lab_folder()}"] if forget_lab() else []
     return gone
+
+
+def kept_on_cluster() -> list[str]:
+    """Runs with checkpoints on the shared folder of the cluster that is up."""
+    known = _known()
+    if known is None or known.engine != "slurm":
+        return []
+    login = next(node for node in known.nodes if node.name == LOGIN)
+    with docker_host() as client:
+        machine = SimulatedNode(client, known.name, login)
+        code, text = machine.execute(("find", WORKSPACE, "-maxdepth", "5", "-path", "*/checkpoints/step-*"))
+    found = {Path(line).parents[1].name for line in text.splitlines()} if code == 0 else set()
+    return sorted(found)
 
 
 def strange_folders(name: str) -> list[str]:
