@@ -504,3 +504,15 @@ def test_the_end_of_stdin_after_a_signal_is_the_same_request_and_later_ends_at_o
     assert lan.codes() == [143, 143, 143]
     assert time.monotonic() - asked < ONE_WISH_S + 10
     assert all(gone(lan.pid(rank, 1)) for rank in range(3))
+
+
+def test_a_rank_that_takes_longer_to_save_is_not_ended_with_the_others(lan: Lan) -> None:
+    """Rank 0 writes the checkpoint, and the others leave at once."""
+    slow = 'time.sleep(4 if rank == "0" else 0.1)'
+    (lan.folder / "rank.py").write_text(RANK.replace("time.sleep(0.5)", slow))
+    lan.start()
+    lan.until_generation(1)
+    for node in lan.nodes.values():
+        node.process.terminate()
+    assert lan.codes() == [143, 143, 143]
+    assert sorted(path.name for path in lan.folder.glob("saved-*")) == ["saved-0", "saved-1", "saved-2"]

@@ -122,11 +122,13 @@ class NodeAgent:
             self._emit(GenerationStarted())
             self._start(link)
         elif isinstance(order, RestartRanks):
+            if (
+                self._asked
+            ):  # this node stops, too: of several that were asked to, one leaves first, and others may save
+                return
             if self._ranks:
                 self._ranks.kill()
                 self._ranks = None
-            if self._asked:  # this node stops, too: of several nodes that were asked to stop, one leaves first
-                return
             left, pause_s = order.restarts_left, order.pause_s
             self._emit(Restarting(**asdict(order.cause), restarts_left=left, pause_s=pause_s))
             link.ready(self._generation)
