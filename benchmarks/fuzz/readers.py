@@ -46,7 +46,9 @@ from orchestrator.specs.run_events import RunLine
 from tests import lan
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
 from trainer.agent.messages import read_order, read_report
+from trainer.agent.place import kubernetes_seat, slurm_seat
 from trainer.agent.rank_exit import read_rank_exit
+from trainer.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
 
@@ -213,6 +215,9 @@ def readers() -> Mapping[str, Reader]:
         "ansible ini": Reader(read=_imported(from_ansible_ini), texts=[INI]),
         "hostfile": Reader(read=_imported(from_hostfile), texts=["ana@n1 slots=4\nn2 slots=2 # x\n"]),
         "hostlist": Reader(read=_imported(from_hostlist), texts=["n[01-03],m[1-2,9]"]),
+        "job environment": Reader(read=_seated, declared=(ConfigurationError,), texts=[
+            "SLURM_JOB_ID=42\nSLURM_JOB_NODELIST=n[01-03]\nSLURM_NODEID=1\nSLURMD_NODENAME=n02\nSLURM_RESTART_COUNT=1\n",
+            "ORCH_PEERS=run-0.run,run-1.run\nJOB_COMPLETION_INDEX=1\nORCH_RESTART_COUNT=0\n"]),
     }  # fmt: skip
 
 
@@ -227,6 +232,11 @@ FIREWALLS = (
 
 def _bytes(text: str) -> bytes:
     return text.encode(errors="replace")
+
+
+def _seated(text: str) -> None:
+    environ = dict(line.partition("=")[::2] for line in text.splitlines())
+    (slurm_seat if "ORCH_PEERS" not in environ else kubernetes_seat)(environ)
 
 
 def _greeted(text: str) -> None:
