@@ -90,7 +90,7 @@ def label_words(context: typer.Context, incomplete: str) -> list[str]:
 
 def state_words(incomplete: str) -> list[str]:
     """States of runs for `--state`."""
-    states = ("running", "done", "failed", "stopped", "lost", "created", "unknown")
+    states = ("running", "queued", "done", "failed", "stopped", "lost", "created", "unknown")
     return _after_comma(states, incomplete)
 
 

@@ -17,6 +17,7 @@ from orchestrator.specs.inventory_files import HINT
 from orchestrator.specs.selection import select_nodes
 
 if TYPE_CHECKING:  # every command loads this module, also for its help and for completion
+    from orchestrator.fleet.connect import Holder
     from orchestrator.specs.inventory import Inventory, NodeSpec
 
 
@@ -112,13 +113,14 @@ def _say_once(text: str) -> None:
         say(text)
 
 
-def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) -> tuple[NodeSpec, ...]:
-    """Return the nodes of the inventory that `nodes` selects; none where the inventory is gone but this computer has a
-    record of the run (of any run, where `run` is None)."""
+def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) -> tuple[Holder, ...]:
+    """Return the nodes of the inventory that `nodes` selects, or all nodes and clusters; none where the inventory is
+    gone but this computer has a record of the run (of any run, where `run` is None)."""
     from orchestrator.fleet.runs.records import recorded_runs
 
     try:
-        return load_inventory(path).select(nodes)
+        loaded = load_inventory(path)
+        return loaded.inventory.holders if nodes is None else loaded.select(nodes)
     except ConfigError as error:
         kept = any(run is None or record.run_id.startswith(run) for record in recorded_runs())
         if path or invocation.current.inventory or nodes is not None or error.problems or not kept:

@@ -16,9 +16,9 @@ from orchestrator.specs.errors import ConfigError, PartialError, PreflightError,
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from orchestrator.fleet.connect import Holder
     from orchestrator.fleet.fan_out import Outcome
     from orchestrator.nodes.interface import Completed, Node
-    from orchestrator.specs.inventory import NodeSpec
     from orchestrator.specs.run import Run
 
 EXAMPLES = """\
@@ -57,9 +57,10 @@ def exec(
     """
     from orchestrator.fleet.connect import connected, connected_for
     from orchestrator.fleet.fan_out import fan_out
+    from orchestrator.specs.inventory import NodeSpec
 
-    specs = load_inventory(inventory).inventory.nodes
-    named = [spec for spec in specs if spec.name == target]
+    specs = load_inventory(inventory).inventory.holders
+    named = [spec for spec in specs if isinstance(spec, NodeSpec) and spec.name == target]
     if named and rank is not None:
         raise UsageError(f"{target} is a node: --rank needs a run", hint=f"orch exec RUN --rank {rank} -- COMMAND")
     if named:
@@ -95,7 +96,7 @@ def _with_separator(words: Sequence[str], valued: Collection[str]) -> list[str]:
     return list(words)
 
 
-def _run(nodes: Sequence[Node], target: str, specs: Sequence[NodeSpec]) -> tuple[Run, list[str]]:
+def _run(nodes: Sequence[Node], target: str, specs: Sequence[Holder]) -> tuple[Run, list[str]]:
     """Return the run that `target` names, and the nodes that did not answer."""
     from orchestrator.fleet.runs.find_runs import choose_run, find_runs
 

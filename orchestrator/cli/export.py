@@ -206,7 +206,7 @@ def _on_kubernetes(
     """The plan for machines as they are described, and the names of the cluster. UsageError, ConfigError."""
     from orchestrator.fleet.planning.export import Machines, described, export_identity, export_request, plan_export
     from orchestrator.plan.pod import ClusterPlace
-    from orchestrator.specs.inventory import parse_size_mib
+    from orchestrator.specs.inventory_types import parse_size_mib
 
     options = with_command(context, options, command)
     if not cluster.count:

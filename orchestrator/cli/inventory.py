@@ -94,7 +94,9 @@ def validate(inventory: InventoryOption = None) -> None:
     Each problem is shown with its line and the expected value. Exit code 3 if there are any, otherwise 0.
     """
     loaded = load_inventory(inventory)
-    write_line(f"{loaded.path}: {counted(len(loaded.inventory.nodes), 'node')}, no problems")
+    clusters = loaded.inventory.clusters
+    also = f" and {counted(len(clusters), 'cluster')}" if clusters else ""
+    write_line(f"{loaded.path}: {counted(len(loaded.inventory.nodes), 'node')}{also}, no problems")
 
 
 @GROUP.command("import", epilog=IMPORT_EXAMPLES)

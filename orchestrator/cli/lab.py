@@ -216,7 +216,7 @@ def link(
 
 
 def _size_mib(text: str | None) -> int | None:
-    from orchestrator.specs.inventory import parse_size_mib
+    from orchestrator.specs.inventory_types import parse_size_mib
 
     try:
         return None if text is None else int(str(parse_size_mib(text)))

@@ -53,8 +53,9 @@ def monitor(
     """
     from orchestrator.cli.monitoring.feed import LiveFeed
     from orchestrator.render.live import LiveModel
+    from orchestrator.specs.inventory import NodeSpec
 
-    specs = known_nodes(inventory, run, nodes)
+    specs = [one for one in known_nodes(inventory, run, nodes) if isinstance(one, NodeSpec)]
     feed = LiveFeed(partial(_watching, specs, run, some=nodes is not None), LiveModel(spec.name for spec in specs))
     try:
         if once or as_json or not has_screen():

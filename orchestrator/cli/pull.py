@@ -44,8 +44,8 @@ def pull(
     from orchestrator.fleet.runs.results import bring_results, find_results, run_with_files
 
     loaded = load_inventory(inventory).inventory
-    places = dict(places_in(loaded.nodes, loaded.project))
-    with connected_for(loaded.nodes, run) as reached, progress_view(quiet=as_json) as view:
+    places = dict(places_in(loaded.holders, loaded.project))
+    with connected_for(loaded.holders, run) as reached, progress_view(quiet=as_json) as view:
         known = [node for node in reached if node.name in places]
         run_id = run_with_files(known, places, run or "")
         plan = RunRecord(run_id).plan()

@@ -34,7 +34,7 @@ def restart(
     require_consent(yes=mode.confirmed)
     loaded = load_inventory(mode.inventory)
     mode = replace(mode, inventory=loaded.path.absolute())
-    with at_hand(loaded.inventory.nodes, run) as running:
+    with at_hand(loaded.inventory.holders, run) as running:
         options = replace(options, resume=running.run.run_id)
         earlier = earlier_plan(loaded.inventory, options, mode)
         with ready(loaded.inventory, options, mode, earlier, ending=True) as (_, _, plan, _):

@@ -28,7 +28,7 @@ def stop(
     """
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere
 
-    with at_hand(load_inventory(inventory).inventory.nodes, run) as wanted:
+    with at_hand(load_inventory(inventory).inventory.holders, run) as wanted:
         if not wanted.agreed("Stop it?", yes=yes):
             say("nothing was stopped")
             return EXIT_INTERRUPTED

@@ -41,7 +41,7 @@ def wait(
     from orchestrator.fleet.runs.read_logs import resolve_logs
     from orchestrator.fleet.supervise.wait import wait_for
 
-    with connected_for(load_inventory(inventory).inventory.nodes, run) as nodes:
+    with connected_for(load_inventory(inventory).inventory.holders, run) as nodes:
         run_id = resolve_logs(nodes, run).run_id
         try:
             state = wait_for(nodes, run_id, timeout_s=timeout)

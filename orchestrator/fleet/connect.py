@@ -8,14 +8,21 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from orchestrator.fleet.runs.bind import note_places
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.call_log import logged
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.processes.files import processes_folder
+from orchestrator.specs.errors import OrchError
 from orchestrator.specs.labels import LABEL_RUN
 
 if TYPE_CHECKING:  # a command that reads a record alone needs neither the models of the inventory nor an engine
+    from orchestrator.nodes.slurm import SlurmCarrier
+    from orchestrator.specs.cluster import ClusterSpec
     from orchestrator.specs.inventory import NodeSpec
+
+    Holder = NodeSpec | ClusterSpec
+    """A machine, or a cluster with a scheduler: both may hold runs."""
 
 
 def connect(spec: NodeSpec) -> Node:
@@ -29,6 +36,19 @@ def connect(spec: NodeSpec) -> Node:
     if spec.connection == "local":
         return LocalNode(spec.name, spec.address)
     return SshNode(spec)
+
+
+def login_node(cluster: ClusterSpec) -> NodeSpec:
+    """The login node of a cluster as a machine; its workspace is the shared storage."""
+    from orchestrator.specs.cluster import LOCAL, login_words
+    from orchestrator.specs.inventory import NodeSpec
+
+    keys = {"name": cluster.name, "workspace": cluster.workspace}
+    if cluster.login == LOCAL:
+        return NodeSpec.model_validate({**keys, "address": "127.0.0.1", "connection": "local"})
+    user, host, port = login_words(cluster.login)
+    given = {"user": user, "port": port, "identity": cluster.identity, "jump": cluster.jump}
+    return NodeSpec.model_validate({**keys, "address": host, **{key: one for key, one in given.items() if one}})
 
 
 _connect: ContextVar[Callable[[NodeSpec], Node]] = ContextVar("connect", default=connect)
@@ -45,12 +65,17 @@ def connecting_by(other: Callable[[NodeSpec], Node]) -> Iterator[None]:
 
 
 @contextmanager
-def connected_for(specs: Sequence[NodeSpec], run: str | None) -> Iterator[tuple[Node, ...]]:
+def connected_for(specs: Sequence[Holder], run: str | None) -> Iterator[tuple[Node, ...]]:
     """The nodes to ask about a run, or about the newest that this controller launched if none is named.
 
-    A run of `orch launch --engine process` is held by processes of this computer: no machine is asked about it.
+    A run of `orch launch --engine process` is held by processes of this computer: no machine is asked about it. A run
+    of a cluster is held by that cluster alone, and any other run on record by machines.
     """
-    wanted = run or next((record.run_id for record in recorded_runs()), None)
+    records = [record for record in recorded_runs() if run is None or record.run_id.startswith(run)][:1]
+    wanted = run or next((record.run_id for record in records), None)
+    if plan := next((record.plan() for record in records), None):
+        clusters, machines = clusters_of(specs), machines_of(specs)
+        specs = [spec for spec in clusters if spec.name == plan.cluster] if plan.cluster else machines
     holders = [
         node
         for node in stand_ins(specs)
@@ -63,9 +88,9 @@ def connected_for(specs: Sequence[NodeSpec], run: str | None) -> Iterator[tuple[
         yield nodes
 
 
-def stand_ins(specs: Sequence[NodeSpec]) -> list[Node]:
+def stand_ins(specs: Sequence[Holder]) -> list[Node]:
     """Nodes that hold a run and are processes of this computer, other than those that the inventory declares."""
-    declared = {spec.name for spec in specs if spec.engine == "process"}
+    declared = {spec.name for spec in machines_of(specs) if spec.engine == "process"}
     folders = sorted(processes_folder().glob("*/"))
     if not folders:
         return []
@@ -91,12 +116,55 @@ def allow_files(nodes: int) -> None:
 
 
 @contextmanager
-def connected(specs: Sequence[NodeSpec]) -> Iterator[tuple[Node, ...]]:
-    """Nodes in the order of the specs, closed at the end."""
+def connected(specs: Sequence[Holder]) -> Iterator[tuple[Node, ...]]:
+    """Nodes in the order of the specs, closed at the end. After the machines come, for each cluster, its login node and
+    the nodes of its runs; the login node alone where it does not answer."""
+    machines = machines_of(specs)
+    taken = [spec.name for spec in machines]
+    nodes = list[Node]()
     allow_files(len(specs))
-    nodes = tuple(logged(_connect.get()(spec)) for spec in specs)
     try:
-        yield nodes
+        nodes += (logged(_connect.get()(spec)) for spec in machines)
+        for cluster in clusters_of(specs):
+            nodes += map(logged, cluster_nodes(carrier_of(cluster), taken))
+        yield tuple(nodes)
     finally:
         for node in nodes:
             node.close()
+
+
+def machines_of(specs: Sequence[Holder]) -> list[NodeSpec]:
+    """Those that are machines; their models are loaded where there are any."""
+    if not specs:
+        return []
+    from orchestrator.specs.inventory import NodeSpec
+
+    return [spec for spec in specs if isinstance(spec, NodeSpec)]
+
+
+def clusters_of(specs: Sequence[Holder]) -> list[ClusterSpec]:
+    """Those that are clusters."""
+    if not specs:
+        return []
+    from orchestrator.specs.cluster import ClusterSpec
+
+    return [spec for spec in specs if isinstance(spec, ClusterSpec)]
+
+
+def carrier_of(cluster: ClusterSpec) -> SlurmCarrier:
+    """The scheduler of a cluster. Nothing is opened yet."""
+    from orchestrator.nodes.slurm import SlurmCarrier
+
+    return SlurmCarrier(logged(_connect.get()(login_node(cluster))), cluster)
+
+
+def cluster_nodes(carrier: SlurmCarrier, taken: Sequence[str] = (), run: str = "") -> list[Node]:
+    """The login node and the nodes of the cluster's runs; plans on record get the names of their nodes."""
+    from orchestrator.nodes.cluster_nodes import lone_login, nodes_of
+
+    try:
+        nodes = nodes_of(carrier, run_id=run, taken=taken)
+    except OrchError:  # each question to the login node says so
+        return [lone_login(carrier)]
+    note_places(carrier.runs(run), carrier.name)
+    return nodes

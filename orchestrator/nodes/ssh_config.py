@@ -14,8 +14,9 @@ from pathlib import Path
 
 from orchestrator.nodes.ssh_hosts import look_up
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
-from orchestrator.specs.inventory import HOST, NodeSpec
+from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.inventory_files.ansible_host import jump_of_command
+from orchestrator.specs.inventory_types import HOST
 
 ANSWER_S = 10.0
 """Timeout of `ssh -G`: a `Match exec` of the user's runs a command."""

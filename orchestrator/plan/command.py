@@ -41,11 +41,12 @@ def launch_words(plan: Plan) -> tuple[str, ...]:
     folders = (("--workdir", plan.code_origin if plan.own_code else ""), ("--data", plan.data_origin))
     given = (word for option, folder in folders if folder for word in (option, folder))
     shard = ("--shard",) if plan.data_parts else ()
+    names = ",".join(part.node for part in plan.nodes)
+    where = ("--on", plan.cluster, "--nodes", str(plan.nnodes)) if plan.cluster else ("--nodes", names)
     return (
         "orch",
         "launch",
-        "--nodes",
-        ",".join(part.node for part in plan.nodes),
+        *where,
         *given,
         *shard,
         "--",

@@ -34,11 +34,6 @@ from orchestrator.specs.secret import Secret
 SECRETS_INSIDE = "/run/secrets"
 AGENT_INSIDE = "/opt/orch"
 """Folder of the agent in orch's image; in another, where a copy of it is mounted."""
-_START_AGENT = (
-    f"import runpy, sys; sys.path = [{AGENT_INSIDE!r}, *filter(None, sys.path)];"
-    " runpy.run_module('trainer.agent', run_name='__main__', alter_sys=True)"
-)
-"""The same as -P, which Python has from 3.11 on, with the agent's folder before the image's packages."""
 IMAGE_ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -78,6 +73,8 @@ def plan_node(
     """This node's part of the run."""
     folder = project_folder(node, facts, request.project)
     secrets = secrets_folder(facts.uid, identity, node.name)
+    if request.cluster:  # all nodes share the run's folder, and the job removes them
+        secrets = f"{folder}/runs/{identity.run_id}/secrets"
     limits = limits_of(node, facts)
     own_data = data_name(request.data_digest, request.data_parts, node.name)
     data = Mount(source=f"{folder}/data/{own_data}", target=CONTAINER_DATA, read_only=True)
@@ -89,7 +86,7 @@ def plan_node(
         environment=_environment(request, identity, place, node=node.name, cpus=limits.cpus),
         labels={
             **_labels(request, identity, node, place),
-            **({labels.LABEL_SECRETS: secrets} if request.secrets else {}),
+            **({labels.LABEL_SECRETS: secrets} if request.secrets and not request.cluster else {}),
         },
         mounts=(
             Mount(source=folder, target=CONTAINER_WORKSPACE),
@@ -127,7 +124,11 @@ def _command(request: LaunchRequest, identity: RunIdentity, place: Placement) ->
     is_script = is_shell_script(request.command)
     started = request.command if is_script else torchrun_command(request.command, _torchrun_place(identity, place))
     # -P: the working folder is the user's, who may have a `trainer`, too
-    start = ("python3", "-c", _START_AGENT) if request.agent_digest else ("python", "-P", "-m", "trainer.agent")
+    start = (
+        ("python3", "-c", start_of_agent(AGENT_INSIDE))
+        if request.agent_digest
+        else ("python", "-P", "-m", "trainer.agent")
+    )
     return (
         *start,
         "--nodes", ",".join(place.names),
@@ -141,6 +142,15 @@ def _command(request: LaunchRequest, identity: RunIdentity, place: Placement) ->
         *(("--script-ranks", str(place.nproc_per_node)) if is_script else ()),
         "--", *started,
     )  # fmt: skip
+
+
+def start_of_agent(folder: str) -> str:
+    """Program for `python -c` that starts the agent of this folder: the same as -P, which Python has from 3.11 on, with
+    that folder before the image's packages."""
+    return (
+        f"import runpy, sys; sys.path = [{folder!r}, *filter(None, sys.path)];"
+        " runpy.run_module('trainer.agent', run_name='__main__', alter_sys=True)"
+    )
 
 
 def _torchrun_place(identity: RunIdentity, place: Placement) -> TorchrunPlace:

@@ -48,11 +48,12 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         code_origin=request.code_origin,
         data_origin=request.data_origin,
         data_parts=request.data_parts,
+        cluster=request.cluster,
         agent_digest=request.agent_digest,
         away=request.away,
         nodes=nodes,
         notes=(
-            *_notes(order, facts, note),
+            *(_job_notes(request) if request.cluster else _notes(order, facts, note)),
             *filter(None, [memory_note, _hang_note(request)]),
             *_downloads(request),
             *_lost_parts(request),
@@ -118,6 +119,10 @@ def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_not
         if cpus and limit and limit > cpus:
             yield f"{node.name} has {cpus} CPUs, fewer than its limit of {limit:g}"
     yield from _unused_cores(order, facts)
+
+
+def _job_notes(request: LaunchRequest) -> Iterator[str]:
+    yield f"{request.cluster} names the nodes when the job starts; ranks and addresses are bound by the agents in it"
 
 
 def _downloads(request: LaunchRequest) -> Iterator[str]:

@@ -144,10 +144,22 @@ def run_words(spec: ContainerSpec) -> tuple[str, ...]:
 
     KeyError: the arguments have a key that no option is known for.
     """
+    return ("run", "--detach", "--name", spec.name, *_option_words(spec))
+
+
+def job_words(spec: ContainerSpec, variables: Sequence[str]) -> tuple[str, ...]:
+    """`run …` for a job of a scheduler: in the foreground, without a name, which jobs on one machine would share, and
+    without a log of its own. `variables`: those of the job that the container gets as they are."""
+    passed = (word for name in variables for word in ("--env", name))
+    return ("run", "--interactive", "--log-driver", "none", *passed, *_option_words(spec, without=("LogConfig",)))
+
+
+def _option_words(spec: ContainerSpec, *, without: Sequence[str] = ()) -> tuple[str, ...]:
+    """Options, image and command for `spec.create_arguments()`."""
     asked = spec.create_arguments()
     image, command, host = asked.pop("Image"), asked.pop("Cmd"), asked.pop("HostConfig")
-    words = [word for key, value in (*host.items(), *asked.items()) for word in _OPTIONS[key](value)]
-    return ("run", "--detach", "--name", spec.name, *words, image, *command)
+    options = ((key, value) for key, value in (*host.items(), *asked.items()) if key not in without)
+    return (*(word for key, value in options for word in _OPTIONS[key](value)), image, *command)
 
 
 def attached_words(spec: ContainerSpec) -> tuple[str, ...]:

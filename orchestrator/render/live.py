@@ -440,7 +440,7 @@ class LiveModel:
             return ""
         states = {node.state for node in self._nodes.values() if node.rank is not None}
         unseen = {member.state.value for member in self._run.members if member.node not in self._nodes}
-        for worst in (State.FAILED, State.LOST, State.RUNNING, State.CREATED):
+        for worst in (State.FAILED, State.LOST, State.RUNNING, State.CREATED, State.QUEUED, State.STOPPED):
             if worst.value in states | unseen:
                 return str(worst.value)
         return State.SUCCEEDED.value

@@ -32,6 +32,8 @@ STYLES = {
     State.FAILED: "bold red",
     State.LOST: "bold red",
     State.CREATED: "yellow",
+    State.QUEUED: "yellow",
+    State.STOPPED: "bold",
 }
 
 

@@ -6,107 +6,37 @@ them by `inventory_file`, which knows the lines.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+import difflib
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    WithJsonSchema,
-    model_validator,
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+
+from orchestrator.specs.cluster import ClusterSpec
+from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.image import IMAGE_EXPECTED, REFERENCE, REGISTRY, REGISTRY_EXPECTED
+from orchestrator.specs.inventory_types import (
+    FILE,
+    HOST_EXPECTED,
+    INTERFACE,
+    JUMP,
+    NAME,
+    NAME_EXPECTED,
+    PATH,
+    PATH_EXPECTED,
+    SIZE_EXPECTED,
+    USER,
+    Expected,
+    Host,
+    InventoryModel,
+    LabelKey,
+    LabelValue,
+    Port,
+    SizeMib,
+    no_number,
 )
 
-from orchestrator.specs.image import IMAGE_EXPECTED, REFERENCE, REGISTRY, REGISTRY_EXPECTED
 
-NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
-HOST = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?$"
-"""An IPv4 address or a host name: begins with a letter or digit, so never an option of some command."""
-USER = r"^[A-Za-z_][A-Za-z0-9_.-]{0,31}$"
-JUMP = r"^([A-Za-z_][A-Za-z0-9_.-]{0,31}@)?[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?(:[1-9][0-9]{0,4})?$"
-INTERFACE = r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,14}$"
-PATH = r"""^~?/[^\x00-\x1f\x7f:;|&$<>`"'\\*?!(){}\[\]#]*$"""
-"""Absolute or under the home of the node's user; no colon, which separates the parts of a mount, and nothing a shell
-would read as more than a path."""
-SIZE = r"^([0-9]{1,7}(?:\.[0-9]{1,3})?) ?([mM]|[gG])([iI]?[bB])?$"
-FILE = r"^[^\x00-\x1f\x7f]{1,4096}$"
-"""A file of this computer: it reaches no shell and no node."""
-LABEL_KEY = r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,62}$"
-LABEL_VALUE = r"^[^\x00-\x1f\x7f]{0,253}$"
-
-_SIZE = re.compile(SIZE)
-_HOST_EXPECTED = "a host name or an IPv4 address"
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Description of valid values for messages: `expected …`."""
-
-    text: str
-
-
-def parse_size_mib(value: object) -> object:
-    """`512m`, `4g` (powers of 1024) into MiB."""
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
-        factor = 1024 if match.group(2) in "gG" else 1
-        return int(float(match.group(1)) * factor)
-    raise ValueError("a size such as 512m or 4g")
-
-
-def _ipv4_only(value: object) -> object:
-    if isinstance(value, str) and ":" in value:
-        try:
-            IPv6Address(value.strip("[]"))
-        except AddressValueError:
-            return value
-        raise ValueError(f"{_HOST_EXPECTED}; IPv6 is not supported for now, IPv4 only")
-    return value
-
-
-def _real_ipv4(value: str) -> str:
-    if not re.fullmatch(r"[0-9.]+", value):
-        return value
-    try:
-        address = IPv4Address(value)
-    except AddressValueError as error:
-        raise ValueError(f"{_HOST_EXPECTED}: four numbers from 0 to 255") from error
-    if address.is_unspecified or address.is_multicast or address == IPv4Address("255.255.255.255"):
-        raise ValueError(f"{_HOST_EXPECTED} of one machine")
-    return value
-
-
-def _no_number(value: str) -> str:
-    if value.isdecimal():
-        raise ValueError("a name that is not only digits, because --nodes 5 means five nodes")
-    return value
-
-
-_NAME_EXPECTED = Expected("lower-case letters, digits, '-', '.' or '_', at most 63, a letter or digit at both ends")
-_SIZE_EXPECTED = Expected("a size such as 512m or 4g")
-_PATH_EXPECTED = Expected("a path that begins with / or ~/, without colons and shell characters")
-
-SizeMib = Annotated[
-    int,
-    BeforeValidator(parse_size_mib),
-    Field(gt=0),
-    WithJsonSchema({"type": "string", "pattern": SIZE}),
-]
-Host = Annotated[str, BeforeValidator(_ipv4_only), Field(pattern=HOST), AfterValidator(_real_ipv4)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-LabelKey = Annotated[str, Field(pattern=LABEL_KEY)]
-LabelValue = Annotated[str, Field(pattern=LABEL_VALUE)]
-
-
-class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=False)
-
-
-class Limits(_Spec):
+class Limits(InventoryModel):
     """Resources that a training container may use. A key that is left out is a share of the machine."""
 
     cpus: Annotated[float | None, Expected("a number of CPU cores above 0, such as 2.0")] = Field(
@@ -116,13 +46,13 @@ class Limits(_Spec):
         allow_inf_nan=False,
         description="CPU cores, Docker's quota (default: all but one; on one or two cores all)",
     )
-    memory_reservation_mib: Annotated[SizeMib | None, _SIZE_EXPECTED] = Field(
+    memory_reservation_mib: Annotated[SizeMib | None, SIZE_EXPECTED] = Field(
         None, alias="memory_reservation", description="kept free for it, e.g. 1g (default: a quarter of memory)"
     )
-    memory_mib: Annotated[SizeMib | None, _SIZE_EXPECTED] = Field(
+    memory_mib: Annotated[SizeMib | None, SIZE_EXPECTED] = Field(
         None, alias="memory", description="most it may use before it is ended, e.g. 4g (default: 80 % of the machine's)"
     )
-    shm_mib: Annotated[SizeMib | None, _SIZE_EXPECTED] = Field(
+    shm_mib: Annotated[SizeMib | None, SIZE_EXPECTED] = Field(
         None,
         alias="shm",
         description="shared memory for DataLoader workers and NCCL, e.g. 1g (default: a quarter of memory, at most 8g;"
@@ -142,7 +72,7 @@ FileName = Annotated[str, Field(pattern=FILE)]
 _FILE_EXPECTED = Expected("the name of a file of this computer")
 
 
-class ImageSpec(_Spec):
+class ImageSpec(InventoryModel):
     """Packages of the project, in layers above orch's own image, or another image in its place. Files are relative to
     the inventory's folder."""
 
@@ -190,7 +120,7 @@ HookCommand = HookText | HookWords
 _HOOK_EXPECTED = Expected("a command: a text for /bin/sh, or a list of words such as [notify-send, text]")
 
 
-class HookSpec(_Spec):
+class HookSpec(InventoryModel):
     """Commands that run on this computer when something happens to a run; its values are in variables `ORCH_…`."""
 
     ended: Annotated[HookCommand | None, _HOOK_EXPECTED] = Field(
@@ -204,20 +134,20 @@ class HookSpec(_Spec):
     )
 
 
-class NodeSpec(_Spec):
+class NodeSpec(InventoryModel):
     """One machine, defaults filled in."""
 
-    name: Annotated[str, AfterValidator(_no_number), _NAME_EXPECTED] = Field(
+    name: Annotated[str, AfterValidator(no_number), NAME_EXPECTED] = Field(
         pattern=NAME, description="how commands and messages call it"
     )
-    address: Annotated[Host, Expected(_HOST_EXPECTED)] = Field(
+    address: Annotated[Host, Expected(HOST_EXPECTED)] = Field(
         description="IPv4 address on the LAN, or a name that resolves to one"
     )
     user: Annotated[str | None, Expected("a user name such as ana")] = Field(
         None, pattern=USER, description="SSH user (default: your own)"
     )
     port: Annotated[Port, Expected("a number from 1 to 65535")] = Field(22, description="SSH port")
-    identity: Annotated[str | None, _PATH_EXPECTED] = Field(
+    identity: Annotated[str | None, PATH_EXPECTED] = Field(
         None, pattern=PATH, description="private key file (default: your ssh-agent and ~/.ssh/id_*)"
     )
     jump: Annotated[str | None, Expected("[user@]host[:port], or a Host of ~/.ssh/config")] = Field(
@@ -244,7 +174,7 @@ class NodeSpec(_Spec):
     limits: Annotated[Limits, Expected("a mapping of cpus, memory_reservation, memory and shm")] = Field(
         default_factory=Limits, description="what the container may use"
     )
-    workspace: Annotated[str, _PATH_EXPECTED] = Field(
+    workspace: Annotated[str, PATH_EXPECTED] = Field(
         "~/orch", pattern=PATH, description="folder on the node for data, checkpoints and logs"
     )
 
@@ -253,10 +183,10 @@ class NodeSpec(_Spec):
         return f"{self.workspace}/{project}"
 
 
-class Inventory(_Spec):
+class Inventory(InventoryModel):
     """The whole file."""
 
-    project: Annotated[str, _NAME_EXPECTED] = Field(
+    project: Annotated[str, NAME_EXPECTED] = Field(
         "orch", pattern=NAME, description="names images, containers and the folder on the nodes"
     )
     master_port: Annotated[int, Expected("a number from 1024 to 65535")] = Field(
@@ -269,7 +199,9 @@ class Inventory(_Spec):
         default_factory=HookSpec,
         description="commands that run on this computer when a run ends, fails, or loses a node",
     )
-    nodes: tuple[NodeSpec, ...] = Field(min_length=1)
+    nodes: tuple[NodeSpec, ...] = ()
+    clusters: tuple[ClusterSpec, ...] = ()
+    """Clusters with a scheduler, for `orch launch --on`."""
     _filename: str = PrivateAttr("inventory.yaml")
 
     @property
@@ -285,10 +217,28 @@ class Inventory(_Spec):
 
     @model_validator(mode="after")
     def _names_differ(self) -> Inventory:
-        names = [node.name for node in self.nodes]
+        names = [*(node.name for node in self.nodes), *(cluster.name for cluster in self.clusters)]
+        if not names:
+            raise ValueError("at least one node or cluster")
         if len(set(names)) < len(names):
-            raise ValueError("every node to have a name of its own")
+            raise ValueError("every node and every cluster to have a name of its own")
         return self
+
+    @property
+    def holders(self) -> tuple[NodeSpec | ClusterSpec, ...]:
+        """Everything that may hold a run: the nodes, and the clusters of this project."""
+        return (*self.nodes, *(one.model_copy(update={"project": self.project}) for one in self.clusters))
+
+    def cluster(self, name: str) -> ClusterSpec:
+        """The cluster of this name. ConfigError: there is none."""
+        for one in self.holders:
+            if isinstance(one, ClusterSpec) and one.name == name:
+                return one
+        names = [one.name for one in self.clusters]
+        close = difflib.get_close_matches(name, names, 1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        known = f"clusters there: {', '.join(names)}" if names else "docs/how-to/slurm.md shows how to describe one"
+        raise ConfigError(f"no cluster {name!r} in {self.filename}{meant}", hint=known)
 
     def node(self, name: str) -> NodeSpec:
         """The node of this name; KeyError where there is none."""

@@ -226,6 +226,8 @@ class LaunchOptions(RunSettings):
     nodes: str | None = None
     labels: tuple[str, ...] = ()
     name: str = _option("", "--name", help="Beginning of the run's id.")
+    on: str = _option("", "--on", metavar="CLUSTER", help="Submit the run as one job of this cluster of the inventory.")
+    """Name of a cluster; empty: the run starts on nodes of the inventory."""
     master: str = _option("", "--master", metavar="NODE", help="Node of rank 0 (default: the first).")
     master_port: int | None = _option(
         None,

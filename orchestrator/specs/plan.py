@@ -70,6 +70,8 @@ class Plan(RunSettings):
     """Folders of code and data on the controller, and digest of the code: a node that joins later gets the same."""
     data_parts: tuple[str, ...] = ()
     """Nodes in the order of their parts of the data, some perhaps lost since; empty: every node has all of it."""
+    cluster: str = ""
+    """Cluster whose scheduler starts the run as one job; empty: the nodes are machines of the inventory."""
     agent_digest: str = ""
     """Content of the agent that is copied to the nodes; empty: it is in the image."""
     away: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.inventory_types import NAME as CLUSTER
 from orchestrator.specs.labels import LONGEST_NAME, MOST_ATTEMPTS, MOST_NODES
 from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import Plan
@@ -57,6 +58,8 @@ def _problems(plan: Plan) -> Iterator[str]:
     for name, digest in (("code_digest", plan.code_digest), ("data_digest", plan.data_digest)):
         if not re.fullmatch(r"([0-9a-f]{16})?", digest):
             yield f"{name}: {digest!r} is no digest"
+    if len(plan.cluster) > LONGEST_NAME or (plan.cluster and not re.fullmatch(CLUSTER, plan.cluster)):
+        yield f"cluster: {plan.cluster[:40]!r} is no name of a cluster"
     if len(plan.user) > LONGEST_NAME:
         yield f"user: longer than {LONGEST_NAME} characters"
     if not 1 <= len(plan.nodes) <= MOST_NODES or len({part.node for part in plan.nodes}) != len(plan.nodes):

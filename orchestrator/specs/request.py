@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from contract.cost_model.memory import TransformerTraining
@@ -40,6 +40,8 @@ class LaunchRequest(RunSettings):
     packages: Mapping[str, str] = field(default_factory=dict)
     """Packages that the command needs and that an image has only where a project adds them, each with the command that
     adds it."""
+    cluster: str = ""
+    """Cluster that starts the run as one job; empty: the nodes are machines of the inventory."""
     agent_digest: str = ""
     """Content of the agent that is copied to the nodes for an image that orch has not built, which has none."""
     sizes: TransformerTraining | None = None
@@ -63,6 +65,10 @@ class LaunchRequest(RunSettings):
         """Folders of the controller with content that was just read, by kind: `code`, `data`."""
         said = {"code": self.workdir, "data": self.data}
         return {what: folder for what, folder in said.items() if folder}
+
+    def at_port(self, port: int) -> LaunchRequest:
+        """The request with this port where none was asked for."""
+        return self if self.exact_port else replace(self, master_port=port)
 
     def image_tag(self, device: str) -> str:
         """The image that a node with this device runs."""

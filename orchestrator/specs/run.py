@@ -19,6 +19,10 @@ class State(str, Enum):
     FAILED = "failed"
     LOST = "lost"
     """The node does not answer, or holds no container where the run's labels say there is one."""
+    QUEUED = "queued"
+    """A job that its scheduler has not started yet, or will start again."""
+    STOPPED = "stopped"
+    """A job whose ranks were asked to stop, and did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +34,7 @@ class ContainerFacts:
     image: str
     labels: Mapping[str, str]
     status: str
-    """Docker's own word: created, running, restarting, exited, dead."""
+    """Docker's own word: created, running, restarting, exited, dead; of a job also queued, stopped."""
     exit_code: int | None = None
     oom_killed: bool = False
     started_at: str = ""
@@ -43,8 +47,8 @@ class ContainerFacts:
         """Docker's status and exit code in one word."""
         if self.status in ("running", "restarting", "paused"):
             return State.RUNNING
-        if self.status == "created":
-            return State.CREATED
+        if self.status in ("created", "queued", "stopped"):
+            return State(self.status)
         return State.SUCCEEDED if self.exit_code == 0 else State.FAILED
 
 
@@ -82,15 +86,15 @@ class Run:
     def state(self) -> State:
         """As healthy as the worst member; a group without members is lost, not successful."""
         states = {member.state for member in self.members}
-        for worst in (State.FAILED, State.LOST, State.RUNNING, State.CREATED):
+        for worst in (State.FAILED, State.LOST, State.RUNNING, State.CREATED, State.QUEUED, State.STOPPED):
             if worst in states:
                 return worst
         return State.SUCCEEDED if states else State.LOST
 
     @property
     def is_going(self) -> bool:
-        """Whether a container of the run is running or was created."""
-        return any(member.state in (State.RUNNING, State.CREATED) for member in self.members)
+        """Whether a container of the run is running, was created, or waits in the queue of a scheduler."""
+        return any(member.state in (State.RUNNING, State.CREATED, State.QUEUED) for member in self.members)
 
     @property
     def half_launched(self) -> bool:

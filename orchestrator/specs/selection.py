@@ -15,6 +15,7 @@ from contract.hostlist import HostlistError, expand
 from orchestrator.specs.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:  # commands load this for their help: pydantic takes longer than all else
+    from orchestrator.specs.cluster import ClusterSpec
     from orchestrator.specs.inventory import Inventory, NodeSpec
 
 _HINT = (
@@ -28,6 +29,10 @@ Labels = Mapping[str, Mapping[str, str]]
 def select_nodes(inventory: Inventory, *, nodes: str | None = None, labels: Sequence[str] = ()) -> tuple[NodeSpec, ...]:
     """Nodes that have all the labels and that `nodes` selects; ConfigError where none is left, or a name is unknown."""
     filename = inventory.filename
+    if not inventory.nodes:
+        clusters = [one.name for one in inventory.clusters]
+        hint = f"orch launch --on {clusters[0]} --nodes 2 …   # clusters: {', '.join(clusters)}"
+        raise ConfigError(f"{filename} has no nodes, only clusters", hint=hint)
     labelled = _with_labels(inventory.nodes, labels, filename)
     if nodes is None:
         return labelled
@@ -52,9 +57,9 @@ def select_nodes(inventory: Inventory, *, nodes: str | None = None, labels: Sequ
     return chosen[:count]
 
 
-def labels_of(nodes: Sequence[NodeSpec]) -> Labels:
-    """Labels of the nodes, by name."""
-    return {node.name: node.labels for node in nodes}
+def labels_of(nodes: Iterable[NodeSpec | ClusterSpec]) -> Labels:
+    """Labels of the nodes, by name. A cluster has none."""
+    return {node.name: getattr(node, "labels", {}) for node in nodes}
 
 
 def select_names(

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.inventory import HOST, INTERFACE, JUMP, LABEL_KEY, USER, Inventory, Limits, NodeSpec
+from orchestrator.specs.inventory import Inventory, Limits, NodeSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_problems import expected_of, known_keys
 from orchestrator.specs.inventory_files.inventory_schema import inventory_schema, schema_text
 from orchestrator.specs.inventory_files.inventory_yaml import write_yaml
+from orchestrator.specs.inventory_types import HOST, INTERFACE, JUMP, LABEL_KEY, USER
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "inventory.yaml"

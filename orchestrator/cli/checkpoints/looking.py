@@ -75,8 +75,8 @@ def asked_nodes(inventory: Path | None, run: str | None) -> Iterator[Asked]:
     from orchestrator.fleet.connect import connected_for
 
     loaded = load_inventory(inventory).inventory
-    places = places_in(loaded.nodes, loaded.project)
-    with connected_for(loaded.nodes, run) as reached:
+    places = places_in(loaded.holders, loaded.project)
+    with connected_for(loaded.holders, run) as reached:
         nodes = [node for node in reached if node.name in places]
         found = survey(nodes, places, run or "")
         for error in found.unreachable.values():

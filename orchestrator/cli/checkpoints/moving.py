@@ -10,7 +10,7 @@ from orchestrator.cli.checkpoints.looking import RunArgument, StepOption, asked_
 from orchestrator.cli.completion import node_names, run_ids
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say, write_json
-from orchestrator.specs.errors import EXIT_OK, RunFailedError, UsageError
+from orchestrator.specs.errors import EXIT_OK, ConfigError, RunFailedError, UsageError
 
 
 def pull(
@@ -69,7 +69,7 @@ def push(
     if plan is None and not to:
         raise UsageError(f"run {kept.run_id} was not launched from this computer: its nodes are unknown",
                          hint="name a node: --to NODE")  # fmt: skip
-    name = to or (plan.master if plan else "")
+    name = to or (plan.cluster or plan.master if plan else "")
     with asked_nodes(inventory, kept.run_id) as asked, progress_view(quiet=as_json) as view:
         must_be_over(find_runs(asked.nodes), kept.run_id)
         node = asked.node(name)
@@ -82,7 +82,7 @@ def push(
     say(f"✓ step {kept.step} of run {kept.run_id}: on {name} ({'' if moved else 'already there, '}every file verified)")
     if newest:
         say(f"note: {newest.node} holds step {newest.step}: orch resume continues from that one")
-    elif plan and name not in folders and name not in plan.away:
+    elif plan and not plan.cluster and name not in folders and name not in plan.away:
         names = ",".join((*(part.node for part in plan.nodes), name))
         say(f"  → orch resume {kept.run_id} --nodes {names}   # {name} was not a node of this run")
     else:
@@ -121,6 +121,9 @@ def export(
             raise RunFailedError(f"no intact checkpoint of run {chosen}" + (f" of step {step}" if step else ""),
                                  hint=f"orch checkpoints verify {chosen}")  # fmt: skip
         one, plan = sound[0], RunRecord(chosen).plan()
+        if one.node in {cluster.name for cluster in asked.inventory.clusters}:
+            raise ConfigError(f"{one.node} is a cluster: its login node converts no checkpoints",
+                              hint=f"orch checkpoints pull {chosen}   # then: python -m trainer export")  # fmt: skip
         node = next(node for node in asked.nodes if node.name == one.node)
         parts = plan.nodes if plan else ()
         used = [image for part in parts if part.node == one.node and (image := part.container.image)]

@@ -6,6 +6,7 @@ import getpass
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import report_errors, say
@@ -16,8 +17,10 @@ from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.nodes.interface import Node
 from orchestrator.render.runs import half_launched_line, half_stopped_line
 from orchestrator.specs.errors import PartialError
-from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.run import Run
+
+if TYPE_CHECKING:
+    from orchestrator.fleet.connect import Holder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,7 @@ class AtHand:
 
 
 @contextmanager
-def at_hand(specs: Sequence[NodeSpec], run: str | None) -> Iterator[AtHand]:
+def at_hand(specs: Sequence[Holder], run: str | None) -> Iterator[AtHand]:
     """Yield the run with this id; without an id, the only active run of this user."""
     with connected_for(specs, run) as nodes:
         found = find_runs(nodes)

@@ -28,7 +28,7 @@ def runs(
         "--state",
         metavar="STATE",
         autocompletion=state_words,
-        help="Only runs in this state: running, done, failed, stopped, lost, created, "
+        help="Only runs in this state: running, queued, done, failed, stopped, lost, created, "
         "unknown; several: running,failed. Repeatable.",
     ),
     user: str = typer.Option("", "--user", metavar="NAME", help="Only runs that this user launched."),

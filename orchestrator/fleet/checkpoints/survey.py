@@ -10,6 +10,7 @@ from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
 from orchestrator.nodes.probes import checkpoint_probe
 from orchestrator.plan.checkpoints import candidates
 from orchestrator.specs.checkpoint import CheckpointCopy
+from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import Plan
@@ -31,9 +32,10 @@ def places_of(plan: Plan) -> Places:
     return {part.node: part.folder for part in plan.nodes}
 
 
-def places_in(specs: Sequence[NodeSpec], project: str) -> Places:
-    """The project folders on these machines of the inventory, whether they took part in a run or not."""
-    return {spec.name: spec.folder(project) for spec in specs}
+def places_in(specs: Sequence[NodeSpec | ClusterSpec], project: str) -> Places:
+    """The project folders on these machines of the inventory, whether they took part in a run or not; of a cluster the
+    one that its nodes share, on the login node."""
+    return {spec.name: spec.folder if isinstance(spec, ClusterSpec) else spec.folder(project) for spec in specs}
 
 
 def survey(nodes: Sequence[Node], places: Places, run: str = "") -> Survey:

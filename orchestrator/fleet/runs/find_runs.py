@@ -119,7 +119,8 @@ def only_run_of(found: FoundRuns, user: str) -> Run:
 def must_be_over(found: FoundRuns, run_id: str) -> None:
     """ConflictError if the run is still active: two writers would corrupt its checkpoints."""
     members = [one for run in found.runs if run.run_id == run_id for one in run.members]
-    holders = [member.node for member in members if member.state in (State.RUNNING, State.CREATED)]
+    active = (State.RUNNING, State.CREATED, State.QUEUED)
+    holders = [member.node for member in members if member.state in active]
     if holders:
         raise ConflictError(
             f"run {run_id} still runs on {', '.join(holders)}",

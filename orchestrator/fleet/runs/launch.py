@@ -91,7 +91,8 @@ def launch(
 
     for outcome in fan_out(parts, must_be_free):  # before data is copied for a run that is then refused
         outcome.value()
-    for artifact, lacking, having in _prepare(nodes, plan, fresh):
+    stores = [ProjectDir(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
+    for artifact, lacking, having in prepare(stores, plan, fresh):
         others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
         bring(artifact, lacking, having, others, fresh=fresh.get(artifact.what), notify=notify)
     record = RunRecord(plan.run_id)
@@ -114,24 +115,23 @@ def launch(
     return containers
 
 
-def _prepare(
-    nodes: Mapping[str, Node], plan: Plan, fresh: Mapping[str, Path]
-) -> Iterator[tuple[Artifact, list[ProjectDir], list[ProjectDir]]]:
+def prepare(
+    stores: Sequence[ProjectDir], plan: Plan, fresh: Mapping[str, Path]
+) -> Iterator[tuple[Artifact, Sequence[ProjectDir], list[ProjectDir]]]:
     """Make the folders on every node and write the plan there; then each of the run's folders that some nodes lack,
     with these nodes and with those that have it."""
-    stores = [ProjectDir(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
     text = to_json(plan).encode()
     packing = ["gzip"] if len(text) >= COMPRESSED_FROM else []
     text = gzip.compress(text, mtime=0) if packing else text
 
-    def prepare(store: ProjectDir) -> list[str]:
+    def make(store: ProjectDir) -> list[str]:
         data = data_name(plan.data_digest, plan.data_parts, store.node.name)
         words = [store.folder, plan.run_id, data, code_list(plan.code_digest), plan.agent_digest, *packing]
         made = store.node.run(["sh", "-c", _PREPARE, "sh", *words], stdin=text)
         hint = "may this user write there? set `workspace` in the inventory"
         return made.check(f"making {store.folder}", hint=hint).split()
 
-    outcomes = fan_out(stores, prepare)
+    outcomes = fan_out(stores, make)
     _all(outcomes)
     for artifact in artifacts_of(plan):
         new = fresh.get(artifact.what)

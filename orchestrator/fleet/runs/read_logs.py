@@ -34,6 +34,8 @@ class LogSource:
 
     record: RunRecord
     containers: tuple[RunningContainer, ...] = ()
+    earlier: tuple[RunningContainer, ...] = ()
+    """Those of other attempts: their lines may not be on record yet."""
     names: tuple[str, ...]
     running: bool = False
     away: tuple[RunningContainer, ...] = ()
@@ -144,8 +146,13 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
     return LogSource(
         record=record,
         containers=running_containers(run, by_name),
+        earlier=tuple(
+            RunningContainer.of(by_name[member.node], member.node_rank, member.container)
+            for _, member in run.earlier
+            if member.container and member.node in by_name
+        ),
         names=tuple(member.node for member in run.members if member.container),
-        running=run.state is State.RUNNING or (run.state is State.LOST and up),
+        running=run.state in (State.RUNNING, State.QUEUED) or (run.state is State.LOST and up),
         away=tuple(
             RunningContainer(node=by_name[part.node], node_rank=part.node_rank, id="")
             for part in (plan.nodes if plan else ())
@@ -160,7 +167,7 @@ def select_lines(
 ) -> Iterator[Selected]:
     """The lines to show, in order of time; new lines of the nodes are recorded first. `note` receives the reason if
     they cannot be written."""
-    collected = collect_logs(source.containers, source.record)
+    collected = collect_logs((*source.earlier, *source.containers), source.record)
     for problem in dict.fromkeys(str(one.error) for one in collected if isinstance(one.error, UnkeptError)):
         note(problem)
     record = source.record

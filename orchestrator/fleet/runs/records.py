@@ -62,6 +62,15 @@ class RunRecord(KeptLines):
         for name in ("outcome.json", "forecast.json", STOPPING, NEXT, INTENT):  # those of an earlier attempt
             (self.folder / name).unlink(missing_ok=True)
 
+    def rename_nodes(self, plan: Plan) -> None:
+        """Replace the plan by the same one with the nodes that a scheduler gave it. An outcome of the same attempt
+        stays: only the names are news."""
+        known = self.plan()
+        if known is None or known.attempt < plan.attempt:
+            self.save_plan(plan)
+        else:
+            replace_file(self.folder / PLAN, to_json(plan))
+
     def plan(self) -> Plan | None:
         """Plan of the attempt launched last; None if none can be read."""
         return self._read_plan(PLAN)[0]

@@ -30,7 +30,11 @@ LARGE = 64 * MIB
 BATCH_FILES, BATCH_BYTES = 200, 256 * MIB
 SPARE = 256 * MIB
 """Bytes that stay free on the controller's disk."""
-OURS = re.compile(r"agents\.token|plan\.json|code-[0-9a-f]+\.list|(?:checkpoints/)?\.[^/]*(?:/.*)?")
+OURS = re.compile(
+    r"agents\.token|plan\.json|code-[0-9a-f]+\.list|(?:checkpoints/)?\.[^/]*(?:/.*)?"
+    r"|secrets/.*|(?:submitted|place|over|job)-[0-9]+\.(?:json|sbatch)|ended\.[0-9.]+|progressed"
+    r"|logs/(?:batch\.)?[0-9.]+\.log"
+)
 """Files of `orch` itself and unfinished checkpoints, by their path in the run's folder."""
 
 # Constants. $1: the project's folder, which may begin with ~; $2: the run.

@@ -11,8 +11,8 @@ from orchestrator.checks.hang import timestamp
 from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Run, State
 
-STATES = (*(state.value for state in State), "stopped", "unknown")
-"""States of runs: those of containers, and those that only a record has."""
+STATES = (*(state.value for state in State), "unknown")
+"""States of runs: those of containers, and the one that only a record has."""
 
 
 @dataclass(frozen=True, kw_only=True)

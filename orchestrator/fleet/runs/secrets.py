@@ -113,6 +113,17 @@ def place_token(parts: Sequence[tuple[Node, NodePlan]], run_id: str) -> Sequence
     return fan_out(parts, place) if len(parts) > 1 else ()
 
 
+def place_shared(node: Node, run_folder: str, values: Mapping[str, bytes]) -> None:
+    """Secrets and a new token of the agents in the run's folder, for nodes that share it: readable by its user alone.
+    The job removes the secrets when it ends."""
+    for name, value in values.items():
+        placed = node.run(["sh", "-c", _PLACE, "sh", f"{run_folder}/secrets", ".", name], stdin=value)
+        placed.check(f"handing over the secret {name}")
+    argv = ["sh", "-c", _PLACE_AGENTS, "sh", run_folder, AGENTS_TOKEN, node.name]
+    token = random.token_hex(TOKEN_BYTES).encode()
+    node.run(argv, stdin=token).check("writing the token of the run's agents")
+
+
 def veil_at(node: Node, folder: str, known: Veil) -> Veil:
     """Return `known` extended by the secrets in this folder of the node: for readers on any computer."""
     if not folder:

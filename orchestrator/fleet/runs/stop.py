@@ -92,7 +92,7 @@ def clean(nodes: Sequence[Node], *, run_id: str = "", project: str = "") -> tupl
         shown = node.engine.containers({labels.LABEL_RUN: "", **({labels.LABEL_PROJECT: project} if project else {})})
         held, strange = split_by_labels(node.name, shown)
         wanted = [one for one in held if one.says.run_id.startswith(run_id)]
-        ended = [one for one in wanted if one.facts.state in (State.SUCCEEDED, State.FAILED)]
+        ended = [one for one in wanted if one.facts.state in (State.SUCCEEDED, State.FAILED, State.STOPPED)]
         left = [one for one in wanted if one not in ended and RunRecord(one.says.run_id).was_stopped(one.says.attempt)]
         for one in left:
             node.engine.stop(one.facts.id, LEFT_STOP_S)

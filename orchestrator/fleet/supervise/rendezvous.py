@@ -23,8 +23,11 @@ POLL_EVERY_S, POLL_TIMEOUT_S = 1.0, 6.0
 class Arrivals:
     """Polls the nodes' sockets until each has reached the master: they are known before the first rank has started."""
 
-    def __init__(self, nodes: Mapping[str, Node], plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
-        self._nodes, self._plan, self._clock = nodes, plan, clock
+    def __init__(
+        self, nodes: Mapping[str, Node], plan: Plan, clock: Callable[[], float] = time.monotonic, *, polls: bool = True
+    ) -> None:
+        """`polls`: whether the sockets are looked at; otherwise only the start of a rank says that all have met."""
+        self._nodes, self._plan, self._clock, self._polls = nodes, plan, clock, polls
         self.here: list[str] = []
         """In order of arrival."""
         self._polled = clock()
@@ -41,7 +44,7 @@ class Arrivals:
         if isinstance(update, RunLine):
             if isinstance(update.event, RankStarted):  # torchrun starts a rank only when every agent has met the others
                 new = self.missing
-        elif self.missing and self._clock() - self._polled >= POLL_EVERY_S:
+        elif self._polls and self.missing and self._clock() - self._polled >= POLL_EVERY_S:
             self._polled = self._clock()
             new = self._connected(self.missing)
         self.here += new

@@ -46,7 +46,7 @@ def _ended(nodes: Sequence[Node], run_id: str) -> str:
     found = find_runs(nodes)
     run = choose_run(found, run_id)
     states = {member.state for member in run.members}
-    if states & {State.RUNNING, State.CREATED} or (State.LOST in states and found.unreachable):
+    if run.is_going or (State.LOST in states and found.unreachable):
         return ""
     codes = {member.container.exit_code for member in run.members if member.container}
     if STOPPED in codes and codes <= {0, STOPPED}:

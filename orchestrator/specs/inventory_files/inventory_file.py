@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from contract.hostlist import MAX_NAMES, HostlistError, expand, is_hostlist
+from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import HookSpec, ImageSpec, Inventory, Limits, NodeSpec
 from orchestrator.specs.inventory_files.inventory_problems import Problems, known_keys
@@ -30,9 +31,11 @@ from orchestrator.specs.inventory_files.inventory_yaml import (
 
 _DEFAULTS = "defaults"
 _NODES = "nodes"
+_CLUSTERS = "clusters"
 _MODELS: dict[str, type[BaseModel]] = {"image": ImageSpec, "hooks": HookSpec}
-_FILE_KEYS = ("project", "master_port", *_MODELS, _DEFAULTS, _NODES)
+_FILE_KEYS = ("project", "master_port", *_MODELS, _DEFAULTS, _NODES, _CLUSTERS)
 _NODE_KEYS = tuple(key for key in known_keys(NodeSpec) if key != "name")
+_CLUSTER_KEYS = tuple(key for key in known_keys(ClusterSpec) if key not in ("name", "project"))
 _PLACEHOLDER = "placeholder"
 """Placeholder for a name or address that is missing or checked elsewhere, so that the other keys can be validated."""
 _MERGED = ("labels", "limits")
@@ -75,11 +78,14 @@ class _File:
                 own = self._keys(inner.value, known_keys(model), key)
                 top = replace(top, entries=tuple(replace(e, value=own) if e is inner else e for e in top.entries))
         defaults = self._defaults(top.get(_DEFAULTS))
-        nodes = self._nodes(top.get(_NODES), defaults)
-        head = Mapping(line=1, entries=tuple(e for e in top.entries if e.key not in (_DEFAULTS, _NODES)))
+        clusters = self._clusters(top.get(_CLUSTERS), top.get(_NODES))
+        nodes = self._nodes(top.get(_NODES), defaults) if top.get(_NODES) or not top.get(_CLUSTERS) else ()
+        others = (_DEFAULTS, _NODES, _CLUSTERS)
+        head = Mapping(line=1, entries=tuple(e for e in top.entries if e.key not in others))
         placeholder = NodeSpec(name=_PLACEHOLDER, address=_PLACEHOLDER)
         try:
-            return Inventory.model_validate({**plain(head), "nodes": nodes or (placeholder,)})
+            machines = {"nodes": nodes or (() if clusters else (placeholder,)), "clusters": clusters}
+            return Inventory.model_validate({**plain(head), **machines})
         except ValidationError as error:
             self._problems.add_invalid(error, Inventory, head, where="")
         return None
@@ -131,6 +137,46 @@ class _File:
                     self._note_place(spec, node.line, places)
                     found.append(spec)
         return tuple(found)
+
+    def _clusters(self, entry: Entry | None, nodes: Entry | None) -> tuple[ClusterSpec, ...]:
+        example = "such as `uni: {login: ana@login.uni.edu, workspace: /scratch/ana/orch}`"
+        if entry is None:
+            return ()
+        if not isinstance(entry.value, Mapping) or not entry.value.entries:
+            what = f"clusters is {_kind(entry.value)}; expected names with their keys, {example}"
+            self._problems.add(entry.line, what)
+            return ()
+        machines = nodes.value if nodes and isinstance(nodes.value, Mapping) else Mapping(line=1, entries=())
+        found: dict[str, int] = {}
+        specs = []
+        for cluster in entry.value.entries:
+            if cluster.key in found:
+                first = found[cluster.key]
+                self._problems.add(cluster.line, f"cluster {cluster.key} appears twice (first on line {first})")
+            elif node := machines.get(cluster.key):
+                self._problems.add(cluster.line, f"cluster {cluster.key} has the name of a node (line {node.line})")
+            elif spec := self._cluster(cluster):
+                specs.append(spec)
+            found.setdefault(cluster.key, cluster.line)
+        return tuple(specs)
+
+    def _cluster(self, entry: Entry) -> ClusterSpec | None:
+        where = f"cluster {shown_key(entry.key)}"
+        if not isinstance(entry.value, Mapping):
+            what = f"{where} is {_kind(entry.value)}; expected its keys: {', '.join(_CLUSTER_KEYS)}"
+            self._problems.add(entry.line, what)
+            return None
+        body = self._keys(entry.value, _CLUSTER_KEYS, where)
+        assumed = {"login": _PLACEHOLDER, "workspace": f"/{_PLACEHOLDER}"}
+        expected = {"login": "local, or [user@]host[:port]", "workspace": "a folder that all its nodes share"}
+        for key in (key for key in assumed if body.get(key) is None):
+            self._problems.add(entry.line, f"{where} has no {key}; expected {expected[key]}")
+        try:
+            return ClusterSpec.model_validate({**assumed, **plain(body), "name": entry.key})
+        except ValidationError as error:
+            named = Entry(key="name", line=entry.line, value=Scalar(line=entry.line, value=entry.key, text=entry.key))
+            self._problems.add_invalid(error, ClusterSpec, replace(body, entries=(*body.entries, named)), where=where)
+        return None
 
     def _note_place(self, spec: NodeSpec, line: int, places: dict[tuple[str, int], tuple[int, str]]) -> None:
         first, other = places.setdefault((spec.address.lower(), spec.port), (line, spec.name))

@@ -13,10 +13,11 @@ from pydantic import ValidationError
 
 from contract.hostlist import HostlistError, expand
 from orchestrator.specs.errors import ConfigError, UsageError
-from orchestrator.specs.inventory import NAME, USER, NodeSpec
+from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_problems import expected_of
 from orchestrator.specs.inventory_files.inventory_yaml import shown, write_yaml
+from orchestrator.specs.inventory_types import NAME, USER
 
 _HEADER = """\
 # Written by `orch {command}`, from {source}.

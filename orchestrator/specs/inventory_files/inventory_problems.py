@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from orchestrator.specs.inventory import Expected
 from orchestrator.specs.inventory_files.inventory_yaml import Entry, Mapping, plain, shown, shown_key
+from orchestrator.specs.inventory_types import Expected
 
 _LABEL_KEY_EXPECTED = "letters, digits, '_', '-', '.' and '/', at most 63"
 _LABEL_EXPECTED = "one line of text, at most 253 characters"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from orchestrator.specs.inventory import HOST, NAME, Inventory, NodeSpec
+from orchestrator.specs.cluster import OPTION_VALUE, OPTIONS, ClusterSpec
+from orchestrator.specs.inventory import Inventory, NodeSpec
+from orchestrator.specs.inventory_types import HOST, NAME
 
 _RANGED_NAME = r"^[a-z0-9._-]*(\[[0-9, -]+\][a-z0-9._-]*)+$"
 _RANGED_HOST = r"^[A-Za-z0-9._-]*(\[[0-9, -]+\][A-Za-z0-9._-]*)+$"
@@ -22,10 +24,11 @@ def inventory_schema() -> dict[str, Any]:
     label["type"] = ["string", "number", "boolean"]  # `rack: 03` is read as it is written
     keys["labels"]["additionalProperties"] = False
     keys["address"]["pattern"] = f"{HOST}|{_RANGED_HOST}"
+    cluster = _cluster_keys()
     one = {"type": "object", "additionalProperties": False, "properties": keys}
     own_defaults = {key: value for key, value in keys.items() if key != "address"}
     for described in (
-        *keys.values(), *limits.values(), node["$defs"]["Limits"],
+        *keys.values(), *cluster.values(), *limits.values(), node["$defs"]["Limits"],
         *whole["properties"].values(), *inner.values(),
         *(key for one in inner.values() for key in one["properties"].values()),
     ):  # fmt: skip
@@ -36,7 +39,7 @@ def inventory_schema() -> dict[str, Any]:
         "description": "The machines and how to reach them.",
         "type": "object",
         "additionalProperties": False,
-        "required": ["nodes"],
+        "anyOf": [{"required": ["nodes"]}, {"required": ["clusters"]}],
         "properties": {
             "project": whole["properties"]["project"],
             "master_port": whole["properties"]["master_port"],
@@ -54,8 +57,37 @@ def inventory_schema() -> dict[str, Any]:
                 "propertyNames": {"pattern": f"{NAME}|{_RANGED_NAME}", "not": {"pattern": "^[0-9]+$"}},
                 "additionalProperties": {**one, "required": ["address"], "description": "one machine"},
             },
+            "clusters": _clusters(cluster),
         },
         "$defs": {**node["$defs"], **inner},
+    }
+
+
+def _cluster_keys() -> dict[str, Any]:
+    """The keys of a cluster, as editors are to complete and check them."""
+    cluster = ClusterSpec.model_json_schema(by_alias=True)["properties"]
+    cluster = {key: value for key, value in cluster.items() if key not in ("name", "project")}
+    cluster["time"]["anyOf"][0]["type"] = ["string", "integer"]  # minutes
+    cluster["options"] |= {
+        "additionalProperties": False,
+        "properties": {name: {"type": ["string", "integer"], "pattern": OPTION_VALUE} for name in OPTIONS},
+    }
+    return cluster
+
+
+def _clusters(keys: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": "name of each cluster with a scheduler and its keys, for `orch launch --on`",
+        "minProperties": 1,
+        "propertyNames": {"pattern": NAME, "not": {"pattern": "^[0-9]+$"}},
+        "additionalProperties": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["login", "workspace"],
+            "properties": keys,
+            "description": "one cluster",
+        },
     }
 
 

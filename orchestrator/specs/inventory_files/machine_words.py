@@ -8,8 +8,8 @@ from typing import Any
 
 from contract.hostlist import HostlistError, expand
 from orchestrator.specs.errors import UsageError
-from orchestrator.specs.inventory import HOST, USER
 from orchestrator.specs.inventory_files.inventory_import import ImportedNode
+from orchestrator.specs.inventory_types import HOST, USER
 
 _WORD = re.compile(rf"(?:(?P<user>{USER[1:-1]})@)?(?P<host>{HOST[1:-1]})(?::(?P<port>[1-9][0-9]{{0,4}}))?")
 

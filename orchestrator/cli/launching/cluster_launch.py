@@ -1,0 +1,227 @@
+"""The steps of a launch on a cluster: plan without its nodes, confirm, submit, follow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from orchestrator.cli.consent import agreed, require_consent
+from orchestrator.cli.launching.command_words import must_run
+from orchestrator.cli.launching.own_code import may_be_copied, own_code
+from orchestrator.cli.options import OutputMode
+from orchestrator.cli.report import progress_view, report_error, say, write_json, write_line
+from orchestrator.fleet.checkpoints.newest import newest_anywhere, steps_lost
+from orchestrator.fleet.connect import carrier_of
+from orchestrator.fleet.planning.cluster import cluster_facts, cluster_request
+from orchestrator.fleet.planning.request import new_identity
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.submit import next_attempt, submit
+from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
+from orchestrator.nodes.carrier import CarriedAttempt
+from orchestrator.nodes.cluster_nodes import lone_login
+from orchestrator.nodes.interface import Node
+from orchestrator.nodes.slurm import SlurmCarrier
+from orchestrator.nodes.slurm_answers import queue_reason
+from orchestrator.plan.bound_nodes import port_of
+from orchestrator.plan.launch import plan_launch
+from orchestrator.plan.sbatch import batch_script
+from orchestrator.render.printable import counted
+from orchestrator.specs.cluster import ClusterSpec
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, RunFailedError, UsageError
+from orchestrator.specs.inventory import HookSpec, Inventory
+from orchestrator.specs.launch_options import LaunchOptions
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan_json import to_data
+from orchestrator.specs.request import LaunchRequest
+
+NOT_THERE = {
+    "labels": "--label", "master": "--master", "shard": "--shard", "fetch_once": "--fetch-once",
+    "min_nodes": "--min-nodes", "engine": "--engine", "profile": "--profile",
+}  # fmt: skip
+"""Options of a launch that a scheduler decides on, or that need each node before the start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRun:
+    """A run that is ready to be submitted."""
+
+    carrier: SlurmCarrier
+    login: Node
+    request: LaunchRequest
+    plan: Plan
+    script: str
+
+
+def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *, earlier: Plan | None = None) -> int:
+    """Submit a run as one job of the cluster `options.on` and follow it, or print what would be submitted; return the
+    exit code. `earlier`: the last attempt of a run that is resumed."""
+    if mode.forecast:
+        raise UsageError(
+            "--forecast measures nodes, and a cluster has none before the job starts",
+            hint=f"orch launch --on {options.on} --nodes 2 -- gpt2 --forecast",
+        )
+    if not mode.dry_run:
+        require_consent(yes=mode.confirmed, look_first="--dry-run")
+    with ready_on(inventory, options, mode, earlier=earlier) as run:
+        if mode.dry_run:
+            if mode.as_json:
+                write_json({"plan": to_data(run.plan), "script": run.script})
+            else:
+                write_line(run.script.rstrip("\n"))
+            return EXIT_OK
+        if not mode.as_json:
+            _tell(run.plan, run.carrier.cluster)
+        if not mode.confirmed and not agreed("Submit it?", yes=False, default=True):
+            say("nothing was submitted")
+            return EXIT_INTERRUPTED
+        with progress_view(quiet=mode.as_json, notes=True) as view:
+            job = submit(run.carrier, run.login, run.plan, run.script, fresh=run.request.folders, notify=view.notify)
+        say(f"✓ run {run.plan.run_id} submitted to {run.carrier.name} as job {job}")
+        if mode.detach:
+            if mode.as_json:
+                write_json({"run_id": run.plan.run_id, "job": job})
+            else:
+                write_line(run.plan.run_id)
+            say(_then(run.plan.run_id))
+            return EXIT_OK
+        return follow_to_end(run.carrier, run.plan, mode, inventory.hooks)
+
+
+@contextmanager
+def ready_on(
+    inventory: Inventory, options: LaunchOptions, mode: OutputMode, *, earlier: Plan | None = None
+) -> Iterator[ClusterRun]:
+    """Yield the plan and the text of its job: all that precedes the first change on the cluster."""
+    cluster = inventory.cluster(options.on)
+    if wrong := [flag for name, flag in NOT_THERE.items() if name in options.given]:
+        raise UsageError(
+            f"{', '.join(wrong)}: not with --on, as the scheduler of {cluster.name} chooses the nodes at the start",
+            hint=f"orch launch --on {cluster.name} --nodes 2 …   # more for its scheduler: `options:` of the cluster",
+        )
+    checked = must_run("orch resume" if options.resume else "orch launch", options)
+    if code := own_code(options):
+        may_be_copied(code, yes=mode.confirmed or mode.dry_run)
+    request = replace(
+        cluster_request(inventory, cluster, options, earlier, os.environ, notify=say),
+        data_command=checked.needs,
+        sizes=checked.sizes,
+    )
+    if code:
+        say(f"code: {code}, copied to {cluster.name} once")
+    carrier = carrier_of(cluster)
+    login = lone_login(carrier)
+    try:
+        facts = cluster_facts(login, cluster, request, assume=mode.dry_run)
+        if not facts.home:
+            say(f"note: {cluster.name} did not answer: user id and home are a guess")
+        identity = new_identity(options.name, earlier)
+        if earlier:
+            identity = replace(identity, attempt=_next(carrier, login, cluster, earlier, request))
+        own = {node.name: replace(facts, name=node.name) for node in request.nodes}
+        plan = plan_launch(request.at_port(port_of(identity.run_id)), own, identity)
+        yield ClusterRun(carrier=carrier, login=login, request=request, plan=plan, script=batch_script(plan, cluster))
+    finally:
+        login.close()
+
+
+def _next(carrier: SlurmCarrier, login: Node, cluster: ClusterSpec, earlier: Plan, request: LaunchRequest) -> int:
+    """Number of the next attempt, once it is known that the earlier one is over and what it left."""
+    attempt = next_attempt(carrier.runs(earlier.run_id), earlier)
+    newest = newest_anywhere([login], {login.name: cluster.folder}, earlier.run_id)
+    if note := steps_lost(RunRecord(earlier.run_id), newest, request.command):
+        say(f"note: {note}")
+    return attempt
+
+
+def earlier_on(inventory: Inventory, options: LaunchOptions) -> Plan | None:
+    """The plan of the run to be resumed, if this computer has submitted it to a cluster. UsageError: `--on` for another
+    run."""
+    from orchestrator.fleet.runs.records import recorded_runs
+
+    records = [record for record in recorded_runs() if record.run_id.startswith(options.resume)]
+    plans = [plan for record in records[:1] if (plan := record.plan())]
+    if plans and plans[0].cluster:
+        if len(records) > 1 and not any(record.run_id == options.resume for record in records):
+            names = ", ".join(record.run_id for record in records)
+            raise ConfigError(f"{len(records)} runs begin with {options.resume}: {names}", hint="say more of its id")
+        inventory.cluster(plans[0].cluster)  # refuse one that is gone
+        return plans[0]
+    if options.on:
+        raise UsageError(
+            f"run {options.resume} is not a run of a cluster that this computer has submitted",
+            hint=f"orch pull {options.resume}; orch launch --on {options.on} …; orch checkpoints push",
+        )
+    return None
+
+
+def follow_to_end(carrier: SlurmCarrier, plan: Plan, mode: OutputMode, hooks: HookSpec) -> int:
+    """Follow a job to its end and return the exit code. Ctrl-C leaves it running."""
+    from orchestrator.cli.launching.supervise import tell_hooks
+    from orchestrator.cli.launching.view import Screen, tell_end
+    from orchestrator.fleet.supervise.hooks import Hooks
+    from orchestrator.fleet.supervise.rendezvous import Arrivals
+    from orchestrator.plan.recovery import Update
+
+    record = RunRecord(plan.run_id)
+    folder = mode.inventory.parent if mode.inventory else None
+    of_user = Hooks(spec=hooks, plan=plan, record=record, folder=folder or record.folder)
+    screen = Screen(plan, quiet=mode.as_json, on_machines=False)
+    show = screen.showing(Arrivals({}, plan, polls=False))
+
+    def hear(update: Update) -> None:
+        show(update)
+        of_user.hear(update)
+        tell_hooks(of_user.results())
+
+    callbacks = JobCallbacks(
+        update=hear,
+        waiting=lambda attempt: tell_queue(attempt, carrier),
+        silent=report_error,
+    )
+    try:
+        with screen:
+            outcome = follow_job(carrier, plan, record, callbacks)
+    except KeyboardInterrupt:
+        say(f"\nrun {plan.run_id} continues on {carrier.name} without you\n{_then(plan.run_id)}")
+        return EXIT_INTERRUPTED
+    of_user.end(outcome)
+    tell_hooks(of_user.results(wait=True))
+    tell_end(record.plan() or plan, outcome, mode)
+    return RunFailedError.exit_code if outcome.failure else EXIT_OK
+
+
+def tell_queue(attempt: CarriedAttempt, carrier: SlurmCarrier) -> None:
+    """Say why a job waits, and what to do about a reason that does not pass by itself; or that it has begun."""
+    if attempt.status == "queued":
+        why = f" ({attempt.reason})" if attempt.reason not in ("", "None") else ""
+        say(f"job {attempt.job} is queued{why}")
+        meaning, command = queue_reason(attempt.reason)
+        if meaning:
+            look = carrier.on_login(command.replace("JOB", attempt.job))
+            say(f"  {meaning}\n  → {look}\n  → orch stop {attempt.run_id}")
+    elif attempt.status == "running" and not attempt.names:
+        say(f"job {attempt.job} has started")
+    elif attempt.names:
+        say(f"attempt {attempt.attempt} of run {attempt.run_id} has {', '.join(attempt.names)}")
+
+
+def _then(run: str) -> str:
+    return f"  → orch logs -f {run}   orch status {run}   orch stop {run}"
+
+
+def _tell(plan: Plan, cluster: ClusterSpec) -> None:
+    """Print the plan before the question."""
+    words = [
+        f"partition {cluster.partition}" if cluster.partition else "",
+        f"time {cluster.time}" if cluster.time else "",
+    ]
+    gpus = f", {counted(cluster.gpus, 'GPU')}" if cluster.gpus else ""
+    say(
+        f"run {plan.run_id}: one job of {cluster.name} ({', '.join(filter(None, [*words, cluster.engine]))}):"
+        f" {counted(plan.nnodes, 'node')}, {counted(plan.world_size, 'rank')}, {plan.backend};"
+        f" each node {counted(cluster.cpus, 'core')}{gpus}"
+    )
+    for note in plan.notes:
+        say(f"  note: {note}")

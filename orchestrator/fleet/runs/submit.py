@@ -1,0 +1,63 @@
+"""Submit a plan as one job of a cluster: its folder on the shared storage, then the job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.fleet.fan_out import Notify
+from orchestrator.fleet.runs.artifacts import ProjectDir, bring
+from orchestrator.fleet.runs.launch import prepare
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.secrets import place_shared, require_values, secret_values
+from orchestrator.nodes.carrier import Carried
+from orchestrator.nodes.interface import Node
+from orchestrator.nodes.slurm import SlurmCarrier
+from orchestrator.plan.sbatch import NODE_LABELS, run_folder
+from orchestrator.specs.errors import ConflictError
+from orchestrator.specs.plan import Plan
+
+
+def submit(
+    carrier: SlurmCarrier,
+    login: Node,
+    plan: Plan,
+    script: str,
+    *,
+    fresh: Mapping[str, Path],
+    notify: Notify,
+) -> str:
+    """Bring code, data, agent and secrets to the shared storage once, submit `script`, and return the job's id.
+
+    `fresh`: folders of this computer of which the digests were just taken. Nothing is left in the queue if it raises.
+    """
+    require_values(plan.secrets, plan.environment, os.environ)
+    values = secret_values(plan.secrets, os.environ)
+    store = ProjectDir(node=login, folder=plan.nodes[0].folder)
+    for artifact, lacking, having in prepare([store], plan, fresh):
+        bring(artifact, lacking, having, (), fresh=fresh.get(artifact.what), notify=notify)
+    record = RunRecord(plan.run_id)
+    record.save_intent(plan)
+    try:
+        place_shared(login, run_folder(plan), values)
+        labels = plan.nodes[0].container.labels.items()
+        of_run = {name: text for name, text in labels if name not in NODE_LABELS}
+        job = carrier.submit(run_folder(plan), plan.attempt, script, of_run, plan.nnodes)
+    except BaseException:  # Ctrl-C too
+        record.forget_intent()
+        raise
+    record.save_plan(plan)
+    return job
+
+
+def next_attempt(known: Carried, plan: Plan) -> int:
+    """Number of the attempt after all that the cluster and the record know. ConflictError: one is still active."""
+    newest = known.newest(plan.run_id)
+    if newest and not newest.is_over:
+        where = f"is in the queue as job {newest.job}" if newest.status == "queued" else f"runs as job {newest.job}"
+        raise ConflictError(
+            f"run {plan.run_id} {where}",
+            hint=f"to end it: orch stop {plan.run_id}, then: orch resume {plan.run_id}",
+        )
+    return max(plan.attempt, newest.attempt if newest else 0) + 1

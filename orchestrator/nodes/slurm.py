@@ -1,0 +1,290 @@
+"""Slurm as a `Carrier`: its commands on the login node, and the files of runs on the shared storage."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from threading import Lock
+
+from contract.log_lines import readable
+from orchestrator.nodes.carrier import Carried, CarriedAttempt
+from orchestrator.nodes.interface import Completed, LogLine, Node
+from orchestrator.nodes.log_stream import after
+from orchestrator.nodes.slurm_answers import (
+    LONGEST_FILE,
+    LOOK,
+    MOST_RUNS,
+    EndedJob,
+    carried,
+    read_look,
+    read_sacct,
+    submit_problem,
+)
+from orchestrator.specs.cluster import ClusterSpec
+from orchestrator.specs.errors import (
+    CommandFailedError,
+    ConfigError,
+    DeadlineError,
+    EngineError,
+    OrchError,
+    PreflightError,
+)
+
+ASK_S = 30.0
+FRESH_S = 1.0
+"""Age at which an answer is asked for again: a command asks for each node of a run."""
+POLL_S = 1.0
+"""Seconds between two looks at a run that is followed."""
+CANCEL_S = 60.0
+"""Slurm kills a cancelled job after its KillWait, 30 s by default."""
+CHUNK = 1024 * 1024
+"""Bytes of a log that are read at once."""
+EXECUTE_S = 7 * 86400.0
+"""Longest time of a command beside the ranks; a poll takes no timeout of 25 days."""
+_ID = re.compile(r"\s*([0-9]{1,12})(?:;\S+)?\s*")
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)) ?(.*)", re.DOTALL)
+
+# Constants for the login node's shell. $1: the run's folder, $2: the attempt; the script on stdin.
+_KEEP = """
+umask 077
+cd -- "$1" && mkdir -p logs && cat > "job-$2.sbatch"
+"""
+_SUBMIT = """
+cd -- "$1" && exec sbatch --parsable "job-$2.sbatch"
+"""
+_NOTE = """
+umask 077
+cd -- "$1" && cat > ".submitted-$2" && mv -f -- ".submitted-$2" "submitted-$2.json"
+"""
+_FORGET = """
+folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
+cd -- "$folder/runs/$2" 2>/dev/null && rm -rf -- submitted-*.json secrets
+exit 0
+"""
+# $1: the project's folder, $2: the run, $3: a log, $4: its first byte to read, counted from 1, $5: most bytes.
+_READ = """
+folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
+cd -- "$folder/runs/$2/logs" 2>/dev/null && [ -f "$3" ] || exit 4
+tail -c "+$4" -- "$3" | head -c "$5"
+"""
+
+
+class SlurmCarrier:
+    """`Carrier` of one cluster. Threads share its answers."""
+
+    def __init__(
+        self,
+        login: Node,
+        cluster: ClusterSpec,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        rest: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.login, self.cluster = login, cluster
+        self._clock, self.rest = clock, rest
+        self._looking, self._stopping = Lock(), Lock()
+        self._kept: tuple[float, str, Carried] | None = None
+        self._ended: dict[str, EndedJob] = {}
+        self._asked: dict[str, float] = {}
+        """Jobs that were asked to stop, and when."""
+
+    @property
+    def name(self) -> str:
+        return self.cluster.name
+
+    def submit(self, run_folder: str, attempt: int, script: str, labels: Mapping[str, str], nnodes: int = 1) -> str:
+        kept = self.login.run(["sh", "-c", _KEEP, "sh", run_folder, str(attempt)], stdin=script.encode())
+        kept.check(f"writing the batch script to {run_folder}")
+        answer = self.login.run(["sh", "-c", _SUBMIT, "sh", run_folder, str(attempt)], timeout_s=ASK_S)
+        found = _ID.fullmatch(answer.stdout)
+        if answer.exit_code or not found:
+            raise self._refused(answer)
+        job = found[1]
+        values = {"job": job, "attempt": attempt, "nnodes": nnodes, "labels": dict(labels)}
+        try:
+            noted = self.login.run(
+                ["sh", "-c", _NOTE, "sh", run_folder, str(attempt)], stdin=json.dumps(values).encode()
+            )
+            noted.check(f"noting job {job} in {run_folder}")
+        except BaseException:  # Ctrl-C too: no job without a trace
+            with suppress(OrchError):
+                self._cancel(job)
+            raise
+        self._kept = None
+        return job
+
+    def runs(self, run_id: str = "", *, fresh: bool = False) -> Carried:
+        with self._looking:
+            if self._kept and not fresh and self._kept[1] == run_id and self._clock() - self._kept[0] < FRESH_S:
+                return self._kept[2]
+            words = [self.cluster.folder, str(MOST_RUNS), str(LONGEST_FILE), run_id]
+            answer = self.login.run(["sh", "-c", LOOK, "sh", *words], timeout_s=ASK_S)
+            found = read_look(answer.check("looking for runs", hint=self.on_login("squeue")))
+            self._account(found.unexplained())
+            result = carried(found, self._ended, self.cluster.project)
+            self._kept = (self._clock(), run_id, result)
+            return result
+
+    def _account(self, jobs: Sequence[str]) -> None:
+        """Ask the accounting, once for each job that has left the queue. Without slurmdbd it has no answer."""
+        new = [job for job in jobs if job not in self._ended]
+        if not new:
+            return
+        asked = ["sacct", "-P", "-n", "-D", "-X", "-o", "JobIDRaw,State,ExitCode", "-j", ",".join(new)]
+        with suppress(CommandFailedError, DeadlineError):
+            answer = self.login.run(asked, timeout_s=ASK_S)
+            found = read_sacct(answer.stdout) if answer.exit_code == 0 else {}
+            self._ended |= {job: one for job, one in found.items() if not one.state.startswith(("RUNNING", "PENDING"))}
+
+    def lines(
+        self, attempt: CarriedAttempt, rank: int, *, follow: bool = False, since: str = "", tail: int | None = None
+    ) -> Iterator[LogLine]:
+        log = _LogFile(self, attempt, f"{rank}.{attempt.job}.{attempt.restart}.log")
+        past = log.new_lines() if since or tail is not None else None
+        if past is not None:
+            new = after(past, since) if since else past
+            yield from new if tail is None else new[max(0, len(new) - tail) :]
+        while True:
+            over = not follow or self._is_over(attempt)  # before reading: what comes after the end is read, too
+            yield from log.new_lines()
+            if over:
+                break
+            self.rest(POLL_S * max(1.0, attempt.nnodes / 8))
+        yield from log.last_line()
+        if not log.size and rank == 0:  # the step never began: the batch script says why
+            batch = _LogFile(self, attempt, f"batch.{attempt.job}.log")
+            yield from (*batch.new_lines(), *batch.last_line())
+
+    def read_log(self, run_id: str, name: str, offset: int) -> bytes:
+        """Bytes of a log from this one on; empty where it has none, or does not exist yet."""
+        words = [self.cluster.folder, run_id, name, str(offset + 1), str(CHUNK)]
+        answer = b""
+        with suppress(CommandFailedError):
+            for chunk in self.login.stream(["sh", "-c", _READ, "sh", *words], timeout_s=ASK_S):
+                answer += chunk
+        return answer
+
+    def _is_over(self, attempt: CarriedAttempt) -> bool:
+        now = self.now(attempt)
+        return now is None or now.is_over
+
+    def now(self, attempt: CarriedAttempt) -> CarriedAttempt | None:
+        """The attempt as it is now; None: it was forgotten."""
+        known = self.runs(attempt.run_id)
+        if known.silence:
+            raise self.silent(known)
+        same = [one for one in known.attempts if (one.job, one.restart) == (attempt.job, attempt.restart)]
+        return same[0] if same else None
+
+    def stop(self, attempt: CarriedAttempt, timeout_s: float) -> None:
+        with self._stopping:
+            first = attempt.job not in self._asked
+            self._asked.setdefault(attempt.job, self._clock())
+            if first and (attempt.status == "queued" or timeout_s <= 0):
+                self._cancel(attempt.job)
+            elif first:
+                asked = ["scancel", "--signal=TERM", attempt.job]
+                self.login.run(asked, timeout_s=ASK_S).check(f"asking job {attempt.job} to stop")
+        if self._ends_within(attempt, self._asked[attempt.job] + timeout_s):
+            return
+        with self._stopping:
+            self._cancel(attempt.job)
+        if not self._ends_within(attempt, self._clock() + CANCEL_S):
+            raise DeadlineError(
+                f"job {attempt.job} had not ended {CANCEL_S:.0f} s after it was cancelled",
+                node=self.name,
+                hint=self.on_login(f"scontrol show job {attempt.job}"),
+            )
+
+    def _ends_within(self, attempt: CarriedAttempt, deadline: float) -> bool:
+        """Whether the job has ended, all of its lives, before the deadline."""
+        while True:
+            known = self.runs(attempt.run_id)
+            lives = [one for one in known.attempts if one.job == attempt.job]
+            if not known.silence and all(one.is_over for one in lives):
+                return True
+            if self._clock() >= deadline:
+                return False
+            self.rest(POLL_S)
+
+    def forget(self, attempt: CarriedAttempt) -> None:
+        now = self.now(attempt)
+        if now and not now.is_over:
+            self._cancel(attempt.job)
+        words = ["sh", "-c", _FORGET, "sh", self.cluster.folder, attempt.run_id]
+        self.login.run(words, timeout_s=ASK_S).check(f"forgetting run {attempt.run_id}")
+        self._kept = None
+
+    def execute(self, attempt: CarriedAttempt, rank: int, argv: Sequence[str]) -> Completed:
+        if not attempt.names or attempt.status != "running":
+            raise EngineError(f"job {attempt.job} does not run", node=self.name, hint=f"orch status {attempt.run_id}")
+        beside = (
+            "srun", "--overlap", f"--jobid={attempt.job}", "--nodes=1", "--ntasks=1", "--mem=0", "--quiet",
+            f"--nodelist={attempt.names[rank]}",
+        )  # fmt: skip
+        return self.login.run([*beside, *argv], timeout_s=EXECUTE_S)
+
+    def on_login(self, command: str) -> str:
+        """A line to paste that runs the command on the login node."""
+        if self.cluster.login == "local":
+            return command
+        quoted = "'" + command.replace("'", "'\\''") + "'"
+        user_host, colon, port = self.cluster.login.partition(":")
+        return f"ssh {f'-p {port} ' if colon else ''}{user_host} {quoted}"
+
+    def silent(self, known: Carried) -> EngineError:
+        """Error for an answer without a queue."""
+        problem = f"the scheduler does not answer: {known.silence}"
+        return EngineError(problem, node=self.name, hint=self.on_login("sinfo"))
+
+    def _cancel(self, job: str) -> None:
+        self.login.run(["scancel", job], timeout_s=ASK_S).check(f"cancelling job {job}")
+
+    def _refused(self, answer: Completed) -> OrchError:
+        lines = [readable(line) for line in (answer.stderr or answer.stdout).splitlines() if line.strip()]
+        if answer.exit_code == 127 or any("not found" in line for line in lines[:1]):
+            return PreflightError(
+                "the login node has no sbatch; nothing was submitted",
+                node=self.name,
+                hint=self.on_login("command -v sbatch") + "   # is it on the PATH of a shell without a terminal?",
+            )
+        said = "; ".join(line.removeprefix("sbatch: error: ") for line in lines[-3:]) or f"exit code {answer.exit_code}"
+        meaning, command = submit_problem(lines)
+        if meaning:
+            where = self.on_login(command)
+            return ConfigError(f"sbatch refused the job: {meaning} ({said})", node=self.name, hint=where)
+        return PreflightError(f"sbatch refused the job: {said}", node=self.name, hint=self.on_login("sinfo"))
+
+
+class _LogFile:
+    """A log on the shared storage, read piece by piece while it grows."""
+
+    def __init__(self, carrier: SlurmCarrier, attempt: CarriedAttempt, name: str) -> None:
+        self._carrier, self._run_id, self._name = carrier, attempt.run_id, name
+        self._rest, self._time = b"", attempt.bound_at
+        self.size = 0
+
+    def new_lines(self) -> list[LogLine]:
+        """The whole lines that were written since the last call."""
+        lines = list[LogLine]()
+        while chunk := self._carrier.read_log(self._run_id, self._name, self.size):
+            self.size += len(chunk)
+            *whole, self._rest = (self._rest + chunk).split(b"\n")
+            lines += map(self._line, whole)
+            if len(chunk) < CHUNK:
+                break
+        return lines
+
+    def last_line(self) -> list[LogLine]:
+        """A last line without its end."""
+        return [self._line(self._rest)] if self._rest else []
+
+    def _line(self, raw: bytes) -> LogLine:
+        """A line with the time that the agent wrote; one of Slurm's own has the time of the line before it."""
+        text = raw.decode(errors="replace").rstrip("\r")
+        if match := _STAMP.fullmatch(text):
+            self._time, text = match[1], match[2]
+        return LogLine(time=self._time, text=text)

@@ -1,0 +1,190 @@
+"""A run as one batch job of Slurm. Pure: the text that is submitted is the text that `--dry-run` prints.
+
+The script is the same for every run but for its `#SBATCH` lines and the quoted words after `set --`. No value of a user
+is ever read by the shell, and ranks, names and addresses are bound by the agent (`plan/late_binding.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+
+from orchestrator.plan.command import CONTAINER_WORKSPACE
+from orchestrator.plan.container import IMAGE_ENVIRONMENT, start_of_agent
+from orchestrator.plan.late_binding import late_bound
+from orchestrator.plan.lines import job_words
+from orchestrator.specs import labels
+from orchestrator.specs.cluster import ClusterSpec
+from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.host_paths import on_host
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.secret import is_sensitive
+
+WARNING_S = 90
+"""Seconds before the time limit at which ranks are asked to stop: 60 for the last checkpoint, 15 for the agents."""
+EARLY_S = 60
+"""Slurm may send that signal so many seconds earlier (sbatch(1), --signal)."""
+SHORTEST_S = WARNING_S + EARLY_S + 30
+"""Shortest time limit: below it, a job ends before its first step."""
+VARIABLES = (
+    "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NODEID", "SLURM_RESTART_COUNT",
+    "SLURMD_NODENAME",
+)  # fmt: skip
+"""Variables of a job's step that the agent reads."""
+JOB_PREFIX = "orch:"
+"""Beginning of a job's name; the run's id follows."""
+NODE_LABELS = (
+    labels.LABEL_NODE, labels.LABEL_NODE_RANK, labels.LABEL_FIRST_RANK, labels.LABEL_MASTER, labels.LABEL_ATTEMPT,
+)  # fmt: skip
+"""Labels that differ between the nodes or the attempts of a job."""
+_OF_IMAGES = frozenset(IMAGE_ENVIRONMENT) - {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "OMP_WAIT_POLICY"}
+_ATTACHED = ("bash", "-c", 'exec "$@" < <(exec sleep infinity)', "orch")
+"""Start of a container's program with an input that ends with it: the container ends when its program is killed."""
+
+# A constant. Slurm's own policy restarts nodes, the agents restart ranks: srun ends no task because of another.
+# A trap ends `wait`, not the step, which is therefore waited for again.
+_BODY = r"""
+run=$1
+shift
+attempt=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+limit=
+trap 'limit=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+trap : TERM
+srun --kill-on-bad-exit=0 --wait=0 --output="$run/logs/%n.$attempt.log" --open-mode=append "$@" &
+step=$!
+while wait "$step"; code=$?; kill -0 "$step" 2>/dev/null; do :; done
+printf '%s\n' "$code" >"$run/.ended.$attempt" && mv -f "$run/.ended.$attempt" "$run/ended.$attempt"
+if [ -n "$limit" ] && [ "$code" = 143 ]; then
+  if [ "$(cat "$run/progressed" 2>/dev/null)" = "$attempt" ]; then
+    scontrol requeue "$SLURM_JOB_ID" && sleep 600
+  else
+    echo "orch: time limit, and no new checkpoint: not queued again" >&2
+  fi
+fi
+rm -rf -- "$run/secrets"
+exit "$code"
+"""
+
+
+def batch_script(plan: Plan, cluster: ClusterSpec) -> str:
+    """The text to submit. ConfigError: a value that cannot be part of it."""
+    _require_possible(plan, cluster)
+    lines = (
+        f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}" for name, value in _directives(plan, cluster)
+    )
+    words = (run_folder(plan), *_task_words(plan, cluster))
+    return "\n".join(("#!/bin/bash", *lines, f"set -- {shlex.join(words)}")) + _BODY
+
+
+def run_folder(plan: Plan) -> str:
+    """The run's folder on the shared storage."""
+    return f"{plan.nodes[0].folder}/runs/{plan.run_id}"
+
+
+def _directives(plan: Plan, cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
+    """Options of sbatch. Each value is an id, a number, or was checked by the inventory."""
+    yield "job-name", f"{JOB_PREFIX}{plan.run_id}"
+    for name in ("partition", "account", "time"):
+        if value := getattr(cluster, name):
+            yield name, value
+    yield "nodes", str(plan.nnodes)
+    yield "ntasks-per-node", "1"
+    yield "cpus-per-task", str(cluster.cpus)
+    if cluster.memory_mib:
+        yield "mem", f"{cluster.memory_mib}M"
+    if cluster.gpus:
+        yield "gpus-per-node", str(cluster.gpus)
+    yield "output", f"{run_folder(plan)}/logs/batch.%j.log"
+    yield "open-mode", "append"
+    yield "requeue", ""
+    yield "signal", f"B:USR1@{WARNING_S}"
+    yield from sorted(cluster.options.items())
+
+
+def _task_words(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
+    """The words of one task: further options of srun, then the command of a node."""
+    inside = f"{CONTAINER_WORKSPACE}/runs/{plan.run_id}"
+    contained = cluster.container != "none"
+    options = ["--place", "slurm", "--port", str(plan.master_port), "--attempt-base", str(plan.attempt)]
+    options += ["--place-folder", inside, "--stamp-lines"]
+    options += ["--interface", cluster.interface] if cluster.interface else []
+    options += ["--end-with-stdin"] if cluster.container in ("docker", "podman") else []
+    spec = late_bound(plan.nodes[0].container, *options)
+    spec = replace(
+        spec,
+        labels={name: value for name, value in spec.labels.items() if name not in NODE_LABELS},
+        restart_on_failure=0,
+        auto_remove=True,
+    )
+    if not contained:
+        return _process_words(plan, cluster, spec)
+    if cluster.container == "pyxis":
+        return _pyxis_words(spec)
+    return (*_ATTACHED, cluster.container, *job_words(spec, VARIABLES))
+
+
+def _process_words(plan: Plan, cluster: ClusterSpec, spec: ContainerSpec) -> tuple[str, ...]:
+    """`env` with the variables and the folder, then the agent of the shared storage."""
+    agent = start_of_agent(f"{plan.nodes[0].folder}/agent/{plan.agent_digest}")
+    host = on_host(replace(spec, command=spec.command[3:]))  # without the start of the agent in an image
+    data = {"TRAINER_DATA_DIR": f"{plan.nodes[0].folder}/data/{plan.data_digest}"} if plan.data_digest else {}
+    given = {**data, **host.environment}
+    variables = (f"{name}={value}" for name, value in given.items() if name not in _OF_IMAGES)
+    return ("env", "-C", host.working_dir, *variables, cluster.python, "-c", agent, *host.command)
+
+
+def _pyxis_words(spec: ContainerSpec) -> tuple[str, ...]:
+    """Options of NVIDIA's plug-in for srun; it passes the variables of the step on."""
+    mounts = [f"{one.source}:{one.target}{':ro' if one.read_only else ''}" for one in spec.mounts]
+    variables = (f"{name}={value}" for name, value in spec.environment.items())
+    return (
+        f"--container-image={spec.image}",
+        f"--container-mounts={','.join(mounts)}",
+        f"--container-workdir={spec.working_dir}",
+        "--no-container-mount-home",
+        "env",
+        *variables,
+        *spec.command,
+    )
+
+
+def _require_possible(plan: Plan, cluster: ClusterSpec) -> None:
+    """ConfigError: the job could not run so, or its text would hold a secret."""
+    problems = [
+        f"--env {name}: its name or value is that of a secret, and a batch script is a file: --secret {name}"
+        for name, value in plan.environment.items()
+        if is_sensitive(name, value)
+    ]
+    if cluster.time and (seconds := time_limit_s(cluster.time)) < SHORTEST_S:
+        problems.append(
+            f"time: {cluster.time} of cluster {cluster.name} is {seconds} s; ranks are asked to stop {WARNING_S} s"
+            f" before the limit, and Slurm may do so {EARLY_S} s earlier: at least {SHORTEST_S} s"
+        )
+    if cluster.container != "none" and not plan.nodes[0].container.image:
+        what = f"container: {cluster.container} of cluster {cluster.name}"
+        problems.append(f"{what} needs an image: --image REF, or `image:` in the inventory")
+    if cluster.container == "pyxis":
+        problems += [
+            f"--mount {one.source}:{one.target}: pyxis separates mounts by commas and their parts by colons"
+            for one in plan.mounts
+            if re.search(r"[,:]", one.source + one.target)
+        ]
+    if problems:
+        raise ConfigError(f"run {plan.run_id} cannot be a job of cluster {cluster.name}", problems=problems)
+
+
+def time_limit_s(text: str) -> int:
+    """Seconds of a time limit as sbatch(1) reads it: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
+    days, dash, rest = text.rpartition("-")
+    numbers = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if len(numbers) < 3:
+        minutes, seconds = (*numbers, 0)[:2]
+        return minutes * 60 + seconds
+    return (numbers[0] * 60 + numbers[1]) * 60 + numbers[2]

@@ -1,0 +1,171 @@
+"""The batch script of a run: the same text for every run but for its `#SBATCH` lines and one quoted line of words."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.fleet.planning.cluster import ADDRESS, cluster_request
+from orchestrator.plan.launch import plan_launch
+from orchestrator.plan.sbatch import VARIABLES, batch_script
+from orchestrator.specs.cluster import ClusterSpec
+from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.facts import NodeFacts
+from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_options import LaunchOptions
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.secret import is_sensitive
+from tests import lan
+
+PRINT_WORDS = "printf '%s\\0' \"$@\"\nexit\n"
+"""In the place of the constant part of a script."""
+TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
+NASTY = st.sampled_from(
+    ["$(touch pwned)", "`id`", "'", '"', "\\", "\n#SBATCH --wrap=x", ";", "&", "-x", "$HOME", "*", "!", "a\tb"]
+)
+
+
+def cluster(**keys: Any) -> ClusterSpec:
+    return ClusterSpec.model_validate(
+        {"name": "uni", "login": "local", "workspace": "/scratch/orch", "cpus": 2, **keys}
+    )
+
+
+def planned(on: ClusterSpec, *, nodes: int = 3, **options: Any) -> Plan:
+    given = {"command": ("gpt2", "--preset", "tiny"), **options}
+    asked = LaunchOptions(nodes=str(nodes), on="uni", given=frozenset({"nodes", "on", *given}), **given)
+    request = cluster_request(Inventory(clusters=(on,)), on, asked, None, {}, print)
+    facts = NodeFacts(name="uni", address=ADDRESS, uid=1000, gid=1000, home="/home/ana", cpus=2, assumed=True)
+    own = {node.name: replace(facts, name=node.name) for node in request.nodes}
+    return plan_launch(replace(request, master_port=23456), own, lan.IDENTITY)
+
+
+def split(script: str) -> tuple[list[str], list[str], str]:
+    """The `#SBATCH` lines, the words as bash reads them, and the constant rest."""
+    head, mark, rest = script.partition("\nset -- ")
+    assert mark
+    body = rest[rest.rindex("\nrun=$1\n") :]
+    line = rest[: -len(body)]
+    ran = subprocess.run(["bash", "-c", f"set -- {line}\n{PRINT_WORDS}"], capture_output=True, check=True)
+    return head.splitlines(), ran.stdout.decode().split("\0")[:-1], body
+
+
+def test_a_run_of_processes() -> None:
+    head, words, body = split(batch_script(planned(cluster(partition="gpu", time="08:00:00", memory="2g")), cluster(
+        partition="gpu", time="08:00:00", memory="2g", options={"qos": "normal"}
+    )))  # fmt: skip
+    run = f"/scratch/orch/orch/runs/{lan.IDENTITY.run_id}"
+    assert head == [
+        "#!/bin/bash", f"#SBATCH --job-name=orch:{lan.IDENTITY.run_id}", "#SBATCH --partition=gpu",
+        "#SBATCH --time=08:00:00", "#SBATCH --nodes=3", "#SBATCH --ntasks-per-node=1", "#SBATCH --cpus-per-task=2",
+        "#SBATCH --mem=2048M", f"#SBATCH --output={run}/logs/batch.%j.log", "#SBATCH --open-mode=append",
+        "#SBATCH --requeue", "#SBATCH --signal=B:USR1@90", "#SBATCH --qos=normal",
+    ]  # fmt: skip
+    assert words[:4] == [run, "env", "-C", "/scratch/orch/orch"]
+    assert words[words.index("--place") :][:2] == ["--place", "slurm"]
+    assert words[words.index("--port") + 1] == "23456"
+    assert words[words.index("torchrun") :] == [
+        "torchrun", "--nnodes", "3", "--nproc-per-node", "1", "--rdzv-id", lan.IDENTITY.run_id, "--max-restarts", "0",
+        "-m", "trainer", "gpt2", "--preset", "tiny",
+    ]  # fmt: skip
+    assert not [word for word in words if word.startswith(("MASTER_ADDR=", "NODE_RANK=", "ORCH_ATTEMPT=", "HOME="))]
+    assert ADDRESS not in " ".join(words)
+    assert "$((" not in body
+
+
+def test_the_rest_is_the_same_for_every_run() -> None:
+    docker = cluster(container="docker", image="lab/mine:1")
+    bodies = {
+        split(batch_script(planned(on, **options), on))[2]
+        for on, options in (
+            (cluster(), {}),
+            (cluster(), {"environment": {"A": "b"}, "command": ("gpt2", "--epochs", "2")}),
+            (docker, {}),
+            (cluster(container="pyxis", image="lab/mine:1", gpus=2), {}),
+        )
+    }
+    assert len(bodies) == 1
+    checked = subprocess.run(["bash", "-n"], input=bodies.pop(), text=True, capture_output=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@settings(max_examples=60, deadline=None)
+@given(word=TEXT | NASTY, value=TEXT | NASTY)
+def test_bash_reads_every_word_as_it_was_given(word: str, value: str) -> None:
+    """bash is the oracle: whatever a word or a value holds, the task gets it verbatim, or it is refused."""
+    plan = planned(cluster(), command=("gpt2", "--prompt", word), environment={"MINE": value})
+    if is_sensitive("MINE", value):
+        with pytest.raises(ConfigError, match="cannot be a job"):
+            batch_script(plan, cluster())
+        return
+    head, words, _ = split(batch_script(plan, cluster()))
+    assert words[-1] == word
+    assert f"MINE={value}" in words
+    assert not [line for line in head if "wrap" in line]
+    assert not Path("pwned").exists()
+
+
+def test_a_secret_is_no_part_of_a_script() -> None:
+    with pytest.raises(ConfigError) as refused:
+        batch_script(planned(cluster(), environment={"HF_TOKEN": "hf_secret"}), cluster())
+    assert "--secret HF_TOKEN" in refused.value.problems[0]
+    assert "hf_secret" not in str(refused.value.problems)
+
+
+def test_a_time_limit_without_time_to_train() -> None:
+    with pytest.raises(ConfigError) as refused:
+        batch_script(planned(cluster()), cluster(time="2"))
+    assert "at least 180 s" in refused.value.problems[0]
+
+
+def test_containers_need_an_image() -> None:
+    on = cluster(container="pyxis", image="lab/mine:1")
+    plan = planned(on)
+    bare = replace(plan, nodes=tuple(replace(part, container=replace(part.container, image="")) for part in plan.nodes))
+    with pytest.raises(ConfigError, match="cannot be a job"):
+        batch_script(bare, on)
+
+
+def test_docker_in_a_job_ends_with_its_program() -> None:
+    on = cluster(container="docker", image="lab/mine:1", gpus=2)
+    _, words, _ = split(batch_script(planned(on), on))
+    assert words[1:5] == ["bash", "-c", 'exec "$@" < <(exec sleep infinity)', "orch"]
+    assert words[5:8] == ["docker", "run", "--interactive"]
+    assert "--name" not in words  # two jobs may share a machine
+    assert "--detach" not in words
+    assert "--rm" in words
+    assert "--restart" not in words
+    assert "--end-with-stdin" in words
+    assert [
+        words[place + 1] for place, word in enumerate(words) if word == "--env" and "=" not in words[place + 1]
+    ] == [*VARIABLES]
+    assert words[words.index("--gpus") + 1] == "all"
+    assert words[words.index("--log-driver") + 1] == "none"
+
+
+def test_pyxis_by_options_of_srun() -> None:
+    on = cluster(container="pyxis", image="lab/mine:1")
+    plan = planned(on)
+    head, words, _ = split(batch_script(plan, on))
+    folder = plan.nodes[0].folder
+    agent = f"{folder}/agent/{plan.agent_digest}:/opt/orch:ro"
+    assert words[1:6] == [
+        "--container-image=lab/mine:1", f"--container-mounts={folder}:/workspace,{agent}",
+        "--container-workdir=/workspace", "--no-container-mount-home", "env",
+    ]  # fmt: skip
+    assert "#SBATCH --gpus-per-node" not in "".join(head)
+
+
+def test_secrets_lie_in_the_runs_folder(tmp_path: Path) -> None:
+    from orchestrator.specs.secret import Secret
+
+    plan = planned(cluster(), secrets=(Secret(name="HF_TOKEN"),))
+    _, words, body = split(batch_script(plan, cluster()))
+    assert f"HF_TOKEN_FILE=/scratch/orch/orch/runs/{plan.run_id}/secrets/HF_TOKEN" in words
+    assert 'rm -rf -- "$run/secrets"' in body

@@ -1,0 +1,308 @@
+"""Runs on a cluster, from launch to stop, on the shipped double of Slurm: its commands and the batch script are real
+processes of this computer; a stand-in takes the place of the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.fleet.connect import connect
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.nodes import fake_slurm
+from tests.json_output import json_data
+from tests.unit.conftest import Orch, Ran
+
+AGENT = """#!{python}
+import json, os, signal, sys, time
+from datetime import datetime, timezone
+words = sys.argv
+folder, base = (words[words.index(option) + 1] for option in ("--place-folder", "--attempt-base"))
+rank, restart = int(os.environ["SLURM_NODEID"]), int(os.environ.get("SLURM_RESTART_COUNT", 0))
+job, names = os.environ["SLURM_JOB_ID"], os.environ["SLURM_JOB_NODELIST"].split(",")
+attempt, mode, steps = int(base) + restart, os.environ.get("MODE", ""), int(os.environ.get("STEPS", "2"))
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+def say(text):
+    print(datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), text, flush=True)
+def event(kind, **values):
+    common = dict(t=time.time(), node=names[rank], node_rank=rank, generation=1)
+    say("@orch " + json.dumps(dict(event=kind, **common, **values)))
+if mode == "no place":
+    say("error: it could not start"); sys.exit(3)
+if rank == 0:
+    place = dict(attempt=attempt, job=job, restart=restart, names=names, addresses=["10.0.0.1"], at=time.time())
+    with open(folder + "/.place", "w") as file:
+        file.write(json.dumps(place))
+    os.replace(folder + "/.place", folder + f"/place-{{attempt}}.json")
+say(f"[rank{{rank}}]: hello of attempt {{attempt}} from {{names[rank]}}: {{words[-1]}}")
+for step in range(1, steps + 1):
+    if rank == 0:
+        say("[rank0]: @orch " + json.dumps(dict(event="step", rank=0, step=step, loss=1.0, final_step=steps)))
+    if mode == "raise" and step == 2:
+        if rank == 1:
+            say("[rank1]: Traceback (most recent call last):")
+            say('[rank1]:   File "train.py", line 3, in <module>')
+            say("[rank1]: ValueError: boom")
+        time.sleep(0.2)
+        event("finished", outcome="user", rank=1, exit_code=1, reason="ValueError: boom")
+        sys.exit(1)
+    if asked:
+        if rank == 0 and mode != "no checkpoint":
+            say("[rank0]: @orch " + json.dumps(dict(event="checkpoint", rank=0, step=step, verified=True, path="x")))
+            with open(folder + "/progressed", "w") as file:
+                file.write(f"{{job}}.{{restart}}\\\\n")
+        event("finished", outcome="stopped")
+        sys.exit(143)
+    time.sleep(0.05)
+event("finished", outcome="done")
+"""
+
+
+class Cluster:
+    """The double, an inventory with it, and `orch` on both."""
+
+    def __init__(self, orch: Orch, folder: Path) -> None:
+        self._orch, self.folder = orch, folder
+        self.state, self.workspace = folder / "slurm" / "state", folder / "shared"
+        agent = folder / "python3"
+        agent.write_text(AGENT.format(python=os.path.realpath("/proc/self/exe")).replace("\\\\n", "\\n"))
+        agent.chmod(0o755)
+        self.keys: dict[str, Any] = {"login": "local", "workspace": str(self.workspace), "python": str(agent)}
+        self.write()
+
+    def write(self, **keys: Any) -> None:
+        Path("inventory.yaml").write_text(json.dumps({"clusters": {"uni": {**self.keys, **keys}}}))
+
+    def connect(self, spec: Any) -> Any:
+        return connect(spec)
+
+    def __call__(self, *words: str) -> Ran:
+        return self._orch(*words, on=self)
+
+    def launch(self, *words: str, nodes: int = 2, **variables: str) -> Ran:
+        given = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+        return self("launch", "--on", "uni", "--nodes", str(nodes), "--name", "t", *given, *words, "--", "gpt2")
+
+    def start(self, **variables: str) -> str:
+        """Launch and leave a run, once its agents have begun; its id."""
+        run = str(json_data(self.launch("--detach", "--json", **variables).out)["run_id"])
+        until(lambda: list(self.run_folder(run).glob("place-*.json")))
+        return run
+
+    def run_folder(self, run: str) -> Path:
+        return self.workspace / "orch" / "runs" / run
+
+    def job(self, number: int = 1) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.state / f"{number}.json").read_text())
+        return found
+
+    def status(self, run: str) -> dict[str, Any]:
+        return dict(json_data(self("status", run, "--json").out))
+
+
+def until(ready: Callable[[], object], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def uni(orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    programs = fake_slurm.install(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("USER", "ana")
+    cluster = Cluster(orch, tmp_path)
+    yield cluster
+    for file in cluster.state.glob("[0-9]*.json"):  # no process outlives its test
+        values = json.loads(file.read_text())
+        fake_slurm.send([*values["steps"], *([values["batch"]] if values["batch"] else [])], signal.SIGKILL)
+
+
+def test_a_run_from_launch_to_end(uni: Cluster) -> None:
+    ran = uni.launch()
+    assert ran.code == 0, ran.err
+    assert "submitted to uni as job 1" in ran.err
+    assert "attempt 0 of run" in ran.err
+    assert "hello of attempt 0 from c2: gpt2" in ran.out
+    run = json_data(uni("runs", "--json").out)["runs"][0]
+    assert (run["state"], run["nnodes"], run["master"]) == ("succeeded", 2, "c1")
+    assert [member["node"] for member in run["members"]] == ["c1", "c2"]
+    assert uni("wait", run["run_id"]).code == 0
+    assert "is done, nothing failed" in uni("why").out
+    kept = RunRecord(run["run_id"]).plan()
+    assert kept
+    assert (kept.cluster, [part.node for part in kept.nodes], kept.master_addr) == ("uni", ["c1", "c2"], "10.0.0.1")
+
+
+def test_what_is_printed_is_what_is_submitted(uni: Cluster) -> None:
+    """Byte for byte, but for the random end of the run's id."""
+    printed = uni.launch("--dry-run", STEPS="2")
+    assert printed.code == 0
+    assert not uni.state.joinpath("1.json").exists()
+    run = uni.start(STEPS="2")
+    sent = (uni.run_folder(run) / "job-0.sbatch").read_text()
+    other = next(line for line in printed.out.splitlines() if "--job-name" in line).rpartition(":")[2]
+    port = [words[words.index("--port") + 1] for words in (sent.split(), printed.out.split())]
+    assert printed.out.replace(other, run).replace(f"--port {port[1]}", f"--port {port[0]}") == sent
+
+
+def test_an_error_of_the_users_code(uni: Cluster) -> None:
+    run = uni.start(MODE="raise", STEPS="5")
+    assert uni("wait", run).code == 1
+    why = uni("why").out
+    assert "rank 1 on c2: ValueError: boom" in why
+    assert "train.py:3" in why
+    assert uni("status", run).code == 1
+    assert len(list(uni.state.glob("[0-9]*.json"))) == 1
+    assert uni.job()["restart"] == 0  # never queued again
+
+
+def test_stop_asks_the_agents_and_keeps_the_checkpoint(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000")
+    assert uni.status(run)["state"] == "running"
+    ran = uni("stop", run)
+    assert ran.code == 0, ran.err
+    assert "stopped, checkpoint of step" in ran.err
+    assert uni.job()["state"] == "FAILED"  # Slurm's word for 143: it was asked, not cancelled
+    assert uni.status(run)["state"] == "stopped"
+
+
+def test_a_cancelled_job_is_stopped_and_not_failed(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000")
+    uni_login = connect_login(uni)
+    assert uni_login.run(["scancel", "1"]).exit_code == 0
+    until(lambda: uni.job().get("exit_code") is not None)
+    assert uni.status(run)["state"] == "stopped"
+    assert uni("wait", run).code == 0
+
+
+def connect_login(uni: Cluster) -> Any:
+    from orchestrator.fleet.connect import login_node
+    from orchestrator.specs.inventory_files.inventory_file import read_inventory
+
+    return connect(login_node(read_inventory("inventory.yaml").cluster("uni")))
+
+
+def test_the_time_limit_queues_again_after_a_checkpoint(uni: Cluster) -> None:
+    run = uni.start(STEPS="80")
+    os.kill(uni.job()["batch"], signal.SIGUSR1)
+    until(lambda: (uni.run_folder(run) / "place-1.json").exists())
+    until(lambda: uni.status(run)["state"] == "succeeded", 30)
+    found = uni.status(run)
+    assert (found["attempt"], found["members"][0]["restarts"]) == (1, 1)
+    said = uni("logs", run).out
+    assert "hello of attempt 0" in said
+    assert "hello of attempt 1" in said
+
+
+def test_the_time_limit_ends_a_run_without_progress(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000", MODE="no checkpoint")
+    os.kill(uni.job()["batch"], signal.SIGUSR1)
+    until(lambda: uni.job().get("exit_code") is not None)
+    assert uni.job()["restart"] == 0
+    assert "not queued again" in (uni.run_folder(run) / "logs" / "batch.1.log").read_text()
+
+
+def test_a_job_that_waits(uni: Cluster) -> None:
+    (uni.state / "held").write_text("AssocGrpCPUMinutesLimit")
+    run = str(json_data(uni.launch("--detach", "--json").out)["run_id"])
+    found = uni.status(run)
+    assert (found["state"], found["members"][0]["node"]) == ("queued", "uni-0")
+    assert "AssocGrpCPUMinutesLimit" in uni("status", run).out
+    again = uni("resume", run)
+    assert again.code == 6
+    assert f"orch stop {run}" in again.err
+    assert uni("stop", run).code == 0
+    assert uni.job()["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("Batch job submission failed: Job violates accounting/QOS policy", 3, "a limit of the account or the user"),
+        ("invalid account or account/partition combination", 3, "the account does not exist"),
+        ("Batch job submission failed: I/O error writing script", 4, "I/O error writing script"),
+    ],
+)
+def test_a_refused_job(uni: Cluster, text: str, code: int, says: str) -> None:
+    (uni.state / "refused").write_text(text)
+    ran = uni.launch()
+    assert ran.code == code
+    assert says in ran.err
+    assert "→ " in ran.err
+    assert json_data(uni("runs", "--json").out) == {"runs": [], "history": [], "unreachable": {}, "more": 0}
+
+
+def test_a_partition_that_does_not_exist(uni: Cluster) -> None:
+    uni.write(partition="nope")
+    ran = uni.launch()
+    assert ran.code == 3
+    assert "there is no such partition" in ran.err
+    assert "→ sinfo -o" in ran.err
+
+
+def test_a_scheduler_that_does_not_answer(uni: Cluster) -> None:
+    run = uni.start(STEPS="1")
+    until(lambda: uni.job().get("exit_code") == 0)
+    (uni.state / "down").touch()
+    assert uni.status(run)["state"] == "succeeded"  # the run's folder says so
+    ran = uni.launch()
+    assert ran.code == 4
+    assert "Unable to contact slurm controller" in ran.err
+
+
+def test_a_scheduler_that_has_forgotten_the_job(uni: Cluster) -> None:
+    run = uni.start(STEPS="3", MODE="raise")
+    until(lambda: uni.job().get("exit_code") is not None)
+    (uni.state / "1.json").unlink()
+    assert uni.status(run)["state"] == "failed"
+    assert "ValueError: boom" in uni("why", run).out
+    assert "hello of attempt 0 from c1" in uni("logs", run).out
+
+
+def test_a_job_that_was_killed_leaves_no_exit_code(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000")
+    fake_slurm.send([*uni.job()["steps"], uni.job()["batch"]], signal.SIGKILL)
+    until(lambda: uni.job().get("exit_code") is not None)
+    found = uni.status(run)
+    assert found["state"] == "failed"
+    assert "left no exit code" in uni("status", run).out
+
+
+def test_agents_that_do_not_begin(uni: Cluster) -> None:
+    ran = uni.launch(MODE="no place")
+    assert ran.code == 1
+    assert "error: it could not start" in ran.out + ran.err
+
+
+def test_from_another_computer(uni: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The run's folder is enough: no record of it is needed."""
+    run = uni.start(STEPS="2000")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    assert uni.status(run)["state"] == "running"
+    assert "hello of attempt 0 from c2" in uni("logs", run).out
+    assert uni("stop", run, "--yes").code == 0
+
+
+def test_a_command_beside_the_ranks(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000")
+    ran = uni("exec", run, "--", "sh", "-c", "echo I am $SLURMD_NODENAME")
+    assert ran.code == 0, ran.err
+    assert "I am c1" in ran.out
+    assert "I am c2" in ran.out
+
+
+def test_options_that_the_scheduler_decides_on(uni: Cluster) -> None:
+    ran = uni("launch", "--on", "uni", "--nodes", "2", "--master", "c1", "--", "gpt2")
+    assert ran.code == 2
+    assert "--master: not with --on" in ran.err
+    assert uni("launch", "--on", "uni", "--", "gpt2").code == 2
+    assert uni("launch", "--on", "unj", "--nodes", "2", "--", "gpt2").code == 3
