@@ -94,7 +94,7 @@ class _Placed:
 
 @dataclass
 class RunFiles:
-    """What the folder of a run says."""
+    """The contents of a run's folder."""
 
     submissions: dict[int, _Submission] = field(default_factory=dict)
     places: dict[int, _Placed] = field(default_factory=dict)

@@ -32,8 +32,8 @@ signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 def say(text):
     print(datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"), text, flush=True)
 def event(kind, **values):
-    common = dict(t=time.time(), node=names[rank], node_rank=rank, generation=1)
-    say("@orch " + json.dumps(dict(event=kind, **common, **values)))
+    common = dict(t=time.time(), node=names[rank], node_rank=rank, generation=1) | values
+    say("@orch " + json.dumps(dict(event=kind, **common)))
 if mode == "no place":
     say("error: it could not start"); sys.exit(3)
 if rank == 0:
@@ -51,7 +51,7 @@ for step in range(1, steps + 1):
             say('[rank1]:   File "train.py", line 3, in <module>')
             say("[rank1]: ValueError: boom")
         time.sleep(0.2)
-        event("finished", outcome="user", rank=1, exit_code=1, reason="ValueError: boom")
+        event("finished", node=names[1], outcome="user", rank=1, exit_code=1, reason="ValueError: boom")
         sys.exit(1)
     if asked:
         if rank == 0 and mode != "no checkpoint":
