@@ -27,6 +27,7 @@ def restart(
     Checks, plan and confirmation come first, while the run is active: if anything is refused, the run continues. If a
     node cannot be stopped, nothing is started.
     """
+    from orchestrator.cli.launching.cluster_launch import earlier_on
     from orchestrator.cli.launching.run_launch import earlier_plan, ready, run_launch
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere
     from orchestrator.cli.launching.view import confirm
@@ -36,12 +37,17 @@ def restart(
     mode = replace(mode, inventory=loaded.path.absolute())
     with at_hand(loaded.inventory.holders, run) as running:
         options = replace(options, resume=running.run.run_id)
-        earlier = earlier_plan(loaded.inventory, options, mode)
-        with ready(loaded.inventory, options, mode, earlier, ending=True) as (_, _, plan, _):
-            by = f", launched by {running.stranger}," if running.stranger else ""
-            if not mode.confirmed and not confirm(plan, f"Stop run {plan.run_id}{by} and start it again so?"):
-                say(f"nothing was stopped: run {plan.run_id} is as it was")
-                return EXIT_INTERRUPTED
+        by = f", launched by {running.stranger}," if running.stranger else ""
+        question = f"Stop run {running.run.run_id}{by} and start it again so?"
+        if on_cluster := earlier_on(loaded.inventory, options):  # submitted again as it was; its scheduler checks it
+            earlier, confirmed = None, mode.confirmed or confirm(on_cluster, question)
+        else:
+            earlier = earlier_plan(loaded.inventory, options, mode)
+            with ready(loaded.inventory, options, mode, earlier, ending=True) as (_, _, plan, _):
+                confirmed = mode.confirmed or confirm(plan, question)
+        if not confirmed:
+            say(f"nothing was stopped: run {running.run.run_id} is as it was")
+            return EXIT_INTERRUPTED
         stopped = stop_everywhere(running, timeout_s=timeout)
     stopped.require_all()
     say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")

@@ -306,3 +306,32 @@ def test_options_that_the_scheduler_decides_on(uni: Cluster) -> None:
     assert "--master: not with --on" in ran.err
     assert uni("launch", "--on", "uni", "--", "gpt2").code == 2
     assert uni("launch", "--on", "unj", "--nodes", "2", "--", "gpt2").code == 3
+
+
+def test_resume_is_the_next_attempt_in_a_new_job(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000", MODE="no checkpoint")
+    assert uni("stop", run).code == 0
+    ran = uni("resume", run, "--nodes", "3", "--env", "STEPS=2")
+    assert ran.code == 0, ran.err
+    assert "hello of attempt 1 from c3" in ran.out
+    found = uni.status(run)
+    assert (found["attempt"], found["nnodes"], found["state"]) == (1, 3, "succeeded")
+    assert uni.job(2)["name"] == f"orch:{run}"
+
+
+def test_restart_stops_and_submits_again(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000", MODE="no checkpoint")
+    ran = uni("restart", run, "--detach", "--json")
+    assert ran.code == 0, ran.err
+    assert json_data(ran.out) == {"run_id": run, "job": "2"}
+    assert uni("supervise", run).code == 2
+    assert uni("stop", run).code == 0
+
+
+def test_a_checkpoint_that_is_gone_is_not_started_from_the_beginning_unasked(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000")
+    assert "checkpoint of step" in uni("stop", run).err
+    ran = uni("resume", run)
+    assert ran.code == 4
+    assert "--from-scratch" in ran.err
+    assert not (uni.state / "2.json").exists()

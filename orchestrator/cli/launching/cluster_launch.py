@@ -11,7 +11,7 @@ from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.own_code import may_be_copied, own_code
 from orchestrator.cli.options import OutputMode
-from orchestrator.cli.report import progress_view, report_error, say, write_json, write_line
+from orchestrator.cli.report import progress_view, report_error, say, write_document, write_json, write_line
 from orchestrator.fleet.checkpoints.newest import newest_anywhere, steps_lost
 from orchestrator.fleet.connect import carrier_of
 from orchestrator.fleet.planning.cluster import cluster_facts, cluster_request
@@ -69,7 +69,7 @@ def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *,
             if mode.as_json:
                 write_json({"plan": to_data(run.plan), "script": run.script})
             else:
-                write_line(run.script.rstrip("\n"))
+                write_document(run.script)
             return EXIT_OK
         if not mode.as_json:
             _tell(run.plan, run.carrier.cluster)

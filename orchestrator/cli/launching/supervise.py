@@ -20,7 +20,7 @@ from orchestrator.fleet.planning.request import build_request, with_engine
 from orchestrator.fleet.runs.adopt import adopt
 from orchestrator.fleet.runs.find_runs import choose_run, find_runs
 from orchestrator.fleet.runs.launch import RunningContainer
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.hooks import HookResult, Hooks
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
@@ -29,7 +29,7 @@ from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.state_files import open_private
 from orchestrator.plan.recovery import Update
-from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, RunFailedError
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, RunFailedError, UsageError
 from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import NodePlan, Plan
@@ -168,6 +168,7 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
             write_line(line)
             sys.stdout.flush()
 
+    _must_be_of_machines(wanted)
     machines = with_engine(inventory, mode.engine)
     with connected(machines.nodes) as everyone:
         run = _as_launched_here(choose_run(find_runs(everyone), wanted))
@@ -179,6 +180,19 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
         pool = NodePool(nodes=nodes, request=request)
         containers = adopt(nodes, plan, run) if finish else _containers(pool, plan, run)
         yield Attended(pool=pool, plan=plan, containers=containers, hear=hear, hooks=inventory.hooks)
+
+
+def _must_be_of_machines(wanted: str | None) -> None:
+    """UsageError: the run is a job of a cluster, where only its agents and the scheduler restart what fails."""
+    for record in recorded_runs():
+        if wanted is None or record.run_id.startswith(wanted):
+            plan = record.plan()
+            if plan and plan.cluster:
+                raise UsageError(
+                    f"run {plan.run_id} is a job of cluster {plan.cluster}: its scheduler and its agents supervise it",
+                    hint=f"orch logs -f {plan.run_id}",
+                )
+            return
 
 
 def _as_launched_here(run: Run) -> Run:
