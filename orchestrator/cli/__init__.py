@@ -47,7 +47,7 @@ GROUPS = {
     },
     "Run": {
         "launch": "Start a training run on several nodes and follow it",
-        "export": "Write a launch as a file for Kubernetes or Swarm",
+        "export": "Write a launch as a file for Slurm, Kubernetes or Swarm",
         "status": "Show the state of a run and its nodes",
         "monitor": "Watch the nodes and their run, live",
         "logs": "Show what the ranks of a run wrote, merged",

@@ -166,6 +166,46 @@ def trainjob(
     return _write("trainjob", plan, as_trainjob(plan, place), lambda file: trainjob_notes(plan, place, file), written)
 
 
+@expand(
+    only=(*SETTINGS_OF_RUN, "on", "nodes", "workdir", "data", "image", "mounts"),
+    nodes=Annotated[str | None, typer.Option("-n", "--nodes", metavar="N", help="Nodes of the job. Required.")],
+)
+def sbatch(
+    *,
+    context: typer.Context,
+    options: LaunchOptions,
+    command: ExportedWords = None,
+    name: NameOption = None,
+    attempt: AttemptOption = 0,
+    inventory: InventoryOption = None,
+    to: ToOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Write a run as a batch script of Slurm: the text that `orch launch --on CLUSTER` submits.
+
+    The login node is asked for your user id and home; nothing is copied or submitted. Such a script needs what a launch
+    brings to the workspace: the trainer, code, data, the token of the agents and the folder of its logs.
+    """
+    from orchestrator.cli.context import load_inventory
+    from orchestrator.cli.launching.cluster_launch import ready_on
+    from orchestrator.cli.options import OutputMode
+    from orchestrator.fleet.planning.export import export_identity
+
+    options = with_command(context, options, command)
+    loaded = load_inventory(inventory)
+    if not options.on:
+        raise UsageError("--on CLUSTER is missing: of which cluster?", hint="orch export sbatch --on uni -n 2 -- gpt2")
+    identity = export_identity(name or "", attempt or 0)
+    with ready_on(loaded.inventory, options, OutputMode(dry_run=True), identity=identity) as run:
+        plan, script, folder = run.plan, run.script, run.plan.nodes[0].folder
+    notes = [f"{folder} must hold what a launch brings there: orch launch --on {options.on} -n {plan.nnodes} …"]
+    if as_json:
+        write_json({"run_id": plan.run_id, "script": script, "notes": notes})
+        return EXIT_OK
+    say(f"note: {notes[0]}")
+    return _deliver(script, to, "the text that a launch would submit")
+
+
 @expand(only=(*SETTINGS_OF_RUN, "nodes", "labels", "master"))
 def stack(
     *,
@@ -287,26 +327,34 @@ def _write(
         write_json({"run_id": plan.run_id, "manifest": manifest, "notes": notes})
         return EXIT_OK
     text = manifest_text(manifest, notes)
-    if not written.to:
+    return _deliver(text, written.to, "schema-checked, not run; the steps to start it are at its top")
+
+
+def _deliver(text: str, to: Path | None, what: str) -> int:
+    """Write the text to the file, or to stdout. ConfigError: the file cannot be written."""
+    if not to:
         write_document(text)
         return EXIT_OK
-    file = written.to.expanduser()
+    file = to.expanduser()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, "utf-8")
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"{file} cannot be written: {reason}", hint="another file: --to FILE") from None
-    say(f"✓ {file}: schema-checked, not run; the steps to start it are at its top")
+    say(f"✓ {file}: {what}")
     return EXIT_OK
 
 
 GROUP = CommandGroup(
-    help="Write the plan of a launch as a file for Kubernetes or Docker Swarm.\n\nSchema-checked, not run.",
+    help="Write the plan of a launch as a file for Slurm, Kubernetes or Docker Swarm.\n\nThe files for Kubernetes and"
+    " Swarm: Schema-checked, not run.",
     epilog="orch export jobset --nodes 3 -- gpt2 --max-steps 100",
     no_args_is_help=True,
 )
 EXAMPLES: dict[Command, str] = {
+    sbatch: "orch export sbatch --on uni --nodes 3 -- gpt2 --max-steps 100\n"
+    "orch export sbatch --on uni --nodes 2 --name first --to first.sbatch -- gpt2",
     jobset: "orch export jobset --nodes 3 --cpus 8 --memory 32g --gpus 1 --image registry.example/orch:cuda -- gpt2\n"
     "orch export jobset --nodes 3 --name first --to first.yaml -- python mine/train.py --lr 1e-3",
     trainjob: "orch export trainjob --nodes 3 --runtime torch-distributed --namespace ml -- gpt2",

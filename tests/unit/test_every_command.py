@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 NOTHING_TO_REACH = {
     "version", "explain", "docs", "prepare", "plan", "checkpoints push", "trust", "shell", "init", "runs diff",
-    "runs rerun", "report", "search", "export jobset", "export trainjob",
+    "runs rerun", "report", "search", "export sbatch", "export jobset", "export trainjob",
 }  # fmt: skip
 """Commands that ask no node before they have found something else, and `trust`, `init` and `shell`, which open their
 own connections: see tests/contract/test_ssh.py and test_init.py, tests/unit/test_exec.py. `lab` and `inventory` ask
@@ -40,6 +40,7 @@ WORDS = {
     "checkpoints prune": ("RUN", "--keep", "1"),
     "inventory import": ("hostfile",),
     "search": ("nan",),
+    "export sbatch": ("-n", "2"),
     "export jobset": ("-n", "2"),
     "export trainjob": ("-n", "2"),
 }
@@ -102,7 +103,7 @@ def test_3_no_inventory(orch: Orch, command: str) -> None:
 
 
 LOOKING_FIRST = (
-    "logs", "restart", "resume", "runs rerun", "search", "lab up", "export jobset", "export trainjob",
+    "logs", "restart", "resume", "runs rerun", "search", "lab up", "export sbatch", "export jobset", "export trainjob",
 )  # fmt: skip
 CHOOSING = [one for one in EVERY if "--nodes" in OPTIONS[one] and one not in LOOKING_FIRST]
 """Commands that choose nodes of the inventory at once: some look for a run first; `lab up` and the

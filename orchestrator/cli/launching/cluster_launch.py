@@ -34,7 +34,7 @@ from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
-from orchestrator.specs.request import LaunchRequest
+from orchestrator.specs.request import LaunchRequest, RunIdentity
 
 NOT_THERE = {
     "labels": "--label", "master": "--master", "shard": "--shard", "fetch_once": "--fetch-once",
@@ -67,7 +67,7 @@ def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *,
     with ready_on(inventory, options, mode, earlier=earlier) as run:
         if mode.dry_run:
             if mode.as_json:
-                write_json({"plan": to_data(run.plan), "script": run.script})
+                write_json({**to_data(run.plan), "script": run.script})
             else:
                 write_document(run.script)
             return EXIT_OK
@@ -91,9 +91,15 @@ def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *,
 
 @contextmanager
 def ready_on(
-    inventory: Inventory, options: LaunchOptions, mode: OutputMode, *, earlier: Plan | None = None
+    inventory: Inventory,
+    options: LaunchOptions,
+    mode: OutputMode,
+    *,
+    earlier: Plan | None = None,
+    identity: RunIdentity | None = None,
 ) -> Iterator[ClusterRun]:
-    """Yield the plan and the text of its job: all that precedes the first change on the cluster."""
+    """Yield the plan and the text of its job: all that precedes the first change on the cluster. `identity`: of a new
+    run, in the place of one by the time and by chance."""
     cluster = inventory.cluster(options.on)
     if wrong := [flag for name, flag in NOT_THERE.items() if name in options.given]:
         raise UsageError(
@@ -116,7 +122,7 @@ def ready_on(
         facts = cluster_facts(login, cluster, request, assume=mode.dry_run)
         if not facts.home:
             say(f"note: {cluster.name} did not answer: user id and home are a guess")
-        identity = new_identity(options.name, earlier)
+        identity = identity or new_identity(options.name, earlier)
         if earlier:
             identity = replace(identity, attempt=_next(carrier, login, cluster, earlier, request))
         own = {node.name: replace(facts, name=node.name) for node in request.nodes}
