@@ -20,7 +20,8 @@ from typing import Any
 PROGRAMS = ("sbatch", "squeue", "scancel", "srun", "scontrol", "sacct")
 STATE = "FAKE_SLURM"
 """Variable with the folder of the jobs. A file `held` in it keeps new jobs in the queue, its text is the reason; a file
-`refused` refuses them, with its text; a file `down` ends every command as if no controller answered."""
+`refused` refuses them, with its text; a file `down` ends every command as if no controller answered; a file `names`
+names the nodes: addresses of this computer, for agents that look them up."""
 KILL_WAIT_S = 3.0
 POLL_S = 0.02
 
@@ -84,7 +85,8 @@ def _sbatch(jobs: _Jobs, argv: list[str]) -> int:
         sys.stderr.write("sbatch: error: Batch job submission failed: Invalid partition name specified\n")
         return 1
     job = str(len(jobs.all()) + 1)
-    nodes = [f"c{number + 1}" for number in range(int(options["nodes"]))]
+    names = (jobs.text("names") or "c1,c2,c3,c4").split(",")
+    nodes = names[: int(options["nodes"])]
     held = jobs.text("held")
     jobs.write(
         job, script=str(script), name=options["job-name"], output=options["output"].replace("%j", job), nodes=nodes,

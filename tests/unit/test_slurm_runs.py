@@ -75,6 +75,9 @@ class Cluster:
         agent = folder / "python3"
         agent.write_text(AGENT.format(python=os.path.realpath("/proc/self/exe")).replace("\\\\n", "\\n"))
         agent.chmod(0o755)
+        self.data = self.workspace / "orch" / "Data"
+        self.data.mkdir(parents=True)
+        (self.data / "manifest.json").touch()
         self.keys: dict[str, Any] = {"login": "local", "workspace": str(self.workspace), "python": str(agent)}
         self.write()
 
@@ -254,6 +257,15 @@ def test_a_refused_job(uni: Cluster, text: str, code: int, says: str) -> None:
     assert says in ran.err
     assert "→ " in ran.err
     assert json_data(uni("runs", "--json").out) == {"runs": [], "history": [], "unreachable": {}, "more": 0}
+
+
+def test_data_that_is_not_there(uni: Cluster) -> None:
+    (uni.data / "manifest.json").unlink()
+    ran = uni.launch()
+    assert ran.code == 4
+    assert "orch prepare" in ran.err
+    assert "nothing was submitted" in ran.err
+    assert not list(uni.state.glob("*.json"))
 
 
 def test_a_partition_that_does_not_exist(uni: Cluster) -> None:

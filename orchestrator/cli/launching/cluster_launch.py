@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from orchestrator.checks.preflight import data_missing
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.own_code import may_be_copied, own_code
@@ -29,7 +30,15 @@ from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.sbatch import batch_script
 from orchestrator.render.printable import counted
 from orchestrator.specs.cluster import ClusterSpec
-from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, RunFailedError, UsageError
+from orchestrator.specs.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    ConfigError,
+    PreflightError,
+    RunFailedError,
+    UsageError,
+)
+from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
@@ -122,6 +131,8 @@ def ready_on(
         facts = cluster_facts(login, cluster, request, assume=mode.dry_run)
         if not facts.home:
             say(f"note: {cluster.name} did not answer: user id and home are a guess")
+        if request.data_command:
+            _require_data(facts, request.data_command, dry_run=mode.dry_run)
         identity = identity or new_identity(options.name, earlier)
         if earlier:
             identity = replace(identity, attempt=_next(carrier, login, cluster, earlier, request))
@@ -130,6 +141,16 @@ def ready_on(
         yield ClusterRun(carrier=carrier, login=login, request=request, plan=plan, script=batch_script(plan, cluster))
     finally:
         login.close()
+
+
+def _require_data(facts: NodeFacts, command: str, *, dry_run: bool) -> None:
+    """PreflightError: the shared storage does not hold the data that the command reads, and none is brought."""
+    from orchestrator.cli.launching.view import tell_findings
+
+    findings = tuple(data_missing([facts], command))
+    tell_findings(findings)
+    if findings and not dry_run:
+        raise PreflightError("nothing was submitted", hint="bring prepared data: --data FOLDER")
 
 
 def _next(carrier: SlurmCarrier, login: Node, cluster: ClusterSpec, earlier: Plan, request: LaunchRequest) -> int:

@@ -81,6 +81,7 @@ def cluster_facts(login: Node, cluster: ClusterSpec, request: LaunchRequest, *, 
         home=found.home,
         cpus=cluster.cpus,
         memory_mib=cluster.memory_mib or 0,
+        has_data=found.has_data,
         assumed=True,
     )
 
