@@ -83,6 +83,11 @@ def node_words(context: typer.Context, incomplete: str) -> list[str]:
     return _after_comma([*known["nodes"], *known["labels"]], incomplete)
 
 
+def cluster_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the inventory's clusters."""
+    return [name for name in _inventory(context)["clusters"] if name.startswith(incomplete)]
+
+
 def label_words(context: typer.Context, incomplete: str) -> list[str]:
     """Labels as KEY=VALUE."""
     return [word for word in _inventory(context)["labels"] if word.startswith(incomplete)]
@@ -123,8 +128,9 @@ def _after_comma(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _inventory(context: typer.Context) -> dict[str, list[str]]:
-    """Names and labels of the inventory; none where it is missing or not valid. Kept until the file changes."""
-    nothing: dict[str, list[str]] = {"nodes": [], "labels": []}
+    """Names and labels of the inventory, and its clusters; none where it is missing or not valid. Kept until the file
+    changes."""
+    nothing: dict[str, list[str]] = {"nodes": [], "labels": [], "clusters": []}
     try:
         from orchestrator.cli.inventory_place import inventory_place
         from orchestrator.nodes.state_files import replace_file
@@ -151,6 +157,8 @@ def _inventory(context: typer.Context) -> dict[str, list[str]]:
 def _read(file: Path) -> dict[str, list[str]]:
     from orchestrator.specs.inventory_files.inventory_file import read_inventory
 
-    nodes = read_inventory(file).nodes
+    inventory = read_inventory(file)
+    nodes = inventory.nodes
     labels = {f"{key}={value}" for node in nodes for key, text in node.labels.items() for value in text.split(",")}
-    return {"nodes": [node.name for node in nodes], "labels": sorted(labels)}
+    clusters = [cluster.name for cluster in inventory.clusters]
+    return {"nodes": [node.name for node in nodes], "labels": sorted(labels), "clusters": clusters}

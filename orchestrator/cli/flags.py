@@ -11,14 +11,14 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from typer.models import CommandFunctionType
 
-from orchestrator.cli.completion import node_names, run_ids
+from orchestrator.cli.completion import cluster_names, node_names, run_ids
 from orchestrator.cli.options import EngineOption, LabelOption, NodesOption
 from orchestrator.specs.launch_options import Flag
 
 SHARED = {"nodes": NodesOption, "labels": LabelOption, "engine": EngineOption}
 """Options that commands without a launch have, too, by the name of the field that takes them."""
 
-COMPLETED: dict[str, Callable[..., list[str]]] = {"RUN": run_ids, "NODE": node_names}
+COMPLETED: dict[str, Callable[..., list[str]]] = {"RUN": run_ids, "NODE": node_names, "CLUSTER": cluster_names}
 """Functions that complete the value of an option, by its metavar."""
 
 Command = Callable[..., int | None]

@@ -17,6 +17,8 @@ INVENTORY = """\
 nodes:
   alpha: {address: 10.0.0.1, labels: {room: lab, tags: "fast,quiet"}}
   beta: {address: 10.0.0.2, labels: {room: study}}
+clusters:
+  uni: {login: local, workspace: /scratch/orch}
 """
 SLOW = ("pydantic", "rich", "docker", "fabric", "ruamel.yaml", "contract.events")
 """Modules that take longer to load than the whole answer may."""
@@ -66,6 +68,8 @@ def complete(here: Path, line: str, shell: str = "bash", *, modules: bool = Fals
         ("orch doctor -n ", ["alpha", "beta", "room=lab", "room=study", "tags=fast", "tags=quiet"]),
         ("orch launch --nodes alpha,b", ["alpha,beta"]),
         ("orch launch --master b", ["beta"]),
+        ("orch launch --on u", ["uni"]),
+        ("orch export sbatch --on ", ["uni"]),
         ("orch launch --label room=s", ["room=study"]),
         ("orch shell a", ["alpha"]),
         ("orch exec be", ["beta"]),
