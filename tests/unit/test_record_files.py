@@ -60,7 +60,7 @@ def test_full_blocks_are_compressed_and_readable_with_zcat(tmp_path: Path) -> No
     assert numbers_of(KeptLines(tmp_path).in_files()) == list(range(500))
     assert numbers_of(KeptLines(tmp_path).lines()) == list(range(500))
     assert numbers_of(KeptLines(tmp_path).newest("alpha")) == list(range(499, -1, -1))
-    assert numbers_of(KeptLines(tmp_path).lines(newest_first=True)) == list(range(499, -1, -1))
+    assert numbers_of(KeptLines(tmp_path).newest_lines()) == list(range(499, -1, -1))
     modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}
     assert {"alpha@c1.log.jsonl", "alpha@c1.log.jsonl.gz", "index.sqlite"} <= set(modes)
@@ -174,7 +174,7 @@ def test_a_clock_that_jumps_back(tmp_path: Path) -> None:
     record = KeptLines(tmp_path)
     assert numbers_of(record.newest("alpha")) == order[::-1]
     assert numbers_of(record.lines()) == sorted(set(order))
-    assert numbers_of(record.lines(newest_first=True)) == sorted(set(order), reverse=True)
+    assert numbers_of(record.newest_lines()) == sorted(set(order), reverse=True)
     assert record.last_time("alpha", "c1") == said(609).time
     assert numbers_of(record.lines(since=said(150).time, until=said(502).time)) == [*range(151, 200), 500, 501, 502]
 

@@ -30,6 +30,10 @@ _SELECT = """
 SELECT time, node, node_rank, rank, text FROM events
 WHERE kind = ? AND time > ? AND time <= ? ORDER BY time {0}, node {0}, rank {0}, sum {0}
 """
+_SELECT_NEW = """
+SELECT rowid, time, node, node_rank, rank, text FROM events
+WHERE rowid > ? ORDER BY time, node, rank, sum
+"""
 _NO_RANK = -1
 _INTEGERS = 2**63
 _ADDING = Lock()
@@ -75,6 +79,39 @@ class EventIndex:
             own = None if rank == _NO_RANK else rank
             line = RunLine(time=time, node=node, node_rank=node_rank, rank=own, text=text)
             if (nodes is None or node in nodes) and line.event is not None:
+                yield line
+
+
+class EventCursor:
+    """Reads the events in one folder of log files as they are added, each once: also those with earlier times, of a
+    node whose clock was set back or whose lines were collected late."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = IndexFile(path=folder / "index.sqlite", version=VERSION, tables=_TABLES)
+        self._inode = self._number = 0
+
+    def new(self) -> Iterator[RunLine | None]:
+        """Events since the last call, in order of time. A None among them: the index was made again, and all events
+        follow from the first one."""
+
+        def rows(database: sqlite3.Connection) -> Iterator[tuple[int, str, str, int, int, str] | None]:
+            _add_new(database, self._folder)
+            inode = self._file.inode
+            if inode != self._inode or not inode:
+                self._inode, self._number = inode, 0
+                yield None
+            yield from database.execute(_SELECT_NEW, (self._number,))
+
+        for row in self._file.read(rows):
+            if row is None:
+                yield None
+                continue
+            number, time, node, node_rank, rank, text = row
+            self._number = max(self._number, number)
+            own = None if rank == _NO_RANK else rank
+            line = RunLine(time=time, node=node, node_rank=node_rank, rank=own, text=text)
+            if line.event is not None:
                 yield line
 
 

@@ -83,3 +83,9 @@ def _newest(lines: Iterable[RunLine], ranks: frozenset[int]) -> Iterator[RunLine
             yield line
         chars += len(line.text)
         heard.add(line.rank)
+
+
+def recorded_evidence(record: RunRecord) -> Evidence:
+    """Evidence of a run without its nodes."""
+    plan = record.plan()
+    return Evidence(run_id=record.run_id, plan=plan, lines=evidence_lines(record, plan), outcome=record.outcome())

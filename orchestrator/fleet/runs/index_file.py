@@ -31,6 +31,14 @@ class IndexFile:
         """The file, and those that SQLite keeps beside it."""
         return [self.path.with_name(self.path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")]
 
+    @property
+    def inode(self) -> int:
+        """Another number after the file was made again; 0 where there is none."""
+        try:
+            return self.path.stat().st_ino
+        except OSError:
+            return 0
+
     def read(self, rows: Callable[[sqlite3.Connection], Iterator[Row]]) -> Iterator[Row]:
         """Yield from `rows`, which first brings the tables up to date. After an error it is called again with a new
         file, and at last with one in memory; rows that were given before are not given again."""

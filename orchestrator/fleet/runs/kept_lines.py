@@ -32,6 +32,8 @@ _PACKER = ThreadPoolExecutor(max_workers=1)
 
 Order = tuple[str, int, int, int]
 """Time, node_rank, block, line in it."""
+_Picking = tuple[Sequence[bytes], "Callable[[RunLine], bool] | None", "Callable[[str], object] | None"]
+"""`words`, `passes` and `at_block` of the methods of `KeptLines`."""
 
 
 class KeptLog:
@@ -204,10 +206,29 @@ class KeptLines:
         until: str = "",
         words: Sequence[bytes] = (),
         passes: Callable[[RunLine], bool] | None = None,
-        newest_first: bool = False,
     ) -> Iterator[RunLine]:
         """Lines in order of time, each once: two followers of a run record the same lines. Only the blocks around the
         current time are in memory. `passes`: which lines are wanted."""
+        return self._merged(node, since, until, (words, passes, None), newest_first=False)
+
+    def newest_lines(
+        self,
+        node: str | Collection[str] | None = None,
+        *,
+        since: str = "",
+        until: str = "",
+        words: Sequence[bytes] = (),
+        passes: Callable[[RunLine], bool] | None = None,
+        at_block: Callable[[str], object] | None = None,
+    ) -> Iterator[RunLine]:
+        """The same, the newest first. `at_block` gets the latest time of each block before it is read; when it raises,
+        all lines after that time have been given."""
+        return self._merged(node, since, until, (words, passes, at_block), newest_first=True)
+
+    def _merged(
+        self, node: str | Collection[str] | None, since: str, until: str, picking: _Picking, *, newest_first: bool
+    ) -> Iterator[RunLine]:
+        words, passes, at_block = picking
         blocks = [
             (block, number)
             for number, block in enumerate(self._blocks(node))
@@ -217,7 +238,7 @@ class KeptLines:
         def wanted(line: RunLine) -> bool:
             return line.time > since and (not until or line.time <= until) and (passes is None or passes(line))
 
-        return _merged(blocks, wanted, words, newest_first=newest_first)
+        return _merged(blocks, wanted, words, at_block, newest_first=newest_first)
 
     def in_files(self, node: str | None = None) -> Iterator[RunLine]:
         """Lines file by file, in the order written."""
@@ -270,7 +291,12 @@ class KeptLines:
 
 
 def _merged(
-    blocks: list[tuple[Block, int]], wanted: Callable[[RunLine], bool], words: Sequence[bytes], *, newest_first: bool
+    blocks: list[tuple[Block, int]],
+    wanted: Callable[[RunLine], bool],
+    words: Sequence[bytes],
+    at_block: Callable[[str], object] | None,
+    *,
+    newest_first: bool,
 ) -> Iterator[RunLine]:
     """The wanted lines of all blocks in order of time: a block is read when its earliest time has come."""
     blocks.sort(key=(lambda one: one[0].last) if newest_first else lambda one: one[0].first, reverse=not newest_first)
@@ -280,6 +306,8 @@ def _merged(
         enough = len(read) + len(read) // 8
         while blocks and len(read) <= enough:
             block, number = blocks.pop()
+            if at_block:
+                at_block(block.last)
             read += [
                 ((line.time, line.node_rank, number, place), line)
                 for place, raw in enumerate(_with_words(block, words))

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from threading import Lock
+
 from orchestrator.checks.run_history import RunHistory
 from orchestrator.checks.run_report import RunReport
+from orchestrator.fleet.runs.event_index import EventCursor
 from orchestrator.fleet.runs.records import RunRecord, record_of, recorded_runs
 from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.run_events import RunLine
+
+AT_ONCE = 500
+"""Events that are read between two moments at which another thread may ask for the report."""
 
 
 def recorded_run(wanted: str | None) -> RunRecord:
@@ -27,3 +35,42 @@ def report_of(record: RunRecord) -> RunReport:
         history.add(line)
     notes = (f"plan: {record.unreadable}",) if record.unreadable else ()
     return history.report(record.run_id, outcome=record.outcome(), forecast=record.forecast(), notes=notes)
+
+
+class GrowingReport:
+    """The report of a run from its events alone, which are read as they come. One thread reads, any may ask."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record, self._lock = record, Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stamp = self._record.stamp()
+        self._history, self._cursor = RunHistory(self._record.plan()), EventCursor(self._record.folder)
+
+    def read(self) -> bool:
+        """Read the events that are new, and return whether there were any. A new attempt, or an index that was made
+        again, begins the report again."""
+        changed = self._record.stamp() != self._stamp
+        if changed:
+            self._begin()
+        lines = self._cursor.new()
+        while some := list(islice(lines, AT_ONCE)):
+            with self._lock:
+                for line in some:
+                    changed |= self._add(line)
+        return changed
+
+    def _add(self, line: RunLine | None) -> bool:
+        if line is None:
+            self._history = RunHistory(self._record.plan())
+            return False
+        self._history.add(line)
+        return True
+
+    def report(self) -> RunReport:
+        """The report of what has been read so far."""
+        with self._lock:
+            return self._history.report(
+                self._record.run_id, outcome=self._record.outcome(), forecast=self._record.forecast()
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import count
 
@@ -24,11 +24,13 @@ def search_runs(
     nodes: Collection[str] | None = None,
     since: str = "",
     until: str = "",
+    at_block: Callable[[str], object] | None = None,
 ) -> Iterator[SearchResult]:
     """Lines that contain all the words, in any case and order, also as parts of words; events, which people do not
     see, are left out. State and reason of a run's end count as a line.
 
-    A record is read when its newest time has come, and in it only the blocks that may have the words.
+    A record is read when its newest time has come, and in it only the blocks that may have the words. `at_block`: see
+    `KeptLines.newest_lines`.
     """
     wanted = [word.lower() for word in words]
     times = sorted(((_utc(record.touched_at()), record.run_id, record) for record in records), key=lambda one: one[:2])
@@ -42,7 +44,7 @@ def search_runs(
     while times or heap:
         while times and (not heap or times[-1][0] >= heap[0][2].time):
             record = times.pop()[2]
-            push(_in_record(record, wanted, nodes, since, until))
+            push(_in_record(record, wanted, nodes, (since, until), at_block))
             if nodes is None:
                 push(_outcome(record, wanted, since, until))
         if heap:
@@ -61,13 +63,17 @@ class _Descending(str):
 
 
 def _in_record(
-    record: RunRecord, wanted: Sequence[str], nodes: Collection[str] | None, since: str, until: str
+    record: RunRecord,
+    wanted: Sequence[str],
+    nodes: Collection[str] | None,
+    between: tuple[str, str],
+    at_block: Callable[[str], object] | None,
 ) -> Iterator[SearchResult]:
     def passes(line: RunLine) -> bool:
         return not line.text.startswith(EVENT_MARK) and _has(line.text, wanted)
 
-    words = tuple(word for one in wanted for word in words_in(one))
-    for line in record.lines(nodes, since=since, until=until, words=words, passes=passes, newest_first=True):
+    (since, until), words = between, tuple(word for one in wanted for word in words_in(one))
+    for line in record.newest_lines(nodes, since=since, until=until, words=words, passes=passes, at_block=at_block):
         yield SearchResult(
             run_id=record.run_id,
             time=line.time,
