@@ -50,6 +50,7 @@ GROUPS = {
         "export": "Write a launch as a file for Slurm, Kubernetes or Swarm",
         "status": "Show the state of a run and its nodes",
         "monitor": "Watch the nodes and their run, live",
+        "dashboard": "Show nodes, runs, curves and logs on a local web page",
         "logs": "Show what the ranks of a run wrote, merged",
         "exec": "Run a command in the containers of a run, or on a node",
         "shell": "Log in to a node",

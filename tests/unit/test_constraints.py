@@ -41,9 +41,9 @@ def test_the_image_has_the_versions_of_the_host() -> None:
 def test_every_requirement_of_the_project_is_pinned(python: str) -> None:
     pinned = pins("constraints.txt", python)
     text = (ROOT / "pyproject.toml").read_text()
-    blocks = re.findall(r"^(?:dependencies|trainer|gnn|dev) = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^(?:dependencies|trainer|dashboard|gnn|dev) = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
     asked = [Requirement(line) for block in blocks for line in re.findall(r'(?:^\s*)"([^"]+)"', block, re.MULTILINE)]
-    assert {"torch-geometric", "torch", "ruff"} <= {one.name for one in asked}
+    assert {"torch-geometric", "torch", "ruff", "starlette"} <= {one.name for one in asked}
     assert len(asked) > 20
     for requirement in asked:
         assert canonicalize_name(requirement.name) in pinned

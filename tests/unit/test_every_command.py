@@ -23,11 +23,11 @@ ROOT = Path(__file__).parents[2]
 
 NOTHING_TO_REACH = {
     "version", "explain", "docs", "prepare", "plan", "checkpoints push", "trust", "shell", "init", "runs diff",
-    "runs rerun", "report", "search", "export sbatch", "export jobset", "export trainjob",
+    "runs rerun", "report", "search", "export sbatch", "export jobset", "export trainjob", "dashboard",
 }  # fmt: skip
-"""Commands that ask no node before they have found something else, and `trust`, `init` and `shell`, which open their
-own connections: see tests/contract/test_ssh.py and test_init.py, tests/unit/test_exec.py. `lab` and `inventory` ask
-none either."""
+"""Commands that ask no node before they have found something else, `dashboard`, whose page says which nodes do not
+answer, and `trust`, `init` and `shell`, which open their own connections: see tests/contract/test_ssh.py and
+test_init.py, tests/unit/test_exec.py. `lab` and `inventory` ask none either."""
 WORDS = {
     "resume": ("RUN",),
     "runs diff": ("RUN", "OTHER"),

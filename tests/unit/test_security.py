@@ -38,8 +38,11 @@ SOURCES = sorted(
 )
 
 LISTENS = {
+    "orchestrator/cli/web/address.py": "the page of `orch dashboard`, while the command runs: on loopback or with "
+    "TLS; no answer without its token or the cookie that replaces it, nor to another host or origin",
     "orchestrator/cli/metrics.py": "figures for Prometheus, while the command runs: on loopback unless --expose is "
     "given, reads requests and changes nothing",
+    "orchestrator/cli/web/serving.py": "answers on the socket of the page",
     "orchestrator/fleet/tensorboard.py": "the browser's way to TensorBoard: on loopback, while the command runs",
     "orchestrator/nodes/board_program.py": "finds a free port on loopback of a container without a network",
     "orchestrator/nodes/probes/reach_program.py": "the pair probe: on the node's own address, ends by itself, answers "
@@ -250,6 +253,7 @@ OPENS = {
 }  # fmt: skip
 NO_SOCKET = {
     "orchestrator/fleet/readiness/pair_probe.py": ["one.listen"],
+    "orchestrator/cli/dashboard.py": ["bind"],
     "orchestrator/fleet/supervise/attempt.py": ["following.listen", "self._following.listen"],
     "orchestrator/fleet/supervise/follow.py": ["following.listen"],
     "trainer/workloads/custom.py": ["inspect.signature(build).bind"],

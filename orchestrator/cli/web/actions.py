@@ -1,0 +1,163 @@
+"""Stop, restart, and the check of the machines: the commands of the command line, started by a second click."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+from orchestrator.render.printable import printable
+from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
+from orchestrator.specs.run import RUN_ID
+
+VERBS = {"stop": ("stop", "--yes"), "restart": ("restart", "--yes", "--detach")}
+"""Words of the commands that need a second click; the run follows them."""
+DOCTOR = ("doctor", "--json")
+ASKED_S = 60.0
+"""How long a first click is remembered."""
+KEPT, LINES, LONGEST = 10, 40, 500
+"""Newest actions; newest lines of each, and their characters."""
+MOST_OUTPUT = 4 * 1024 * 1024
+Perform = Callable[[Sequence[str], Callable[[str], object]], "tuple[int, str]"]
+"""Runs a command with these words, gives each line of its messages to the function, returns exit code and stdout."""
+
+
+@dataclass(kw_only=True)
+class PageAction:
+    """A command that the page has started."""
+
+    number: int
+    verb: str
+    run_id: str
+    began: float
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES))
+    code: int | None = None
+    """Exit code; None: it is running."""
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "number": self.number, "verb": self.verb, "run_id": self.run_id, "began": self.began,
+            "lines": list(copy(self.lines)), "code": self.code,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    verb: str
+    run_id: str
+    until: float
+
+
+class PageActions:
+    """Actions that pages ask for: first a question, then, with its key, the command."""
+
+    def __init__(self, perform: Perform, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._perform, self._clock, self._lock = perform, clock, Lock()
+        self._questions: dict[str, _Question] = {}
+        self._actions: deque[PageAction] = deque(maxlen=KEPT)
+        self._number = 0
+        self.findings: dict[str, Any] | None = None
+        """The newest answer of the check of the machines, as `orch doctor --json` has it."""
+
+    def ask(self, verb: str, run_id: str, *, user: str) -> dict[str, str]:
+        """Question before an action, and the key that confirms it. `user`: of the run, if that is another one."""
+        if verb not in VERBS or not re.fullmatch(RUN_ID, run_id):
+            raise UsageError(f"{verb} {run_id}: no action")
+        whose = f", which {printable(user)} has launched," if user else ""
+        what = {
+            "stop": f"Stop run {run_id}{whose} on all its nodes? A last checkpoint is written first.",
+            "restart": f"Stop run {run_id}{whose} with a checkpoint and start it again from there?",
+        }[verb]
+        key = secrets.token_urlsafe(16)
+        with self._lock:
+            now = self._clock()
+            self._questions = {old: one for old, one in self._questions.items() if one.until > now}
+            self._questions[key] = _Question(verb=verb, run_id=run_id, until=now + ASKED_S)
+        return {"question": what, "confirm": key, "line": f"orch {verb} {run_id}"}
+
+    def confirm(self, verb: str, run_id: str, key: str) -> PageAction:
+        """Start the action that was asked for. ConfigError: the key is not that of its question, or is too old."""
+        with self._lock:
+            asked = self._questions.pop(key, None)
+            if asked is None or (asked.verb, asked.run_id) != (verb, run_id) or asked.until <= self._clock():
+                raise ConfigError("this confirmation is not valid any more", hint="click again")
+        return self._begin(verb, run_id, (*VERBS[verb][:1], run_id, *VERBS[verb][1:]))
+
+    def examine(self) -> PageAction:
+        """Start the check of all machines, which changes nothing on them."""
+        return self._begin("doctor", "", DOCTOR)
+
+    def data(self) -> list[dict[str, Any]]:
+        """The newest actions, in the order of their start."""
+        with self._lock:
+            return [one.data() for one in self._actions]
+
+    def _begin(self, verb: str, run_id: str, words: Sequence[str]) -> PageAction:
+        with self._lock:
+            if any(one.run_id == run_id and one.code is None for one in self._actions):
+                raise ConflictError(f"another action on {run_id or 'the machines'} is running", hint="wait for its end")
+            self._number += 1
+            action = PageAction(number=self._number, verb=verb, run_id=run_id, began=time.time())
+            self._actions.append(action)
+        Thread(target=self._carry_out, args=(action, words), daemon=True).start()
+        return action
+
+    def _carry_out(self, action: PageAction, words: Sequence[str]) -> None:
+        def hear(line: str) -> None:
+            with self._lock:
+                action.lines.append(printable(line)[:LONGEST])
+
+        code = 1
+        try:
+            code, output = self._perform(words, hear)
+            if action.verb == "doctor":
+                self._keep_findings(output)
+        except Exception as error:
+            hear(f"{type(error).__name__}: {error}")
+        finally:
+            action.code = code
+
+    def _keep_findings(self, output: str) -> None:
+        import json
+
+        try:
+            data = json.loads(output)["data"]
+            kept = {name: data[name] for name in ("at", "unfit", "not_checked", "findings")}
+        except (ValueError, KeyError, TypeError):
+            return  # it was refused: its lines say why
+        self.findings = kept
+
+
+def perform_here(inventory: Path | None) -> Perform:
+    """Run commands of `orch` on this computer with this inventory, detached from the terminal: Ctrl-C ends the page,
+    and not a stop half way."""
+
+    def perform(words: Sequence[str], hear: Callable[[str], object]) -> tuple[int, str]:
+        given = ("-i", str(inventory)) if inventory else ()
+        argv = (sys.executable, "-m", "orchestrator", *words, *given)
+        with subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, encoding="utf-8", errors="replace", start_new_session=True,
+        ) as process:  # fmt: skip
+            output: list[str] = []
+            reading = Thread(target=lambda: output.append(_read(process)), daemon=True)
+            reading.start()
+            for line in process.stderr or ():
+                hear(line.rstrip("\n"))
+            reading.join()
+            return process.wait(), "".join(output)
+
+    return perform
+
+
+def _read(process: subprocess.Popen[str]) -> str:
+    return process.stdout.read(MOST_OUTPUT) if process.stdout else ""

@@ -1,0 +1,63 @@
+// Requests to the server, and its stream of snapshots with what is known of the connection.
+
+export class Refused extends Error {}
+
+export async function get(path, parameters = {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    for (const one of [value].flat()) if (one !== "" && one !== null && one !== undefined) query.append(name, one);
+  }
+  return answer(await fetch(`${path}?${query}`, { headers: { accept: "application/json" } }));
+}
+
+export async function post(path, body = {}) {
+  return answer(
+    await fetch(path, {
+      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
+    }),
+  );
+}
+
+async function answer(response) {
+  const isData = (response.headers.get("content-type") || "").startsWith("application/json");
+  const data = isData ? await response.json() : { error: (await response.text()).trim() };
+  if (!response.ok) throw new Refused([data.error, data.hint].filter(Boolean).join(" → ") || `error ${response.status}`);
+  return data;
+}
+
+const SILENT_MS = 8000;
+const AGAIN_MS = 3000;
+
+// Calls heard(snapshot) for each one, and lost(since) every second while nothing is heard; since is a Date, or null
+// before the first snapshot. The clock of the page may jump: silence is measured by one that does not.
+export function follow(heard, lost) {
+  let source = null, last = performance.now(), since = null;
+  const open = () => {
+    source?.close();
+    source = new EventSource("/api/live");
+    source.addEventListener("snapshot", (event) => {
+      let data;
+      try {
+        data = JSON.parse(event.data);
+      } catch {
+        return; // cut short
+      }
+      last = performance.now();
+      since = new Date();
+      heard(data);
+    });
+  };
+  open();
+  let opened = performance.now();
+  setInterval(() => {
+    const now = performance.now();
+    const closed = source.readyState === EventSource.CLOSED; // it has been refused: the browser does not try again
+    if (now - opened > AGAIN_MS && (closed || now - last > SILENT_MS)) {
+      opened = now;
+      open();
+    }
+    if (now - last > SILENT_MS || (source.readyState !== EventSource.OPEN && now - last > AGAIN_MS)) {
+      lost(since, (now - last) / 1000);
+    }
+  }, 1000);
+}

@@ -1,0 +1,208 @@
+// The first view: what is running, how far, how long still, and whether anything is wrong.
+
+import { get } from "./api.js";
+import { click } from "./actions.js";
+import { CurveWall } from "./charts.js";
+import { ago, clock, el, gib, meter, numbers, patch, percent, pill, short, span, sparkline, table } from "./dom.js";
+
+const CURVES_MS = 5000;
+const SWAP_MIB = 512;
+
+export function now(root) {
+  const about = el("section", { class: "card run", "aria-label": "Run" });
+  const health = el("section", { "aria-label": "Health" });
+  const nodes = el("section", { "aria-label": "Nodes" });
+  const charts = el("section", { class: "charts", "aria-label": "Curves of the run" });
+  const faults = el("section", { "aria-label": "Newest faults" });
+  root.append(about, health, nodes, charts, faults);
+  const wall = new CurveWall(charts);
+  let shown = "", due = 0, asking = false;
+
+  async function curves(run) {
+    if (asking || performance.now() < due) return;
+    asking = true;
+    try {
+      const { runs } = await get("/api/curves", { run, name: "loss,per_s", group: "train,validation" });
+      due = performance.now() + (runs[0].reading ? 700 : CURVES_MS);
+      if (run === shown) wall.give(runs, ["loss", "per_s"]);
+    } catch {
+      due = performance.now() + CURVES_MS; // a run without a record: the snapshot shows what is known
+    } finally {
+      asking = false;
+    }
+  }
+
+  return {
+    update(snapshot) {
+      patch(about, runCard(snapshot));
+      patch(health, healthLine(snapshot));
+      patch(nodes, el("h2", {}, "Nodes"), nodeTable(snapshot) || el("p", { class: "soft" }, "No nodes: the inventory is gone."));
+      patch(faults, faultList(snapshot));
+      const run = snapshot.run?.run_id || "";
+      if (run !== shown) {
+        shown = run;
+        due = 0;
+        wall.give([], []);
+      }
+      if (run) curves(run);
+    },
+  };
+}
+
+function runCard(snapshot) {
+  const run = snapshot.run;
+  if (!run) {
+    return [
+      el("h1", {}, snapshot.looked ? "No run" : "Looking for runs…"),
+      el("p", { class: "soft" }, "A run that is launched appears here by itself: ", el("code", {}, "orch launch")),
+    ];
+  }
+  const active = ["running", "created"].includes(run.state);
+  const left = run.remaining_s;
+  const until = left === null ? "" : `, until ${clock(new Date(Date.now() + 1000 * left))}`;
+  const done = run.progress;
+  return [
+    el(
+      "div", { class: "head" },
+      el("h1", {}, pill(run.state), " ", el("a", { href: `#/run/${run.run_id}`, class: "mono" }, run.run_id)),
+      el(
+        "p", { class: "buttons" },
+        active ? el("button", { type: "button", onclick: () => click("restart", run.run_id) }, "Restart…") : null,
+        active ? el("button", { type: "button", class: "danger", onclick: () => click("stop", run.run_id) }, "Stop…") : null,
+      ),
+    ),
+    el("p", { class: "soft line", title: run.command }, el("code", {}, run.command || "command unknown")),
+    run.reason ? el("p", { class: "reason" }, run.reason) : null,
+    el(
+      "div", { class: "progress" },
+      meter(done, done === null ? "progress unknown" : `progress: ${percent(done)}`, active ? "" : "over"),
+      el(
+        "p", {},
+        el("b", {}, done === null ? "progress unknown" : percent(done)),
+        run.step === null ? null : ` · step ${numbers(run.step)}${run.final_step ? ` of ${numbers(run.final_step)}` : ""}`,
+        el("span", { class: "push" }, timeLeft(snapshot, left, until, active)),
+      ),
+    ),
+    el(
+      "dl", { class: "tiles" },
+      tile("Loss", short(run.loss), sparkline(run.losses, "loss of the newest steps")),
+      tile("Speed", run.per_s === null ? "–" : [short(run.per_s), el("small", {}, ` ${run.unit}/s`)],
+        run.of_forecast === null ? null : el("small", { class: "soft" }, `${percent(run.of_forecast)} of the forecast`)),
+      tile("Waiting for data", percent(run.waiting)),
+      tile("Exchanging", percent(run.exchanging)),
+      tile("Started", run.started_at ? clock(run.started_at) : "–",
+        el("small", { class: "soft" }, [
+          run.started_at ? ago(run.started_at) : "", run.attempt > 1 ? `attempt ${run.attempt}` : "", run.restarts ? `${run.restarts} restarts seen` : "",
+          run.as_of ? `on record until ${clock(run.as_of)}` : "",
+        ].filter(Boolean).join(", "))),
+    ),
+  ];
+}
+
+function timeLeft({ run, nodes }, left, until, active) {
+  if (left !== null) return [el("b", {}, `${span(left)} left`), until];
+  if (!active) return "";
+  if (run.step === null) return "no step yet";
+  if (nodes.some((node) => node.silent && node.node_rank !== null)) return "time left unknown while a node is silent";
+  return run.step_age_s > 60 ? `no step for ${span(run.step_age_s)}` : "time left not known yet";
+}
+
+function tile(name, value, more = null) {
+  return el("div", {}, el("dt", {}, name), el("dd", {}, value), more ? el("dd", { class: "more" }, more) : null);
+}
+
+// One line that says whether anything is wrong, and what.
+function healthLine(snapshot) {
+  const silent = snapshot.nodes.filter((node) => node.silent);
+  const waiting = snapshot.nodes.filter((node) => node.heard_s === null && !node.silent);
+  const failed = snapshot.nodes.filter((node) => ["failed", "lost"].includes(node.state) && !node.silent);
+  const straggler = snapshot.run?.straggler;
+  const lines = [
+    ...silent.map((node) => ["bad", node.name, node.heard_s === null ? `does not answer${because(node)}` : `silent for ${span(node.heard_s)}${because(node)}`]),
+    ...failed.map((node) => ["bad", node.name, `${node.state}${because(node)}`]),
+    ...(straggler ? [["warn", straggler.node || "all nodes", straggler.text]] : []),
+    ...snapshot.nodes.flatMap((node) => throttled(node)),
+  ];
+  if (lines.length) {
+    return el("ul", { class: "health" }, lines.map(([tone, name, text]) => el("li", { class: tone }, el("b", {}, name), ` ${text}`)));
+  }
+  if (waiting.length) return el("p", { class: "health soft" }, `waiting for ${waiting.map((node) => node.name).join(", ")}`);
+  const count = snapshot.nodes.length;
+  return count ? el("p", { class: "health good" }, count === 1 ? "The node answers; nothing is wrong." : `All ${count} nodes answer; nothing is wrong.`) : null;
+}
+
+const because = (node) => (node.problem ? `: ${node.problem}` : "");
+
+function throttled(node) {
+  const found = (node.usage?.gpus || []).filter((gpu) => gpu.slowed_by);
+  return found.map((gpu) => ["warn", node.name, `GPU ${gpu.index} is slowed by ${gpu.slowed_by}`]);
+}
+
+export function nodeTable(snapshot) {
+  const straggler = snapshot.run?.straggler?.node;
+  const has = (choose) => snapshot.nodes.some((node) => node.usage && choose(node.usage));
+  const usage = (node, draw) => (node.usage ? draw(node.usage) : "–");
+  const columns = [
+    { title: "Node", class: "name", cell: (node) => [el("b", {}, node.name), node.node_rank === null ? null : el("small", { class: "soft", title: "node rank" }, ` #${node.node_rank}`)] },
+    { title: "State", class: "state", cell: nodePill },
+    { title: "CPU", class: "bar", cell: (node) => usage(node, (used) => share(used.cpu_percent / 100, `${Math.round(used.cpu_percent)} %`)) },
+    { title: "Memory", class: "bar", cell: (node) => usage(node, (used) => share(used.ram_used_mib / used.ram_limit_mib, `${gib(used.ram_used_mib)} / ${gib(used.ram_limit_mib)}`, true)) },
+    ...(has((used) => used.gpus.length) ? [
+      { title: "GPU", class: "bar", cell: (node) => usage(node, gpuUse) },
+      { title: "GPU memory", class: "bar", cell: (node) => usage(node, gpuMemory) },
+      { title: "Temp, power", class: "number", cell: (node) => usage(node, heat) },
+    ] : []),
+    ...(has((used) => used.swap_used_mib >= SWAP_MIB) ? [{ title: "Swap", class: "number", cell: (node) => usage(node, (used) => gib(used.swap_used_mib)) }] : []),
+    { title: "Disk MiB/s", class: "number", cell: (node) => usage(node, (used) => pair(used.disk_read_mib_s, used.disk_write_mib_s)) },
+    { title: "Net MiB/s", class: "number", cell: (node) => usage(node, (used) => pair(used.network_in_mib_s, used.network_out_mib_s)) },
+    ...(snapshot.nodes.some((node) => node.compute_s !== null) ? [
+      { title: "Part of step", class: "number", cell: (node) => (node.compute_s === null ? "–" : `${node.compute_s < 1 ? node.compute_s.toFixed(3) : short(node.compute_s)} s`) },
+    ] : []),
+    ...(snapshot.nodes.some((node) => node.problem || node.name === straggler) ? [
+      { title: "Note", class: "wide", cell: (node) => (node.name === straggler ? el("span", { class: "warn" }, `slowest: ${snapshot.run.straggler.reason}`) : node.problem) },
+    ] : []),
+  ];
+  const rows = snapshot.nodes.map((node) => ({ ...node, tone: node.silent ? "old" : null }));
+  return table(columns, rows, { caption: "Nodes and what they use", key: (node) => node.name });
+}
+
+export function nodePill(node) {
+  if (node.silent) return el("span", { class: "pill s-bad" }, node.heard_s === null ? "no answer" : `silent ${span(node.heard_s)}`);
+  return ["idle", "connecting"].includes(node.state) ? el("span", { class: "pill s-idle" }, node.state) : pill(node.state);
+}
+
+function share(value, text, isMemory = false) {
+  return [meter(value, text, isMemory && value > 0.92 ? "warn" : ""), el("span", {}, text)];
+}
+
+function gpuUse(used) {
+  const known = used.gpus.map((gpu) => gpu.utilization_percent).filter((one) => one !== null);
+  if (!known.length) return "–";
+  const mean = known.reduce((sum, one) => sum + one, 0) / known.length;
+  return share(mean / 100, `${used.gpus.length > 1 ? `${used.gpus.length}× ` : ""}${Math.round(mean)} %`);
+}
+
+function gpuMemory(used) {
+  const known = used.gpus.filter((gpu) => gpu.memory_used_mib !== null && gpu.memory_total_mib);
+  if (!known.length) return "–";
+  const [taken, whole] = ["memory_used_mib", "memory_total_mib"].map((key) => known.reduce((sum, gpu) => sum + gpu[key], 0));
+  return share(taken / whole, `${gib(taken)} / ${gib(whole)}`, true);
+}
+
+const pair = (one, other) => `${one.toFixed(1)} / ${other.toFixed(1)}`;
+
+// The hottest GPU, and the power of all.
+function heat(used) {
+  const [hot, power] = ["temperature_c", "power_w"].map((key) => used.gpus.map((gpu) => gpu[key]).filter((one) => one !== null));
+  const words = [hot.length ? `${Math.max(...hot)} °C` : "", power.length ? `${Math.round(power.reduce((sum, one) => sum + one, 0))} W` : ""];
+  return words.filter(Boolean).join(", ") || "–";
+}
+
+function faultList(snapshot) {
+  if (!snapshot.faults.length) return [];
+  const newest = [...snapshot.faults].reverse().slice(0, 12);
+  return [
+    el("h2", {}, "Newest faults and recoveries"),
+    el("ol", { class: "events" }, newest.map((one) => el("li", {}, el("time", {}, clock(new Date(1000 * one.at), true)), ` ${one.text}`))),
+  ];
+}

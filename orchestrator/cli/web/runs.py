@@ -1,0 +1,252 @@
+"""Runs for the page: the list, and for each run its curves, timeline and machines, in memory that stays small."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from threading import Event, Lock, Thread
+from typing import Any
+
+from contract.events import ProgressEvent, StepDone
+from orchestrator.checks.hang import timestamp
+from orchestrator.checks.postmortem import write_postmortem
+from orchestrator.checks.run_report import RunReport
+from orchestrator.cli.web.plain import as_json, shown
+from orchestrator.fleet.runs.evidence import recorded_evidence
+from orchestrator.fleet.runs.find_runs import FoundRuns
+from orchestrator.fleet.runs.progress import newest_progress, recorded_history
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.report import GrowingReport
+from orchestrator.render.live import LiveRun
+from orchestrator.render.why import OWNERS, headline, why_data
+from orchestrator.specs.curve import Curve
+from orchestrator.specs.past_run import HistoryEntry
+from orchestrator.specs.run import Run
+
+MOST_RUNS, WITH_FIGURES = 200, 60
+"""Runs of the list, the newest, and those of them with the figures of their newest step."""
+POINTS, ANSWER_POINTS, FEWEST_POINTS = 240, 16_000, 24
+"""Points of a curve that are kept, and those of all curves of one answer."""
+HELD_RUNS = 16
+"""Runs whose curves are kept."""
+WANTED_S, QUIET_S, LOOK_S = 30.0, 60.0, 1.0
+"""A run is read while a page has asked for it so recently. A record that is not written to for longer than the second
+is taken out of memory; it is read again when it changes."""
+MOMENTS = 120
+
+
+@dataclass(kw_only=True)
+class _HeldRun:
+    """Content of one run that is kept."""
+
+    record: RunRecord
+    growing: GrowingReport | None = None
+    mark: object = None
+    """State of the record when it was read."""
+    packed: bytes = b""
+    """The run for the page, as compressed JSON; empty: it is being read for the first time."""
+    asked: float = 0.0
+
+
+class RunCurves:
+    """Reads the records of runs that pages show, in one thread of its own."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, Lock()
+        self._held: dict[str, _HeldRun] = {}
+        self._wake, self._closed = Event(), False
+        Thread(target=self._read, daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+
+    def run(self, record: RunRecord) -> dict[str, Any]:
+        """The run as far as it has been read; `reading`: there is more."""
+        with self._lock:
+            held = self._held.pop(record.run_id, None) or _HeldRun(record=record)
+            self._held[record.run_id] = held  # the one asked for last is the last
+            held.asked = self._clock()
+            for run_id in list(self._held)[:-HELD_RUNS]:
+                del self._held[run_id]
+            packed, growing = held.packed, held.growing
+        self._wake.set()
+        if packed:
+            return {**json.loads(zlib.decompress(packed)), "reading": False}
+        return {**(run_view(growing.report()) if growing else {"run_id": record.run_id}), "reading": True}
+
+    def _read(self) -> None:
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            while wanted := self._wanted():
+                for held in wanted:
+                    self._read_one(held)
+                if self._closed:
+                    return
+                if not any(not held.packed for held in self._wanted()):
+                    self._wake.wait(LOOK_S)
+                    self._wake.clear()
+
+    def _wanted(self) -> list[_HeldRun]:
+        with self._lock:
+            now = self._clock()
+            return [held for held in self._held.values() if now - held.asked < WANTED_S or not held.packed]
+
+    def _read_one(self, held: _HeldRun) -> None:
+        try:
+            touched = held.record.touched_at()
+            mark = (held.record.stamp(), touched)
+            if mark == held.mark and held.packed:
+                if time.time() - touched > QUIET_S:
+                    held.growing = None
+                return
+            held.growing = held.growing or GrowingReport(held.record)
+            if held.growing.read() or not held.packed or mark != held.mark:
+                held.packed = zlib.compress(as_json(run_view(held.growing.report())), 1)
+            held.mark = mark
+            if held.record.outcome() or time.time() - touched > QUIET_S:
+                held.growing = None
+        except OSError as error:  # the record was removed meanwhile
+            held.packed, held.growing = zlib.compress(as_json(_unreadable(held.record, error))), None
+
+
+def run_view(report: RunReport) -> dict[str, Any]:
+    """A report for the page, with curves of a bounded number of points."""
+    facts = {
+        name: getattr(report, name)
+        for name in (
+            "run_id", "project", "user", "command", "state", "reason", "begun_at", "ended_at", "seconds", "attempt",
+            "world_size", "backend", "sync", "steps", "final_step", "unit", "measured_per_s", "versions",
+            "curves_left_out", "notes",
+        )
+    }  # fmt: skip
+    parts = {
+        "options": [asdict(one) for one in report.options],
+        "machines": [asdict(one) for one in report.machines],
+        "phases": [asdict(one) for one in report.phases],
+        "moments": [asdict(one) for one in report.moments[-MOMENTS:]],
+        "samples": [asdict(one) for one in report.samples[-3:]],
+    }
+    return {**shown({**facts, **parts}), "curves": [curve_data(one, POINTS) for one in report.curves]}
+
+
+def curve_data(curve: Curve, points: int) -> dict[str, Any]:
+    """A curve with at most so many points; figures with five digits."""
+    thinned = curve.thinned(points)
+    return {
+        **shown({"group": curve.group, "name": curve.name, "unit": curve.unit, "node": curve.node}),
+        "recorded": curve.recorded,
+        "mean": _short(curve.mean),
+        "x": [x if x != int(x) else int(x) for x, _ in thinned],
+        "y": [_short(y) for _, y in thinned],
+    }
+
+
+def only(view: Mapping[str, Any], groups: Sequence[str], names: Sequence[str], points: int) -> dict[str, Any]:
+    """The run with its curves of these groups and names alone, each with at most so many points."""
+    kept = [
+        one for one in view.get("curves", ())
+        if (not groups or one["group"] in groups) and (not names or one["name"] in names)
+    ]  # fmt: skip
+    most = max(FEWEST_POINTS, min(POINTS, points // max(1, len(kept))))
+    return {**view, "curves": [_thinned(one, most) for one in kept], "figures": sorted(_figures(view))}
+
+
+def _figures(view: Mapping[str, Any]) -> set[str]:
+    """Names of all figures over steps."""
+    return {one["name"] for one in view.get("curves", ()) if one["group"] != "resources"}
+
+
+def _thinned(data: Mapping[str, Any], most: int) -> dict[str, Any]:
+    if len(data["x"]) <= most:
+        return dict(data)
+    curve = Curve(name="", group="", x=tuple(data["x"]), y=tuple(data["y"]), recorded=0, total=0.0)
+    pairs = curve.thinned(most)
+    return {**data, "x": [x for x, _ in pairs], "y": [y for _, y in pairs]}
+
+
+def why_view(record: RunRecord) -> dict[str, Any]:
+    """The cause of a run's end, from the record alone."""
+    story = write_postmortem(recorded_evidence(record))
+    words = {"headline": "", "owner": ""}
+    if failure := story.failure:
+        words = {"headline": headline(failure), "owner": OWNERS.get(failure.cause.owner, "") if failure.cause else ""}
+    view: dict[str, Any] = shown({**why_data(story), **words})
+    return view
+
+
+class RunList:
+    """All runs, newest first: those on the nodes, then those on record."""
+
+    def __init__(self) -> None:
+        self._figures: dict[str, tuple[float, dict[str, Any]]] = {}
+
+    def data(self, found: FoundRuns | None, live: LiveRun | None = None) -> dict[str, Any]:
+        """The list. `found`: what the nodes have answered, None as long as they have not; `live`: the run that is
+        watched, of which more is known than of others."""
+        history = {entry.run_id: entry for entry in recorded_history()}
+        on_nodes = {run.run_id: run for run in found.runs} if found else {}
+        rows = [*map(_on_nodes, on_nodes.values())]
+        rows += [_on_record(entry) for run_id, entry in history.items() if run_id not in on_nodes]
+        for row in rows:
+            if live and not live.as_of and row["run_id"] == live.run_id:
+                row |= {"state": live.state, "reason": live.reason, "active": live.state in ("running", "created")}
+        rows.sort(key=lambda row: (not row["active"], -row["began"]))
+        for row in rows[:WITH_FIGURES]:
+            if row["run_id"] in history:
+                row |= self._newest(row["run_id"])
+        silent = {name: error.message for name, error in found.unreachable.items()} if found else {}
+        own = getpass.getuser()
+        for row in rows[:MOST_RUNS]:
+            row["stranger"] = row["user"] if row["user"] not in ("", own) else ""
+        data = {"runs": rows[:MOST_RUNS], "more": max(0, len(rows) - MOST_RUNS), "unreachable": silent}
+        return {**shown(data), "asked": found is not None}
+
+    def _newest(self, run_id: str) -> dict[str, Any]:
+        """Step and loss of the newest progress on record."""
+        record = RunRecord(run_id)
+        try:
+            touched = record.touched_at()
+        except OSError:
+            return {}
+        known = self._figures.get(run_id)
+        if known is None or known[0] != touched:
+            lines = list(islice(record.events(ProgressEvent, newest_first=True), 20))
+            last = newest_progress(line.event for line in reversed(lines))
+            losses = (line.event.loss for line in lines if isinstance(line.event, StepDone))
+            loss = next((loss for loss in losses if loss is not None), last and last.loss)
+            figures = {"step": last.step, "final_step": last.final_step, "loss": loss} if last else {}
+            self._figures[run_id] = known = (touched, figures)
+        return known[1]
+
+
+def _on_nodes(run: Run) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id, "state": run.state.value, "reason": "", "active": run.is_going,
+        "started_at": run.started_at, "began": timestamp(run.started_at), "command": run.command, "user": run.user,
+        "nodes": [member.node for member in run.members], "attempt": run.attempt, "on_nodes": True,
+    }  # fmt: skip
+
+
+def _on_record(entry: HistoryEntry) -> dict[str, Any]:
+    return {
+        "run_id": entry.run_id, "state": entry.state, "reason": entry.reason, "active": False,
+        "started_at": entry.started_at, "began": timestamp(entry.started_at), "command": entry.command,
+        "user": entry.user, "nodes": list(entry.nodes), "attempt": None, "on_nodes": False,
+    }  # fmt: skip
+
+
+def _short(value: float) -> float | None:
+    number = float(f"{value:.5g}")
+    return int(number) if number == int(number) and abs(number) < 1e15 else number  # `1`, not `1.0`
+
+
+def _unreadable(record: RunRecord, error: OSError) -> dict[str, Any]:
+    text = f"the record cannot be read: {error.strerror or error}"
+    return {"run_id": record.run_id, "state": "unknown", "reason": text, "curves": []}

@@ -1,0 +1,83 @@
+"""The server of the page: its parts put together, and the loop that ends with Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from orchestrator.cli.monitoring.feed import LiveFeed
+from orchestrator.cli.web.actions import PageActions, perform_here
+from orchestrator.cli.web.address import WebAddress
+from orchestrator.cli.web.app import WebParts, web_app
+from orchestrator.cli.web.fleet import WatchedFleet
+from orchestrator.cli.web.live import LiveStream
+from orchestrator.cli.web.runs import RunCurves, RunList
+from orchestrator.render.live import LiveModel
+from orchestrator.specs.inventory import NodeSpec
+
+LEAVING_S = 2
+"""Time in which answers that were begun may end."""
+MOST_CONNECTIONS = 128
+LONGEST_HEAD = 16 * 1024
+"""Bytes of the headers of a request."""
+
+
+def web_parts(
+    specs: Sequence[NodeSpec], run: str | None, *, project: str, inventory: Path | None, version: str
+) -> WebParts:
+    """All that the page shows; nothing is asked yet."""
+    fleet, actions = WatchedFleet(specs, project, run), PageActions(perform_here(inventory))
+    feed = LiveFeed(fleet.watching, LiveModel(spec.name for spec in specs))
+    return WebParts(
+        fleet=fleet,
+        feed=feed,
+        stream=LiveStream(feed, actions.data),
+        actions=actions,
+        curves=RunCurves(),
+        list=RunList(),
+        project=project,
+        version=version,
+    )
+
+
+def serve(parts: WebParts, address: WebAddress, token: str, listening: socket.socket) -> None:
+    """Watch the nodes and answer until Ctrl-C or SIGTERM."""
+    parts.feed.start()
+    try:
+        page_server(parts, address, token).run(sockets=[listening])
+    finally:
+        parts.feed.close()
+
+
+def page_server(parts: WebParts, address: WebAddress, token: str) -> uvicorn.Server:
+    """The server, which is not running yet."""
+    errors = logging.getLogger("uvicorn.error")
+    errors.propagate = False  # a broken request is no message for the terminal
+    errors.addHandler(logging.NullHandler())
+    config = uvicorn.Config(
+        web_app(parts, address, token),
+        http="h11", ws="none", loop="asyncio", lifespan="on",
+        log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=LONGEST_HEAD,
+        timeout_graceful_shutdown=LEAVING_S,
+        ssl_certfile=str(address.tls.cert) if address.tls else None,
+        ssl_keyfile=str(address.tls.key) if address.tls else None,
+    )  # fmt: skip
+    return _PageServer(config, parts)
+
+
+class _PageServer(uvicorn.Server):
+    """Ends the streams before it waits for the ends of all answers."""
+
+    def __init__(self, config: uvicorn.Config, parts: WebParts) -> None:
+        super().__init__(config)
+        self._parts = parts
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._parts.stream.close()
+        super().handle_exit(sig, frame)
