@@ -184,7 +184,7 @@ function nearest(xs, x) {
 
 const TITLES = {
   per_s: "throughput", lr: "learning rate", grad_norm: "gradient norm", mfu: "model FLOPs utilization",
-  waiting: "share waiting for data", exchanging: "share waiting for the network", of_forecast: "speed divided by forecast",
+  micro_batch: "micro-batch", tflops: "TFLOP/s", waiting: "share waiting for data", exchanging: "share waiting for the network", of_forecast: "speed divided by forecast",
 };
 const LOGARITHMIC = new Set(["loss", "grad_norm", "perplexity"]);
 const FIRST = ["loss", "per_s", "lr", "grad_norm"];
@@ -240,7 +240,7 @@ export class ResourceWall {
 
   give(run) {
     const curves = (run.curves || []).filter((one) => one.group === "resources");
-    const nodes = [...new Set(curves.map((one) => one.node))];
+    const nodes = [...new Set([...(run.machines || []).map((one) => one.node), ...curves.map((one) => one.node)])];
     for (const name of [...new Set(curves.map((one) => one.name))]) {
       const found = curves.filter((one) => one.name === name);
       if (!this.charts.has(name)) {
@@ -248,7 +248,8 @@ export class ResourceWall {
         this.charts.set(name, made);
         this.root.append(made.node);
       }
-      this.charts.get(name).give(found.map((one) => ({ ...one, name: one.node, colour: nodes.indexOf(one.node) })));
+      const lines = found.map((one) => ({ ...one, name: one.node, colour: nodes.indexOf(one.node) }));
+      this.charts.get(name).give(lines.sort((a, b) => a.colour - b.colour));
     }
   }
 }

@@ -116,19 +116,20 @@ function healthLine(snapshot) {
   const silent = snapshot.nodes.filter((node) => node.silent);
   const waiting = snapshot.nodes.filter((node) => node.heard_s === null && !node.silent);
   const failed = snapshot.nodes.filter((node) => ["failed", "lost"].includes(node.state) && !node.silent);
-  const straggler = snapshot.run?.straggler;
+  const straggler = snapshot.run?.straggler, ended = ["failed", "lost"].includes(snapshot.run?.state);
   const lines = [
+    ...(ended ? [["bad", `run ${snapshot.run.run_id}`, [`${snapshot.run.state}: `, el("a", { href: `#/run/${snapshot.run.run_id}` }, "why, and what to do")]]] : []),
     ...silent.map((node) => ["bad", node.name, node.heard_s === null ? `does not answer${because(node)}` : `silent for ${span(node.heard_s)}${because(node)}`]),
     ...failed.map((node) => ["bad", node.name, `${node.state}${because(node)}`]),
     ...(straggler ? [["warn", straggler.node || "all nodes", straggler.text]] : []),
     ...snapshot.nodes.flatMap((node) => throttled(node)),
   ];
   if (lines.length) {
-    return el("ul", { class: "health" }, lines.map(([tone, name, text]) => el("li", { class: tone }, el("b", {}, name), ` ${text}`)));
+    return el("ul", { class: "health" }, lines.map(([tone, name, text]) => el("li", { class: tone }, el("b", {}, name), " ", text)));
   }
   if (waiting.length) return el("p", { class: "health soft" }, `waiting for ${waiting.map((node) => node.name).join(", ")}`);
   const count = snapshot.nodes.length;
-  return count ? el("p", { class: "health good" }, count === 1 ? "The node answers; nothing is wrong." : `All ${count} nodes answer; nothing is wrong.`) : null;
+  return count ? el("p", { class: "health good" }, `${count === 1 ? "The node answers" : `${count === 2 ? "Both" : `All ${count}`} nodes answer`}; nothing is wrong.`) : null;
 }
 
 const because = (node) => (node.problem ? `: ${node.problem}` : "");
