@@ -105,7 +105,7 @@ def measured(names: list[str], browser_python: str, *, keep: bool = False) -> di
 def browsed(url: str, python: str) -> dict[str, Any]:
     ran = subprocess.run((python, str(HERE / "dashboard_browser.py"), url), capture_output=True, text=True, check=False)
     if ran.returncode:
-        print(f"without the figures of a browser: {ran.stderr.strip().splitlines()[-1]}")
+        print(f"without the figures of a browser: {ran.stderr.strip().rpartition(chr(10))[2]}")
         return {}
     figures: dict[str, Any] = json.loads(ran.stdout)
     return figures

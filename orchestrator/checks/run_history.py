@@ -64,8 +64,10 @@ _NO_FIGURES = {"epoch"}
 class RunHistory:
     """Content of the lines of one run, in the order of `add`."""
 
-    def __init__(self, plan: Plan | None = None) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan | None = None, *, figures_as_evidence: bool = True) -> None:
+        """`figures_as_evidence`: whether the last steps and resources of each node are kept for the post-mortem, which
+        takes some MiB."""
+        self._plan, self._figures_as_evidence = plan, figures_as_evidence
         self._zero: float | None = timestamp(plan.started_at) if plan else None
         self._first_time = self._last_time = ""
         self._number = self._curves_left_out = 0
@@ -92,7 +94,8 @@ class RunHistory:
         if time and (self._zero is None or time < self._zero):
             self._zero, self._first_time = time, line.time
         self._last_time = max(self._last_time, line.time)
-        self._evidence.add(line)
+        if self._figures_as_evidence or not isinstance(line.event, _ROUTINE):
+            self._evidence.add(line)
         if line.event is None:
             self._last_lines.append((line.time, line.node, readable(line.text)[:LINE_CHARS]))
             return

@@ -27,7 +27,7 @@ from orchestrator.cli.web.guard import RequestGuard
 from orchestrator.cli.web.live import LiveStream
 from orchestrator.cli.web.logs import LinesWanted, log_page, search_page
 from orchestrator.cli.web.plain import as_json
-from orchestrator.cli.web.runs import ANSWER_POINTS, RunCurves, RunList, only, why_view
+from orchestrator.cli.web.runs import ANSWER_POINTS, RESOURCES, RunCurves, RunList, only, why_view
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.records import record_of
 from orchestrator.render.printable import printable
@@ -158,7 +158,8 @@ class _Routes:
         if not 0 < len(wanted) <= MOST_COMPARED:
             raise UsageError(f"{len(wanted)} runs: expected 1 to {MOST_COMPARED}")
         groups, names = (_words(request, key) for key in ("group", "name"))
-        views = [self._parts.curves.run(record_of(run)) for run in wanted]
+        resources = not groups or RESOURCES in groups
+        views = [self._parts.curves.run(record_of(run), resources=resources) for run in wanted]
         return {"runs": [only(view, groups, names, ANSWER_POINTS // len(views)) for view in views]}
 
     def logs(self, request: Request) -> dict[str, Any]:

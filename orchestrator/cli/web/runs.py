@@ -38,6 +38,8 @@ WANTED_S, QUIET_S, LOOK_S = 30.0, 60.0, 1.0
 """A run is read while a page has asked for it so recently. A record that is not written to for longer than the second
 is taken out of memory; it is read again when it changes."""
 MOMENTS = 120
+RESOURCES = "resources"
+"""Group of the curves over time; the others are over steps."""
 
 
 @dataclass(kw_only=True)
@@ -50,6 +52,15 @@ class _HeldRun:
     """State of the record when it was read."""
     packed: bytes = b""
     """The run for the page, as compressed JSON; empty: it is being read for the first time."""
+    packed_resources: bytes = b""
+    """Its curves of resources, which most answers do not need."""
+
+    def pack(self, view: dict[str, Any]) -> None:
+        curves = view["curves"]
+        figures = [one for one in curves if one["group"] != RESOURCES]
+        self.packed_resources = _packed([one for one in curves if one["group"] == RESOURCES])
+        self.packed = _packed({**view, "curves": figures})
+
     asked: float = 0.0
 
 
@@ -66,18 +77,20 @@ class RunCurves:
         self._closed = True
         self._wake.set()
 
-    def run(self, record: RunRecord) -> dict[str, Any]:
-        """The run as far as it has been read; `reading`: there is more."""
+    def run(self, record: RunRecord, *, resources: bool = True) -> dict[str, Any]:
+        """The run as far as it has been read; `reading`: there is more. `resources`: with the curves of resources."""
         with self._lock:
             held = self._held.pop(record.run_id, None) or _HeldRun(record=record)
             self._held[record.run_id] = held  # the one asked for last is the last
             held.asked = self._clock()
             for run_id in list(self._held)[:-HELD_RUNS]:
                 del self._held[run_id]
-            packed, growing = held.packed, held.growing
+            packed, more, growing = held.packed, held.packed_resources, held.growing
         self._wake.set()
         if packed:
-            return {**json.loads(zlib.decompress(packed)), "reading": False}
+            view = json.loads(zlib.decompress(packed))
+            view["curves"] += json.loads(zlib.decompress(more)) if resources else []
+            return {**view, "reading": False}
         return {**(run_view(growing.report()) if growing else {"run_id": record.run_id}), "reading": True}
 
     def _read(self) -> None:
@@ -108,12 +121,17 @@ class RunCurves:
                 return
             held.growing = held.growing or GrowingReport(held.record)
             if held.growing.read() or not held.packed or mark != held.mark:
-                held.packed = zlib.compress(as_json(run_view(held.growing.report())), 1)
+                held.pack(run_view(held.growing.report()))
             held.mark = mark
             if held.record.outcome() or time.time() - touched > QUIET_S:
                 held.growing = None
         except OSError as error:  # the record was removed meanwhile
-            held.packed, held.growing = zlib.compress(as_json(_unreadable(held.record, error))), None
+            held.pack(_unreadable(held.record, error))
+            held.growing = None
+
+
+def _packed(data: Any) -> bytes:
+    return zlib.compress(as_json(data), 1)
 
 
 def run_view(report: RunReport) -> dict[str, Any]:
@@ -160,7 +178,7 @@ def only(view: Mapping[str, Any], groups: Sequence[str], names: Sequence[str], p
 
 def _figures(view: Mapping[str, Any]) -> set[str]:
     """Names of all figures over steps."""
-    return {one["name"] for one in view.get("curves", ()) if one["group"] != "resources"}
+    return {one["name"] for one in view.get("curves", ()) if one["group"] != RESOURCES}
 
 
 def _thinned(data: Mapping[str, Any], most: int) -> dict[str, Any]:

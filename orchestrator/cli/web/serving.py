@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 from collections.abc import Sequence
@@ -47,6 +48,9 @@ def web_parts(
 
 def serve(parts: WebParts, address: WebAddress, token: str, listening: socket.socket) -> None:
     """Watch the nodes and answer until Ctrl-C or SIGTERM."""
+    gc.collect()
+    gc.freeze()  # the modules stay: what is made from now on is looked at often, so that little of it waits
+    gc.set_threshold(5_000)
     parts.feed.start()
     try:
         page_server(parts, address, token).run(sockets=[listening])

@@ -46,7 +46,10 @@ class GrowingReport:
 
     def _begin(self) -> None:
         self._stamp = self._record.stamp()
-        self._history, self._cursor = RunHistory(self._record.plan()), EventCursor(self._record.folder)
+        self._history, self._cursor = self._new_history(), EventCursor(self._record.folder)
+
+    def _new_history(self) -> RunHistory:
+        return RunHistory(self._record.plan(), figures_as_evidence=False)
 
     def read(self) -> bool:
         """Read the events that are new, and return whether there were any. A new attempt, or an index that was made
@@ -63,7 +66,7 @@ class GrowingReport:
 
     def _add(self, line: RunLine | None) -> bool:
         if line is None:
-            self._history = RunHistory(self._record.plan())
+            self._history = self._new_history()
             return False
         self._history.add(line)
         return True
