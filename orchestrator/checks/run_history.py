@@ -94,7 +94,7 @@ class RunHistory:
         if time and (self._zero is None or time < self._zero):
             self._zero, self._first_time = time, line.time
         self._last_time = max(self._last_time, line.time)
-        if self._figures_as_evidence or not isinstance(line.event, _ROUTINE):
+        if self._figures_as_evidence or isinstance(line.event, EVENTS):
             self._evidence.add(line)
         if line.event is None:
             self._last_lines.append((line.time, line.node, readable(line.text)[:LINE_CHARS]))

@@ -100,9 +100,9 @@ def test_the_first_event_after_a_marker_is_the_oldest() -> None:
 
 
 def test_recorded_evidence_has_the_end_and_not_the_figures() -> None:
-    record = record_run("r1", lan.NAMES[:2], points=500, outcome=("failed", "rank 1"), tail=TRACEBACK)
+    record = record_run("r1", lan.NAMES[:2], points=2500, outcome=("failed", "rank 1"), tail=TRACEBACK)
     found = recorded_evidence(record)
     assert [line.text for line in found.lines][-len(TRACEBACK) :] == list(TRACEBACK)
     shown = [line.event.step or 0 for line in found.lines if isinstance(line.event, StepDone)]
-    assert min(shown) > 100  # only those among the last lines
+    assert min(shown) > 1000  # only those among the last lines
     assert list(found.lines) == sorted(found.lines, key=lambda line: line.time)

@@ -17,14 +17,17 @@ from orchestrator.checks.hang import timestamp
 from orchestrator.checks.postmortem import write_postmortem
 from orchestrator.checks.run_report import RunReport
 from orchestrator.cli.web.plain import as_json, shown
+from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.evidence import recorded_evidence
 from orchestrator.fleet.runs.find_runs import FoundRuns
 from orchestrator.fleet.runs.progress import newest_progress, recorded_history
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.report import GrowingReport
 from orchestrator.render.live import LiveRun
+from orchestrator.render.printable import printable
 from orchestrator.render.why import OWNERS, headline, why_data
 from orchestrator.specs.curve import Curve
+from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Run
 
@@ -125,8 +128,8 @@ class RunCurves:
             held.mark = mark
             if held.record.outcome() or time.time() - touched > QUIET_S:
                 held.growing = None
-        except OSError as error:  # the record was removed meanwhile
-            held.pack(_unreadable(held.record, error))
+        except Exception as error:  # the record was removed meanwhile; the thread goes to the next run
+            held.pack(_unreadable(held.record, as_error(error)))
             held.growing = None
 
 
@@ -265,6 +268,6 @@ def _short(value: float) -> float | None:
     return int(number) if number == int(number) and abs(number) < 1e15 else number  # `1`, not `1.0`
 
 
-def _unreadable(record: RunRecord, error: OSError) -> dict[str, Any]:
-    text = f"the record cannot be read: {error.strerror or error}"
+def _unreadable(record: RunRecord, error: OrchError) -> dict[str, Any]:
+    text = printable(f"the record cannot be read: {error.message}")
     return {"run_id": record.run_id, "state": "unknown", "reason": text, "curves": []}
