@@ -76,10 +76,12 @@ class _Chosen:
 
 
 def _chosen(inventory: Path | None, run: str | None, nodes: str | None) -> _Chosen:
+    from orchestrator.fleet.connect import machines_of
+
     try:
         loaded = load_inventory(inventory)
     except ConfigError:
-        return _Chosen(specs=known_nodes(inventory, run, nodes), run=run)
+        return _Chosen(specs=machines_of(known_nodes(inventory, run, nodes)), run=run)
     project, path = loaded.inventory.project, loaded.path.absolute()
     return _Chosen(specs=loaded.select(nodes), run=run, project=project, inventory=path)
 

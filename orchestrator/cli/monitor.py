@@ -52,10 +52,10 @@ def monitor(
     Exit code with --once: 0: all nodes answered; 4: none did; 5: some did. Ctrl-C ends the watching; the run continues.
     """
     from orchestrator.cli.monitoring.feed import LiveFeed
+    from orchestrator.fleet.connect import machines_of
     from orchestrator.render.live import LiveModel
-    from orchestrator.specs.inventory import NodeSpec
 
-    specs = [one for one in known_nodes(inventory, run, nodes) if isinstance(one, NodeSpec)]
+    specs = machines_of(known_nodes(inventory, run, nodes))
     feed = LiveFeed(partial(_watching, specs, run, some=nodes is not None), LiveModel(spec.name for spec in specs))
     try:
         if once or as_json or not has_screen():

@@ -12,8 +12,10 @@ from orchestrator.lab.host import docker_host
 from orchestrator.lab.network import UNSHAPED, parse_rate
 from orchestrator.lab.node import NodeStatus, SimulatedNode
 from orchestrator.lab.state import (
+    REAL_TIME,
     USER,
     Lab,
+    LabClock,
     exclusive,
     find_node,
     identity_file,
@@ -21,7 +23,7 @@ from orchestrator.lab.state import (
     require_lab,
     save_lab,
 )
-from orchestrator.lab.up_down import REAL_TIME, LabClock, Report, switch_on
+from orchestrator.lab.up_down import Report, switch_on
 from orchestrator.specs.errors import UsageError
 
 

@@ -9,16 +9,12 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.lab.inventory import PARTITION, SHARED
 from orchestrator.lab.node import MachineExtras, MachineFile, SimulatedNode
-from orchestrator.lab.state import LOGIN, Lab
+from orchestrator.lab.state import LOGIN, Lab, LabClock
 from orchestrator.specs.container_limits import ContainerLimits
 from orchestrator.specs.errors import DeadlineError, EngineError
-
-if TYPE_CHECKING:
-    from orchestrator.lab.up_down import LabClock
 
 IDLE_TIMEOUT_S = 60.0
 _POLL_S = 0.5

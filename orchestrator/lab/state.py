@@ -1,4 +1,4 @@
-"""A lab's description and node names, and the folder that keeps them while it is up."""
+"""A lab's description, node names and clock, and the folder that keeps it while it is up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,6 +55,17 @@ class Lab:
     def compute(self) -> tuple[LabNode, ...]:
         """Machines that train: all but the login node of a cluster."""
         return tuple(node for node in self.nodes if self.engine != "slurm" or node.name != LOGIN)
+
+
+@dataclass(frozen=True)
+class LabClock:
+    """Time, as tests may replace it."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+REAL_TIME = LabClock()
 
 
 def lab_folder() -> Path:

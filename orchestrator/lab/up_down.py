@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,8 +26,10 @@ from orchestrator.lab.network import FIRST_HOST, UNSHAPED, node_address, parse_r
 from orchestrator.lab.node import NO_EXTRAS, Identity, MachineExtras, SimulatedNode, known_hosts_line, new_key_pair
 from orchestrator.lab.state import (
     LOGIN,
+    REAL_TIME,
     EngineKind,
     Lab,
+    LabClock,
     LabNode,
     exclusive,
     forget_lab,
@@ -68,17 +69,6 @@ class LabRequest:
     """Image that nodes are built on; ours where not given."""
     make_base: Callable[[], None] = lambda: None
     """Builds the default base if it is missing; called for a new lab without `base`."""
-
-
-@dataclass(frozen=True)
-class LabClock:
-    """Time, as tests may replace it."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
-REAL_TIME = LabClock()
 
 
 def up(request: LabRequest, report: Report, clock: LabClock = REAL_TIME) -> Lab:

@@ -89,7 +89,7 @@ NODE = f"{POD}.containers[0]"
 PATCH = "spec.runtimePatches[0]"
 PATCHED = f"{PATCH}.trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template.spec"
 LONG = "x" * 64
-GONE = object()
+GONE = type("Gone", (), {"__str__": lambda _: "without"})()
 
 BROKEN_TYPES = [
     ("jobset", "spec.failurePolicy.maxRestarts", "3"),

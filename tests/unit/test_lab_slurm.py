@@ -20,8 +20,7 @@ from orchestrator.lab.slurm import (
     this_python,
     wait_until_idle,
 )
-from orchestrator.lab.state import Lab, LabNode, find_node
-from orchestrator.lab.up_down import LabClock
+from orchestrator.lab.state import Lab, LabClock, LabNode, find_node
 from orchestrator.specs.errors import DeadlineError, EngineError
 
 LAB = Lab(
