@@ -15,7 +15,6 @@ from orchestrator.nodes.interface import Completed, LogLine, Node
 from orchestrator.nodes.log_stream import after
 from orchestrator.nodes.slurm_answers import (
     LONGEST_FILE,
-    LOOK,
     MOST_RUNS,
     EndedJob,
     carried,
@@ -63,6 +62,26 @@ _FORGET = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
 cd -- "$folder/runs/$2" 2>/dev/null && rm -rf -- submitted-*.json secrets
 exit 0
+"""
+# $1: the project's folder (which may begin with ~), $2: most runs, $3: the longest file, $4: a run that is
+# wanted in any case. First the files of each run, one a line; then squeue's exit code and answer.
+_LOOK = r"""
+folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
+if cd -- "$folder/runs" 2>/dev/null; then
+  {
+    [ -n "$4" ] && [ -d "./$4" ] && printf '%s\n' "$4"
+    ls -t -- */submitted-*.json 2>/dev/null | head -n "$2" | sed 's|/.*||'
+  } | awk '!seen[$0]++' | while IFS= read -r run; do
+    for file in "./$run"/submitted-*.json "./$run"/place-*.json "./$run"/ended.* "./$run"/over-*.json; do
+      [ -f "$file" ] || continue
+      printf 'file\t%s\t' "${file#./}"
+      head -c "$3" "$file" | tr -s '\n\r\t ' ' '
+      echo
+    done
+  done
+fi
+queue=$(squeue -h -u "$(id -un)" -o '%i|%T|%j|%r' 2>&1)
+printf 'squeue\t%s\n%s\n' "$?" "$queue"
 """
 # $1: the project's folder, $2: the run, $3: a log, $4: its first byte to read, counted from 1, $5: most bytes.
 _READ = """
@@ -121,7 +140,7 @@ class SlurmCarrier:
             if self._kept and not fresh and self._kept[1] == run_id and self._clock() - self._kept[0] < FRESH_S:
                 return self._kept[2]
             words = [self.cluster.folder, str(MOST_RUNS), str(LONGEST_FILE), run_id]
-            answer = self.login.run(["sh", "-c", LOOK, "sh", *words], timeout_s=ASK_S)
+            answer = self.login.run(["sh", "-c", _LOOK, "sh", *words], timeout_s=ASK_S)
             found = read_look(answer.check("looking for runs", hint=self.on_login("squeue")))
             self._account(found.unexplained())
             result = carried(found, self._ended, self.cluster.project)

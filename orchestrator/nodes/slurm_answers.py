@@ -22,26 +22,6 @@ LONGEST_FILE = 128 * 1024
 STOPPED = 143
 KILLED = 137
 
-# A constant. $1: the project's folder (which may begin with ~), $2: most runs, $3: the longest file, $4: a run that is
-# wanted in any case. First the files of each run, one a line; then squeue's exit code and answer.
-LOOK = r"""
-folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
-if cd -- "$folder/runs" 2>/dev/null; then
-  {
-    [ -n "$4" ] && [ -d "./$4" ] && printf '%s\n' "$4"
-    ls -t -- */submitted-*.json 2>/dev/null | head -n "$2" | sed 's|/.*||'
-  } | awk '!seen[$0]++' | while IFS= read -r run; do
-    for file in "./$run"/submitted-*.json "./$run"/place-*.json "./$run"/ended.* "./$run"/over-*.json; do
-      [ -f "$file" ] || continue
-      printf 'file\t%s\t' "${file#./}"
-      head -c "$3" "$file" | tr -s '\n\r\t ' ' '
-      echo
-    done
-  done
-fi
-queue=$(squeue -h -u "$(id -un)" -o '%i|%T|%j|%r' 2>&1)
-printf 'squeue\t%s\n%s\n' "$?" "$queue"
-"""
 _FILE = re.compile(rf"(?P<run>{RUN_ID})/(?P<kind>submitted-|place-|ended\.|over-)(?P<rest>[0-9.]{{1,40}})(?:\.json)?")
 _JOB = re.compile(r"[0-9]{1,12}")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -106,7 +86,7 @@ class RunFiles:
 
 @dataclass
 class Looked:
-    """The answer to `LOOK`."""
+    """The answer to `_LOOK` in nodes/slurm.py."""
 
     files: dict[str, RunFiles] = field(default_factory=dict)
     queue: dict[str, QueuedJob] = field(default_factory=dict)
