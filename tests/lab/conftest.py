@@ -157,9 +157,10 @@ def link_images(source: str, machines: Sequence[str]) -> None:
 
 
 def machine_with_images() -> str:
-    """A machine of another worker's lab, or "" if there is none. Workers ask one at a time, before making their own."""
+    """A machine of another worker's lab, or "" if there is none. Workers ask one at a time, before making their own. A
+    Slurm cluster has machines of that name, too, and no image on them."""
     ended = subprocess.run(
-        ["docker", "ps", "--filter", "name=^orch-orchtest.*-alpha$", "--format", "{{.Names}}"],
+        ["docker", "ps", "--filter", "name=^orch-orchtest(gw[0-9]+)?-alpha$", "--format", "{{.Names}}"],
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     return next(iter(ended.stdout.split()), "")
