@@ -45,7 +45,8 @@ _ATTACHED = ("bash", "-c", 'exec "$@" < <(exec sleep infinity)', "orch")
 """Start of a container's program with an input that ends with it: the container ends when its program is killed."""
 
 # A constant. Slurm's own policy restarts nodes, the agents restart ranks: srun ends no task because of another.
-# A trap ends `wait`, not the step, which is therefore waited for again.
+# A trap ends `wait`, not the step, which is therefore waited for again: also if it has ended while the trap ran, since
+# the code of the first `wait` is that of the signal then.
 _BODY = r"""
 run=$1
 shift
@@ -57,6 +58,8 @@ trap : TERM
 srun --kill-on-bad-exit=0 --wait=0 --output="$run/logs/%n.$attempt.log" --open-mode=append "$@" &
 step=$!
 while wait "$step"; code=$?; kill -0 "$step" 2>/dev/null; do :; done
+wait "$step" 2>/dev/null; again=$?
+[ "$again" = 127 ] || code=$again
 printf '%s\n' "$code" >"$run/.ended.$attempt" && mv -f "$run/.ended.$attempt" "$run/ended.$attempt"
 if [ -n "$limit" ] && [ "$code" = 143 ]; then
   if [ "$(cat "$run/progressed" 2>/dev/null)" = "$attempt" ]; then

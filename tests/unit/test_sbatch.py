@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,3 +172,39 @@ def test_secrets_lie_in_the_runs_folder(tmp_path: Path) -> None:
     _, words, body = split(batch_script(plan, cluster()))
     assert f"HF_TOKEN_FILE=/scratch/orch/orch/runs/{plan.run_id}/secrets/HF_TOKEN" in words
     assert 'rm -rf -- "$run/secrets"' in body
+
+
+class Batch:
+    """The script of a job with programs in the place of Slurm's; it has asked for its time limit's signal, USR1."""
+
+    def __init__(self, folder: Path, **programs: str) -> None:
+        on = cluster(workspace=str(folder))
+        self.folder, self.run = folder, folder / "orch" / "runs" / lan.IDENTITY.run_id
+        (self.run / "logs").mkdir(parents=True)
+        (self.run / "secrets").mkdir()
+        (folder / "bin").mkdir()
+        for name, text in programs.items():
+            (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+            (folder / "bin" / name).chmod(0o755)
+        path = f"{folder / 'bin'}:{os.environ['PATH']}"
+        self.process = subprocess.Popen(
+            ["bash", "-c", batch_script(planned(on), on)], cwd=folder, start_new_session=True,
+            env={**os.environ, "PATH": path, "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "1"},
+        )  # fmt: skip
+
+    def ends_at_its_time_limit(self) -> int:
+        deadline = time.monotonic() + 20
+        while not (self.folder / "begun").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.process.send_signal(signal.SIGUSR1)
+        return self.process.wait(20)
+
+
+STEP = "touch begun; while [ ! -e asked ]; do sleep 0.02; done; exit 143"
+
+
+def test_a_step_that_ends_while_the_script_still_asks_it_to(tmp_path: Path) -> None:
+    batch = Batch(tmp_path, srun=STEP, scancel="touch asked; sleep 1")
+    assert batch.ends_at_its_time_limit() == 143
+    assert (batch.run / "ended.7.0").read_text() == "143\n"
+    assert not (batch.run / "secrets").exists()
