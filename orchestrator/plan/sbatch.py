@@ -46,7 +46,8 @@ _ATTACHED = ("bash", "-c", 'exec "$@" < <(exec sleep infinity)', "orch")
 
 # A constant. Slurm's own policy restarts nodes, the agents restart ranks: srun ends no task because of another.
 # A trap ends `wait`, not the step, which is therefore waited for again: also if it has ended while the trap ran, since
-# the code of the first `wait` is that of the signal then.
+# the code of the first `wait` is that of the signal then. To queue a job again ends this script and its `sleep` by
+# SIGTERM: the secrets are for the next life.
 _BODY = r"""
 run=$1
 shift
@@ -63,7 +64,7 @@ wait "$step" 2>/dev/null; again=$?
 printf '%s\n' "$code" >"$run/.ended.$attempt" && mv -f "$run/.ended.$attempt" "$run/ended.$attempt"
 if [ -n "$limit" ] && [ "$code" = 143 ]; then
   if [ "$(cat "$run/progressed" 2>/dev/null)" = "$attempt" ]; then
-    scontrol requeue "$SLURM_JOB_ID" && sleep 600
+    (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID") && { sleep 600; exit "$code"; }
   else
     echo "orch: time limit, and no new checkpoint: not queued again" >&2
   fi

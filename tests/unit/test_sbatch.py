@@ -208,3 +208,12 @@ def test_a_step_that_ends_while_the_script_still_asks_it_to(tmp_path: Path) -> N
     assert batch.ends_at_its_time_limit() == 143
     assert (batch.run / "ended.7.0").read_text() == "143\n"
     assert not (batch.run / "secrets").exists()
+
+
+def test_a_job_that_is_queued_again_keeps_its_secrets(tmp_path: Path) -> None:
+    """Slurm ends all processes of a script that it queues again, first by SIGTERM."""
+    requeue = "(sleep 0.5; kill -TERM 0) >/dev/null 2>&1 &"
+    batch = Batch(tmp_path, srun=STEP, scancel="touch asked", scontrol=requeue)
+    (batch.run / "progressed").write_text("7.0\n")
+    assert batch.ends_at_its_time_limit() == 143
+    assert (batch.run / "secrets").exists()
