@@ -286,6 +286,16 @@ def test_a_scheduler_that_does_not_answer(uni: Cluster) -> None:
     assert "Unable to contact slurm controller" in ran.err
 
 
+def test_a_run_whose_job_may_still_run_is_not_resumed(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000")
+    queue = uni.folder / "slurm" / "bin" / "squeue"
+    queue.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Socket timed out' >&2; exit 1\n")
+    ran = uni("resume", run, "--detach")
+    assert ran.code == 4
+    assert "Socket timed out" in ran.err
+    assert not (uni.state / "2.json").exists()
+
+
 def test_a_scheduler_that_has_forgotten_the_job(uni: Cluster) -> None:
     run = uni.start(STEPS="3", MODE="raise")
     until(lambda: uni.job().get("exit_code") is not None)

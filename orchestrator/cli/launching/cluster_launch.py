@@ -155,7 +155,10 @@ def _require_data(facts: NodeFacts, command: str, *, dry_run: bool) -> None:
 
 def _next(carrier: SlurmCarrier, login: Node, cluster: ClusterSpec, earlier: Plan, request: LaunchRequest) -> int:
     """Number of the next attempt, once it is known that the earlier one is over and what it left."""
-    attempt = next_attempt(carrier.runs(earlier.run_id), earlier)
+    known = carrier.runs(earlier.run_id, fresh=True)
+    if known.silence:  # a job that runs is not shown then, and two write to the same checkpoints
+        raise carrier.silent(known)
+    attempt = next_attempt(known, earlier)
     newest = newest_anywhere([login], {login.name: cluster.folder}, earlier.run_id)
     if note := steps_lost(RunRecord(earlier.run_id), newest, request.command):
         say(f"note: {note}")
