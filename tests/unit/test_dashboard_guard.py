@@ -64,6 +64,12 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(stranger: TestClient)
     assert stranger.get("/").status_code == 403
 
 
+@pytest.mark.parametrize("of_another", [b'theme={"dark": 1}', b"seen", b"t\xf6=1", b'a="b'])
+def test_a_cookie_of_another_port_is_no_obstacle(page: TestClient, of_another: bytes) -> None:
+    own = "; ".join(f"{name}={value}" for name, value in page.cookies.items())
+    assert page.get("/", headers={"cookie": of_another + b"; " + own.encode()}).status_code == 200
+
+
 def test_the_cookie_of_another_dashboard_is_not_accepted(stranger: TestClient) -> None:
     other = web_app(played_parts(PlayedWatch(())), web_address("127.0.0.1", 8642, None, None), TOKEN)
     with TestClient(other, base_url=BASE, follow_redirects=False) as client:

@@ -7,10 +7,10 @@ them knows the token, and none can send the cookie.
 from __future__ import annotations
 
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -101,11 +101,8 @@ class RequestGuard:
         return secrets.compare_digest(given[0].encode(), self._token.encode())
 
     def _is_known(self, headers: Headers) -> bool:
-        try:
-            cookies = SimpleCookie("; ".join(headers.getlist("cookie")))
-        except CookieError:
-            return False
-        given = cookies[self._cookie].value if self._cookie in cookies else ""
+        # Not by http.cookies, which drops all after one that it does not take: servers of other ports set some, too.
+        given = cookie_parser("; ".join(headers.getlist("cookie"))).get(self._cookie, "")
         return secrets.compare_digest(given.encode(), self._session.encode())
 
 
