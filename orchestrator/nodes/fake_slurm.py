@@ -138,6 +138,9 @@ def _squeue(jobs: _Jobs, _argv: list[str]) -> int:
 
 
 def _scancel(jobs: _Jobs, argv: list[str]) -> int:
+    if argv[-1].startswith("--name="):
+        named = [job for job in jobs.all() if jobs.read(job)["name"] == argv[-1].removeprefix("--name=")]
+        return max((_scancel(jobs, [job]) for job in named), default=0)
     job = argv[-1]
     values = jobs.read(job)
     if "--signal=TERM" in argv:

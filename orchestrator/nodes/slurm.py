@@ -22,7 +22,7 @@ from orchestrator.nodes.slurm_answers import (
     read_sacct,
     submit_problem,
 )
-from orchestrator.specs.cluster import ClusterSpec
+from orchestrator.specs.cluster import JOB_PREFIX, ClusterSpec
 from orchestrator.specs.errors import (
     CommandFailedError,
     ConfigError,
@@ -43,7 +43,8 @@ CHUNK = 1024 * 1024
 """Bytes of a log that are read at once."""
 EXECUTE_S = 7 * 86400.0
 """Longest time of a command beside the ranks; a poll takes no timeout of 25 days."""
-_ID = re.compile(r"\s*([0-9]{1,12})(?:;\S+)?\s*")
+_ID = re.compile(r"^\s*([0-9]{1,12})(?:;\S+)?\s*$", re.MULTILINE)
+"""The answer to `--parsable`, among lines of a site's own: some have a program around sbatch."""
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)) ?(.*)", re.DOTALL)
 
 # Constants for the login node's shell. $1: the run's folder, $2: the attempt; the script on stdin.
@@ -57,6 +58,14 @@ cd -- "$1" && exec sbatch --parsable "job-$2.sbatch"
 _NOTE = """
 umask 077
 cd -- "$1" && cat > ".submitted-$2" && mv -f -- ".submitted-$2" "submitted-$2.json"
+"""
+# $1: the job's name. For a job whose number is not known.
+_CANCEL_NAMED = """
+exec scancel --user="$(id -un)" --name="$1"
+"""
+_DROP_SECRETS = """
+folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
+rm -rf -- "$folder/runs/$2/secrets"
 """
 _FORGET = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
@@ -117,11 +126,7 @@ class SlurmCarrier:
     def submit(self, run_folder: str, attempt: int, script: str, labels: Mapping[str, str], nnodes: int = 1) -> str:
         kept = self.login.run(["sh", "-c", _KEEP, "sh", run_folder, str(attempt)], stdin=script.encode())
         kept.check(f"writing the batch script to {run_folder}")
-        answer = self.login.run(["sh", "-c", _SUBMIT, "sh", run_folder, str(attempt)], timeout_s=ASK_S)
-        found = _ID.fullmatch(answer.stdout)
-        if answer.exit_code or not found:
-            raise self._refused(answer)
-        job = found[1]
+        job = self._submit(run_folder, attempt)
         values = {"job": job, "attempt": attempt, "nnodes": nnodes, "labels": dict(labels)}
         try:
             noted = self.login.run(
@@ -134,6 +139,29 @@ class SlurmCarrier:
             raise
         self._kept = None
         return job
+
+    def _submit(self, run_folder: str, attempt: int) -> str:
+        """The id of the new job. A job of which none is known, as the answer is late or strange, is cancelled."""
+        try:
+            answer = self.login.run(["sh", "-c", _SUBMIT, "sh", run_folder, str(attempt)], timeout_s=ASK_S)
+            found = _ID.findall(answer.stdout)
+            if answer.exit_code == 0 and not found:
+                said = readable(answer.stdout[:200])
+                hint = self.on_login("squeue --me")
+                raise EngineError(f"sbatch did not say the number of the job: {said!r}", node=self.name, hint=hint)
+        except BaseException:  # Ctrl-C too
+            name = f"{JOB_PREFIX}{run_folder.rpartition('/')[2]}"
+            with suppress(OrchError):
+                self.login.run(["sh", "-c", _CANCEL_NAMED, "sh", name], timeout_s=ASK_S)
+            raise
+        if answer.exit_code:
+            raise self._refused(answer)
+        return str(found[-1])
+
+    def drop_secrets(self, run_id: str) -> None:
+        """Remove the secrets of a run whose job may have ended without doing so."""
+        words = ["sh", "-c", _DROP_SECRETS, "sh", self.cluster.folder, run_id]
+        self.login.run(words, timeout_s=ASK_S).check(f"removing the secrets of run {run_id}")
 
     def runs(self, run_id: str = "", *, fresh: bool = False) -> Carried:
         with self._looking:

@@ -16,7 +16,7 @@ from orchestrator.plan.container import IMAGE_ENVIRONMENT, start_of_agent
 from orchestrator.plan.late_binding import late_bound
 from orchestrator.plan.lines import job_words
 from orchestrator.specs import labels
-from orchestrator.specs.cluster import ClusterSpec
+from orchestrator.specs.cluster import JOB_PREFIX, ClusterSpec
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.host_paths import on_host
@@ -34,8 +34,6 @@ VARIABLES = (
     "SLURMD_NODENAME",
 )  # fmt: skip
 """Variables of a job's step that the agent reads."""
-JOB_PREFIX = "orch:"
-"""Beginning of a job's name; the run's id follows."""
 NODE_LABELS = (
     labels.LABEL_NODE, labels.LABEL_NODE_RANK, labels.LABEL_FIRST_RANK, labels.LABEL_MASTER, labels.LABEL_ATTEMPT,
 )  # fmt: skip

@@ -40,6 +40,8 @@ OPTIONS = (
     "threads-per-core", "tmp", "wckey",
 )  # fmt: skip
 """Options of sbatch that an inventory may set. Those that decide where, what and when a job runs are orch's own."""
+JOB_PREFIX = "orch:"
+"""Beginning of a job's name; the run's id follows."""
 _JUMP = re.compile(JUMP)
 _TIME_EXPECTED = 'minutes, or a time such as "08:00:00" or "2-00:00:00"'
 _WORD_EXPECTED = "letters, digits, '_', '.', ',' or '-', with a letter, a digit or '_' first"

@@ -259,6 +259,34 @@ def test_a_refused_job(uni: Cluster, text: str, code: int, says: str) -> None:
     assert json_data(uni("runs", "--json").out) == {"runs": [], "history": [], "unreachable": {}, "more": 0}
 
 
+def around_sbatch(uni: Cluster, text: str) -> None:
+    """A site's own program in the place of sbatch, which is called `"$sbatch" "$@"` in it."""
+    sbatch = uni.folder / "slurm" / "bin" / "sbatch"
+    sbatch.rename(sbatch.with_name("sbatch.real"))
+    sbatch.write_text(f"#!/bin/sh\nsbatch={sbatch}.real\n{text}\n")
+    sbatch.chmod(0o755)
+
+
+def test_lines_of_a_site_around_the_number_of_a_job(uni: Cluster) -> None:
+    around_sbatch(uni, "echo 'Welcome to uni, 2 partitions'; \"$sbatch\" \"$@\"; echo 'Remaining hours: 30'")
+    ran = uni.launch("--detach", "--json")
+    assert ran.code == 0, ran.err
+    assert json_data(ran.out)["job"] == "1"
+
+
+def test_no_job_is_left_of_which_the_number_is_not_known(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the values of its secrets on the shared storage."""
+    monkeypatch.setenv("HF_TOKEN", "hf_of_ana")
+    around_sbatch(uni, '"$sbatch" "$@" >/dev/null; echo submitted')
+    (uni.state / "held").write_text("Priority")
+    ran = uni.launch("--secret", "HF_TOKEN")
+    assert ran.code == 4, ran.err
+    assert "submitted" in ran.err
+    assert "squeue --me" in ran.err
+    assert uni.job()["state"] == "CANCELLED"
+    assert not [file for file in uni.workspace.rglob("*HF_TOKEN*") if file.is_file()]
+
+
 def test_data_that_is_not_there(uni: Cluster) -> None:
     (uni.data / "manifest.json").unlink()
     ran = uni.launch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.fleet.fan_out import Notify
@@ -15,7 +16,7 @@ from orchestrator.nodes.carrier import Carried
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.slurm import SlurmCarrier
 from orchestrator.plan.sbatch import NODE_LABELS, run_folder
-from orchestrator.specs.errors import ConflictError
+from orchestrator.specs.errors import ConflictError, OrchError
 from orchestrator.specs.plan import Plan
 
 
@@ -46,6 +47,9 @@ def submit(
         job = carrier.submit(run_folder(plan), plan.attempt, script, of_run, plan.nnodes)
     except BaseException:  # Ctrl-C too
         record.forget_intent()
+        if values:
+            with suppress(OrchError):
+                carrier.drop_secrets(plan.run_id)
         raise
     record.save_plan(plan)
     return job
