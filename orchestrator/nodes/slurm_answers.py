@@ -238,7 +238,9 @@ def _lives(
         )
         is_last = restart == (restarts or [0])[-1]
         code = files.ended.get((job, restart), files.over.get(f"{run_id}.{one.attempt}"))
-        if code is not None and not (is_last and queued and queued.waits and not placed):
+        # A job that is queued again is COMPLETING until its nodes are free: another one beside it would be too early.
+        may_wait = queued and ((queued.waits and not placed) or (queued.state == "COMPLETING" and code == STOPPED))
+        if code is not None and not (is_last and may_wait):
             yield replace(one, status="stopped" if code == STOPPED else "exited", exit_code=code)
         elif not is_last:
             yield replace(one, reason="the scheduler ended this attempt and queued the job again")

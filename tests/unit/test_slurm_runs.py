@@ -17,6 +17,8 @@ import pytest
 from orchestrator.fleet.connect import connect
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes import fake_slurm
+from orchestrator.nodes.slurm_answers import carried, read_look
+from orchestrator.specs import labels as names_of
 from tests.json_output import json_data
 from tests.unit.conftest import Orch, Ran
 
@@ -219,6 +221,26 @@ def test_the_time_limit_queues_again_after_a_checkpoint(uni: Cluster) -> None:
     said = uni("logs", run).out
     assert "hello of attempt 0" in said
     assert "hello of attempt 1" in said
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "shown"),
+    [
+        ("COMPLETING", 143, ["running"]),  # it may be queued again
+        ("PENDING", 143, ["stopped", "queued"]),
+        ("", 143, ["stopped"]),
+        ("COMPLETING", 0, ["exited"]),
+    ],
+)
+def test_a_job_that_is_leaving_its_nodes_may_be_queued_again(state: str, code: int, shown: list[str]) -> None:
+    labels = {names_of.LABEL_RUN: "t-1", names_of.LABEL_PROJECT: "orch"}
+    submitted = {"job": "7", "attempt": 0, "nnodes": 1, "labels": labels}
+    place = {"attempt": 0, "job": "7", "restart": 0, "names": ["c1"], "at": 1e9}
+    files = {"submitted-0.json": json.dumps(submitted), "place-0.json": json.dumps(place), "ended.7.0": str(code)}
+    text = "".join(f"file\tt-1/{name}\t{content}\n" for name, content in files.items())
+    queue = f"7|{state}|orch:t-1|None\n" if state else ""
+    found = carried(read_look(f"{text}squeue\t0\n{queue}"), {}, "orch")
+    assert [one.status for one in found.attempts] == shown
 
 
 def test_the_time_limit_ends_a_run_without_progress(uni: Cluster) -> None:
