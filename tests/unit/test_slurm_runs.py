@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.fleet.connect import connect
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.nodes import fake_slurm
+from orchestrator.nodes import fake_slurm, slurm
 from orchestrator.nodes.slurm_answers import carried, read_look
 from orchestrator.specs import labels as names_of
 from tests.json_output import json_data
@@ -353,6 +353,16 @@ def test_a_scheduler_that_has_forgotten_the_job(uni: Cluster) -> None:
     assert uni.status(run)["state"] == "failed"
     assert "ValueError: boom" in uni("why", run).out
     assert "hello of attempt 0 from c1" in uni("logs", run).out
+
+
+def test_the_files_of_a_look_do_not_grow_with_the_nodes(uni: Cluster) -> None:
+    run = uni.start(STEPS="3", MODE="raise")
+    until(lambda: uni.job().get("exit_code") is not None)
+    for rank in range(8):
+        (uni.run_folder(run) / f"over-{rank}.json").write_text(f"{{}} of rank {rank}")
+    looked = connect_login(uni).run(["sh", "-c", slurm._LOOK, "sh", str(uni.workspace / "orch"), "10", "1000", ""])
+    assert "of rank 0" in looked.stdout
+    assert "of rank 1" not in looked.stdout
 
 
 def test_a_job_that_was_killed_leaves_no_exit_code(uni: Cluster) -> None:
