@@ -201,6 +201,15 @@ def test_a_run_that_is_too_short_for_any_result_is_not_looked_at(played: Played)
     assert not played.is_compiled, "this machine is slow now"
 
 
+def test_nothing_is_compiled_after_the_last_step(played: Played) -> None:
+    """A step so long that compiling would pay within the next one, which is the last and is looked at."""
+    with played.training(fusable=0.9) as compiler:
+        played.steps(compiler, 5, COST_S / compiling.TRIAL + 1, left=1)
+        assert played.looked
+        played.steps(compiler, 1, COST_S / compiling.TRIAL + 1, left=0)
+    assert not played.is_compiled
+
+
 def test_batches_of_many_shapes_cost_two_compilations(played: Played) -> None:
     model = played.model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
     left = int(1.5 * COST_S / compiling.TRIAL)

@@ -206,13 +206,13 @@ class Compiler:
         cost_s = max(group.all_gather_scalar(self._cost_s(self._slowness)))
         self._settled = True
         self._look_no_more()
-        likely = f"{steps_left} steps of {_seconds(self._eager_s)} may be {_seconds(saved.likely * left_s)} shorter"
-        if saved.likely * left_s <= cost_s:
-            likely = f"a trial, at {cost_s / left_s:.1%} of the time left, to keep to what is faster"
         if saved.most < LEAST_GAIN or not saved.pays(left_s, cost_s):
             most = f"at most {saved.most:.0%} of {duration(left_s)} could be saved"
             self._run.events.say(f"not compiled: that takes about {duration(cost_s)}, and {most}")
             return
+        likely = f"{steps_left} steps of {_seconds(self._eager_s)} may be {_seconds(saved.likely * left_s)} shorter"
+        if saved.likely * left_s <= cost_s:
+            likely = f"a trial, at {cost_s / left_s:.1%} of the time left, to keep to what is faster"
         self._predicted_s = cost_s
         self._compile(likely)
         if self._pending:
