@@ -12,6 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from cryptography import x509
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from orchestrator.cli import dashboard
+from orchestrator.cli.web import actions
 from orchestrator.cli.web.actions import perform_here
 from orchestrator.cli.web.address import listening_socket, tunnel_line, web_address
 from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
@@ -149,6 +151,19 @@ def test_it_serves_until_ctrl_c_though_no_node_answers(tmp_path: Path, tls: bool
     assert "Traceback" not in said
     assert "ssh -N -L" in said
     assert "runs continue" in said
+
+
+def test_a_command_that_writes_more_than_is_kept_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "writes-much"
+    program.write_text("#!/bin/sh\nhead -c 1000000 /dev/zero | tr '\\0' x\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(actions, "MOST_OUTPUT", 1000)
+    ended: list[tuple[int, str]] = []
+    running = Thread(target=lambda: ended.append(perform_here(None)(("doctor",), print)), daemon=True)
+    running.start()
+    running.join(20)
+    assert ended == [(0, "x" * 1000)]
 
 
 def test_actions_are_commands_of_orch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

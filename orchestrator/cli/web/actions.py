@@ -160,4 +160,10 @@ def perform_here(inventory: Path | None) -> Perform:
 
 
 def _read(process: subprocess.Popen[str]) -> str:
-    return process.stdout.read(MOST_OUTPUT) if process.stdout else ""
+    """The beginning of stdout. The rest is read, too, as otherwise the command waits for a reader."""
+    if process.stdout is None:
+        return ""
+    text = process.stdout.read(MOST_OUTPUT)
+    while process.stdout.read(MOST_OUTPUT):
+        pass
+    return text
