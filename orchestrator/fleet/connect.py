@@ -75,7 +75,8 @@ def connected_for(specs: Sequence[Holder], run: str | None) -> Iterator[tuple[No
     wanted = run or next((record.run_id for record in records), None)
     if plan := next((record.plan() for record in records), None):
         clusters, machines = clusters_of(specs), machines_of(specs)
-        specs = [spec for spec in clusters if spec.name == plan.cluster] if plan.cluster else machines
+        if run or clusters or not plan.cluster:  # who shows machines alone shows them beside a cluster's run, too
+            specs = [spec for spec in clusters if spec.name == plan.cluster] if plan.cluster else machines
     holders = [
         node
         for node in stand_ins(specs)

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from threading import Event
 from typing import Any
@@ -301,6 +302,14 @@ def test_checkpoints_and_runs_of_the_nodes() -> None:
     (row,) = RunList().data(runs)["runs"]
     assert (row["run_id"], row["state"], row["active"]) == (lan.IDENTITY.run_id, "running", True)
     assert row["nodes"] == list(lan.NAMES[:3])
+
+
+def test_machines_are_shown_after_a_run_on_a_cluster() -> None:
+    here = lan.lan(*lan.NAMES[:2])
+    RunRecord(lan.IDENTITY.run_id).save_plan(replace(lan.plan(lan.NAMES[:2]), cluster="uni"))
+    fleet = WatchedFleet([lan.spec(name) for name in lan.NAMES[:2]], "orch", None)
+    with connecting_by(here.connect), fleet.watching():
+        assert [node.name for node in fleet._nodes] == list(lan.NAMES[:2])
 
 
 def test_an_answer_that_fails_keeps_the_last_one() -> None:
