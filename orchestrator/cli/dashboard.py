@@ -73,6 +73,8 @@ class _Chosen:
     project: str = ""
     inventory: Path | None = None
     """None: it is gone, and only the records are left."""
+    some: bool = False
+    """Whether these are a choice of nodes, and others may hold ranks, too."""
 
 
 def _chosen(inventory: Path | None, run: str | None, nodes: str | None) -> _Chosen:
@@ -81,9 +83,9 @@ def _chosen(inventory: Path | None, run: str | None, nodes: str | None) -> _Chos
     try:
         loaded = load_inventory(inventory)
     except ConfigError:
-        return _Chosen(specs=machines_of(known_nodes(inventory, run, nodes)), run=run)
+        return _Chosen(specs=machines_of(known_nodes(inventory, run, nodes)), run=run, some=nodes is not None)
     project, path = loaded.inventory.project, loaded.path.absolute()
-    return _Chosen(specs=loaded.select(nodes), run=run, project=project, inventory=path)
+    return _Chosen(specs=loaded.select(nodes), run=run, project=project, inventory=path, some=nodes is not None)
 
 
 def _serve(chosen: _Chosen, address: WebAddress, listening: socket.socket, *, open_browser: bool) -> None:
@@ -93,8 +95,9 @@ def _serve(chosen: _Chosen, address: WebAddress, listening: socket.socket, *, op
     from orchestrator.cli.web.serving import serve, web_parts
 
     parts = web_parts(
-        chosen.specs, chosen.run, project=chosen.project, inventory=chosen.inventory, version=installed_version()
-    )
+        chosen.specs, chosen.run, project=chosen.project, inventory=chosen.inventory, version=installed_version(),
+        some=chosen.some,
+    )  # fmt: skip
     token, port = secrets.token_urlsafe(24), listening.getsockname()[1]
     url = address.url(port, token)
     write_line(url)

@@ -24,6 +24,7 @@ from orchestrator.cli.web.logs import LinesWanted, log_page, search_page
 from orchestrator.cli.web.plain import as_json as page_json
 from orchestrator.cli.web.plain import shown
 from orchestrator.cli.web.runs import RunCurves, RunList
+from orchestrator.cli.web.serving import web_parts
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.launch import launch
@@ -302,6 +303,17 @@ def test_checkpoints_and_runs_of_the_nodes() -> None:
     (row,) = RunList().data(runs)["runs"]
     assert (row["run_id"], row["state"], row["active"]) == (lan.IDENTITY.run_id, "running", True)
     assert row["nodes"] == list(lan.NAMES[:3])
+
+
+def test_ranks_on_nodes_that_were_not_chosen_are_not_lost() -> None:
+    here = lan.lan(*lan.NAMES[:3], ends_with=None)
+    launch(here.nodes, lan.plan(lan.NAMES[:3]))
+    parts = web_parts([lan.spec("alpha")], None, project="orch", inventory=None, version="", some=True)
+    with connecting_by(here.connect), parts.fleet.watching() as watch:
+        found = until(parts.fleet.runs.newest, lambda runs: runs)
+        assert watch._some
+    (row,) = RunList().data(found)["runs"]
+    assert (row["state"], row["nodes"]) == ("running", ["alpha"])
 
 
 def test_machines_are_shown_after_a_run_on_a_cluster() -> None:

@@ -69,9 +69,10 @@ class Refreshed(Generic[Answer]):
 class WatchedFleet:
     """Nodes of the inventory, or those that hold the run, while a `LiveFeed` watches them."""
 
-    def __init__(self, specs: Sequence[NodeSpec], project: str, run: str | None) -> None:
+    def __init__(self, specs: Sequence[NodeSpec], project: str, run: str | None, *, some: bool = False) -> None:
+        """`some`: as of `find_runs`."""
         self.specs, self.run = tuple(specs), run
-        self._project = project
+        self._project, self._some = project, some
         self._nodes: tuple[Node, ...] = ()
         self.runs = Refreshed(self._find_runs, RUNS_EVERY_S)
         self._checkpoints = Refreshed(self._survey, CHECKPOINTS_EVERY_S)
@@ -81,10 +82,10 @@ class WatchedFleet:
         """The watch for the feed; it ends with the feed."""
         with connected_for(self.specs, self.run) as nodes:
             self._nodes = nodes
-            yield FleetWatch(nodes, {spec.name: spec for spec in self.specs}, self.run)
+            yield FleetWatch(nodes, {spec.name: spec for spec in self.specs}, self.run, some=self._some)
 
     def _find_runs(self) -> FoundRuns:
-        return find_runs(self._nodes)
+        return find_runs(self._nodes, some=self._some)
 
     def checkpoints(self) -> dict[str, Any]:
         """Checkpoints on the nodes, as they were when the nodes were last asked."""

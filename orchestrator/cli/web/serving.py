@@ -29,10 +29,16 @@ LONGEST_HEAD = 16 * 1024
 
 
 def web_parts(
-    specs: Sequence[NodeSpec], run: str | None, *, project: str, inventory: Path | None, version: str
+    specs: Sequence[NodeSpec],
+    run: str | None,
+    *,
+    project: str,
+    inventory: Path | None,
+    version: str,
+    some: bool = False,
 ) -> WebParts:
-    """All that the page shows; nothing is asked yet."""
-    fleet, actions = WatchedFleet(specs, project, run), PageActions(perform_here(inventory))
+    """All that the page shows; nothing is asked yet. `some`: as of `find_runs`."""
+    fleet, actions = WatchedFleet(specs, project, run, some=some), PageActions(perform_here(inventory))
     feed = LiveFeed(fleet.watching, LiveModel(spec.name for spec in specs))
     return WebParts(
         fleet=fleet,
