@@ -51,6 +51,23 @@ def test_a_log_that_is_too_long_keeps_its_beginning_and_its_end(tmp_path: Path) 
     assert [line.text for line in KeptLines(tmp_path).newest("alpha")] == [f"line {number}" for number in numbers[::-1]]
 
 
+def test_a_search_that_is_ended_before_a_block_has_given_all_lines_after_it(tmp_path: Path) -> None:
+    """Short blocks are read several at a time."""
+    write(tmp_path, range(21), "c1")
+    write(tmp_path, range(100, 101), "c1")
+    write(tmp_path, range(90, 91), "c2")
+    write(tmp_path, range(80, 81), "c3")
+
+    def at_block(last: str) -> None:
+        if last == lan.moment(80):
+            raise TimeoutError
+
+    given: list[str] = []
+    with pytest.raises(TimeoutError):
+        given.extend(line.text for line in KeptLines(tmp_path).newest_lines(at_block=at_block))
+    assert given == ["line 100", "line 90"]
+
+
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     write(tmp_path / "run", range(3))
     (file,) = (tmp_path / "run").iterdir()

@@ -306,8 +306,13 @@ def _merged(
         enough = len(read) + len(read) // 8
         while blocks and len(read) <= enough:
             block, number = blocks.pop()
-            if at_block:
-                at_block(block.last)
+            try:
+                if at_block:
+                    at_block(block.last)
+            except Exception:  # blocks before this one were read without giving their lines yet
+                read.sort(key=lambda one: one[0])
+                yield from _each_once(read[bisect_right(read, block.last, key=_time) :][::-1])
+                raise
             read += [
                 ((line.time, line.node_rank, number, place), line)
                 for place, raw in enumerate(_with_words(block, words))
