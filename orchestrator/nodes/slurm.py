@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from threading import Lock
 
 from contract.log_lines import readable
@@ -281,7 +283,10 @@ class SlurmCarrier:
             return command
         quoted = "'" + command.replace("'", "'\\''") + "'"
         user_host, colon, port = self.cluster.login.partition(":")
-        return f"ssh {f'-p {port} ' if colon else ''}{user_host} {quoted}"
+        way = ["-p", port] if colon else []
+        way += ["-i", str(Path(self.cluster.identity).expanduser())] if self.cluster.identity else []
+        way += ["-J", self.cluster.jump] if self.cluster.jump else []
+        return f"{shlex.join(['ssh', *way, user_host])} {quoted}"
 
     def silent(self, known: Carried) -> EngineError:
         """Error for an answer without a queue."""

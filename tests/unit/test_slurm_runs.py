@@ -17,8 +17,10 @@ import pytest
 from orchestrator.fleet.connect import connect
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes import fake_slurm, slurm
+from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.slurm_answers import carried, read_look
 from orchestrator.specs import labels as names_of
+from orchestrator.specs.cluster import ClusterSpec
 from tests.json_output import json_data
 from tests.unit.conftest import Orch, Ran
 
@@ -324,6 +326,12 @@ def test_a_partition_that_does_not_exist(uni: Cluster) -> None:
     assert ran.code == 3
     assert "there is no such partition" in ran.err
     assert "→ sinfo -o" in ran.err
+
+
+def test_a_line_for_the_login_node_logs_in_as_the_inventory_says() -> None:
+    keys = {"name": "uni", "login": "ana@10.0.0.5:2222", "workspace": "/s", "identity": "/k/a b", "jump": "gate"}
+    carrier = slurm.SlurmCarrier(LocalNode("uni"), ClusterSpec.model_validate(keys))
+    assert carrier.on_login("sinfo -R") == "ssh -p 2222 -i '/k/a b' -J gate ana@10.0.0.5 'sinfo -R'"
 
 
 def test_a_scheduler_that_does_not_answer(uni: Cluster) -> None:
