@@ -189,6 +189,13 @@ def test_rank_0_whose_own_name_is_loopback_takes_its_address_towards_the_others(
     assert (place.address, place.interface) == ("10.0.0.1", "eth0")
 
 
+def test_rank_0_without_an_address_for_the_others_says_so() -> None:
+    network = FakeNetwork(own={"lo": "127.0.0.1"})
+    network.names["n1"] = ["127.0.1.1"]
+    with pytest.raises(ConfigurationError, match=r"no route to n2; try there: ip route get 10\.0\.0\.2"):
+        find_place(REQUEST, {**SLURM, "SLURM_NODEID": "0", "SLURMD_NODENAME": "n1"}, network)
+
+
 def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(
         ConfigurationError, match="n2 has no IPv4 address on the network interface 'ib0'; it has lo, eth0"

@@ -242,7 +242,12 @@ class Resolver:
         elif interface:
             address = network.address_of(interface)
         else:  # its own name is 127.0.1.1 to itself, as Debian's installer writes it
-            address = network.address_towards(self._addresses(seat.names[1])[0])
+            peer = self._addresses(seat.names[1])[0]
+            if not (address := network.address_towards(peer)):
+                raise ConfigurationError(
+                    f"the name {seat.names[0]} leads to loopback on its node, which has no route to {seat.names[1]};"
+                    f" try there: ip route get {peer}"
+                )
         if interface:
             return address, interface
         own = address if is_first else network.address_towards(address)
