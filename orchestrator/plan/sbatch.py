@@ -44,8 +44,8 @@ _ATTACHED = ("bash", "-c", 'exec "$@" < <(exec sleep infinity)', "orch")
 
 # A constant. Slurm's own policy restarts nodes, the agents restart ranks: srun ends no task because of another.
 # A trap ends `wait`, not the step, which is therefore waited for again: also if it has ended while the trap ran, since
-# the code of the first `wait` is that of the signal then. To queue a job again ends this script and its `sleep` by
-# SIGTERM: the secrets are for the next life.
+# the code of the first `wait` is that of the signal then. The second one may know it no more: 127, or -1 in bash 5.2.
+# To queue a job again ends this script and its `sleep` by SIGTERM: the secrets are for the next life.
 _BODY = r"""
 run=$1
 shift
@@ -58,7 +58,7 @@ srun --kill-on-bad-exit=0 --wait=0 --output="$run/logs/%n.$attempt.log" --open-m
 step=$!
 while wait "$step"; code=$?; kill -0 "$step" 2>/dev/null; do :; done
 wait "$step" 2>/dev/null; again=$?
-[ "$again" = 127 ] || code=$again
+case $again in 127 | -*) ;; *) code=$again ;; esac
 printf '%s\n' "$code" >"$run/.ended.$attempt" && mv -f "$run/.ended.$attempt" "$run/ended.$attempt"
 if [ -n "$limit" ] && [ "$code" = 143 ]; then
   if [ "$(cat "$run/progressed" 2>/dev/null)" = "$attempt" ]; then

@@ -101,7 +101,8 @@ class Cluster:
     def start(self, **variables: str) -> str:
         """Launch and leave a run, once its agents have begun; its id."""
         run = str(json_data(self.launch("--detach", "--json", **variables).out)["run_id"])
-        until(lambda: list(self.run_folder(run).glob("place-*.json")))
+        # A signal reaches the ranks only once srun has noted them, all of them.
+        until(lambda: list(self.run_folder(run).glob("place-*.json")) and self.job()["steps"])
         return run
 
     def run_folder(self, run: str) -> Path:
