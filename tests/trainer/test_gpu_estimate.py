@@ -28,8 +28,7 @@ def test_an_uncompiled_loss_moves_its_logits_many_times() -> None:
 def test_compiled_a_step_has_fewer_kernels_and_bytes() -> None:
     (found,) = counts(SHAPE, [16])
     plain, blocks, chunks, whole = found.values()
-    assert plain.kernels > chunks.kernels > whole.kernels > OPTIMIZER_KERNELS
-    assert blocks.kernels > whole.kernels
+    assert min(plain.kernels, blocks.kernels, chunks.kernels) > whole.kernels > OPTIMIZER_KERNELS
     assert plain.bytes > blocks.bytes > whole.bytes
     assert seconds_of(SHAPE, 16, plain) > seconds_of(SHAPE, 16, whole)
 
