@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -23,8 +24,25 @@ from orchestrator.specs.run import ContainerFacts
 
 UNPACKING_S = 1800
 """Read timeout while an engine handles an image: it unpacks gigabytes, possibly on a slow disk."""
+STDERR = 2
+"""Number of that stream in the output of a command that is attached to."""
+PIECE = 64 * 1024
+"""Bytes of such output that are read at once."""
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def _attached(reader: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Output of a command, each piece with the number of its stream (Docker Engine API, ContainerAttach).
+
+    `reader`: that of the HTTP header. The SDK (docker 7, `frames_iter`) reads the connection itself, and loses what has
+    arrived together with the header: all that a short command writes.
+    """
+    while len(header := reader.read(8)) == 8:
+        stream, size = struct.unpack(">BxxxL", header)
+        while size and (piece := reader.read(min(size, PIECE))):
+            size -= len(piece)
+            yield stream, piece
 
 
 def _again_if_lost(ask: Callable[P, R]) -> Callable[P, R]:
@@ -247,13 +265,14 @@ class DockerEngine:
         with self._asking(f"run {argv[0]} in container {container[:12]}") as api:
             handle = api.exec_create(container, list(argv))
             out, err = CommandOutput(argv, self._node), CommandOutput(argv, self._node)
-            frames = api.exec_start(handle, stream=True, demux=True)
+            connection: Any = api.exec_start(handle, socket=True)
+            response = connection._response
             try:
-                for stdout, stderr in frames:
-                    out.add(stdout or b"")
-                    err.add(stderr or b"")
+                api._disable_socket_timeout(connection)  # a command may be silent for long
+                for stream, piece in _attached(response.raw._fp.fp):
+                    (err if stream == STDERR else out).add(piece)
             finally:
-                frames._response.close()
+                response.close()
             code = api.exec_inspect(handle)["ExitCode"]
         return Completed(node=self._node, argv=tuple(argv), exit_code=code, stdout=out.text, stderr=err.text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -128,3 +129,41 @@ def test_a_connection_that_broke_is_an_engine_that_does_not_answer() -> None:
     engine = DockerEngine("beta", broken, explain=lambda: "")
     with pytest.raises(EngineError, match="beta: no answer from the container engine: SSH session not active"):
         engine.container("any")
+
+
+class PromptEngine(BaseHTTPRequestHandler):
+    """Sends the output of a command together with the header of its answer, as of one that has ended at once."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if not self.path.endswith("/start"):
+            self._answer(b'{"Id": "e1"}')
+            return
+        head = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+        frames = ((1, b"1000\n"), (2, b"a warning\n"), (1, b""), (1, b"x" * 100_000))
+        self.wfile.write(head + b"".join(struct.pack(">BxxxL", number, len(text)) + text for number, text in frames))
+        self.close_connection = True
+
+    def do_GET(self) -> None:
+        self._answer(b'{"ExitCode": 3}')
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_output_that_comes_with_the_header_of_the_answer_is_not_lost() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), PromptEngine) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        engine = DockerEngine("beta", lambda: docker.APIClient(base_url=url, version="1.41"), explain=lambda: "")
+        done = engine.execute("any", ["id", "-u"])
+        engine.close()
+        server.shutdown()
+        thread.join()
+    assert (done.exit_code, done.stdout, done.stderr) == (3, "1000\n" + "x" * 100_000, "a warning\n")
