@@ -32,6 +32,8 @@ from benchmarks import gpt2
 from benchmarks.side_by_side import ROOT, host
 
 LIMIT_S = 480
+KILLED_S = 10
+"""Longest wait for a killed process to leave the process table, and a card's memory with it."""
 REPORT_S = 60
 """Seconds at the end of it in which a comparison begins no round, so that it reports those that it has."""
 MINUTES = 25.0
@@ -316,6 +318,7 @@ def end(process: int) -> None:
     for one in started:
         with suppress(psutil.NoSuchProcess):
             one.kill()
+    psutil.wait_procs(started, timeout=KILLED_S)
 
 
 def run_tests(out: Path) -> int:

@@ -143,7 +143,7 @@ GENERAL = (
     ),
     infrastructure(
         "crash.aborted",
-        r"terminate called after throwing an instance of",
+        r"terminate called (after throwing an instance of|without an active exception)",
         r"Fatal Python error: ",
         r"^free\(\): |^double free|^corrupted |killed by signal: Aborted",
         exit_codes=(-6, 134),

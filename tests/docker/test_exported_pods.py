@@ -39,6 +39,7 @@ rank = torch.tensor(float(dist.get_rank()))
 dist.all_reduce(rank)
 print("sum", int(rank), "of", dist.get_world_size(), "attempt", os.environ["ORCH_ATTEMPT"],
       "secret", open(os.environ["KEY_FILE"]).read(), "note", os.environ["NOTE"], "words", sys.argv[1:], flush=True)
+dist.destroy_process_group()
 """
 NOTE = "a $(ORCH_RUN_ID) $HOME 'b'"
 
@@ -135,6 +136,8 @@ def test_pods_meet_and_start_again(pods: Pods) -> None:
         assert codes == [0, 0, 0], lines
         said = f"sum 3 of 3 attempt {attempt} secret opened note {NOTE} words {list(words)!r}"
         assert lines.count(said) == 3, lines
+        assert "could not be written" not in lines
+        assert "not sampled" not in lines
 
 
 def test_an_error_of_ones_own_ends_every_pod_for_good(pods: Pods) -> None:

@@ -38,6 +38,7 @@ class ExitRecord:
     def reserve(self) -> None:
         """Reserve disk space; the run starts without it, too."""
         try:
+            self._room.parent.mkdir(parents=True, exist_ok=True)  # a pod has no folder of the run yet
             if not self._room.exists() or self._room.stat().st_size != ROOM:  # otherwise kept after a kill
                 self._room.write_bytes(b" " * ROOM)
         except OSError as error:
