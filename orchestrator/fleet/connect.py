@@ -77,16 +77,20 @@ def connected_for(specs: Sequence[Holder], run: str | None) -> Iterator[tuple[No
         clusters, machines = clusters_of(specs), machines_of(specs)
         if run or clusters or not plan.cluster:  # who shows machines alone shows them beside a cluster's run, too
             specs = [spec for spec in clusters if spec.name == plan.cluster] if plan.cluster else machines
-    holders = [
-        node
-        for node in stand_ins(specs)
-        if wanted and any(held.labels[LABEL_RUN].startswith(wanted) for held in node.engine.containers({LABEL_RUN: ""}))
-    ]
-    if holders:
+    if holders := holding(stand_ins(specs), wanted) if wanted else ():
         yield tuple(holders)
         return
     with connected(specs) as nodes:
         yield nodes
+
+
+def holding(nodes: Sequence[Node], run: str) -> list[Node]:
+    """Those with a container of the run with this id or beginning of an id."""
+    return [
+        node
+        for node in nodes
+        if any(held.labels[LABEL_RUN].startswith(run) for held in node.engine.containers({LABEL_RUN: ""}))
+    ]
 
 
 def stand_ins(specs: Sequence[Holder]) -> list[Node]:

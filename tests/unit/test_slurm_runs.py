@@ -3,24 +3,30 @@ processes of this computer; a stand-in takes the place of the agent."""
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.fleet.connect import connect
+from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes import fake_slurm, slurm
+from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.slurm_answers import carried, read_look
 from orchestrator.specs import labels as names_of
 from orchestrator.specs.cluster import ClusterSpec
+from orchestrator.specs.request import RunIdentity
+from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import Orch, Ran
 
@@ -76,6 +82,8 @@ class Cluster:
     def __init__(self, orch: Orch, folder: Path) -> None:
         self._orch, self.folder = orch, folder
         self.state, self.workspace = folder / "slurm" / "state", folder / "shared"
+        self.machines: dict[str, FakeNode] = {}
+        """Machines of the inventory beside the cluster."""
         agent = folder / "python3"
         agent.write_text(AGENT.format(python=os.path.realpath("/proc/self/exe")).replace("\\\\n", "\\n"))
         agent.chmod(0o755)
@@ -89,7 +97,7 @@ class Cluster:
         Path("inventory.yaml").write_text(json.dumps({"clusters": {"uni": {**self.keys, **keys}}}))
 
     def connect(self, spec: Any) -> Any:
-        return connect(spec)
+        return self.machines.get(spec.name) or connect(spec)
 
     def __call__(self, *words: str) -> Ran:
         return self._orch(*words, on=self)
@@ -196,6 +204,27 @@ def test_stop_asks_the_agents_and_keeps_the_checkpoint(uni: Cluster) -> None:
     assert "stopped, checkpoint of step" in ran.err
     assert uni.job()["state"] == "FAILED"  # Slurm's word for 143: it was asked, not cancelled
     assert uni.status(run)["state"] == "stopped"
+
+
+def test_stop_without_a_run_asks_machines_and_clusters(uni: Cluster) -> None:
+    here = lan.lan("alpha", ends_with=None)
+    machines = {"alpha": {"address": lan.address_of("alpha")}}
+    inventory = {"nodes": machines, "clusters": {"uni": uni.keys}}
+    Path("inventory.yaml").write_text(json.dumps(inventory))
+    uni.machines = here.nodes
+    user = getpass.getuser()
+    on_machine = RunIdentity(run_id="m1", user=user, started_at=datetime.now(timezone.utc).isoformat())
+    launch(here.nodes, lan.plan(("alpha",), on_machine))
+    on_cluster = uni.start(STEPS="2000")
+    ran = uni("stop")
+    assert ran.code == 2, ran.err
+    assert "2 of your runs are active: name the run" in ran.err
+    assert all(f"  {run}  by {user}" in ran.err for run in ("m1", on_cluster))
+    assert uni("stop", on_cluster).code == 0
+    ran = uni("stop")  # the newest run on record is the cluster's, which has ended
+    assert ran.code == 0, ran.err
+    assert "✓ run m1 stopped" in ran.err
+    assert here.containers == {}
 
 
 def test_a_cancelled_job_is_stopped_and_not_failed(uni: Cluster) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import report_errors, say
-from orchestrator.fleet.connect import connected_for
+from orchestrator.fleet.connect import connected, connected_for, holding, stand_ins
 from orchestrator.fleet.runs.find_runs import FoundRuns, choose_run, find_runs, only_run_of, running_containers
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
@@ -74,13 +74,15 @@ class AtHand:
 
 @contextmanager
 def at_hand(specs: Sequence[Holder], run: str | None) -> Iterator[AtHand]:
-    """Yield the run with this id; without an id, the only active run of this user."""
-    with connected_for(specs, run) as nodes:
-        found = find_runs(nodes)
+    """Yield the run with this id; without an id, the only active run of this user, wherever it is."""
+    with connected_for(specs, run) if run else connected(specs) as nodes:
+        local = [] if run else stand_ins(specs)
+        found = find_runs([*nodes, *local])
         for line in found.not_understood:
             say(f"note: {line}")
         chosen = choose_run(found, run) if run else only_run_of(found, getpass.getuser())
-        yield AtHand(nodes=nodes, found=found, run=chosen)
+        holders = holding(local, chosen.run_id) or nodes  # one name may be that of a machine and of a stand-in
+        yield AtHand(nodes=holders, found=found, run=chosen)
 
 
 def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
