@@ -125,5 +125,5 @@ def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) ->
         kept = any(run is None or record.run_id.startswith(run) for record in recorded_runs())
         if path or invocation.current.inventory or nodes is not None or error.problems or not kept:
             raise
-        say(f"note: {error.message}; this rests on the logs that were collected here")
+        say(f"note: {error.message}; no node is asked, only the records on this computer are read")
         return ()

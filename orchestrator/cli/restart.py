@@ -38,7 +38,7 @@ def restart(
     with at_hand(loaded.inventory.holders, run) as running:
         options = replace(options, resume=running.run.run_id)
         by = f", launched by {running.stranger}," if running.stranger else ""
-        question = f"Stop run {running.run.run_id}{by} and start it again so?"
+        question = f"Stop run {running.run.run_id}{by} with a checkpoint and resume it as shown?"
         if on_cluster := earlier_on(loaded.inventory, options):  # submitted again as it was; its scheduler checks it
             earlier, confirmed = None, mode.confirmed or confirm(on_cluster, question)
         else:

@@ -106,7 +106,7 @@ def test_the_record_suffices_when_machines_and_inventory_are_gone(orch: Orch) ->
     Path("inventory.yaml").unlink()
     ran = orch("why", run)
     assert "ValueError: label 11" in ran.out
-    assert "this rests on the logs that were collected here" in ran.err
+    assert "no node is asked, only the records on this computer are read" in ran.err
 
 
 def test_of_a_long_log_only_the_end_the_events_and_each_ranks_last_line_are_read() -> None:
